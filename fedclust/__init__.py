@@ -1,0 +1,3 @@
+"""Clustered federated learning on Flower."""
+
+__version__ = "0.1.0"

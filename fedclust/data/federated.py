@@ -1,0 +1,114 @@
+"""A dataset together with the answer to who holds what."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fedclust.typing import IntArray
+
+__all__ = ["FederatedData"]
+
+
+@dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare tensors
+class FederatedData:
+    """A dataset decoded once, and who holds what.
+
+    A row belongs to at most one client, so what is particular to a client's distribution (another
+    labelling convention, noise, a rotation) is already in `inputs` and `labels`: training reads rows and
+    knows nothing of it.
+
+    Attributes
+    ----------
+    name
+        Name of the dataset in ``conf/dataset``.
+    inputs
+        One row per example, shape (N, *shape): uint8 images (N, channels, height, width), int64 tokens
+        (N, positions), or float32 numbers (N, columns). Treat as read-only: it may be a memory-mapped file
+        that other processes share.
+    labels
+        Class indices, int64, shape (N,), or (N, positions) where each position has its own.
+    train, test
+        For each of the K clients, the rows of its training and of its test part.
+    num_classes
+        Number of classes C.
+    mean, std
+        Per channel, of the training part's pixels after division by 255; empty where inputs are no images.
+    groups
+        Known grouping of the clients, an index from 0, shape (K,); None where there is none.
+    class_names
+        Names in label order, shape (C,).
+    fingerprint
+        Changes with the data, the partition and the seed.
+
+    Raises
+    ------
+    ValueError
+        If `train`, `test` and `groups` disagree on the number of clients, a row is out of range, or a row
+        is given twice.
+    """
+
+    name: str
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    train: tuple[IntArray, ...]
+    test: tuple[IntArray, ...]
+    num_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    groups: IntArray | None
+    class_names: tuple[str, ...]
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        clients = len(self.train)
+        if clients == 0:
+            raise ValueError("train must hold at least one client's rows, got none")
+        if len(self.test) != clients:
+            raise ValueError(
+                f"test must have one part per client, got {len(self.test)} for {clients} clients"
+            )
+        if self.groups is not None and self.groups.shape != (clients,):
+            raise ValueError(f"groups must have shape ({clients},), got {self.groups.shape}")
+        rows = np.concatenate([*self.train, *self.test])
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(self.inputs):
+            raise ValueError(f"rows must be in [0, {len(self.inputs)}), got {rows.min()} to {rows.max()}")
+        uses = np.bincount(rows, minlength=len(self.inputs))
+        if uses.max() > 1:
+            raise ValueError(
+                f"a row must belong to one part of one client, row {uses.argmax()} is used {uses.max()} times"
+            )
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients K."""
+        return len(self.train)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return tuple(self.inputs.shape[1:])
+
+    def label_counts(self, part: Literal["train", "test"] = "train") -> IntArray:
+        """Count the labels each client holds; every position counts where each has its own.
+
+        Parameters
+        ----------
+        part
+            Which part of each client's data to count.
+
+        Returns
+        -------
+        Examples of each class, int64, shape (K, C).
+
+        Raises
+        ------
+        ValueError
+            If `part` is neither ``"train"`` nor ``"test"``.
+        """
+        if part not in ("train", "test"):
+            raise ValueError(f"part must be 'train' or 'test', got {part!r}")
+        labels = self.labels.numpy()
+        clients = self.train if part == "train" else self.test
+        return np.stack([np.bincount(labels[rows].ravel(), minlength=self.num_classes) for rows in clients])

@@ -1,0 +1,33 @@
+"""How long Clust-PSI-PFL takes to choose the number of clusters.
+
+    python benchmarks/label_clustering_scale.py
+
+Targets on two cores: 100 clients searched to K − 1 under 3 s; 1,000 clients to 50 clusters under 20 s.
+"""
+
+import time
+
+import numpy as np
+
+from fedclust.clustering import clust_psi_pfl
+
+
+def main() -> None:
+    """Print the seconds of both searches on label counts drawn from Dirichlet distributions."""
+    print("clients  classes  alpha  max_clusters  chosen  seconds")
+    for num_clients, max_clusters in ((100, None), (1000, 50)):
+        for num_classes, alpha in ((10, 0.1), (10, 1.0), (100, 0.1)):
+            draws = np.random.default_rng(0)
+            shares = draws.dirichlet(np.full(num_classes, alpha), size=num_clients)
+            counts = draws.multinomial(500, shares)
+            parameters = clust_psi_pfl.Parameters(max_clusters=max_clusters)
+            start = time.perf_counter()
+            labels, _ = clust_psi_pfl.assign(counts, parameters, seed=0)
+            seconds = time.perf_counter() - start
+            limit = max_clusters or num_clients - 1
+            row = f"{num_clients:7d}  {num_classes:7d}  {alpha:5.1f}  {limit:12d}  {labels.max() + 1:6d}"
+            print(f"{row}  {seconds:7.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The ClientApp, and how it answers for many clients at once."""
+
+from collections.abc import Callable, Mapping
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from clients.node import Node
+from fedclust import records
+from fedclust.federation import is_bundle, pack, unpack
+
+__all__ = ["Answers", "app", "respond"]
+
+app = ClientApp()
+
+Answers = tuple[Mapping[int, RecordDict], Mapping[int, str]]
+"""The content of each client that has one, and why the others have none, by client id."""
+
+
+@app.query("clients")
+def hosted(message: Message, context: Context) -> Message:
+    """Say which clients this node hosts, of how many in all."""
+    node = Node.of(context)
+    return Message(records.clients_content(node.clients, node.data.num_clients), reply_to=message)
+
+
+def respond(
+    message: Message, context: Context, work: Callable[[Node, Mapping[int, RecordDict]], Answers]
+) -> Message:
+    """Answer a message for every client it is meant for.
+
+    A message from a :class:`~fedclust.federation.ClientGrid` is a bundle for some of the node's clients. Any
+    other is taken to be for the node's only client, so that the app also serves a plain Flower strategy.
+
+    Parameters
+    ----------
+    work
+        Computes the answers of clients from the contents meant for them.
+
+    Raises
+    ------
+    RuntimeError
+        If the message is no bundle and the node's only client failed, with the reason.
+    ValueError
+        If the message is no bundle and the node hosts several clients.
+    """
+    node = Node.of(context)
+    if is_bundle(message.content):
+        contents, _ = unpack(message.content)
+        strangers = {
+            client: f"client {client} must be hosted by this node, it hosts {list(node.clients)}"
+            for client in contents.keys() - set(node.clients)
+        }
+        mine = {client: content for client, content in contents.items() if client not in strangers}
+        answers, errors = work(node, mine)
+        return Message(pack(answers, {**errors, **strangers}), reply_to=message)
+    if len(node.clients) != 1:
+        raise ValueError(
+            f"a node of several clients must be sent bundles, this one hosts {list(node.clients)}"
+        )
+    (client,) = node.clients
+    answers, errors = work(node, {client: message.content})
+    if client in errors:
+        raise RuntimeError(errors[client])
+    return Message(answers[client], reply_to=message)

@@ -1,0 +1,99 @@
+"""Train the clients of a message."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+
+from clients.app import Answers, app, respond
+from clients.node import Node
+from fedclust import records
+from fedclust.records import Instruction
+from fedclust.training import CohortUpdate, Job, WeightedMean
+
+__all__ = ["train"]
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train every client the message is for and return its model and its losses."""
+    return respond(message, context, _train)
+
+
+def _train(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
+    # Clients with the same content start from the same model: read it once, and let them share a mean.
+    groups: dict[int, list[int]] = {}
+    for client, content in contents.items():
+        groups.setdefault(id(content), []).append(client)
+    instructions = {
+        client: instruction
+        for clients in groups.values()
+        for instruction in [records.read_instruction(contents[clients[0]])]
+        for client in clients
+    }
+    answers: dict[int, RecordDict] = {}
+    errors: dict[int, str] = {}
+    # One call per kind of training, whatever the clusters: that is what lets a cohort train in one pass.
+    kinds: dict[tuple[int, float | None], list[int]] = {}
+    for client, instruction in instructions.items():
+        kinds.setdefault((instruction.server_round, instruction.proximal_mu), []).append(client)
+    for (server_round, proximal_mu), clients in kinds.items():
+        jobs = _jobs(node, {client: instructions[client] for client in clients})
+        means: dict[int, _Shared] = {}
+        for update in node.trainer.train(jobs, server_round, proximal_mu=proximal_mu):
+            errors.update(update.failed)
+            _collect(update, instructions, means, answers)
+        for shared in means.values():
+            answers.update(shared.answers())
+    return answers, errors
+
+
+def _jobs(node: Node, instructions: Mapping[int, Instruction]) -> list[Job]:
+    states = {id(instruction): records.to_state(instruction.arrays) for instruction in instructions.values()}
+    return [
+        Job(client, node.data.train[client], states[id(instruction)])
+        for client, instruction in instructions.items()
+    ]
+
+
+class _Shared:
+    """The answers of clients that share a mean model."""
+
+    def __init__(self) -> None:
+        self.mean = WeightedMean()
+        self.reported: dict[int, tuple[int, np.ndarray]] = {}
+
+    def answers(self) -> dict[int, RecordDict]:
+        arrays: ArrayRecord = records.from_state(self.mean.state())
+        return {
+            client: records.train_content(arrays, num_examples, losses)
+            for client, (num_examples, losses) in self.reported.items()
+        }
+
+
+def _collect(
+    update: CohortUpdate,
+    instructions: Mapping[int, Instruction],
+    means: dict[int, _Shared],
+    answers: dict[int, RecordDict],
+) -> None:
+    """Turn a pass into answers: own models at once, shared means once all passes are in."""
+    sharing: dict[int, list[int]] = {}
+    for position, client in enumerate(update.clients.tolist()):
+        if client in update.failed:
+            continue
+        instruction = instructions[client]
+        if instruction.mean_reply:
+            sharing.setdefault(id(instruction), []).append(position)
+            continue
+        model = records.from_state({name: tensor[position] for name, tensor in update.state.items()})
+        answers[client] = records.train_content(
+            model, int(update.num_examples[position]), update.losses[position]
+        )
+    for key, positions in sharing.items():
+        shared = means.setdefault(key, _Shared())
+        chosen = np.asarray(positions)
+        shared.mean.add(update.state, chosen, update.num_examples[chosen])
+        for position in positions:
+            reported = int(update.num_examples[position]), update.losses[position]
+            shared.reported[int(update.clients[position])] = reported

@@ -1,0 +1,292 @@
+"""Compose the configuration, and say in one line what is wrong with it."""
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+__all__ = [
+    "CONF",
+    "ConfigError",
+    "NodeSettings",
+    "RunSettings",
+    "compose",
+    "from_run_config",
+    "node_settings",
+    "run_settings",
+    "to_run_config",
+    "with_strategy",
+]
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+_COMPOSED, _OVERRIDES = "config", "overrides"
+
+
+class ConfigError(ValueError):
+    """The configuration asks for something that does not exist or cannot be."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What the server needs besides the objects that the configuration builds.
+
+    Raises
+    ------
+    ConfigError
+        If a value is outside its range.
+    """
+
+    task: str
+    seed: int
+    rounds: int
+    participation: float
+    evaluate_every: int
+    checkpoint_every: int
+    compare: tuple[str, ...]
+    wait: float
+    timeout: float
+
+    def __post_init__(self) -> None:
+        rules = (
+            ("task", self.task in ("train", "inspect"), "one of train, inspect"),
+            ("seed", self.seed >= 0, ">= 0"),
+            ("rounds", self.rounds >= 1, ">= 1"),
+            ("participation", 0 < self.participation <= 1, "in (0, 1]"),
+            ("evaluate_every", self.evaluate_every >= 1, ">= 1"),
+            ("checkpoint_every", self.checkpoint_every >= 0, ">= 0"),
+            ("wait", self.wait > 0, "> 0"),
+            ("timeout", self.timeout > 0, "> 0"),
+        )
+        for name, holds, rule in rules:
+            if not holds:
+                raise ConfigError(f"{name} must be {rule}, got {getattr(self, name)}")
+
+
+def run_settings(config: DictConfig) -> RunSettings:
+    """Read the server's settings.
+
+    Raises
+    ------
+    ConfigError
+        If a value has the wrong type or is outside its range.
+    """
+    kinds: dict[str, Any] = {
+        "task": str,
+        "seed": int,
+        "rounds": int,
+        "participation": float,
+        "evaluate_every": int,
+        "checkpoint_every": int,
+        "wait": float,
+        "timeout": float,
+    }
+    values: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        value = config[name]
+        whole = kind is not int or (isinstance(value, int | float) and value == int(value))
+        if isinstance(value, bool) or not whole or (kind is not str and isinstance(value, str)):
+            raise ConfigError(f"{name} must be of type {kind.__name__}, got {value!r}")
+        values[name] = kind(value)
+    compare = config.compare
+    names = [compare] if isinstance(compare, str) else list(compare or ())
+    return RunSettings(**values, compare=tuple(map(str, names)))
+
+
+class NodeSettings:
+    """What a node builds its data, model and trainer from; equal settings build the same.
+
+    Attributes
+    ----------
+    dataset, partition, model, training, encoder
+        Nodes of the configuration, as plain mappings.
+    seed
+        The run's seed.
+    device
+        Where to train.
+    """
+
+    _KEYS = ("dataset", "partition", "model", "training", "encoder", "seed", "device")
+
+    dataset: dict[str, Any]
+    partition: dict[str, Any]
+    model: dict[str, Any]
+    training: dict[str, Any]
+    encoder: dict[str, Any]
+    seed: int
+    device: str
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        chosen = {key: config[key] for key in self._KEYS}
+        self._identity = json.dumps(chosen, sort_keys=True)
+        self.__dict__.update(chosen)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeSettings) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+
+def compose(overrides: Sequence[str] = ()) -> DictConfig:
+    """Compose the configuration from ``conf/`` and Hydra overrides.
+
+    Parameters
+    ----------
+    overrides
+        As on the command line: ``["strategy=fmcl", "partition.alpha=0.1"]``.
+
+    Raises
+    ------
+    ConfigError
+        If an override does not parse or names a key or choice that does not exist, with what there is.
+    """
+    try:
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            return hydra.compose("config", list(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_explain(error, overrides)) from error
+
+
+def with_strategy(config: DictConfig, name: str) -> DictConfig:
+    """Copy a configuration with another strategy in it, at that strategy's defaults.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such strategy.
+    """
+    other = compose([f"strategy={name}"])
+    changed = OmegaConf.merge(config, {})
+    assert isinstance(changed, DictConfig)
+    OmegaConf.update(changed, "strategy", other.strategy, merge=False, force_add=True)
+    return changed
+
+
+def to_run_config(config: DictConfig) -> dict[str, str]:
+    """Put a composed configuration where a Flower app finds it, ``context.run_config``."""
+    return {_COMPOSED: json.dumps(OmegaConf.to_container(config, resolve=True))}
+
+
+def from_run_config(run_config: Mapping[str, Any]) -> DictConfig:
+    """Get the configuration from ``context.run_config``: composed already, or to compose from overrides.
+
+    Raises
+    ------
+    ConfigError
+        If the overrides do not compose.
+    """
+    if _COMPOSED in run_config:
+        return OmegaConf.create(json.loads(str(run_config[_COMPOSED])))
+    return compose(split_overrides(str(run_config.get(_OVERRIDES, ""))))
+
+
+def split_overrides(text: str) -> list[str]:
+    """Split overrides written in one string at white space outside of brackets and quotes."""
+    parts, depth, quote, part = [], 0, "", ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        else:
+            depth += (character in "[{(") - (character in "]})")
+        if character.isspace() and not quote and depth == 0:
+            parts.append(part)
+            part = ""
+        else:
+            part += character
+    return [part for part in [*parts, part] if part]
+
+
+def node_settings(run_config: Mapping[str, Any]) -> NodeSettings:
+    """Get a node's settings from ``context.run_config``; parsed once per process."""
+    return _node_settings(
+        tuple((key, run_config[key]) for key in (_COMPOSED, _OVERRIDES) if key in run_config)
+    )
+
+
+@lru_cache(maxsize=16)
+def _node_settings(run_config: tuple[tuple[str, Any], ...]) -> NodeSettings:
+    config = from_run_config(dict(run_config))
+    container = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(container, dict)
+    return NodeSettings({str(key): value for key, value in container.items()})
+
+
+# -- What is wrong, in one line -------------------------------------------------------------------------
+
+
+def _explain(error: Exception, overrides: Sequence[str]) -> str:
+    """Say which override is wrong and what exists in its place."""
+    for text in overrides:
+        try:
+            override = OverridesParser.create().parse_override(text)
+        except HydraException as parse_error:
+            return f"override {text!r} does not parse: {_first_line(parse_error)}"
+        if problem := _problem(override):
+            return problem
+    return _first_line(error)
+
+
+def _problem(override: Override) -> str | None:
+    """Say what is wrong with an override on its own, None where nothing is."""
+    key = override.key_or_group
+    if override.is_force_add() or override.is_delete() or key.startswith("hydra"):
+        return None
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        options = _options(loader, key)
+        if options:
+            chosen = override.value()
+            if isinstance(chosen, str) and chosen not in options:
+                return f"{key} must be one of {', '.join(options)}, got {chosen!r}"
+            return None
+        base = hydra.compose("config", [])
+    if OmegaConf.select(base, key, throw_on_missing=False) is None and not _exists(base, key):
+        return _unknown(base, loader, key)
+    return None
+
+
+def _options(loader: ConfigLoader, group: str) -> list[str]:
+    return [name for name in loader.get_group_options(group) if name != "config"] if group else []
+
+
+def _exists(config: DictConfig, key: str) -> bool:
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    return isinstance(node, DictConfig) and name in node
+
+
+def _unknown(config: DictConfig, loader: ConfigLoader, key: str) -> str | None:
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    if not isinstance(node, DictConfig):
+        return None
+    if parent and _options(loader, parent.split(".")[0]):
+        return None  # a key of another choice of the group: only the whole composition can tell
+    existing = sorted(str(existing) for existing in node if existing != "hydra")
+    near = difflib.get_close_matches(name, existing, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    where = f"{parent} has" if parent else "there is"
+    return f"unknown key {key!r}: {hint}{where} {', '.join(existing)}"
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, MissingConfigException) and error.options:
+        return f"{error.missing_cfg_file} must be one of {', '.join(error.options)}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kept = [line for line in lines if not line.startswith(("full_key", "object_type", "To append to your"))]
+    return " ".join(kept)

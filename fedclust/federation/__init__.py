@@ -1,0 +1,17 @@
+"""Grids: how a server speaks to clients, wherever they run."""
+
+from fedclust.federation.bundle import is_bundle, pack, unpack
+from fedclust.federation.client_grid import ClientGrid, CohortView, FederationError
+from fedclust.federation.hosting import hosted_clients
+from fedclust.federation.local_grid import LocalGrid
+
+__all__ = [
+    "ClientGrid",
+    "CohortView",
+    "FederationError",
+    "LocalGrid",
+    "hosted_clients",
+    "is_bundle",
+    "pack",
+    "unpack",
+]

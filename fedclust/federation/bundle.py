@@ -1,0 +1,94 @@
+"""Many clients' records in one message.
+
+A bundle is a RecordDict that carries what several clients get or return. A record that many clients share
+(the model of their cluster, say) is stored once, and clients who share it share it again after unpacking:
+both ends may rely on ``is`` to see who shares what.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flwr.app import ConfigRecord, RecordDict
+
+__all__ = ["clients_of", "is_bundle", "pack", "unpack"]
+
+_INDEX = "fedclust-bundle"
+
+
+def is_bundle(content: RecordDict) -> bool:
+    """Say whether the content was made by :func:`pack`."""
+    return _INDEX in content
+
+
+def pack(contents: Mapping[int, RecordDict], errors: Mapping[int, str] | None = None) -> RecordDict:
+    """Put the contents of several clients into one.
+
+    Parameters
+    ----------
+    contents
+        The content of each client, by client id. Records that are the same object are stored once.
+    errors
+        Why a client has no content, by client id.
+
+    Returns
+    -------
+    One content that :func:`unpack` takes apart again.
+
+    Raises
+    ------
+    ValueError
+        If a client has both a content and an error.
+    """
+    errors = errors or {}
+    if both := sorted(set(contents) & set(errors)):
+        raise ValueError(f"a client has either a content or an error, clients {both} have both")
+    bundle = RecordDict()
+    names: dict[int, str] = {}
+    layouts: dict[int, int] = {}
+    index: dict[str, Any] = {"clients": [], "layout": [], "layouts": []}
+    for client, content in contents.items():
+        if id(content) not in layouts:
+            layout = {}
+            for key, record in content.items():
+                if id(record) not in names:
+                    names[id(record)] = str(len(names))
+                    bundle[names[id(record)]] = record
+                layout[key] = names[id(record)]
+            layouts[id(content)] = len(index["layouts"])
+            index["layouts"].append(layout)
+        index["clients"].append(client)
+        index["layout"].append(layouts[id(content)])
+    index["errors"] = list(errors.items())
+    bundle[_INDEX] = ConfigRecord({"index": json.dumps(index, separators=(",", ":"))})
+    return bundle
+
+
+def unpack(bundle: RecordDict) -> tuple[dict[int, RecordDict], dict[int, str]]:
+    """Take a bundle apart.
+
+    Returns
+    -------
+    The content of each client and the error of each client that has none, by client id.
+
+    Raises
+    ------
+    ValueError
+        If the content was not made by :func:`pack`.
+    """
+    index = _index(bundle)
+    shared = [RecordDict({key: bundle[name] for key, name in layout.items()}) for layout in index["layouts"]]
+    contents = {client: shared[i] for client, i in zip(index["clients"], index["layout"], strict=True)}
+    return contents, dict(index["errors"])
+
+
+def clients_of(bundle: RecordDict) -> Iterable[int]:
+    """List the clients a bundle speaks of, with a content or an error, without unpacking it."""
+    index = _index(bundle)
+    return [*index["clients"], *(client for client, _ in index["errors"])]
+
+
+def _index(bundle: RecordDict) -> dict[str, Any]:
+    if not is_bundle(bundle):
+        raise ValueError(f"content must be a bundle with a record {_INDEX!r}, its records are {list(bundle)}")
+    return json.loads(str(bundle.config_records[_INDEX]["index"]))

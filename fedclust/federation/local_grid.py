@@ -1,0 +1,131 @@
+"""Nodes in this process."""
+
+import itertools
+import logging
+from collections.abc import Iterable, Mapping
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from fedclust.federation.identity import assume_identity
+
+__all__ = ["DirectGrid", "LocalGrid", "answer"]
+
+logger = logging.getLogger(__name__)
+
+_RUN_ID = 1
+_FIRST_NODE_ID = SUPERLINK_NODE_ID + 1
+
+
+def answer(app: ClientApp, message: Message, context: Context) -> Message:
+    """Let a ClientApp answer a message; an exception becomes an error reply, as in Flower itself."""
+    try:
+        return app(message, context)
+    except Exception as error:  # Whatever an app raises costs its own reply, never the run.
+        logger.debug("a node raised", exc_info=True)
+        reason = f"{type(error).__name__}: {error}"
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+
+
+class DirectGrid(Grid):
+    """What the grids that call their nodes themselves have in common.
+
+    A subclass offers ``get_node_ids``, ``push_messages`` and ``pull_messages``.
+    """
+
+    def __init__(self) -> None:
+        assume_identity(_RUN_ID)
+        self._run = Run.create_empty(_RUN_ID)
+        self._message_ids = itertools.count(1)
+
+    def set_run(self, run: Run) -> None:
+        """Set the run this grid operates in."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run this grid operates in."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message; deprecated in Flower in favour of ``Message(...)``."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def label(self, message: Message) -> str:
+        """Give a message the id its reply will refer to."""
+        message_id = str(next(self._message_ids))
+        message.metadata.__dict__["_message_id"] = message_id
+        return message_id
+
+
+class LocalGrid(DirectGrid):
+    """Nodes in this process, called one after the other when their messages are pushed.
+
+    Parameters
+    ----------
+    app
+        The ClientApp that every node runs.
+    num_nodes
+        Number of nodes, >= 1.
+    run_config
+        The run's configuration, as a ClientApp finds it in ``context.run_config``.
+
+    Raises
+    ------
+    ValueError
+        If ``num_nodes`` is below 1.
+    """
+
+    def __init__(
+        self, app: ClientApp, run_config: Mapping[str, str | int | float | bool], num_nodes: int = 1
+    ) -> None:
+        if num_nodes < 1:
+            raise ValueError(f"num_nodes must be >= 1, got {num_nodes}")
+        super().__init__()
+        self._app = app
+        self._contexts = {
+            _FIRST_NODE_ID + node: Context(
+                run_id=_RUN_ID,
+                node_id=_FIRST_NODE_ID + node,
+                node_config={"partition-id": node, "num-partitions": num_nodes},
+                state=RecordDict(),
+                run_config=dict(run_config),
+            )
+            for node in range(num_nodes)
+        }
+        self._replies: dict[str, Message] = {}
+
+    def get_node_ids(self) -> list[int]:
+        """Get the ids of the nodes."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Let the nodes answer the messages; return the ids to pull the replies by."""
+        ids = []
+        for message in messages:
+            ids.append(self.label(message))
+            self._replies[ids[-1]] = answer(self._app, message, self._contexts[message.metadata.dst_node_id])
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Hand out the replies to the messages of these ids, each once."""
+        return [self._replies.pop(message_id) for message_id in message_ids if message_id in self._replies]
+
+    def send_and_receive(
+        self,
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,  # noqa: ARG002
+    ) -> list[Message]:
+        """Let the nodes answer; a node in this process always does, so ``timeout`` plays no part."""
+        return self.pull_messages(self.push_messages(messages))

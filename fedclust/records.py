@@ -1,0 +1,390 @@
+"""Flower records to arrays and back; the only place that knows what records are called."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from fedclust.typing import FloatArray, IntArray, State
+
+__all__ = [
+    "BadReply",
+    "Description",
+    "Evaluation",
+    "Instruction",
+    "TrainReply",
+    "clients_content",
+    "description_content",
+    "evaluate_content",
+    "from_state",
+    "is_finite",
+    "join_models",
+    "like",
+    "prototypes_content",
+    "read_description",
+    "read_evaluate",
+    "read_hosted",
+    "read_instruction",
+    "read_prototypes",
+    "read_train",
+    "split_models",
+    "to_state",
+    "train_content",
+]
+
+QUERY_CLIENTS = "query.clients"
+QUERY_DESCRIPTION = "query.description"
+QUERY_PROTOTYPES = "query.prototypes"
+
+ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # as Flower's own strategies name them
+ROUND, NUM_EXAMPLES, LOSS = "server-round", "num-examples", "loss"
+PROXIMAL_MU = "proximal-mu"  # as Flower's FedProx names it
+MEAN_REPLY = "mean-reply"
+FULL = "full-metrics"
+LOSSES = "losses"
+_CLIENTS, _NUM_CLIENTS = "clients", "num-clients"
+_TRAIN_COUNTS, _TEST_COUNTS, _GROUP = "train-counts", "test-counts", "group"
+_PROTOTYPES, _SHARES = "prototypes", "shares"
+_NO_GROUP = -1
+
+
+class BadReply(ValueError):
+    """A client's reply lacks something or holds what may not enter an aggregate."""
+
+
+# -- Models
+
+
+def to_state(arrays: ArrayRecord) -> State:
+    """Turn a record into tensors, in the record's order."""
+    return {name: torch.from_numpy(np.ascontiguousarray(array.numpy())) for name, array in arrays.items()}
+
+
+def from_state(state: Mapping[str, torch.Tensor]) -> ArrayRecord:
+    """Turn tensors into a record, in the mapping's order."""
+    record = ArrayRecord()
+    for name, tensor in state.items():
+        record[name] = Array.from_numpy_ndarray(tensor.detach().cpu().numpy())
+    return record
+
+
+def like(arrays: ArrayRecord, template: ArrayRecord) -> ArrayRecord:
+    """Give a record the template's order and types; Flower's weighted means turn integer buffers to floats.
+
+    Raises
+    ------
+    ValueError
+        If names or shapes differ from the template's.
+    """
+    if arrays.keys() != template.keys():
+        raise ValueError(f"arrays must be named {list(template)}, got {list(arrays)}")
+    record = ArrayRecord()
+    for name, wanted in template.items():
+        array = arrays[name]
+        if tuple(array.shape) != tuple(wanted.shape):
+            raise ValueError(
+                f"array {name!r} must have shape {tuple(wanted.shape)}, got {tuple(array.shape)}"
+            )
+        if array.dtype != wanted.dtype:
+            values = array.numpy()
+            if np.issubdtype(np.dtype(wanted.dtype), np.integer):
+                values = np.rint(values)
+            array = Array.from_numpy_ndarray(values.astype(wanted.dtype))
+        record[name] = array
+    return record
+
+
+def is_finite(arrays: ArrayRecord) -> bool:
+    """Say whether every entry of every array is finite."""
+    return all(bool(np.isfinite(array.numpy()).all()) for array in arrays.values())
+
+
+def join_models(models: Mapping[int, ArrayRecord]) -> ArrayRecord:
+    """Put the models of all clusters into one record, under ``<cluster>/<parameter>``."""
+    joined = ArrayRecord()
+    for cluster, model in models.items():
+        for name, array in model.items():
+            joined[f"{cluster}/{name}"] = array
+    return joined
+
+
+def split_models(joined: ArrayRecord) -> dict[int, ArrayRecord]:
+    """Take apart what :func:`join_models` put together."""
+    models: dict[int, ArrayRecord] = {}
+    for key, array in joined.items():
+        cluster, _, name = key.partition("/")
+        models.setdefault(int(cluster), ArrayRecord())[name] = array
+    return models
+
+
+# -- Training and evaluation
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """What the server tells a client to train or evaluate.
+
+    Attributes
+    ----------
+    arrays
+        The model to start from.
+    server_round
+        The round, from 1; 0 where the sender does not count.
+    proximal_mu
+        Weight of FedProx's proximal term, or None where the sender does not use it.
+    mean_reply
+        Whether clients that got the same model may answer with their weighted mean model.
+    full
+        Whether an evaluation also measures what takes longer (macro F1, AUC).
+    """
+
+    arrays: ArrayRecord
+    server_round: int
+    proximal_mu: float | None
+    mean_reply: bool
+    full: bool
+
+
+def read_instruction(content: RecordDict) -> Instruction:
+    """Read a training or evaluation message.
+
+    Raises
+    ------
+    ValueError
+        If it does not hold exactly one model.
+    """
+    if len(content.array_records) != 1:
+        raise ValueError(f"message must hold one ArrayRecord, its records are {list(content)}")
+    config: Mapping[str, object] = next(iter(content.config_records.values()), ConfigRecord())
+    mu = config.get(PROXIMAL_MU)
+    return Instruction(
+        arrays=next(iter(content.array_records.values())),
+        server_round=int(str(config.get(ROUND, 0))),
+        proximal_mu=None if mu is None else float(str(mu)),
+        mean_reply=bool(config.get(MEAN_REPLY, False)),
+        full=bool(config.get(FULL, False)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class TrainReply:
+    """A client's answer to a round of training.
+
+    Attributes
+    ----------
+    client
+        Its id.
+    num_examples
+        Number of its training samples.
+    loss
+        Mean training loss over its steps, in nats.
+    losses
+        Training loss before each local step, in nats, shape (steps,).
+    arrays
+        Its model, or the mean model of the clients of its cluster that share its node.
+    message
+        The message all this was read from.
+    """
+
+    client: int
+    num_examples: int
+    loss: float
+    losses: FloatArray
+    arrays: ArrayRecord
+    message: Message
+
+
+def train_content(arrays: ArrayRecord, num_examples: int, losses: FloatArray) -> RecordDict:
+    """Make a client's answer to a round of training."""
+    # Losses are no MetricRecord: lists of differing lengths there break Flower's metric aggregation.
+    steps = [float(loss) for loss in losses]
+    return RecordDict(
+        {
+            ARRAYS: arrays,
+            METRICS: MetricRecord({NUM_EXAMPLES: int(num_examples), LOSS: sum(steps) / len(steps)}),
+            LOSSES: ConfigRecord({LOSSES: steps}),
+        }
+    )
+
+
+def read_train(message: Message, server_round: int) -> TrainReply:
+    """Read a client's answer to a round of training.
+
+    Raises
+    ------
+    BadReply
+        If it holds no model, sample count or losses, or a loss is not finite. (Whether its model is finite
+        is for the caller to check, once for all clients that share it.)
+    """
+    client = message.metadata.src_node_id
+    content = message.content
+    for key in (ARRAYS, METRICS, LOSSES):
+        if key not in content:
+            raise BadReply(
+                f"client {client}, round {server_round}: no {key!r} in reply, keys are {list(content)}"
+            )
+    metrics, losses = content.metric_records[METRICS], content.config_records[LOSSES].get(LOSSES)
+    if NUM_EXAMPLES not in metrics:
+        raise BadReply(_lacks(client, server_round, NUM_EXAMPLES, metrics))
+    steps = np.asarray(losses, dtype=np.float64)
+    if steps.ndim != 1 or not len(steps) or not np.isfinite(steps).all():
+        raise BadReply(f"client {client}, round {server_round}: losses must be finite numbers, got {losses}")
+    num_examples = metrics[NUM_EXAMPLES]
+    if not isinstance(num_examples, int | float) or not 0 < num_examples < np.inf:
+        raise BadReply(
+            f"client {client}, round {server_round}: {NUM_EXAMPLES} must be > 0, got {num_examples}"
+        )
+    return TrainReply(
+        client, int(num_examples), float(steps.mean()), steps, content.array_records[ARRAYS], message
+    )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A client's answer to a round of evaluation: what was measured on its own test part, by name."""
+
+    client: int
+    metrics: dict[str, float]
+
+
+def _lacks(client: int, server_round: int, key: str, found: Mapping[str, object]) -> str:
+    return f"client {client}, round {server_round}: no {key!r} in reply, keys are {list(found)}"
+
+
+def evaluate_content(metrics: Mapping[str, float]) -> RecordDict:
+    """Make a client's answer to a round of evaluation."""
+    return RecordDict({METRICS: MetricRecord({name: float(value) for name, value in metrics.items()})})
+
+
+def read_evaluate(message: Message, server_round: int) -> Evaluation:
+    """Read a client's answer to a round of evaluation.
+
+    Raises
+    ------
+    BadReply
+        If it holds no metrics.
+    """
+    client = message.metadata.src_node_id
+    if METRICS not in message.content:
+        raise BadReply(_lacks(client, server_round, METRICS, message.content))
+    metrics = message.content.metric_records[METRICS]
+    return Evaluation(client, {name: float(value) for name, value in metrics.items()})  # type: ignore[arg-type]
+
+
+# -- Queries
+
+
+def clients_content(clients: tuple[int, ...], num_clients: int) -> RecordDict:
+    """Make a node's answer to which clients it hosts, of how many in all."""
+    return RecordDict({_CLIENTS: ConfigRecord({_CLIENTS: list(clients), _NUM_CLIENTS: num_clients})})
+
+
+def read_hosted(content: RecordDict) -> tuple[tuple[int, ...], int]:
+    """Read a node's answer to which clients it hosts, of how many in all.
+
+    Raises
+    ------
+    BadReply
+        If it does not say.
+    """
+    if _CLIENTS not in content:
+        raise BadReply(f"a node's reply has no {_CLIENTS!r}, its keys are {list(content)}")
+    config = content.config_records[_CLIENTS]
+    return tuple(config[_CLIENTS]), int(config[_NUM_CLIENTS])  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
+class Description:
+    """What a client says about itself before round 1.
+
+    Attributes
+    ----------
+    train_counts
+        Number of its training samples of each class, shape (C,).
+    test_counts
+        Number of its test samples of each class, shape (C,).
+    group
+        The known group it belongs to, or None.
+    """
+
+    train_counts: IntArray
+    test_counts: IntArray
+    group: int | None
+
+
+def description_content(description: Description) -> RecordDict:
+    """Make a client's answer about itself."""
+    return RecordDict(
+        {
+            CONFIG: ConfigRecord(
+                {
+                    _TRAIN_COUNTS: [int(count) for count in description.train_counts],
+                    _TEST_COUNTS: [int(count) for count in description.test_counts],
+                    _GROUP: _NO_GROUP if description.group is None else int(description.group),
+                }
+            )
+        }
+    )
+
+
+def read_description(message: Message) -> Description:
+    """Read a client's answer about itself.
+
+    Raises
+    ------
+    BadReply
+        If it lacks the counts.
+    """
+    config = message.content.config_records.get(CONFIG)
+    if config is None or _TRAIN_COUNTS not in config or _TEST_COUNTS not in config:
+        raise BadReply(
+            f"client {message.metadata.src_node_id}: no label counts in reply, "
+            f"keys are {list(config or message.content)}"
+        )
+    group = int(config.get(_GROUP, _NO_GROUP))  # type: ignore[arg-type]
+    return Description(
+        np.asarray(config[_TRAIN_COUNTS], dtype=np.int64),
+        np.asarray(config[_TEST_COUNTS], dtype=np.int64),
+        None if group == _NO_GROUP else group,
+    )
+
+
+def prototypes_content(prototypes: FloatArray, shares: FloatArray) -> RecordDict:
+    """Make a client's answer about its classes in a foundation model's embedding.
+
+    Parameters
+    ----------
+    prototypes
+        Mean embedding per class, shape (C, d).
+    shares
+        Share of each class, shape (C,).
+    """
+    record = ArrayRecord()
+    record[_PROTOTYPES] = Array.from_numpy_ndarray(np.ascontiguousarray(prototypes, dtype=np.float32))
+    record[_SHARES] = Array.from_numpy_ndarray(np.ascontiguousarray(shares, dtype=np.float64))
+    return RecordDict({ARRAYS: record})
+
+
+def read_prototypes(message: Message) -> tuple[FloatArray, FloatArray]:
+    """Read a client's prototypes, shape (C, d), and class shares, shape (C,).
+
+    Raises
+    ------
+    BadReply
+        If one is missing, shapes disagree, or an entry is not finite.
+    """
+    client = message.metadata.src_node_id
+    record = message.content.array_records.get(ARRAYS)
+    if record is None or _PROTOTYPES not in record or _SHARES not in record:
+        raise BadReply(f"client {client}: no prototypes in reply, keys are {list(record or message.content)}")
+    prototypes, shares = record[_PROTOTYPES].numpy(), record[_SHARES].numpy()
+    if prototypes.ndim != 2 or shares.shape != prototypes.shape[:1]:
+        raise BadReply(
+            f"client {client}: prototypes must be (classes, width) and shares (classes,), "
+            f"got {prototypes.shape} and {shares.shape}"
+        )
+    if not (np.isfinite(prototypes).all() and np.isfinite(shares).all()):
+        raise BadReply(f"client {client}: prototypes and shares must be finite")
+    return prototypes, shares

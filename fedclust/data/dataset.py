@@ -1,12 +1,15 @@
 """A dataset as two tensors, before anyone has said which client holds what."""
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 
 from fedclust.typing import IntArray
 
-__all__ = ["Dataset"]
+__all__ = ["Dataset", "Storage"]
+
+Storage: TypeAlias = Literal["memory", "disk"]
 
 
 @dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare tensors
@@ -33,7 +36,10 @@ class Dataset:
     natural
         Writer, user or region of each row, an index from 0, shape (N,); None where the data has none.
     fingerprint
-        Changes with the source and with every setting that changes a tensor.
+        Hash of all of the above: the same on every machine that decodes the same examples.
+    storage
+        ``"memory"``: inputs fit into memory, and onto a device, as a whole. ``"disk"``: they need not, so
+        batches must be read from the memory-mapped file as they are needed.
 
     Raises
     ------
@@ -51,6 +57,7 @@ class Dataset:
     num_train: int
     natural: IntArray | None
     fingerprint: str
+    storage: Storage = "memory"
 
     def __post_init__(self) -> None:
         rows = len(self.inputs)

@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from fedclust.data.dataset import Storage
 from fedclust.typing import IntArray
 
 __all__ = ["FederatedData"]
@@ -41,6 +42,9 @@ class FederatedData:
         Names in label order, shape (C,).
     fingerprint
         Changes with the data, the partition and the seed.
+    storage
+        ``"memory"``: inputs fit into memory, and onto a device, as a whole. ``"disk"``: they need not, so
+        batches must be read from the memory-mapped file as they are needed.
 
     Raises
     ------
@@ -60,6 +64,7 @@ class FederatedData:
     groups: IntArray | None
     class_names: tuple[str, ...]
     fingerprint: str
+    storage: Storage = "memory"
 
     def __post_init__(self) -> None:
         clients = len(self.train)

@@ -1,0 +1,164 @@
+"""What every dataset of ``conf/dataset`` has in common: its checks and its place in the cache."""
+
+import dataclasses
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.data.cache import cache_root, digest, file_digest, map_array, map_tensor, new_array, prepared
+from fedclust.data.dataset import Dataset, Storage
+from fedclust.data.source import SourceError
+
+__all__ = ["DatasetBuilder"]
+
+FORMAT = 1  # raise it when the same source and settings give other files
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetBuilder(ABC):
+    """Prepares a :class:`Dataset` in the cache, once; afterwards it is only mapped into memory.
+
+    Attributes
+    ----------
+    name
+        Name of the dataset, used in messages and in the cache's folder names.
+    num_classes
+        Number of classes, which models are built from; checked against the data.
+    input_shape
+        Shape of one example, which models are built from; checked against the data.
+    storage
+        ``"memory"``: inputs fit into memory, and onto a device, as a whole. ``"disk"``: they need not, so
+        batches are read from the memory-mapped file as training asks for them.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
+    """
+
+    name: str
+    num_classes: int
+    input_shape: Sequence[int]
+    storage: Storage = "memory"
+
+    not_in_key: ClassVar[tuple[str, ...]] = ("storage",)  # settings that change no file
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", self.name):
+            raise ValueError(
+                f"dataset.name must be made of letters, digits, '_', '.' and '-', got {self.name!r}"
+            )
+        if self.num_classes < 2:
+            raise ValueError(f"dataset.num_classes must be >= 2, got {self.num_classes}")
+        if not self.input_shape or min(self.input_shape) < 1:
+            raise ValueError(f"dataset.input_shape must be sizes >= 1, got {list(self.input_shape)}")
+        if self.storage not in ("memory", "disk"):
+            raise ValueError(f"dataset.storage must be 'memory' or 'disk', got {self.storage!r}")
+
+    def load(self, cache_dir: Path | None = None) -> Dataset:
+        """Read the dataset from the cache, preparing it there first if needed.
+
+        Parameters
+        ----------
+        cache_dir
+            Where prepared data lives; see :func:`fedclust.data.cache.cache_root`.
+
+        Raises
+        ------
+        SourceError
+            If the source is missing, unreadable, or not as configured.
+        OSError
+            If the cache cannot be written.
+        """
+        settings = dataclasses.asdict(self)
+        for name in self.not_in_key:
+            del settings[name]
+        key = digest(FORMAT, type(self).__name__, settings, self.identity())
+        folder = cache_root(cache_dir) / "datasets" / f"{self.name}-{key[:16]}"
+        return self._read(prepared(folder, self.write))
+
+    @abstractmethod
+    def identity(self) -> list[Any]:
+        """What tells the source from another one, without reading it; JSON must be able to hold it."""
+
+    @abstractmethod
+    def write(self, folder: Path) -> None:
+        """Prepare the dataset in the empty `folder`.
+
+        ``inputs.npy`` comes from :meth:`new_inputs`; then ``labels.npy`` and, where examples have a writer,
+        user or region, ``natural.npy``; last :meth:`describe`.
+
+        Raises
+        ------
+        SourceError
+            If the source is missing, unreadable, or not as configured.
+        """
+
+    def new_inputs(
+        self, folder: Path, dtype: type[np.generic], rows: int, shape: Sequence[int]
+    ) -> NDArray[Any]:
+        """Make ``inputs.npy``, of `rows` examples of `shape`, to be filled.
+
+        Raises
+        ------
+        SourceError
+            If `shape`, that of the data, is not the one the configuration states.
+        """
+        if list(shape) != list(self.input_shape):
+            raise SourceError(
+                f"dataset {self.name}: input_shape must be {list(shape)}, the shape of this data, "
+                f"got {list(self.input_shape)}"
+            )
+        return new_array(folder / "inputs.npy", dtype, (rows, *shape))
+
+    def describe(
+        self,
+        folder: Path,
+        class_names: Sequence[str],
+        num_train: int,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
+    ) -> None:
+        """Write ``dataset.json``: what is no array, and a fingerprint of the content of all files.
+
+        Raises
+        ------
+        SourceError
+            If there are not as many `class_names` as the configuration states classes.
+        """
+        if len(class_names) != self.num_classes:
+            raise SourceError(
+                f"dataset {self.name}: num_classes must be {len(class_names)}, the number of classes of this "
+                f"data, got {self.num_classes}"
+            )
+        description = {
+            "name": self.name,
+            "num_classes": self.num_classes,
+            "mean": list(mean),
+            "std": list(std),
+            "class_names": list(class_names),
+            "num_train": num_train,
+        }
+        content = {file.name: file_digest(file) for file in sorted(folder.glob("*.npy"))}
+        description["fingerprint"] = digest(description, content)
+        (folder / "dataset.json").write_text(json.dumps(description, indent=1))
+
+    def _read(self, folder: Path) -> Dataset:
+        description = json.loads((folder / "dataset.json").read_text())
+        for key in ("mean", "std", "class_names"):
+            description[key] = tuple(description[key])
+        natural = folder / "natural.npy"
+        return Dataset(
+            inputs=map_tensor(folder / "inputs.npy"),
+            labels=map_tensor(folder / "labels.npy"),
+            natural=map_array(natural) if natural.exists() else None,
+            storage=self.storage,
+            **description,
+        )

@@ -1,0 +1,219 @@
+"""Columns of a source: which one plays which role, labels as class indices, users as indices."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedclust.data.source import Part, SourceError
+from fedclust.typing import BoolArray, IntArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Labels", "column", "encode_labels", "encode_natural", "find_column"]
+
+
+@dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare arrays
+class Labels:
+    """The labels of both parts, in the order training part, test part.
+
+    Attributes
+    ----------
+    indices
+        Class of each kept example, int64, shape (N,) or (N, positions).
+    kept
+        Which examples of the source are kept, shape (number of examples in the source,).
+    num_train
+        How many of the kept examples belong to the training part.
+    class_names
+        Names in label order.
+    """
+
+    indices: IntArray
+    kept: BoolArray
+    num_train: int
+    class_names: tuple[str, ...]
+
+
+def find_column(part: Part, wanted: str | Sequence[str], dataset: str, role: str) -> str:
+    """Find the first of the columns `wanted` that the source has.
+
+    Raises
+    ------
+    SourceError
+        If it has none of them; the message lists the columns there are.
+    """
+    names = [wanted] if isinstance(wanted, str) else list(wanted)
+    for name in names:
+        if name in part.rows.schema.names:
+            return name
+    raise SourceError(
+        f"dataset {dataset}: {role} must be a column of the source, got {' or '.join(names)}; "
+        f"columns are {', '.join(part.rows.schema.names)}"
+    )
+
+
+def column(part: Part, name: str) -> "pa.ChunkedArray":
+    """Read one column whole."""
+    return part.rows.to_table(columns=[name]).column(0)
+
+
+def encode_labels(
+    parts: Sequence[Part],
+    wanted: str | Sequence[str],
+    dataset: str,
+    num_classes: int,
+    drop: Sequence[Any] = (),
+    class_names: Sequence[str] | None = None,
+    per_position: bool = False,
+) -> Labels:
+    """Read the label column as class indices.
+
+    Whole numbers in [0, `num_classes`) are class indices as they are. Any other values (names, -1 and 1,
+    1 to C) are sorted, and their ranks in the training part are the indices.
+
+    Parameters
+    ----------
+    parts
+        The training part and, where there is one, the test part.
+    wanted
+        Name of the column; of several, the first that exists.
+    dataset
+        Name of the dataset, for messages.
+    num_classes
+        Number of classes the configuration states.
+    drop
+        Label values whose examples are left out.
+    class_names
+        Names in label order; None takes the source's own.
+    per_position
+        Whether each example has a label per position: a list of numbers, or a string of digits.
+
+    Raises
+    ------
+    SourceError
+        If a label is missing or unknown to the training part, or `num_classes` or `class_names` disagrees
+        with the data.
+    """
+    name = find_column(parts[0], wanted, dataset, "label")
+    raw = [column(part, name) for part in parts]
+    for values in raw:
+        if values.null_count:
+            raise SourceError(f"dataset {dataset}: {values.null_count} examples have no label in {name}")
+    if per_position:
+        arrays = [_positions(values, dataset, name) for values in raw]
+        kept = np.ones(sum(map(len, arrays)), dtype=bool)
+    else:
+        series = [values.to_pandas() for values in raw]
+        keeps = [~values.isin(list(drop)).to_numpy(dtype=bool) for values in series]
+        arrays = [values[keep].to_numpy() for values, keep in zip(series, keeps, strict=True)]
+        kept = np.concatenate(keeps)
+    if not len(arrays[0]):
+        raise SourceError(f"dataset {dataset}: the training part must hold at least one example, got none")
+    indices, found = _indices(arrays, dataset, num_classes)
+    names = _class_names(parts[0], name, found, dataset, num_classes, class_names)
+    return Labels(indices, kept, len(arrays[0]), names)
+
+
+def encode_natural(
+    parts: Sequence[Part], wanted: str | Sequence[str] | None, dataset: str, kept: BoolArray
+) -> IntArray | None:
+    """Read the writer, user or region of each kept example as an index into their sorted names.
+
+    Returns
+    -------
+    Shape (N,); None where no column is wanted.
+
+    Raises
+    ------
+    SourceError
+        If the column is missing, or a value in it.
+    """
+    if wanted is None:
+        return None
+    import pyarrow as pa
+
+    name = find_column(parts[0], wanted, dataset, "natural")
+    values = pa.chunked_array([chunk for part in parts for chunk in column(part, name).chunks])
+    if values.null_count:
+        raise SourceError(f"dataset {dataset}: {values.null_count} examples have no value in {name}")
+    return np.unique(values.to_pandas().to_numpy()[kept], return_inverse=True)[1].astype(np.int64)
+
+
+def _positions(values: "pa.ChunkedArray", dataset: str, name: str) -> IntArray:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    if not text and not pa.types.is_nested(values.type):
+        raise SourceError(
+            f"dataset {dataset}: {name} must hold a list of numbers or a string of digits per example, "
+            f"got {values.type}"
+        )
+    lengths = pc.min_max(pc.binary_length(values) if text else pc.list_value_length(values)).as_py()
+    if lengths["min"] != lengths["max"]:
+        raise SourceError(
+            f"dataset {dataset}: {name} must have equally many labels in every example, "
+            f"got {lengths['min']} to {lengths['max']}"
+        )
+    if text:
+        flat = np.frombuffer("".join(values.to_pylist()).encode(), dtype=np.uint8).astype(np.int64) - ord("0")
+    else:
+        flat = np.concatenate([chunk.flatten().to_numpy(zero_copy_only=False) for chunk in values.chunks])
+    return flat.reshape(len(values), -1)
+
+
+def _indices(arrays: list[Any], dataset: str, num_classes: int) -> tuple[IntArray, list[Any] | None]:
+    """Turn label values into class indices; also list the values in class order unless they were indices."""
+    everything = np.concatenate(arrays)
+    if everything.dtype.kind in "iub":
+        everything = everything.astype(np.int64)
+        if everything.min() >= 0 and everything.max() < num_classes:
+            return everything, None
+    found, inverse = np.unique(everything, return_inverse=True)
+    in_train = np.unique(arrays[0])
+    unknown = sorted(set(found.tolist()) - set(in_train.tolist()))
+    if unknown:
+        raise SourceError(
+            f"dataset {dataset}: the test part has labels that the training part lacks: {_few(unknown)}; "
+            "name them in drop_labels to leave their examples out"
+        )
+    if len(found) != num_classes:
+        raise SourceError(
+            f"dataset {dataset}: num_classes must be {len(found)}, as the data has the labels "
+            f"{_few(found.tolist())}, got {num_classes}"
+        )
+    return inverse.reshape(everything.shape).astype(np.int64), found.tolist()
+
+
+def _class_names(
+    part: Part,
+    name: str,
+    found: list[Any] | None,
+    dataset: str,
+    num_classes: int,
+    stated: Sequence[str] | None,
+) -> tuple[str, ...]:
+    names: Sequence[Any]
+    if stated is not None:
+        names = stated
+    elif found is not None:
+        names = found
+    else:
+        metadata = json.loads((part.rows.schema.metadata or {}).get(b"huggingface", b"{}"))
+        feature = metadata.get("info", {}).get("features", {}).get(name, {})
+        names = feature.get("names") or range(num_classes)
+    if len(names) != num_classes:
+        raise SourceError(
+            f"dataset {dataset}: num_classes must be {len(names)}, as the classes are {_few(list(names))}, "
+            f"got {num_classes}"
+        )
+    return tuple(str(value) for value in names)
+
+
+def _few(values: list[Any]) -> str:
+    shown = ", ".join(str(value) for value in values[:5])
+    return f"{shown}, … ({len(values)} in all)" if len(values) > 5 else shown

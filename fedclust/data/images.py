@@ -1,0 +1,202 @@
+"""Images, decoded once into uint8 arrays of one shape."""
+
+import io
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.data.columns import Labels, find_column
+from fedclust.data.source import Part, Source, SourceError
+from fedclust.data.sourced import SourcedDataset, Statistics
+from fedclust.typing import IntArray
+
+__all__ = ["Images", "channel_statistics", "decode"]
+
+Resize = Literal["none", "stretch", "crop"]
+
+CHUNK = 512  # images decoded by one thread at a time
+MODES = {1: "L", 3: "RGB"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images(SourcedDataset):
+    """Images as bytes in a table, as paths in a table, or as files in one folder per class.
+
+    ``input_shape`` is (channels, height, width) with 1 channel for grey and 3 for colour; images of the
+    other kind are converted.
+
+    Attributes
+    ----------
+    image
+        Column with the image: its encoded bytes (or the hub's ``Image`` feature), or its path; of a list
+        of names, the first that exists.
+    image_path
+        For a column of paths: how to make the path, relative to the table's folder, from the column's
+        text, as in ``train/{id[0]}/{id}.jpg``.
+    resize
+        ``"none"``: every image must have the stated height and width. ``"stretch"``: scale each side to
+        it. ``"crop"``: scale the image to cover it, and cut off what stands over, equally on both ends.
+    label_pattern
+        For files: see :class:`fedclust.data.source.Source`.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
+    """
+
+    image: str | Sequence[str] = ("image", "img")
+    image_path: str = "{id}"
+    resize: Resize = "none"
+    label_pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.input_shape) != 3 or self.input_shape[0] not in MODES:
+            raise ValueError(
+                "dataset.input_shape must be [1 or 3 channels, height, width] for images, "
+                f"got {list(self.input_shape)}"
+            )
+        if self.resize not in ("none", "stretch", "crop"):
+            raise ValueError(f"dataset.resize must be 'none', 'stretch' or 'crop', got {self.resize!r}")
+
+    def source(self) -> Source:
+        """Say where the examples come from."""
+        return replace(super().source(), label_pattern=self.label_pattern)
+
+    def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
+        """Decode the images in parallel, and count their pixel values on the way."""
+        shape = tuple(self.input_shape)
+        kept = np.flatnonzero(labels.kept)
+        inputs = self.new_inputs(folder, np.uint8, len(kept), shape)
+        counts = np.zeros((shape[0], 256), dtype=np.int64)
+
+        def decode_chunk(start: int, chunk: list[Any], root: Path | None) -> IntArray:
+            """Write the images of the source's rows from `start` on; count the training part's values."""
+            inside = slice(*np.searchsorted(kept, [start, start + len(chunk)]))
+            for row, position in enumerate(kept[inside], start=inside.start):
+                inputs[row] = self._decode(chunk[position - start], root, int(position))
+            return pixel_counts(inputs[inside.start : min(inside.stop, labels.num_train)])
+
+        workers = os.cpu_count() or 1
+        with ThreadPoolExecutor(workers) as pool:  # Pillow decodes outside Python's lock
+            pending: deque[Future[IntArray]] = deque()
+            start = 0
+            for root, chunk in self._chunks(parts):
+                pending.append(pool.submit(decode_chunk, start, chunk, root))
+                start += len(chunk)
+                if len(pending) > 2 * workers:  # bounds the encoded images held in memory
+                    counts += pending.popleft().result()
+            for future in pending:
+                counts += future.result()
+        return Statistics(*channel_statistics(counts))
+
+    def _chunks(self, parts: Sequence[Part]) -> Iterator[tuple[Path | None, list[Any]]]:
+        """Read the image column as lists of bytes or paths, in order."""
+        name = find_column(parts[0], self.image, self.name, "image")
+        for part in parts:
+            batches = part.rows.to_batches(
+                columns=[name], batch_size=CHUNK, batch_readahead=2, fragment_readahead=1
+            )
+            for batch in batches:
+                yield part.root, batch.column(0).to_pylist()
+
+    def _decode(self, image: Any, root: Path | None, position: int) -> NDArray[np.uint8]:
+        """Decode one image, given as bytes, as a path, or as the hub's ``{"bytes": …, "path": …}``."""
+        from PIL import Image
+
+        if isinstance(image, dict):
+            image = image["bytes"] if image.get("bytes") is not None else image.get("path")
+        if isinstance(image, bytes):
+            opened: io.BytesIO | Path = io.BytesIO(image)
+        elif image is not None:
+            opened = (root or Path()) / self.image_path.format(id=str(image))
+        else:
+            raise SourceError(f"dataset {self.name}: example {position} has no image")
+        shape = tuple(self.input_shape)
+        try:
+            pixels = decode(opened, MODES[shape[0]], (shape[1], shape[2]), self.resize)
+        except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # SyntaxError: a broken PNG
+            raise SourceError(f"dataset {self.name}: cannot read image {position}: {error}") from error
+        if pixels.shape != shape:
+            raise SourceError(
+                f"dataset {self.name}: input_shape must be {list(pixels.shape)}, the shape of image "
+                f"{position}, got {list(shape)}; or set dataset.resize to 'stretch' or 'crop'"
+            )
+        return pixels
+
+
+def decode(
+    image: io.BytesIO | Path, mode: str, size: tuple[int, int], resize: Resize = "none"
+) -> NDArray[np.uint8]:
+    """Decode one image, turned upright as its EXIF data says.
+
+    Parameters
+    ----------
+    image
+        Statistics bytes, or a file.
+    mode
+        ``"L"`` for one channel, ``"RGB"`` for three.
+    size
+        Height and width to resize to; not looked at where `resize` is ``"none"``.
+    resize
+        See :class:`Images`.
+
+    Returns
+    -------
+    Pixels, shape (channels, height, width).
+
+    Raises
+    ------
+    OSError
+        If the image cannot be read.
+    """
+    from PIL import Image, ImageOps
+
+    height, width = size
+    with Image.open(image) as opened:
+        if resize != "none":
+            # Lets a JPEG skip detail while decoding. Twice the size, so that the resampling still averages;
+            # the square covers an image that lies on its side.
+            side = 2 * max(height, width)
+            opened.draft(mode, (side, side))
+        upright = ImageOps.exif_transpose(opened)
+        picture = upright if upright.mode == mode else upright.convert(mode)
+    if resize == "stretch" and picture.size != (width, height):
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    elif resize == "crop" and picture.size != (width, height):
+        picture = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
+    pixels = np.asarray(picture)
+    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
+
+
+def pixel_counts(pixels: NDArray[np.uint8]) -> IntArray:
+    """Count how often each value occurs in each channel of (N, channels, height, width): (channels, 256)."""
+    return np.stack([np.bincount(pixels[:, c].ravel(), minlength=256) for c in range(pixels.shape[1])])
+
+
+def channel_statistics(counts: IntArray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Compute the mean and standard deviation of each channel from its value counts.
+
+    Parameters
+    ----------
+    counts
+        How often each value 0 to 255 occurs, shape (channels, 256).
+
+    Returns
+    -------
+    Mean and population standard deviation per channel after division by 255; a constant channel has
+    standard deviation 1, so that dividing by it is safe.
+    """
+    values = np.arange(256) / 255
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    mean = shares @ values
+    std = np.sqrt((shares * (values - mean[:, None]) ** 2).sum(axis=1))
+    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

@@ -1,0 +1,243 @@
+"""Where examples come from: local Parquet, CSV or image files, or a dataset of the Hugging Face hub.
+
+Every source is handed on in one form, an Arrow dataset for the official training part and one for the
+official test part. Which part a local file belongs to is read off its path, as the hub does it: a word
+``train``, ``test`` or ``validation`` in a file or folder name. Without such a word everything is the
+training part. Validation data is the test part where there is no other.
+"""
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+__all__ = ["Part", "Source", "SourceError"]
+
+TABLE_SUFFIXES = (".parquet", ".csv", ".csv.gz")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
+TRAIN_WORDS = {"train", "training"}
+TEST_WORDS = {"test", "testing"}
+VALIDATION_WORDS = {"validation", "valid", "val", "dev"}
+
+
+class SourceError(ValueError):
+    """A dataset's source is missing, unreadable, or not as its configuration says."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One official part of a dataset.
+
+    Attributes
+    ----------
+    rows
+        The examples; their order is the order of `files`, and of the rows within.
+    root
+        Folder that relative image paths start from; None for the hub.
+    """
+
+    rows: "ds.Dataset"
+    root: Path | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a dataset's examples are: a local path or a hub id.
+
+    Attributes
+    ----------
+    dataset
+        Name of the dataset, for messages.
+    path
+        Folder or file with Parquet, CSV or image files; goes before `hub` where both are given.
+    hub
+        Id of a dataset on the Hugging Face hub, loaded through flwr-datasets.
+    hub_options
+        Further arguments of ``datasets.load_dataset``, such as ``subset`` or ``revision``. Without a
+        revision, a dataset already in the cache is not looked up again.
+    exclude
+        Shell patterns of local files, relative to `path`, to leave out.
+    label_pattern
+        Regular expression whose first group, searched in an image file's path relative to `path`, is its
+        class; None takes the folder the image lies in.
+    """
+
+    dataset: str
+    path: str | None = None
+    hub: str | None = None
+    hub_options: Mapping[str, Any] = field(default_factory=dict)
+    exclude: Sequence[str] = ()
+    label_pattern: str | None = None
+
+    def identity(self) -> list[Any]:
+        """List what tells this source from another, without reading any data.
+
+        For local files: relative path, size and time of change. Images that a table only names by path
+        are not followed.
+
+        Raises
+        ------
+        SourceError
+            If there is no source, or nothing readable at `path`.
+        """
+        if self.path is None:
+            if self.hub is None:
+                raise SourceError(f"dataset {self.dataset}: has no source; {self._ways()}")
+            return ["hub", self.hub, dict(self.hub_options)]
+        root, files = self._files()
+        stats = [(file.relative_to(root).as_posix(), file.stat()) for file in files]
+        return ["files", [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]]
+
+    def open(self) -> tuple[Part, Part | None]:
+        """Open the training and the test part.
+
+        Returns
+        -------
+        The parts; the second is None where the source has no official test part.
+
+        Raises
+        ------
+        SourceError
+            If there is no source, or it cannot be read.
+        """
+        if self.path is None:
+            return self._open_hub()
+        root, files = self._files()
+        train, test = _split(root, files, flat=self.label_pattern is not None)
+        try:
+            return self._open_files(root, train), self._open_files(root, test) if test else None
+        except (OSError, ValueError) as error:  # pyarrow's and pandas' errors are among these
+            if isinstance(error, SourceError):
+                raise
+            raise SourceError(
+                f"dataset {self.dataset}: cannot read {root}: {error}; {self._ways()}"
+            ) from error
+
+    def _ways(self) -> str:
+        hub = f"dataset.hub={self.hub}" if self.hub else "dataset.hub=<id on the Hugging Face hub>"
+        return (
+            "give dataset.path=<a folder with train.parquet and test.parquet, one Parquet or CSV file, or a "
+            f"folder of images as class/name.jpg>, or load it with {hub} (needs a network)"
+        )
+
+    def _files(self) -> tuple[Path, list[Path]]:
+        """Find the files under `path`: tables where there are any, else images."""
+        root = Path(str(self.path)).expanduser().absolute()
+        if root.is_file():
+            return root.parent, [root]
+        if not root.is_dir():
+            raise SourceError(f"dataset {self.dataset}: there is no file or folder {root}; {self._ways()}")
+        found = [
+            file
+            for file in sorted(root.rglob("*"))
+            if not any(part.startswith(".") for part in file.relative_to(root).parts)
+            and not any(fnmatch.fnmatch(file.relative_to(root).as_posix(), glob) for glob in self.exclude)
+        ]
+        kinds: Iterable[tuple[str, ...]] = [(".parquet",), (".csv", ".csv.gz"), IMAGE_SUFFIXES]
+        if self.label_pattern is not None:
+            kinds = [IMAGE_SUFFIXES]
+        for suffixes in kinds:
+            files = [file for file in found if file.name.lower().endswith(suffixes)]
+            if files:
+                return root, files
+        raise SourceError(
+            f"dataset {self.dataset}: {root} holds no Parquet, CSV or image file; {self._ways()}"
+        )
+
+    def _open_files(self, root: Path, files: list[Path]) -> Part:
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        name = files[0].name.lower()
+        if name.endswith(".parquet"):
+            return Part(ds.dataset([str(file) for file in files], format="parquet"), root)
+        if name.endswith((".csv", ".csv.gz")):
+            import pandas as pd
+
+            # pandas looks at a whole column before it settles its type; Arrow's reader at the first block.
+            frame = pd.concat([pd.read_csv(file, low_memory=False) for file in files], ignore_index=True)
+            return Part(ds.dataset(pa.Table.from_pandas(frame, preserve_index=False)), root)
+        if name.endswith(IMAGE_SUFFIXES):
+            names = [file.relative_to(root).as_posix() for file in files]
+            table = pa.table({"image": names, "label": [self._label_of(name) for name in names]})
+            return Part(ds.dataset(table), root)
+        raise SourceError(
+            f"dataset {self.dataset}: {files[0]} must end in one of {', '.join(TABLE_SUFFIXES)} "
+            f"or be an image; {self._ways()}"
+        )
+
+    def _label_of(self, name: str) -> str:
+        if self.label_pattern is None:
+            folders = name.split("/")[:-1]
+            if not folders:
+                raise SourceError(
+                    f"dataset {self.dataset}: image {name} must lie in a folder named after its class"
+                )
+            return folders[-1]
+        match = re.search(self.label_pattern, name)
+        if match is None or not match.groups():
+            raise SourceError(
+                f"dataset {self.dataset}: label_pattern must match every image and have a group, "
+                f"got {self.label_pattern!r} for {name}"
+            )
+        return match.group(1)
+
+    def _open_hub(self) -> tuple[Part, Part | None]:
+        if self.hub is None:
+            raise SourceError(f"dataset {self.dataset}: has no source; {self._ways()}")
+        import datasets
+        from flwr_datasets import FederatedDataset
+
+        splits: dict[str, Any] = {}
+
+        def remember(loaded: datasets.DatasetDict) -> datasets.DatasetDict:
+            splits.update(loaded)
+            return loaded
+
+        try:
+            FederatedDataset(
+                dataset=self.hub, partitioners={}, shuffle=False, preprocessor=remember, **self.hub_options
+            ).load_split("train")
+        except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+            # OSError: no network, no such id; ValueError: no such subset or split; RuntimeError: the dataset
+            # is a script, which `datasets` no longer runs; DatasetsError: its files are broken.
+            raise SourceError(
+                f"dataset {self.dataset}: hub id {self.hub} cannot be loaded "
+                f"({type(error).__name__}: {error}); {self._ways()}"
+            ) from error
+        test = splits.get("test", splits.get("validation"))
+        return _hub_part(splits["train"]), None if test is None else _hub_part(test)
+
+
+def _hub_part(rows: Any) -> Part:
+    import pyarrow.dataset as ds
+
+    table: pa.Table = rows.data.table  # unshuffled, so there is no index mapping to follow
+    return Part(ds.dataset(table.replace_schema_metadata(rows.features.arrow_schema.metadata)))
+
+
+def _split(root: Path, files: list[Path], flat: bool) -> tuple[list[Path], list[Path]]:
+    """Sort files into the training and the test part by the words in their paths.
+
+    `flat` says that the folder an image lies in is not its class.
+    """
+    images = files[0].name.lower().endswith(IMAGE_SUFFIXES)
+    words: list[set[str]] = []
+    for file in files:
+        parts = file.relative_to(root).parts
+        if images:  # only the outermost folder counts, and not if it is the class: one may be called "train"
+            parts = parts[:1] if len(parts) > (1 if flat else 2) else ()
+        words.append({word for part in parts for word in re.split(r"[^a-z]+", part.lower())})
+    chosen = {
+        kind: [file for file, found in zip(files, words, strict=True) if found & wanted]
+        for kind, wanted in (("train", TRAIN_WORDS), ("test", TEST_WORDS), ("val", VALIDATION_WORDS))
+    }
+    if not chosen["train"]:
+        return files, []
+    return chosen["train"], chosen["test"] or chosen["val"]

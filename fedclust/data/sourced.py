@@ -1,0 +1,100 @@
+"""Datasets that come from files or from the Hugging Face hub."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedclust.data.builder import DatasetBuilder
+from fedclust.data.columns import Labels, encode_labels, encode_natural
+from fedclust.data.source import Part, Source
+
+__all__ = ["SourcedDataset", "Statistics"]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Mean and standard deviation per channel of the training part's images; empty for other inputs."""
+
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourcedDataset(DatasetBuilder):
+    """A dataset read from a local path or the hub; subclasses say how inputs become numbers.
+
+    Attributes
+    ----------
+    path
+        Local folder or file, which goes before `hub`; see :class:`Source` for the layouts.
+    hub
+        Id on the Hugging Face hub; None where no copy is known there.
+    hub_options
+        Further arguments for the hub, such as ``subset`` or ``revision``.
+    exclude
+        Shell patterns of local files to leave out.
+    label
+        Column with the label; of a list of names, the first that exists.
+    per_position
+        Whether each example has a label per position.
+    drop_labels
+        Label values whose examples are left out.
+    class_names
+        Names in label order; None takes the source's own.
+    natural
+        Column with the writer, user or region of each example, or None.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
+    """
+
+    path: str | None = None
+    hub: str | None = None
+    hub_options: Mapping[str, Any] = field(default_factory=dict)
+    exclude: Sequence[str] = ()
+    label: str | Sequence[str] = "label"
+    per_position: bool = False
+    drop_labels: Sequence[Any] = ()
+    class_names: Sequence[str] | None = None
+    natural: str | Sequence[str] | None = None
+
+    # The source takes part through its identity, so that a folder may be moved.
+    not_in_key: ClassVar[tuple[str, ...]] = ("storage", "path", "hub", "hub_options")
+
+    def source(self) -> Source:
+        """Say where the examples come from."""
+        return Source(self.name, self.path, self.hub, self.hub_options, self.exclude)
+
+    def identity(self) -> list[Any]:
+        """What tells the source from another one; see :meth:`Source.identity`."""
+        return self.source().identity()
+
+    def write(self, folder: Path) -> None:
+        """Prepare the dataset in `folder`; see :meth:`DatasetBuilder.write`."""
+        train, test = self.source().open()
+        parts = [train] if test is None else [train, test]
+        labels = encode_labels(
+            parts,
+            self.label,
+            self.name,
+            self.num_classes,
+            drop=self.drop_labels,
+            class_names=self.class_names,
+            per_position=self.per_position,
+        )
+        np.save(folder / "labels.npy", labels.indices)
+        natural = encode_natural(parts, self.natural, self.name, labels.kept)
+        if natural is not None:
+            np.save(folder / "natural.npy", natural)
+        statistics = self.encode(parts, labels, folder)
+        self.describe(folder, labels.class_names, labels.num_train, statistics.mean, statistics.std)
+
+    @abstractmethod
+    def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
+        """Write the inputs of the kept examples, into an array made with :meth:`new_inputs`."""

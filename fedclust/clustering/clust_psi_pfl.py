@@ -24,18 +24,14 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import silhouette_score
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from fedclust.clustering.labels import in_order_of_appearance
+from fedclust.clustering.grouping import in_order_of_appearance, silhouette
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Parameters", "Report", "assign", "cluster", "features", "stability_index"]
 
 Smoothing = Literal["clip", "add"]
-
-# Scores closer than this are tied: what separates them is round-off, which differs between machines.
-TIE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -226,8 +222,8 @@ def cluster(
             candidate = means.fit_predict(features)
             if np.unique(candidate).size < 2:
                 continue
-            scores[number] = float(silhouette_score(distances, candidate, metric="precomputed"))
-            if scores[number] > best + TIE:
+            scores[number] = silhouette(distances, candidate)
+            if scores[number] > best:
                 best, labels = scores[number], candidate
     for number in range(num_distinct + 1, most + 1):
         if num_distinct in scores:

@@ -1,0 +1,97 @@
+"""Which examples each client sees at each step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedclust.rng import generator
+from fedclust.training.parameters import LocalTraining
+from fedclust.typing import IntArray
+
+__all__ = ["Batches", "draw_batches", "num_steps"]
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """Batches of n clients for all their steps, padded to one shape.
+
+    Attributes
+    ----------
+    rows
+        Rows of the dataset, shape (n, S, B). Where a batch is short, its own first row fills it, so padding
+        never mixes one client's data into another's. Steps a client does not take are 0.
+    sizes
+        Real rows of each batch, shape (n, S); 0 for steps a client does not take.
+    steps
+        Steps of each client, shape (n,).
+    """
+
+    rows: IntArray
+    sizes: IntArray
+    steps: IntArray
+
+
+def num_steps(examples: IntArray, training: LocalTraining) -> IntArray:
+    """Count the steps of clients with so many examples (each >= 1), shape (n,)."""
+    if training.epochs is None:
+        return np.full(len(examples), training.steps)
+    return -(-np.asarray(examples) // training.batch_size) * training.epochs
+
+
+def draw_batches(
+    clients: Sequence[int], rows: Sequence[IntArray], training: LocalTraining, seed: int, server_round: int
+) -> Batches:
+    """Draw the batches of a cohort's clients.
+
+    Every epoch is a permutation of the client's rows cut into consecutive slices, the last one possibly
+    shorter; where the number of steps is given, epochs go on until it is reached. The permutations of a
+    client come one after another from ``generator(seed, "batches", server_round, client)``, so they do not
+    depend on who else is in the cohort.
+
+    Parameters
+    ----------
+    clients
+        Client ids, shape (n,).
+    rows
+        Rows each of them trains on, at least one each.
+    training
+        Gives batch size and number of epochs or steps.
+    seed
+        The run's seed.
+    server_round
+        The round, from 1.
+
+    Returns
+    -------
+    The batches, clients in the given order.
+
+    Raises
+    ------
+    ValueError
+        If a client has no rows.
+    """
+    examples = np.array([len(some) for some in rows], dtype=np.int64)
+    if not examples.all():
+        raise ValueError(f"rows must not be empty, got none for client {clients[int(examples.argmin())]}")
+    steps = num_steps(examples, training)
+    width = min(training.batch_size, int(examples.max(initial=0)))
+    padded = np.zeros((len(rows), int(steps.max(initial=0)), width), dtype=np.int64)
+    sizes = np.zeros(padded.shape[:2], dtype=np.int64)
+    # Clients with equally many examples are cut up together; only the draws are one by one.
+    for count in np.unique(examples):
+        same = np.flatnonzero(examples == count)
+        taken = int(steps[same[0]])
+        per_epoch = -(-int(count) // width)
+        epochs = -(-taken // per_epoch)
+        order = np.empty((len(same), epochs, per_epoch * width), dtype=np.int64)
+        for drawn, index in zip(order, same.tolist(), strict=True):
+            draws = generator(seed, "batches", server_round, clients[index])
+            drawn[:, :count] = draws.permuted(np.broadcast_to(rows[index], (epochs, count)), axis=1)
+        last = (per_epoch - 1) * width
+        order[:, :, count:] = order[:, :, last : last + 1]
+        padded[same, :taken] = order.reshape(len(same), -1, width)[:, :taken]
+        epoch_sizes = np.full(per_epoch, width)
+        epoch_sizes[-1] = count - last
+        sizes[same, :taken] = np.tile(epoch_sizes, epochs)[:taken]
+    return Batches(padded, sizes, steps)

@@ -1,0 +1,148 @@
+"""What goes into local training and what comes out of it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedclust.typing import FloatArray, IntArray, State
+
+__all__ = ["CohortUpdate", "Job", "ModelMean"]
+
+# Rows turned to float64 at a time by `ModelMean`, in elements: 32 MB.
+_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One client's share of a cohort's work.
+
+    Attributes
+    ----------
+    client
+        Client id.
+    rows
+        Rows of the dataset to train on or to evaluate on, shape (N_k,).
+    state
+        Model to start from or to evaluate. Jobs that share a cluster model share this very object, which
+        lets it be moved and stacked once.
+    """
+
+    client: int
+    rows: IntArray
+    state: State
+
+
+@dataclass(frozen=True, eq=False)
+class CohortUpdate:
+    """What the clients of one pass have learnt, stacked on the first axis.
+
+    Attributes
+    ----------
+    clients
+        Client ids, shape (n,). Their order is the order of the rows below, not that of the jobs.
+    state
+        Trained models, name to tensor of shape (n, *shape), on the trainer's device. A client that failed
+        has the model it started from.
+    losses
+        For each client, the loss in nats before each step, without the proximal term and without weight
+        decay, shape (S_k,).
+    num_examples
+        Training examples of each client, shape (n,).
+    failed
+        Client id to reason, for the clients whose result must not be used.
+    """
+
+    clients: IntArray
+    state: State
+    losses: tuple[FloatArray, ...]
+    num_examples: IntArray
+    failed: dict[int, str]
+
+    def mean(self, clients: Collection[int] | None = None) -> State:
+        """Average the models of the clients that did not fail, weighted by their numbers of examples.
+
+        Parameters
+        ----------
+        clients
+            Average over these only; None for all of this pass.
+
+        Returns
+        -------
+        One model, as :meth:`ModelMean.state` gives it.
+
+        Raises
+        ------
+        ValueError
+            If every client failed.
+        """
+        total = ModelMean()
+        total.add(self, clients)
+        return total.state()
+
+
+class ModelMean:
+    """Weighted mean of client models over any number of passes.
+
+    Sums run in float64, so that it matters little how a cohort is cut into passes and spread over nodes.
+
+    Attributes
+    ----------
+    num_examples
+        Training examples of the clients added so far, without those that failed.
+    """
+
+    def __init__(self) -> None:
+        self.num_examples = 0
+        self._sums: dict[str, torch.Tensor] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+
+    def add(self, update: CohortUpdate, clients: Collection[int] | None = None) -> None:
+        """Add the clients of a pass that did not fail; only `clients` of them if given."""
+        chosen = [
+            client not in update.failed and (clients is None or client in clients)
+            for client in update.clients.tolist()
+        ]
+        if not any(chosen):
+            return
+        weights = np.where(chosen, update.num_examples, 0)
+        self.num_examples += int(weights.sum())
+        for name, stacked in update.state.items():
+            self._dtypes[name] = stacked.dtype
+            total = _weighted_sum(stacked, torch.tensor(chosen), torch.from_numpy(weights.astype(np.float64)))
+            self._sums[name] = self._sums[name] + total if name in self._sums else total
+
+    def state(self) -> State:
+        """Give the mean.
+
+        Returns
+        -------
+        One model, on the CPU, in the dtypes of what was added. Integer buffers (BatchNorm's counter) become
+        the nearest integer.
+
+        Raises
+        ------
+        ValueError
+            If no client was added.
+        """
+        if self.num_examples == 0:
+            raise ValueError("a mean needs at least one client that trained, got none")
+        mean = {}
+        for name, total in self._sums.items():
+            value = total / self.num_examples
+            rounded = value if self._dtypes[name].is_floating_point else value.round()
+            mean[name] = rounded.to(self._dtypes[name]).cpu()
+        return mean
+
+
+def _weighted_sum(stacked: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    if not chosen.all():  # a failed client's model may be non-finite, and 0 * inf is not 0
+        stacked, weights = stacked[chosen.to(stacked.device)], weights[chosen]
+    flat = stacked.reshape(len(stacked), -1)
+    weights = weights.to(flat.device)
+    total = torch.zeros(flat.shape[1], dtype=torch.float64, device=flat.device)
+    block = max(1, _BLOCK // max(1, flat.shape[1]))
+    for some, some_weights in zip(flat.split(block), weights.split(block), strict=True):
+        total += some_weights @ some.double()
+    return total.reshape(stacked.shape[1:])

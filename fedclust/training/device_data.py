@@ -1,0 +1,91 @@
+"""The dataset as training reads it: batches gathered, converted and normalised on the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from fedclust.data.federated import FederatedData
+
+__all__ = ["DeviceData"]
+
+# Datasets up to this size as float32 are normalised once and kept; larger ones batch by batch.
+_KEPT_BYTES = 64 << 20
+# Share of the GPU's free memory that the dataset may take; the rest is for models and activations.
+_GPU_SHARE = 0.5
+
+
+class DeviceData:
+    """Rows of a dataset on a device.
+
+    On a GPU the dataset lives on the device where it takes at most half of the free memory, else its rows
+    are gathered on the host and sent.
+
+    Parameters
+    ----------
+    data
+        The federation.
+    device
+        Where batches are wanted.
+
+    Raises
+    ------
+    ValueError
+        If a label is not in [0, num_classes).
+    """
+
+    def __init__(self, data: FederatedData, device: torch.device) -> None:
+        lowest, highest = (int(bound) for bound in torch.aminmax(data.labels)) if len(data.labels) else (0, 0)
+        if not 0 <= lowest <= highest < data.num_classes:
+            raise ValueError(f"labels must be in [0, {data.num_classes}), got {lowest} to {highest}")
+        self.device = device
+        self.num_classes = data.num_classes
+        self._scale, self._shift = _affine(data.mean, data.std, data.inputs, device)
+        self._inputs, self._labels = data.inputs, data.labels
+        if device.type == "cuda":
+            size = data.inputs.nbytes + data.labels.nbytes
+            if size <= _GPU_SHARE * torch.cuda.mem_get_info(device)[0]:
+                self._inputs, self._labels = data.inputs.to(device), data.labels.to(device)
+        self._normalised = data.inputs.numel() * 4 <= _KEPT_BYTES
+        if self._normalised:
+            self._inputs = self._normalise(self._inputs)
+
+    def batch(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Gather examples.
+
+        Parameters
+        ----------
+        rows
+            Rows of the dataset, int64, any shape, on the device.
+
+        Returns
+        -------
+        Inputs ready for a model and labels; the shape of `rows` takes the place of N in their shapes.
+        """
+        here = self._inputs.device
+        flat = rows.reshape(-1).to(here)
+        inputs = self._inputs.index_select(0, flat).to(self.device, non_blocking=True)
+        labels = self._labels.index_select(0, flat.to(self._labels.device)).to(self.device, non_blocking=True)
+        if not self._normalised:
+            inputs = self._normalise(inputs)
+        if rows.dim() == 1:
+            return inputs, labels
+        return inputs.unflatten(0, rows.shape), labels.unflatten(0, rows.shape)
+
+    def _normalise(self, inputs: torch.Tensor) -> torch.Tensor:
+        if inputs.dtype != torch.uint8:
+            return inputs
+        # ((x / 255) - mean) / std in one multiplication and one addition.
+        scale, shift = self._scale.to(inputs.device), self._shift.to(inputs.device)
+        return inputs.to(torch.float32).mul_(scale).add_(shift)
+
+
+def _affine(
+    mean: tuple[float, ...], std: tuple[float, ...], inputs: torch.Tensor, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = (-1, *[1] * (inputs.dim() - 2))
+    means = torch.tensor(mean or (0.0,), dtype=torch.float64).view(shape)
+    stds = torch.tensor(std or (1.0,), dtype=torch.float64).view(shape)
+    return (1 / (255 * stds)).float().to(device), (-means / stds).float().to(device)

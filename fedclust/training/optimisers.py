@@ -1,0 +1,157 @@
+"""SGD and Adam on lists of tensors.
+
+The same arithmetic serves one client's parameters and, with a leading axis, those of a whole cohort: every
+operation is element by element. ``torch.optim`` would do it too, at 0.1 to 0.3 ms per step in Python.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from fedclust.training.parameters import LocalTraining
+
+__all__ = ["Adam", "Optimiser", "Sgd", "add_proximal_term", "clip_norm", "make_optimiser"]
+
+Tensors = list[torch.Tensor]
+
+
+class Sgd:
+    """Update rule of ``torch.optim.SGD`` without dampening and Nesterov.
+
+    Parameters
+    ----------
+    parameters
+        Tensors that `step` will update, or tensors of their shapes.
+    learning_rate, momentum, weight_decay
+        As in ``torch.optim.SGD``.
+    """
+
+    def __init__(
+        self, parameters: Tensors, *, learning_rate: float, momentum: float, weight_decay: float
+    ) -> None:
+        self._learning_rate = learning_rate
+        self._momentum = momentum
+        self._weight_decay = weight_decay
+        # torch's buffer starts as the first gradient; momentum * 0 + gradient is the same.
+        self._buffers = [torch.zeros_like(tensor) for tensor in parameters] if momentum else []
+
+    def narrow(self, clients: int) -> None:
+        """Go on with the first `clients` clients of a stacked cohort."""
+        self._buffers = [buffer[:clients] for buffer in self._buffers]
+
+    @torch.no_grad()
+    def step(self, parameters: Tensors, gradients: Tensors) -> None:
+        """Update `parameters` in place; `gradients` may be overwritten."""
+        if self._weight_decay:
+            torch._foreach_add_(gradients, parameters, alpha=self._weight_decay)
+        if self._momentum:
+            torch._foreach_mul_(self._buffers, self._momentum)
+            torch._foreach_add_(self._buffers, gradients)
+            gradients = self._buffers
+        torch._foreach_add_(parameters, gradients, alpha=-self._learning_rate)
+
+
+class Adam:
+    """Update rule of ``torch.optim.Adam`` without AMSGrad.
+
+    Every client of a cohort takes its t-th step at the same time or has stopped before, so one step count
+    serves all.
+
+    Parameters
+    ----------
+    parameters
+        Tensors that `step` will update, or tensors of their shapes.
+    learning_rate, betas, epsilon, weight_decay
+        As in ``torch.optim.Adam``.
+    """
+
+    def __init__(
+        self,
+        parameters: Tensors,
+        *,
+        learning_rate: float,
+        betas: Sequence[float],
+        epsilon: float,
+        weight_decay: float,
+    ) -> None:
+        self._learning_rate = learning_rate
+        self._betas = betas
+        self._epsilon = epsilon
+        self._weight_decay = weight_decay
+        self._steps = 0
+        self._first = [torch.zeros_like(tensor) for tensor in parameters]
+        self._second = [torch.zeros_like(tensor) for tensor in parameters]
+
+    def narrow(self, clients: int) -> None:
+        """Go on with the first `clients` clients of a stacked cohort."""
+        self._first = [moment[:clients] for moment in self._first]
+        self._second = [moment[:clients] for moment in self._second]
+
+    @torch.no_grad()
+    def step(self, parameters: Tensors, gradients: Tensors) -> None:
+        """Update `parameters` in place; `gradients` may be overwritten."""
+        self._steps += 1
+        beta1, beta2 = self._betas
+        if self._weight_decay:
+            torch._foreach_add_(gradients, parameters, alpha=self._weight_decay)
+        torch._foreach_lerp_(self._first, gradients, 1 - beta1)
+        torch._foreach_mul_(self._second, beta2)
+        torch._foreach_addcmul_(self._second, gradients, gradients, 1 - beta2)
+        correction1 = 1 - beta1**self._steps
+        correction2 = 1 - beta2**self._steps
+        denominators = torch._foreach_sqrt(self._second)
+        torch._foreach_div_(denominators, math.sqrt(correction2))
+        torch._foreach_add_(denominators, self._epsilon)
+        torch._foreach_addcdiv_(parameters, self._first, denominators, -self._learning_rate / correction1)
+
+
+Optimiser = Sgd | Adam
+
+
+def make_optimiser(parameters: Tensors, training: LocalTraining, learning_rate: float) -> Optimiser:
+    """Start the optimiser that `training` names, at the round's learning rate."""
+    if training.optimizer == "adam":
+        return Adam(
+            parameters,
+            learning_rate=learning_rate,
+            betas=training.betas,
+            epsilon=training.adam_epsilon,
+            weight_decay=training.weight_decay,
+        )
+    return Sgd(
+        parameters,
+        learning_rate=learning_rate,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+    )
+
+
+@torch.no_grad()
+def add_proximal_term(gradients: Tensors, parameters: Tensors, start: Tensors, mu: float) -> None:
+    """Add the gradient of ``mu / 2 * ||w - w_start||**2`` in place.
+
+    Source: FedProx, Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, Eq. 2.
+    """
+    torch._foreach_add_(gradients, torch._foreach_sub(parameters, start), alpha=mu)
+
+
+@torch.no_grad()
+def clip_norm(gradients: Tensors, largest: float, *, stacked: bool) -> None:
+    """Scale gradients in place as ``torch.nn.utils.clip_grad_norm_`` does.
+
+    Parameters
+    ----------
+    gradients
+        Of one client, or of n clients along a first axis.
+    largest
+        Norm to keep to, > 0.
+    stacked
+        Whether there is a client axis; each client is then clipped on its own.
+    """
+    vectors = [some.reshape(len(some), -1) if stacked else some.reshape(-1) for some in gradients]
+    norms = torch.stack([torch.linalg.vector_norm(vector, dim=-1) for vector in vectors])
+    # The 1e-6 is torch's, against division by zero.
+    scale = (largest / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
+    for some in gradients:
+        some.mul_(scale.view(-1, *[1] * (some.dim() - 1)) if stacked else scale)

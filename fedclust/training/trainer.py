@@ -1,0 +1,165 @@
+"""The trainer: jobs in, updates and scores out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedclust.rng import torch_seed
+from fedclust.training.batches import draw_batches
+from fedclust.training.cohort import CohortUpdate, Job
+from fedclust.training.device_data import DeviceData
+from fedclust.training.evaluation import evaluate_jobs
+from fedclust.training.parameters import LocalTraining
+from fedclust.training.results import untrained
+from fedclust.training.sequential import train_sequentially
+from fedclust.training.step_context import dropout_keys
+from fedclust.training.working_model import WorkingModel
+from fedclust.typing import State
+
+if TYPE_CHECKING:
+    from fedclust.data.federated import FederatedData
+
+__all__ = ["Trainer"]
+
+
+class Trainer:
+    """Trains and evaluates clients on one device.
+
+    Nothing it computes depends on which clients share a call, but for float tolerance.
+
+    Parameters
+    ----------
+    model
+        Architecture; it is copied, its own parameters are never used.
+    data
+        The federation.
+    training
+        Hyperparameters.
+    seed
+        The run's seed; batches and dropout masks derive from it, the round and the client.
+    device
+        Where to compute.
+
+    Raises
+    ------
+    ValueError
+        If a label of `data` is out of range.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: FederatedData,
+        training: LocalTraining,
+        seed: int,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.training = training
+        self._seed = seed
+        self._device = torch.device(device)
+        self._data = DeviceData(data, self._device)
+        self._working = WorkingModel(model, self._device, training.precision)
+
+    def train(
+        self, jobs: Sequence[Job], server_round: int, *, proximal_mu: float | None = None
+    ) -> Iterator[CohortUpdate]:
+        """Train clients on their rows.
+
+        A client whose loss or model becomes non-finite, who has no rows, or on whose data the model raises,
+        is named in the update's `failed`; the others are none the worse.
+
+        Parameters
+        ----------
+        jobs
+            One job per client.
+        server_round
+            The round, from 1.
+        proximal_mu
+            FedProx's weight for this call; None for that of the hyperparameters.
+
+        Yields
+        ------
+        Updates of some of the clients each, every client in exactly one; in which order is left open.
+
+        Raises
+        ------
+        ValueError
+            If a client is given twice, a state does not fit the model, or a number is out of range.
+        """
+        mu = self.training.proximal_mu if proximal_mu is None else proximal_mu
+        if not 0 <= mu < float("inf"):
+            raise ValueError(f"proximal_mu must be >= 0 and finite, got {mu}")
+        learning_rate = self.training.learning_rate_at(server_round)
+        clients, times = np.unique([job.client for job in jobs], return_counts=True)
+        if (times > 1).any():
+            raise ValueError(f"each client must have one job, got {times.max()} of {clients[times.argmax()]}")
+        jobs = self._check(jobs)
+        empty = [job for job in jobs if len(job.rows) == 0]
+        if empty:
+            yield untrained(self._working, empty, "no training examples")
+        full = sorted((job for job in jobs if len(job.rows)), key=lambda job: -len(job.rows))
+        for chunk in self._chunks(full):
+            yield self._train_chunk(chunk, server_round, learning_rate, mu)
+
+    def evaluate(self, jobs: Sequence[Job], *, full: bool = False) -> list[dict[str, float]]:
+        """Measure models on clients' rows.
+
+        Parameters
+        ----------
+        jobs
+            Who evaluates what.
+        full
+            Whether to add ``macro-f1`` and ``auc``.
+
+        Returns
+        -------
+        For each job ``num-examples``, ``loss`` (nats), ``accuracy`` and ``balanced-accuracy``, NaN where
+        undefined.
+
+        Raises
+        ------
+        ValueError
+            If a state does not fit the model.
+        """
+        with self._working.settings():
+            return evaluate_jobs(
+                self._working, self._data, self._check(jobs), self.training.evaluation_batch_size, full=full
+            )
+
+    def _check(self, jobs: Sequence[Job]) -> list[Job]:
+        """Check the states and move each to the device once."""
+        moved: dict[int, State] = {}
+        for job in jobs:
+            if id(job.state) not in moved:
+                self._working.check(job.state, f"client {job.client}")
+                moved[id(job.state)] = {
+                    name: tensor.detach().to(self._device) for name, tensor in job.state.items()
+                }
+        return [dataclasses.replace(job, state=moved[id(job.state)]) for job in jobs]
+
+    def _chunks(self, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
+        size = len(jobs) if self.training.chunk == "auto" else self.training.chunk
+        for first in range(0, len(jobs), max(1, size)):
+            yield jobs[first : first + size]
+
+    def _train_chunk(
+        self, jobs: Sequence[Job], server_round: int, learning_rate: float, mu: float
+    ) -> CohortUpdate:
+        batches = draw_batches(
+            [job.client for job in jobs], [job.rows for job in jobs], self.training, self._seed, server_round
+        )
+        keys = dropout_keys(
+            torch_seed(self._seed, "dropout", server_round),
+            torch.tensor([job.client for job in jobs], device=self._device),
+            batches.rows.shape[1],
+        )
+        with self._working.settings():
+            return train_sequentially(
+                self._working, self._data, self.training, jobs, batches, keys, learning_rate, mu
+            )

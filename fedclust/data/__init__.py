@@ -2,5 +2,6 @@
 
 from fedclust.data.dataset import Dataset
 from fedclust.data.federated import FederatedData
+from fedclust.data.load import load
 
-__all__ = ["Dataset", "FederatedData"]
+__all__ = ["Dataset", "FederatedData", "load"]

@@ -1,0 +1,135 @@
+"""From two nodes of the configuration to a federation's data."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedclust.data.builder import DatasetBuilder
+from fedclust.data.cache import cache_root, digest, file_digest, map_tensor, new_array, prepared
+from fedclust.data.dataset import Dataset
+from fedclust.data.federated import FederatedData
+from fedclust.rng import generator
+from fedclust.typing import IntArray
+
+if TYPE_CHECKING:
+    from fedclust.data.partition import Split
+
+__all__ = ["load"]
+
+FORMAT = 1  # raise it when the same data, partition and seed give another federation
+
+
+def load(
+    dataset: Mapping[str, Any],
+    partition: Mapping[str, Any],
+    seed: int,
+    cache_dir: Path | None = None,
+) -> FederatedData:
+    """Prepare a federation's data, or map it from the cache where it has been prepared before.
+
+    Parameters
+    ----------
+    dataset
+        The resolved ``dataset`` node: ``_target_`` and the arguments of a :class:`DatasetBuilder`.
+    partition
+        The resolved ``partition`` node; see :func:`fedclust.data.partition.split`.
+    seed
+        Seed of the partition and of its shifts.
+    cache_dir
+        Where prepared data lives; see :func:`fedclust.data.cache.cache_root`.
+
+    Raises
+    ------
+    SourceError
+        If the dataset's source is missing, unreadable, or not as configured.
+    ValueError
+        If the partition is impossible for this dataset.
+    OSError
+        If the cache cannot be written.
+    """
+    data = _builder(dataset).load(cache_dir)
+    fingerprint = _fingerprint(data, partition, seed)
+    folder = cache_root(cache_dir) / "federations" / f"{data.name}-{fingerprint[:16]}"
+    prepared(folder, lambda scratch: _write(scratch, data, partition, seed))
+    with np.load(folder / "clients.npz", allow_pickle=False) as clients:
+        return FederatedData(
+            name=data.name,
+            inputs=_shifted_or(folder / "inputs.npy", data.inputs),
+            labels=_shifted_or(folder / "labels.npy", data.labels),
+            train=_ragged(clients["train"], clients["train_sizes"]),
+            test=_ragged(clients["test"], clients["test_sizes"]),
+            num_classes=data.num_classes,
+            mean=data.mean,
+            std=data.std,
+            groups=clients.get("groups"),
+            class_names=data.class_names,
+            fingerprint=fingerprint,
+            storage=data.storage,
+        )
+
+
+def _builder(dataset: Mapping[str, Any]) -> DatasetBuilder:
+    from hydra.utils import get_class
+
+    # Not hydra's `instantiate`: it wraps whatever a constructor raises in an error of its own.
+    arguments = {name: value for name, value in dataset.items() if not name.startswith("_")}
+    return get_class(dataset["_target_"])(**arguments)
+
+
+def _fingerprint(data: Dataset, partition: Mapping[str, Any], seed: int) -> str:
+    settings = dict(partition)
+    file = settings.pop("file", None)
+    # Of a saved partition its content counts, not where it lies.
+    saved = file_digest(Path(file)) if file is not None and Path(file).is_file() else file
+    return digest(FORMAT, data.fingerprint, settings, saved, seed)
+
+
+def _write(folder: Path, data: Dataset, partition: Mapping[str, Any], seed: int) -> None:
+    """Split the data over clients, shift what is to be shifted, and write what differs from the dataset."""
+    from fedclust.data.partition import split
+
+    parts = split(data, partition, seed)
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, rows in (("train", parts.train), ("test", parts.test)):
+        arrays[name] = np.concatenate(rows).astype(np.int64)
+        arrays[f"{name}_sizes"] = np.array([len(client) for client in rows])
+    if parts.groups is not None:
+        arrays["groups"] = parts.groups
+    np.savez(folder / "clients.npz", **arrays)  # type: ignore[arg-type]  # its stub takes `allow_pickle` only
+    _write_shifted(folder, data, parts, seed)
+
+
+def _write_shifted(folder: Path, data: Dataset, parts: "Split", seed: int) -> None:
+    """Write ``inputs.npy`` and ``labels.npy``, each only if some client's shift changes any of it."""
+    inputs: NDArray[Any] | None = None
+    labels: NDArray[Any] | None = None
+    for client, shift in enumerate(parts.shifts):
+        if shift is None:
+            continue
+        rows = np.concatenate([parts.train[client], parts.test[client]])
+        before = data.inputs[rows], data.labels[rows]
+        after = shift.apply(*before, generator(seed, "shift", client))
+        if after[0] is not before[0]:
+            inputs = _copy(folder / "inputs.npy", data.inputs) if inputs is None else inputs
+            inputs[rows] = after[0].numpy()
+        if after[1] is not before[1]:
+            labels = _copy(folder / "labels.npy", data.labels) if labels is None else labels
+            labels[rows] = after[1].numpy()
+
+
+def _copy(path: Path, tensor: torch.Tensor) -> NDArray[Any]:
+    array = new_array(path, tensor.numpy().dtype, tuple(tensor.shape))
+    array[:] = tensor.numpy()
+    return array
+
+
+def _shifted_or(path: Path, unchanged: torch.Tensor) -> torch.Tensor:
+    return map_tensor(path) if path.exists() else unchanged
+
+
+def _ragged(rows: IntArray, sizes: IntArray) -> tuple[IntArray, ...]:
+    return tuple(np.split(rows, np.cumsum(sizes)[:-1]))

@@ -5,12 +5,13 @@ from functools import lru_cache
 
 import torch
 from flwr.app import Context
+from hydra.utils import instantiate
 
 from fedclust import data, models
 from fedclust.config import NodeSettings, node_settings
 from fedclust.data import FederatedData
 from fedclust.federation import hosted_clients
-from fedclust.training import LocalTraining, Trainer
+from fedclust.training import Trainer
 
 __all__ = ["Node"]
 
@@ -55,11 +56,11 @@ class Node:
 
 @lru_cache(maxsize=4)  # a sweep's next job may bring another dataset; the last few stay
 def _prepare(settings: NodeSettings) -> tuple[FederatedData, Trainer]:
-    federated = data.load(settings.dataset, settings.partition, settings.seed)
-    model = models.build(settings.model, settings.seed)
-    training = LocalTraining(**settings.training)
-    device = _device(settings.device)
-    return federated, Trainer(model, federated, training, settings.seed, device=device)
+    seed = settings["seed"]
+    federated = data.load(settings["dataset"], settings["partition"], seed)
+    model = models.build(settings["model"], seed)
+    training = instantiate(settings["training"])
+    return federated, Trainer(model, federated, training, seed, device=_device(settings["device"]))
 
 
 @lru_cache(maxsize=1024)

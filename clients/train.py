@@ -9,7 +9,7 @@ from clients.app import Answers, app, respond
 from clients.node import Node
 from fedclust import records
 from fedclust.records import Instruction
-from fedclust.training import CohortUpdate, Job, WeightedMean
+from fedclust.training import CohortUpdate, Job, ModelMean
 
 __all__ = ["train"]
 
@@ -60,7 +60,7 @@ class _Shared:
     """The answers of clients that share a mean model."""
 
     def __init__(self) -> None:
-        self.mean = WeightedMean()
+        self.mean = ModelMean()
         self.reported: dict[int, tuple[int, np.ndarray]] = {}
 
     def answers(self) -> dict[int, RecordDict]:
@@ -92,8 +92,7 @@ def _collect(
         )
     for key, positions in sharing.items():
         shared = means.setdefault(key, _Shared())
-        chosen = np.asarray(positions)
-        shared.mean.add(update.state, chosen, update.num_examples[chosen])
+        shared.mean.add(update, {int(update.clients[position]) for position in positions})
         for position in positions:
             reported = int(update.num_examples[position]), update.losses[position]
             shared.reported[int(update.clients[position])] = reported

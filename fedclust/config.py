@@ -27,6 +27,7 @@ __all__ = [
     "node_settings",
     "run_settings",
     "to_run_config",
+    "with_choices",
     "with_strategy",
 ]
 
@@ -105,39 +106,24 @@ def run_settings(config: DictConfig) -> RunSettings:
     return RunSettings(**values, compare=tuple(map(str, names)))
 
 
+_NODE_KEYS = ("dataset", "partition", "model", "training", "encoder", "seed", "device")
+
+
+@dataclass(frozen=True)
 class NodeSettings:
     """What a node builds its data, model and trainer from; equal settings build the same.
 
     Attributes
     ----------
-    dataset, partition, model, training, encoder
-        Nodes of the configuration, as plain mappings.
-    seed
-        The run's seed.
-    device
-        Where to train.
+    text
+        The nodes of the configuration it reads, as JSON: hashable, unlike what it says.
     """
 
-    _KEYS = ("dataset", "partition", "model", "training", "encoder", "seed", "device")
+    text: str
 
-    dataset: dict[str, Any]
-    partition: dict[str, Any]
-    model: dict[str, Any]
-    training: dict[str, Any]
-    encoder: dict[str, Any]
-    seed: int
-    device: str
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        chosen = {key: config[key] for key in self._KEYS}
-        self._identity = json.dumps(chosen, sort_keys=True)
-        self.__dict__.update(chosen)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NodeSettings) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
+    def __getitem__(self, key: str) -> Any:
+        """Get a node of the configuration: dataset, partition, model, training, encoder, seed or device."""
+        return json.loads(self.text)[key]
 
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
@@ -155,9 +141,18 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
     """
     try:
         with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-            return hydra.compose("config", list(overrides))
+            composed = hydra.compose("config", list(overrides), return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_explain(error, overrides)) from error
+    return with_choices(composed, composed.hydra.runtime.choices)
+
+
+def with_choices(config: DictConfig, choices: Mapping[str, Any]) -> DictConfig:
+    """Copy a composed configuration without Hydra's own node, noting which choice was made per group."""
+    kept = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    OmegaConf.set_struct(kept, False)
+    kept.choices = {group: choice for group, choice in choices.items() if "hydra" not in str(group)}
+    return kept
 
 
 def with_strategy(config: DictConfig, name: str) -> DictConfig:
@@ -171,7 +166,8 @@ def with_strategy(config: DictConfig, name: str) -> DictConfig:
     other = compose([f"strategy={name}"])
     changed = OmegaConf.merge(config, {})
     assert isinstance(changed, DictConfig)
-    OmegaConf.update(changed, "strategy", other.strategy, merge=False, force_add=True)
+    changed.strategy = other.strategy
+    changed.choices.strategy = name
     return changed
 
 
@@ -221,9 +217,12 @@ def node_settings(run_config: Mapping[str, Any]) -> NodeSettings:
 @lru_cache(maxsize=16)
 def _node_settings(run_config: tuple[tuple[str, Any], ...]) -> NodeSettings:
     config = from_run_config(dict(run_config))
-    container = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(container, dict)
-    return NodeSettings({str(key): value for key, value in container.items()})
+    chosen = {key: _plain(config[key]) for key in _NODE_KEYS}
+    return NodeSettings(json.dumps(chosen, sort_keys=True))
+
+
+def _plain(node: Any) -> Any:
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
 # -- What is wrong, in one line -------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class BadReply(ValueError):
 
 def to_state(arrays: ArrayRecord) -> State:
     """Turn a record into tensors, in the record's order."""
-    return {name: torch.from_numpy(np.ascontiguousarray(array.numpy())) for name, array in arrays.items()}
+    return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
 
 
 def from_state(state: Mapping[str, torch.Tensor]) -> ArrayRecord:
@@ -91,7 +91,7 @@ def like(arrays: ArrayRecord, template: ArrayRecord) -> ArrayRecord:
             values = array.numpy()
             if np.issubdtype(np.dtype(wanted.dtype), np.integer):
                 values = np.rint(values)
-            array = Array.from_numpy_ndarray(values.astype(wanted.dtype))
+            array = Array.from_numpy_ndarray(np.asarray(values, dtype=wanted.dtype))
         record[name] = array
     return record
 

@@ -405,7 +405,7 @@ class ClusteredStrategy(Strategy):
         self.failed_replies += 1
 
     def _summarise(self, evaluations: Sequence[Evaluation]) -> dict[str, float]:
-        """Keep what each client measured, (K,) per metric with NaN where unknown; give the round's figures."""
+        """Keep what each client measured, NaN where unknown; give the round's figures."""
         names = evaluations[0].metrics
         measured = {name: np.full(self.num_clients, np.nan) for name in names}
         for evaluation in evaluations:

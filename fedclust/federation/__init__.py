@@ -2,14 +2,18 @@
 
 from fedclust.federation.bundle import is_bundle, pack, unpack
 from fedclust.federation.client_grid import ClientGrid, CohortView, FederationError
+from fedclust.federation.description import Descriptions, ask, describe
 from fedclust.federation.hosting import hosted_clients
 from fedclust.federation.local_grid import LocalGrid
 
 __all__ = [
     "ClientGrid",
     "CohortView",
+    "Descriptions",
     "FederationError",
     "LocalGrid",
+    "ask",
+    "describe",
     "hosted_clients",
     "is_bundle",
     "pack",

@@ -1,0 +1,39 @@
+# make run    run the default federation
+# make test   run the tests
+# make check  lint, types and tests, as CI does
+# make clean  remove the environment and everything a run leaves here
+
+PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3,$(shell command -v $(name))))
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: run test check lint clean
+
+run: .venv/.installed
+	$(BIN)/python -m fedclust.run
+
+test: .venv/.installed-dev
+	$(BIN)/python -m pytest
+
+lint: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: lint test
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python >= 3.11 is needed, $(PYTHON) is $$($(PYTHON) --version): make PYTHON=path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+.venv/.installed-dev: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) --editable '.[dev]'
+	@touch .venv/.installed $@
+
+clean:
+	rm -rf .venv outputs multirun build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,66 @@
+"""Look at a partition without training: how heterogeneous it is, and a picture of who holds what."""
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from fedclust import metrics
+from fedclust.federation import Descriptions
+from fedclust.results import Recorder
+from fedclust.results.plots import save_figure
+from fedclust.results.plots.clients import label_counts_per_client
+
+__all__ = ["inspect"]
+
+
+def inspect(
+    recorder: Recorder, described: Descriptions, partition: str, seed: int, console: Console
+) -> dict[str, object]:
+    """Print and record how heterogeneous a partition is, and draw the label counts of its clients.
+
+    Parameters
+    ----------
+    recorder
+        Where the figures and the picture go.
+    described
+        What the clients hold.
+    partition
+        Name of the partition, for the table.
+    seed
+        The run's seed.
+    console
+        Where to print.
+
+    Returns
+    -------
+    What is in ``summary.json``.
+    """
+    counts = described.train_counts
+    sizes = counts.sum(axis=1)
+    tested = described.test_counts.sum(axis=1)
+    summary: dict[str, object] = {
+        "task": "inspect",
+        "partition": partition,
+        "seed": seed,
+        "num_clients": len(counts),
+        "num_classes": counts.shape[1],
+        "num_train": int(sizes.sum()),
+        "num_test": int(tested.sum()),
+        "smallest_client": int(sizes.min()),
+        "median_client": float(np.median(sizes)),
+        "largest_client": int(sizes.max()),
+        "weighted_psi": metrics.weighted_psi(counts),
+        "hellinger": metrics.hellinger(counts),
+        "jensen_shannon": metrics.jensen_shannon(counts),
+        "earth_movers": metrics.earth_movers(counts),
+    }
+    recorder.summary(summary)
+    figure = label_counts_per_client(counts, described.groups)
+    picture = save_figure(figure, recorder.folder / "plots" / "label_counts.png")
+    table = Table(title=f"{partition}, seed {seed}", show_header=False, title_justify="left")
+    for key, value in summary.items():
+        if key not in ("task", "partition", "seed"):
+            table.add_row(key.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+    console.print(table)
+    console.print(f"picture: {picture}", soft_wrap=True, highlight=False)
+    return summary

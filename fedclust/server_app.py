@@ -1,0 +1,190 @@
+"""The server: run a federation from a configuration over any grid."""
+
+import logging
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from fedclust import models, records, results
+from fedclust.config import ConfigError, RunSettings, from_run_config, run_settings, with_strategy
+from fedclust.federation import ClientGrid, Descriptions, describe
+from fedclust.inspect import inspect
+from fedclust.results import Checkpoints, Progress, Recorder, plots
+from fedclust.typing import IntArray
+
+if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
+    from strategies import ClusteredStrategy
+
+__all__ = ["app", "federate"]
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation that the run configuration asks for; what ``flwr run`` starts."""
+    config = from_run_config(context.run_config)
+    folder = Path(str(context.run_config.get("output-dir") or config.output_dir)).absolute()
+    federate(config, grid, folder)
+
+
+def federate(
+    config: DictConfig, grid: Grid, folder: Path, console: Console | None = None
+) -> dict[str, object]:
+    """Run a federation, and the strategies it is compared with, and write the results.
+
+    Parameters
+    ----------
+    config
+        The composed configuration.
+    grid
+        Any Flower grid whose nodes run our ClientApp.
+    folder
+        Where results go; it must not hold another run's.
+    console
+        Where to print; standard output unless given.
+
+    Returns
+    -------
+    What is in ``summary.json``.
+
+    Raises
+    ------
+    ConfigError
+        If the configuration asks for something that cannot be.
+    FederationError
+        If the federation cannot start.
+    FileExistsError
+        If the folder holds another run.
+    """
+    console = console or Console()
+    settings = run_settings(config)
+    # Every strategy is built before anything is computed: a wrong option is said now, not in an hour.
+    chosen = str(config.choices.strategy)
+    names = [chosen, *(name for name in settings.compare if name != chosen)]
+    configs = {name: config if name == chosen else with_strategy(config, name) for name in names}
+    strategies = {name: _strategy(configs[name], settings) for name in names}
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # ten lines a round; rounds.jsonl says it better
+    clients = ClientGrid(grid, wait=settings.wait, say=partial(console.print, highlight=False))
+    clients.connect()
+    described = describe(clients)
+    with Recorder(folder, OmegaConf.to_yaml(config, resolve=True)) as recorder:
+        if settings.task == "inspect":
+            return inspect(recorder, described, chosen, settings.seed, console)
+        arrays = records.from_state(_model(config, settings.seed).state_dict())
+        run = _Run(chosen, strategies[chosen], settings, described, recorder, console)
+        summary = run.start(clients, arrays, OmegaConf.to_container(config.published or {}))
+        compared = {}
+        for name in names[1:]:
+            with recorder.compared(name, OmegaConf.to_yaml(configs[name], resolve=True)) as beside:
+                run = _Run(name, strategies[name], settings, described, beside, console)
+                compared[name] = run.start(clients, arrays)
+        summary["compare"] = compared
+        recorder.summary(summary)
+    plots.draw(folder)
+    console.print(results.final_table(results.SavedRun(folder)))
+    return summary
+
+
+class _Run:
+    """One strategy's run: what observes its rounds and writes its results."""
+
+    def __init__(
+        self,
+        name: str,
+        strategy: "ClusteredStrategy",
+        settings: RunSettings,
+        described: Descriptions,
+        recorder: Recorder,
+        console: Console,
+    ) -> None:
+        self._name, self._strategy, self._settings = name, strategy, settings
+        self._described, self._recorder = described, recorder
+        self._progress = Progress(settings.rounds, name, console)
+        self._checkpoints = Checkpoints(
+            recorder.folder / "checkpoints", settings.rounds, settings.checkpoint_every
+        )
+        strategy.observer = self
+
+    def assignment(self, server_round: int, assignment: IntArray, reason: str) -> None:
+        self._recorder.assignment(server_round, assignment, reason)
+
+    def round(self, record: Mapping[str, Any]) -> None:
+        self._recorder.round(record)
+        self._progress.update(record)
+        if self._checkpoints.due(record["round"]):
+            states = [records.to_state(model) for model in self._strategy.models.values()]
+            self._checkpoints.save(record["round"], states, self._strategy.assignment)
+
+    def start(
+        self,
+        grid: Grid,
+        arrays: ArrayRecord,
+        published: Any = None,
+    ) -> dict[str, object]:
+        """Run all rounds; write and return the summary."""
+        strategy, settings, described = self._strategy, self._settings, self._described
+        began = time.perf_counter()
+        with self._progress:
+            strategy.start(grid, arrays, settings.rounds, timeout=settings.timeout)
+        found = strategy.findings()
+        measured = strategy.client_metrics
+        table = results.client_table(
+            strategy.assignment,
+            described.train_counts.sum(axis=1),
+            described.test_counts.sum(axis=1),
+            described.train_counts,
+            [
+                {name: float(values[client]) for name, values in measured.items()}
+                for client in range(strategy.num_clients)
+            ],
+            described.groups,
+            **found.clients,
+        )
+        self._recorder.clients(table)
+        if found.arrays:
+            self._recorder.matrices(**found.arrays)
+        summary = results.summarise(
+            table,
+            strategy=self._name,
+            seed=settings.seed,
+            rounds=settings.rounds,
+            seconds=time.perf_counter() - began,
+            failed_replies=strategy.failed_replies,
+            published=published,
+            **found.summary,
+        )
+        self._recorder.summary(summary)
+        return summary
+
+
+def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
+    try:
+        instantiate(config.aggregator)  # made anew per cluster, so a wrong option would only show in round 1
+        return instantiate(
+            config.strategy,
+            participation=settings.participation,
+            seed=settings.seed,
+            aggregator=partial(instantiate, config.aggregator),
+            evaluate_every=settings.evaluate_every,
+        )
+    except (InstantiationException, ValueError, TypeError) as error:
+        cause = error.__cause__ or error
+        raise ConfigError(str(cause)) from error
+
+
+def _model(config: DictConfig, seed: int) -> Any:
+    container = OmegaConf.to_container(config.model, resolve=True)
+    try:
+        return models.build(container, seed)  # type: ignore[arg-type]
+    except InstantiationException as error:
+        raise ConfigError(str(error.__cause__ or error)) from error

@@ -1,0 +1,248 @@
+"""Nodes here are small ClientApps that know nothing of training."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg
+
+from fedclust import records
+from fedclust.federation import ClientGrid, FederationError, LocalGrid, hosted_clients, pack, unpack
+from fedclust.federation.client_grid import WrappedGrid
+
+K = 7
+
+
+def _hosted(context: Context) -> tuple[int, ...]:
+    return hosted_clients(context.node_config, int(context.run_config["num-clients"]))
+
+
+def _echo_app(failing_clients: Iterable[int] = (), failing_nodes: Iterable[int] = ()) -> ClientApp:
+    """Each client adds its id to the model and reports id + 1 samples."""
+    app = ClientApp()
+    app.bundles = []  # type: ignore[attr-defined]
+
+    @app.query("clients")
+    def clients(message: Message, context: Context) -> Message:
+        content = records.clients_content(_hosted(context), int(context.run_config["num-clients"]))
+        return Message(content, reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] in failing_nodes:
+            raise RuntimeError("out of memory")
+        app.bundles.append(message.content)  # type: ignore[attr-defined]
+        contents, _ = unpack(message.content)
+        assert set(contents) <= set(_hosted(context))
+        errors = {client: "no data" for client in contents if client in failing_clients}
+        answers = {}
+        for client, content in contents.items():
+            if client not in errors:
+                start = content.array_records["arrays"]["w"].numpy()
+                arrays = ArrayRecord()
+                arrays["w"] = Array(start + client)
+                metrics = MetricRecord({"num-examples": client + 1, "loss": float(client)})
+                answers[client] = RecordDict({"arrays": arrays, "metrics": metrics})
+        return Message(pack(answers, errors), reply_to=message)
+
+    return app
+
+
+def _local(app: ClientApp, num_nodes: int = 3, num_clients: int = K) -> LocalGrid:
+    return LocalGrid(app, {"num-clients": num_clients}, num_nodes)
+
+
+def _grid(app: ClientApp, num_nodes: int = 3) -> ClientGrid:
+    grid = ClientGrid(_local(app, num_nodes))
+    grid.connect()
+    return grid
+
+
+def _model() -> ArrayRecord:
+    arrays = ArrayRecord()
+    arrays["w"] = Array(np.zeros(2))
+    return arrays
+
+
+def _messages(clients: Iterable[int]) -> list[Message]:
+    content = RecordDict({"arrays": _model(), "config": ConfigRecord({"server-round": 1})})
+    return [Message(content, dst_node_id=client, message_type=MessageType.TRAIN) for client in clients]
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2, K, K + 3])
+def test_nodes_look_like_clients(num_nodes: int) -> None:
+    grid = ClientGrid(_local(_echo_app(), num_nodes))
+    assert grid.connect() == K
+    assert grid.get_node_ids() == list(range(K))
+    replies = grid.send_and_receive(_messages([5, 2, 3]))
+    assert [reply.metadata.src_node_id for reply in replies] == [2, 3, 5]
+    for reply in replies:
+        client = reply.metadata.src_node_id
+        np.testing.assert_array_equal(reply.content.array_records["arrays"]["w"].numpy(), [client, client])
+
+
+def test_a_node_gets_one_message_with_the_model_once() -> None:
+    app = _echo_app()
+    _grid(app, num_nodes=2).send_and_receive(_messages(range(K)))
+    assert len(app.bundles) == 2  # type: ignore[attr-defined]
+    assert all(len(bundle.array_records) == 1 for bundle in app.bundles)  # type: ignore[attr-defined]
+
+
+def test_a_failing_client_costs_its_own_reply() -> None:
+    replies = _grid(_echo_app(failing_clients=[2])).send_and_receive(_messages(range(K)))
+    assert [reply.metadata.src_node_id for reply in replies if reply.has_error()] == [2]
+    assert replies[2].error.reason == "no data"
+
+
+def test_a_failing_node_costs_its_clients_replies() -> None:
+    # Node 1 of 3 hosts clients 1 and 4.
+    replies = _grid(_echo_app(failing_nodes=[1])).send_and_receive(_messages(range(K)))
+    failed = {reply.metadata.src_node_id: reply.error.reason for reply in replies if reply.has_error()}
+    assert failed == {1: "RuntimeError: out of memory", 4: "RuntimeError: out of memory"}
+
+
+class _Nodes(WrappedGrid):
+    """Nodes that come, go and fall silent."""
+
+    def __init__(self, grid: LocalGrid, online: Iterable[int]) -> None:
+        super().__init__(grid)
+        self.all = list(grid.get_node_ids())
+        self.online, self.silent = list(online), []
+
+    def get_node_ids(self) -> list[int]:
+        return [self.all[node] for node in self.online]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        return [r for r in replies if r.metadata.src_node_id not in [self.all[node] for node in self.silent]]
+
+
+def test_connect_waits_for_all_clients_and_says_how_many() -> None:
+    nodes = _Nodes(_local(_echo_app()), online=[0])
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        nodes.online.append(len(nodes.online))  # another node comes
+
+    assert ClientGrid(nodes, poll=0.0, say=say).connect() == K
+    # Node 0 hosts 0, 3, 6 and node 1 hosts 1, 4.
+    assert said == ["waiting for clients: 3 of 7 online", "waiting for clients: 5 of 7 online"]
+
+
+def test_connect_names_the_missing_clients() -> None:
+    nodes = _Nodes(_local(_echo_app()), online=[0, 2])
+    with pytest.raises(FederationError, match="within 0.05 s, 2 of 7 are missing: 1, 4"):
+        ClientGrid(nodes, wait=0.05, poll=0.01, say=lambda line: None).connect()
+
+
+def test_connect_without_nodes() -> None:
+    nodes = _Nodes(_local(_echo_app()), online=[])
+    with pytest.raises(FederationError, match="no node came online"):
+        ClientGrid(nodes, wait=0.01, poll=0.01, say=lambda line: None).connect()
+
+
+def _claiming(hosted: dict[int, tuple[int, ...]], num_clients: dict[int, int]) -> ClientApp:
+    app = ClientApp()
+
+    @app.query("clients")
+    def clients(message: Message, context: Context) -> Message:
+        node = int(context.node_config["partition-id"])
+        return Message(records.clients_content(hosted[node], num_clients[node]), reply_to=message)
+
+    return app
+
+
+def test_a_client_claimed_twice_is_an_error_that_names_both_nodes() -> None:
+    grid = LocalGrid(_claiming({0: (0, 1), 1: (1, 2)}, {0: 3, 1: 3}), {}, 2)
+    first, second = grid.get_node_ids()
+    with pytest.raises(FederationError, match=f"client 1 .* nodes {first} and {second} claim it"):
+        ClientGrid(grid).connect()
+
+
+def test_nodes_that_disagree_on_the_federation_are_an_error() -> None:
+    grid = LocalGrid(_claiming({0: (0, 1), 1: (2,)}, {0: 3, 1: 4}), {}, 2)
+    with pytest.raises(FederationError, match="one has 3 and another 4"):
+        ClientGrid(grid).connect()
+
+
+def test_a_node_that_cannot_serve_is_an_error_with_its_reason() -> None:
+    app = ClientApp()
+
+    @app.query("clients")
+    def clients(message: Message, context: Context) -> Message:
+        raise FileNotFoundError("no such folder: data")
+
+    with pytest.raises(FederationError, match="FileNotFoundError: no such folder: data"):
+        ClientGrid(LocalGrid(app, {}, 1)).connect()
+
+
+def test_clients_of_a_node_that_left_are_offline_and_come_back_with_another() -> None:
+    nodes = _Nodes(_local(_echo_app()), online=[0, 1, 2])
+    grid = ClientGrid(nodes)
+    grid.connect()
+    nodes.online = [0, 2]
+    assert grid.get_node_ids() == [0, 2, 3, 5, 6]
+    replies = grid.send_and_receive(_messages(range(K)))
+    assert {r.metadata.src_node_id: r.error.reason for r in replies if r.has_error()} == {
+        1: "client 1 is offline",
+        4: "client 4 is offline",
+    }
+    assert grid.num_clients == K
+    nodes.online = [0, 1, 2]
+    assert not any(reply.has_error() for reply in grid.send_and_receive(_messages(range(K))))
+
+
+def test_a_node_without_reply_fails_its_clients() -> None:
+    nodes = _Nodes(_local(_echo_app()), online=[0, 1, 2])
+    grid = ClientGrid(nodes)
+    grid.connect()
+    nodes.silent = [1]
+    replies = grid.send_and_receive(_messages(range(K)), timeout=2.0)
+    assert {r.metadata.src_node_id: r.error.reason for r in replies if r.has_error()} == {
+        1: "no reply within 2.0 s",
+        4: "no reply within 2.0 s",
+    }
+
+
+def test_push_and_pull() -> None:
+    grid = _grid(_echo_app(failing_clients=[4]))
+    ids = grid.push_messages(_messages([0, 4, 6]))
+    assert len(set(ids)) == 3
+    replies = grid.pull_messages(ids)
+    assert sorted(reply.metadata.src_node_id for reply in replies) == [0, 4, 6]
+    assert [reply.metadata.src_node_id for reply in replies if reply.has_error()] == [4]
+    assert grid.pull_messages(ids) == []
+
+
+def test_two_messages_of_a_kind_to_one_client_are_refused() -> None:
+    with pytest.raises(ValueError, match="client 3 got two"):
+        _grid(_echo_app()).send_and_receive(_messages([3, 3]))
+
+
+def test_the_number_of_clients_is_unknown_before_connecting() -> None:
+    with pytest.raises(FederationError, match="known once connect"):
+        _ = ClientGrid(_local(_echo_app())).num_clients
+
+
+def test_a_view_knows_its_clients_only() -> None:
+    view = _grid(_echo_app()).view([4, 1])
+    assert view.get_node_ids() == [4, 1]
+    assert len(list(view.send_and_receive(_messages([1])))) == 1
+
+
+def test_stock_fedavg_runs_unmodified() -> None:
+    # w starts at 0; client k returns w + k and weighs k + 1, so every round adds
+    # sum k (k + 1) / sum (k + 1) = (0 + 2 + 6 + 12 + 20 + 30 + 42) / 28 = 4.
+    result = FedAvg(fraction_evaluate=0.0).start(_grid(_echo_app()), _model(), num_rounds=2)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), [8.0, 8.0])
+
+
+def test_stock_fedadam_runs_unmodified() -> None:
+    # Round 1: delta = 4, m = (1 - 0.9) 4 = 0.4, v = (1 - 0.99) 16 = 0.16;
+    # rate = 0.1 sqrt(1 - 0.99^2) / (1 - 0.9^2) = 0.1 * 0.14106736 / 0.19 = 0.07424598;
+    # w = 0.07424598 * 0.4 / (0.4 + 0.001) = 0.07406083.
+    result = FedAdam(fraction_evaluate=0.0).start(_grid(_echo_app()), _model(), num_rounds=1)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), [0.07406083, 0.07406083], rtol=1e-6)

@@ -1,0 +1,184 @@
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from fedclust import records
+from fedclust.federation.identity import assume_identity
+from fedclust.records import BadReply, Description
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    assume_identity()
+
+
+def _reply(content: RecordDict, client: int = 7) -> Message:
+    return Message(content, reply_to=Message(RecordDict(), dst_node_id=client, message_type="train"))
+
+
+def _model(**arrays: np.ndarray) -> ArrayRecord:
+    record = ArrayRecord()
+    for name, values in arrays.items():
+        record[name] = Array(values)
+    return record
+
+
+def test_state_there_and_back() -> None:
+    state = {
+        "b.weight": torch.tensor([[1.5, -2.0]]),
+        "a.steps": torch.tensor(3),
+        "half": torch.ones(2, dtype=torch.float16),
+    }
+    back = records.to_state(records.from_state(state))
+    assert list(back) == list(state)
+    for name, tensor in state.items():
+        assert back[name].dtype == tensor.dtype
+        assert back[name].shape == tensor.shape
+        assert torch.equal(back[name], tensor)
+
+
+def test_models_joined_and_split() -> None:
+    models = {0: _model(w=np.zeros(2), **{"a/b": np.ones(1)}), 1: _model(w=np.full(2, 5.0))}
+    joined = records.join_models(models)
+    assert list(joined) == ["0/w", "0/a/b", "1/w"]
+    split = records.split_models(joined)
+    assert list(split) == [0, 1]
+    assert list(split[0]) == ["w", "a/b"]
+    np.testing.assert_array_equal(split[1]["w"].numpy(), [5.0, 5.0])
+
+
+def test_like_restores_types_and_order() -> None:
+    template = _model(w=np.zeros(2, dtype=np.float32), steps=np.zeros((), dtype=np.int64))
+    mean = _model(steps=np.array(2.6), w=np.array([0.5, 1.5]))
+    restored = records.like(mean, template)
+    assert list(restored) == ["w", "steps"]
+    assert restored["w"].numpy().dtype == np.float32
+    assert restored["steps"].numpy() == 3  # the nearest integer
+    assert restored["steps"].numpy().dtype == np.int64
+
+
+def test_like_refuses_another_model() -> None:
+    template = _model(w=np.zeros(2))
+    with pytest.raises(ValueError, match=r"arrays must be named \['w'\], got \['v'\]"):
+        records.like(_model(v=np.zeros(2)), template)
+    with pytest.raises(ValueError, match=r"array 'w' must have shape \(2,\), got \(3,\)"):
+        records.like(_model(w=np.zeros(3)), template)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_finite(bad: float) -> None:
+    assert records.is_finite(_model(w=np.zeros(2), steps=np.array(3)))
+    assert not records.is_finite(_model(v=np.zeros(1), w=np.array([0.0, bad])))
+
+
+def test_instruction_as_flower_writes_it() -> None:
+    arrays = _model(w=np.zeros(2))
+    content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 4, "proximal-mu": 0.1})})
+    read = records.read_instruction(content)
+    assert read.arrays is arrays
+    assert (read.server_round, read.proximal_mu, read.mean_reply, read.full) == (4, 0.1, False, False)
+
+
+def test_instruction_without_a_config() -> None:
+    read = records.read_instruction(RecordDict({"arrays": _model(w=np.zeros(2))}))
+    assert (read.server_round, read.proximal_mu) == (0, None)
+
+
+def test_instruction_without_a_model() -> None:
+    with pytest.raises(ValueError, match=r"one ArrayRecord, its records are \['config'\]"):
+        records.read_instruction(RecordDict({"config": ConfigRecord()}))
+
+
+def test_train_reply_there_and_back() -> None:
+    arrays = _model(w=np.ones(2))
+    reply = records.read_train(_reply(records.train_content(arrays, 12, np.array([2.0, 1.0]))), 3)
+    assert (reply.client, reply.num_examples, reply.loss) == (7, 12, 1.5)
+    np.testing.assert_array_equal(reply.losses, [2.0, 1.0])
+    assert reply.arrays is arrays
+
+
+def _content(**changes: object) -> RecordDict:
+    content = records.train_content(_model(w=np.ones(2)), 12, np.array([2.0, 1.0]))
+    for key, record in changes.items():
+        if record is None:
+            del content[key]
+        else:
+            content[key] = record
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        (_content(losses=None), r"client 7, round 3: no 'losses' in reply, keys are \['arrays', 'metrics'\]"),
+        (_content(arrays=None), "no 'arrays' in reply"),
+        (_content(metrics=MetricRecord({"loss": 1.0})), r"no 'num-examples' in reply, keys are \['loss'\]"),
+        (_content(metrics=MetricRecord({"num-examples": 0})), "num-examples must be > 0, got 0"),
+        (_content(losses=ConfigRecord({"losses": [1.0, float("nan")]})), "losses must be finite"),
+        (_content(losses=ConfigRecord({"losses": []})), "losses must be finite"),
+        (_content(losses=ConfigRecord()), "losses must be finite"),
+    ],
+)
+def test_bad_train_replies(content: RecordDict, rule: str) -> None:
+    with pytest.raises(BadReply, match=rule):
+        records.read_train(_reply(content), 3)
+
+
+def test_evaluate_reply_there_and_back() -> None:
+    evaluation = records.read_evaluate(
+        _reply(records.evaluate_content({"accuracy": 0.5, "num-examples": 4})), 3
+    )
+    assert evaluation.client == 7
+    assert evaluation.metrics == {"accuracy": 0.5, "num-examples": 4.0}
+
+
+def test_evaluate_reply_without_metrics() -> None:
+    with pytest.raises(BadReply, match="client 7, round 3: no 'metrics' in reply"):
+        records.read_evaluate(_reply(RecordDict()), 3)
+
+
+def test_hosted_there_and_back() -> None:
+    assert records.read_hosted(records.clients_content((3, 5), 9)) == ((3, 5), 9)
+    assert records.read_hosted(records.clients_content((), 9)) == ((), 9)
+    with pytest.raises(BadReply, match="no 'clients'"):
+        records.read_hosted(RecordDict())
+
+
+@pytest.mark.parametrize("group", [None, 0, 2])
+def test_description_there_and_back(group: int | None) -> None:
+    description = Description(np.array([3, 0]), np.array([1, 0]), group)
+    read = records.read_description(_reply(records.description_content(description)))
+    np.testing.assert_array_equal(read.train_counts, [3, 0])
+    np.testing.assert_array_equal(read.test_counts, [1, 0])
+    assert read.group == group
+
+
+def test_description_without_counts() -> None:
+    with pytest.raises(BadReply, match="client 7: no label counts"):
+        records.read_description(_reply(RecordDict({"config": ConfigRecord({"x": 1})})))
+
+
+def test_prototypes_there_and_back() -> None:
+    prototypes, shares = np.array([[1.0, 2.0], [0.0, 0.0]], dtype=np.float32), np.array([1.0, 0.0])
+    read = records.read_prototypes(_reply(records.prototypes_content(prototypes, shares)))
+    np.testing.assert_array_equal(read[0], prototypes)
+    np.testing.assert_array_equal(read[1], shares)
+
+
+@pytest.mark.parametrize(
+    ("prototypes", "shares", "rule"),
+    [
+        (np.zeros((2, 3)), np.zeros(3), r"prototypes must be \(classes, width\) and shares \(classes,\)"),
+        (np.zeros(3), np.zeros(3), r"got \(3,\) and \(3,\)"),
+        (np.full((2, 3), np.nan), np.zeros(2), "must be finite"),
+    ],
+)
+def test_bad_prototypes(prototypes: np.ndarray, shares: np.ndarray, rule: str) -> None:
+    with pytest.raises(BadReply, match=rule):
+        records.read_prototypes(_reply(records.prototypes_content(prototypes, shares)))
+
+
+def test_no_prototypes() -> None:
+    with pytest.raises(BadReply, match="client 7: no prototypes in reply"):
+        records.read_prototypes(_reply(RecordDict()))

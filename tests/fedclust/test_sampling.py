@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedclust.sampling import cohort_size, draw, draw_least_sampled
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "participation", "at_least", "expected"),
+    [
+        (30, 0.5, 1, 15),
+        (30, 0.1, 1, 3),  # 0.1 * 30 is 3.0000000000000004 in floats
+        (31, 0.1, 1, 4),  # ceil(3.1)
+        (10, 0.1, 3, 3),
+        (2, 0.1, 3, 2),  # a cluster smaller than the least takes part whole
+        (7, 1.0, 1, 7),
+        (1, 0.01, 1, 1),
+    ],
+)
+def test_cohort_size(num_clients: int, participation: float, at_least: int, expected: int) -> None:
+    assert cohort_size(num_clients, participation, at_least) == expected
+
+
+@pytest.mark.parametrize("participation", [0.0, -0.1, 1.1])
+def test_participation_outside_its_range_is_refused(participation: float) -> None:
+    with pytest.raises(ValueError, match=r"participation must be in \(0, 1\]"):
+        cohort_size(10, participation)
+
+
+@given(st.integers(1, 40), st.integers(0, 2**31), st.data())
+def test_draws_are_distinct_members(num_clients: int, seed: int, data: st.DataObject) -> None:
+    members = np.arange(100, 100 + num_clients)
+    size = data.draw(st.integers(1, num_clients))
+    counts = np.asarray(data.draw(st.lists(st.integers(0, 5000), min_size=num_clients, max_size=num_clients)))
+    for drawn in (
+        draw(members, size, np.random.default_rng(seed)),
+        draw_least_sampled(members, counts, size, np.random.default_rng(seed)),
+    ):
+        assert len(drawn) == size == len(set(drawn.tolist()))
+        assert set(drawn.tolist()) <= set(members.tolist())
+        assert (np.diff(drawn) > 0).all()
+
+
+def test_the_least_sampled_are_drawn_in_proportion_to_their_weight() -> None:
+    # Two clients, counts 0 and 1, one place: weights 1 and exp(-1), so the first gets
+    # 1 / (1 + exp(-1)) = 0.7311 of the draws; 4 standard deviations of 20,000 draws are 0.0125.
+    generator = np.random.default_rng(0)
+    members, counts = np.array([3, 8]), np.array([0, 1])
+    first = np.mean([draw_least_sampled(members, counts, 1, generator)[0] == 3 for _ in range(20_000)])
+    assert abs(first - 0.7310586) < 0.0125
+
+
+def test_a_weight_that_underflows_still_fills_the_cohort() -> None:
+    drawn = draw_least_sampled(np.arange(3), np.array([0, 5000, 5000]), 3, np.random.default_rng(0))
+    np.testing.assert_array_equal(drawn, [0, 1, 2])

@@ -1,0 +1,25 @@
+"""What a run leaves behind: its folder, the figures it comes to, and how they are shown.
+
+Pictures are in :mod:`fedclust.results.plots`.
+"""
+
+from fedclust.results.checkpoints import Checkpoint, Checkpoints, load_checkpoint
+from fedclust.results.progress import Progress
+from fedclust.results.recorder import Recorder, comparable
+from fedclust.results.report import final_table, print_report
+from fedclust.results.saved_run import SavedRun
+from fedclust.results.summary import client_table, summarise
+
+__all__ = [
+    "Checkpoint",
+    "Checkpoints",
+    "Progress",
+    "Recorder",
+    "SavedRun",
+    "client_table",
+    "comparable",
+    "final_table",
+    "load_checkpoint",
+    "print_report",
+    "summarise",
+]

@@ -1,0 +1,212 @@
+"""Put many runs side by side: one row per strategy and setting, averaged over seeds."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedclust.results.saved_run import SavedRun
+from fedclust.typing import FloatArray
+
+__all__ = ["Comparison", "Row", "compare", "find_runs"]
+
+# Top-level keys of a configuration that say where or beside what a run ran, not what it ran.
+_NO_SETTINGS = {"compare", "hydra", "output_dir", "seed"}
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """The runs of one strategy under one setting.
+
+    Attributes
+    ----------
+    strategy
+        Name of the strategy.
+    settings
+        What the setting is, one text per name in :attr:`Comparison.settings`; empty where the strategy's
+        configuration has no such key.
+    summaries
+        ``summary.json`` of each run, one per seed, in the order of their seeds.
+    """
+
+    strategy: str
+    settings: tuple[str, ...]
+    summaries: tuple[Mapping[str, Any], ...]
+
+    def values(self, metric: str) -> FloatArray:
+        """Collect one figure over the seeds that have it, shape (n,)."""
+        found = (summary.get(metric) for summary in self.summaries)
+        return np.array([value for value in found if value is not None], dtype=float)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A table of runs.
+
+    Attributes
+    ----------
+    settings
+        Keys of the configuration in which the runs differ, without those that follow from others.
+    rows
+        In the order of strategy and settings.
+    repeats
+        Runs left out because another one has the same strategy, setting and seed.
+    """
+
+    settings: tuple[str, ...]
+    rows: tuple[Row, ...]
+    repeats: tuple[Path, ...]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Keys that hold a number in at least one summary, in the order first seen."""
+        items = (item for row in self.rows for summary in row.summaries for item in summary.items())
+        return tuple(dict.fromkeys(key for key, value in items if _is_number(value)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """One run that may become part of a row."""
+
+    run: SavedRun
+
+    @property
+    def beside(self) -> Path | None:
+        """Folder of the run this one was compared with, where it was."""
+        folder = self.run.folder
+        return folder.parents[1] if folder.parent.name == "compare" else None
+
+    @cached_property
+    def config(self) -> dict[str, str]:
+        """The configuration, flat; that of the run beside it, but for the strategy, where it has none."""
+        config = self.run.config
+        if not config and self.beside is not None and (self.beside / "config.yaml").is_file():
+            config = {key: value for key, value in SavedRun(self.beside).config.items() if key != "strategy"}
+        size = {key: self.run.summary[key] for key in ("num_clients", "rounds") if key in self.run.summary}
+        return {
+            key: value
+            for key, value in _flat(config | size)
+            if key.split(".")[0] not in _NO_SETTINGS and key.split(".")[-1] != "seed"
+        }
+
+
+def find_runs(folders: Sequence[Path]) -> tuple[list[SavedRun], list[Path]]:
+    """Look for runs in folders and everything below them, compared strategies included.
+
+    Parameters
+    ----------
+    folders
+        Folders of runs, of Hydra sweeps, or of many of either.
+
+    Returns
+    -------
+    The runs with a summary, and the folders of runs that have none because they have not finished.
+
+    Raises
+    ------
+    FileNotFoundError
+        If a folder does not exist, or there is no finished run in any.
+    """
+    found: set[Path] = set()
+    unfinished: set[Path] = set()
+    for folder in folders:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"folder must exist, got {folder}")
+        found |= {path.resolve().parent for path in folder.rglob("summary.json")}
+        unfinished |= {path.resolve().parent for path in folder.rglob("rounds.jsonl")}
+    unfinished -= found
+    if not found:
+        named = ", ".join(map(str, folders))
+        raise FileNotFoundError(
+            f"folders must hold at least one finished run, got {named} with no summary.json in or below"
+            + (f"; {len(unfinished)} run(s) there have not finished" if unfinished else "")
+        )
+    return [SavedRun(folder) for folder in sorted(found)], sorted(unfinished)
+
+
+def compare(runs: Sequence[SavedRun]) -> Comparison:
+    """Group runs by strategy and setting.
+
+    A strategy that ran beside another one (``compare=fedavg``) counts as a run of its own, unless that
+    strategy also ran by itself with the same setting and seed: then the same figures would count twice.
+    Of several runs that agree in all three, the newest counts.
+
+    Parameters
+    ----------
+    runs
+        Finished runs.
+
+    Raises
+    ------
+    ValueError
+        If a summary or configuration cannot be read, or a summary has no strategy or seed.
+    """
+    candidates = [_Candidate(run) for run in runs]
+    for candidate in candidates:
+        if not {"strategy", "seed"} <= candidate.run.summary.keys():
+            path, found = candidate.run.folder / "summary.json", list(candidate.run.summary)
+            raise ValueError(f"{path} must have the keys strategy and seed, got {found}")
+    keys = _settings(candidates)
+    groups: dict[tuple[str, tuple[str, ...]], dict[int, _Candidate]] = {}
+    repeats = []
+    # The newest first, own runs before those beside another: the first one of each seed is kept.
+    for candidate in sorted(candidates, key=lambda each: (each.beside is not None, -_written(each.run))):
+        setting = tuple(candidate.config.get(key, "") for key in keys)
+        seeds = groups.setdefault((candidate.run.strategy, setting), {})
+        if candidate.run.summary["seed"] in seeds:
+            repeats.append(candidate.run.folder)
+        else:
+            seeds[candidate.run.summary["seed"]] = candidate
+    rows = [
+        Row(strategy, setting, tuple(seeds[seed].run.summary for seed in sorted(seeds)))
+        for (strategy, setting), seeds in sorted(groups.items())
+    ]
+    return Comparison(keys, tuple(rows), tuple(sorted(repeats)))
+
+
+def _settings(candidates: Sequence[_Candidate]) -> tuple[str, ...]:
+    """Find the fewest keys that tell apart all runs whose configurations differ.
+
+    A key of the strategy counts only where it differs between runs of one strategy; the rest of what
+    differs between two strategies is said by their names.
+    """
+    keys = sorted(
+        {key for candidate in candidates for key in candidate.config},
+        # `dataset.name` says more than the ten keys that change with it.
+        key=lambda key: (not key.endswith(".name"), key.endswith("_target_"), key.count("."), key),
+    )
+    shared = [key for key in keys if key.split(".")[0] != "strategy"]
+    own = [key for key in keys if key.split(".")[0] == "strategy" and key != "strategy.name"]
+    kept: list[str] = []
+    groups: list[tuple[str, ...]] = [()] * len(candidates)
+    for key in [*shared, None, *own]:
+        finer = [
+            (*group, candidate.run.strategy if key is None else candidate.config.get(key, ""))
+            for group, candidate in zip(groups, candidates, strict=True)
+        ]
+        if key is None:
+            groups = finer
+        elif len(set(finer)) > len(set(groups)):
+            groups = finer
+            kept.append(key)
+    return tuple(kept)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _written(run: SavedRun) -> float:
+    return (run.folder / "summary.json").stat().st_mtime
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,83 @@
+"""Pictures of a run, drawn from the files in its folder alone.
+
+Apart from :mod:`fedclust.results` because importing matplotlib takes half a second.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from fedclust.results.plots.clients import accuracy_ecdf, label_counts_per_client, labels_per_cluster
+from fedclust.results.plots.matrices import matrix
+from fedclust.results.plots.methods import loss_along_curves, silhouette_curve
+from fedclust.results.plots.rounds import accuracy_per_round
+from fedclust.results.saved_run import SavedRun
+
+__all__ = [
+    "accuracy_ecdf",
+    "accuracy_per_round",
+    "draw",
+    "label_counts_per_client",
+    "labels_per_cluster",
+    "loss_along_curves",
+    "matrix",
+    "save_figure",
+    "silhouette_curve",
+]
+
+
+def draw(folder: Path) -> list[Path]:
+    """Draw what the files of a run allow into its ``plots/``.
+
+    Parameters
+    ----------
+    folder
+        The run's folder.
+
+    Returns
+    -------
+    The PNG files written, in the order drawn.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder holds no run.
+    ValueError
+        If a file in it cannot be read.
+    """
+    run = SavedRun(folder)
+    files = []
+
+    def save(name: str, figure: Figure | None) -> None:
+        if figure is not None:
+            files.append(save_figure(figure, folder / "plots" / f"{name}.png"))
+
+    save("accuracy_per_round", accuracy_per_round(run))
+    save("accuracy_ecdf", accuracy_ecdf(run))
+    small: dict[str, NDArray] = {}
+    for name, values in run.matrices():
+        if run.assignment is not None and values.shape == 2 * run.assignment.shape:
+            save(name, matrix(name, values, run.assignment, run.groups))
+        else:
+            small[name] = values
+    if run.label_counts is not None and run.assignment is not None:
+        names = [str(name) for name in small["class_names"]] if "class_names" in small else None
+        save("labels_per_cluster", labels_per_cluster(run.label_counts, run.assignment, names))
+        save("labels_per_client", label_counts_per_client(run.label_counts, run.groups, names))
+    numbers, scores = small.get("silhouette_numbers"), small.get("silhouette_scores")
+    if numbers is not None and scores is not None and np.isfinite(scores).any():
+        save("silhouette", silhouette_curve(numbers, scores))
+    pairs = small.get("curve_pairs")
+    if pairs is not None and len(pairs):
+        points, curve, line = (small[name] for name in ("curve_points", "curve_losses", "line_losses"))
+        save("loss_along_curves", loss_along_curves(points, curve, line, pairs, run.assignment))
+    return files
+
+
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure as PNG, creating the folder it goes to."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    return path

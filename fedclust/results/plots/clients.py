@@ -1,0 +1,158 @@
+"""What clients hold and how well they are served."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedclust.results.plots.style import COLOURS, DASHES, GREY, cluster_edges, new_figure, sparse_ticks, tidy
+from fedclust.results.saved_run import SavedRun
+from fedclust.typing import IntArray
+
+__all__ = ["accuracy_ecdf", "label_counts_per_client", "labels_per_cluster"]
+
+_MOST_NUMBERS = 160
+
+
+def accuracy_ecdf(run: SavedRun) -> Figure | None:
+    """Draw the share of clients that reach at most each accuracy, for the run and those compared with it.
+
+    Returns
+    -------
+    The figure; None where no client was evaluated.
+    """
+    accuracies = []
+    for place, (name, each) in enumerate(run.side_by_side):
+        if each.clients is not None:
+            values = each.clients["accuracy"].to_numpy(dtype=float)
+            accuracies.append((place, name, values[np.isfinite(values)]))
+    accuracies = [curve for curve in accuracies if curve[2].size]
+    if not accuracies:
+        return None
+    figure = new_figure(7, 4.4)
+    axes = figure.subplots()
+    for place, name, values in accuracies:
+        axes.ecdf(
+            values,
+            color=COLOURS[place % len(COLOURS)],
+            linestyle=DASHES[place % len(DASHES)],
+            linewidth=1.8,
+            label=f"{name}, mean {values.mean():.3f}",
+        )
+    axes.set_xlim(min(0.98, min(values.min() for _, _, values in accuracies)) - 0.02, 1.01)
+    x, y = "accuracy on the client's own test part", "share of clients at or below"
+    tidy(axes, "Accuracy across clients", x, y)
+    axes.legend(loc="best", frameon=False, fontsize=9)
+    return figure
+
+
+def labels_per_cluster(
+    counts: IntArray, assignment: IntArray, class_names: Sequence[str] | None = None
+) -> Figure:
+    """Draw how the training labels of each cluster spread over the classes.
+
+    Parameters
+    ----------
+    counts
+        Training labels of each client, shape (K, C).
+    assignment
+        Cluster index of each client, shape (K,).
+    class_names
+        Names of the C classes; their indices unless given.
+    """
+    clusters, members = np.unique(assignment, return_counts=True)
+    sums = np.stack([counts[assignment == cluster].sum(axis=0) for cluster in clusters])
+    samples = sums.sum(axis=1, keepdims=True)
+    shares = 100 * sums / np.maximum(samples, 1)
+    num_classes = counts.shape[1]
+
+    figure = new_figure(8.5, float(np.clip(1.6 + 0.35 * len(clusters), 2.6, 9)))
+    axes = figure.subplots()
+    image = axes.imshow(shares, cmap="viridis", aspect="auto", vmin=0, vmax=max(shares.max(), 1))
+    figure.colorbar(image, ax=axes, label="% of the cluster's samples")
+    if shares.size <= _MOST_NUMBERS and num_classes <= 20:
+        for (row, column), share in np.ndenumerate(shares):
+            colour = "black" if share > 0.6 * shares.max() else "white"
+            axes.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=8, color=colour)
+    rows = [
+        f"{cluster} ({size} client{'s' if size > 1 else ''}, {total:,} samples)"
+        for cluster, size, total in zip(clusters, members, samples[:, 0], strict=True)
+    ]
+    sparse_ticks(axes.yaxis, rows, 25)
+    axes.tick_params(axis="y", labelsize=8)
+    axes.set_ylabel("cluster")
+    _name_classes(axes, num_classes, class_names, "x")
+    axes.set_title("Labels of each cluster", loc="left", fontsize=11)
+    return figure
+
+
+def label_counts_per_client(
+    counts: IntArray,
+    groups: IntArray | None = None,
+    class_names: Sequence[str] | None = None,
+    title: str = "Training labels of each client",
+) -> Figure:
+    """Draw how many samples of each class each client holds, and how many in all.
+
+    Parameters
+    ----------
+    counts
+        Training labels of each client, shape (K, C).
+    groups
+        What to order the clients by, a known grouping or an assignment, shape (K,); by client id unless
+        given.
+    class_names
+        Names of the C classes; their indices unless given.
+    title
+        Shown above the picture.
+    """
+    num_clients, num_classes = counts.shape
+    order = np.arange(num_clients) if groups is None else np.argsort(groups, kind="stable")
+    ordered = counts[order]
+    height = float(np.clip(2.4 + 0.2 * num_classes, 3.6, 8))
+    figure = new_figure(10, height)
+    upper, axes = figure.subplots(2, 1, sharex=True, height_ratios=[1, max(2.0, height - 2.4)])
+    upper.stairs(ordered.sum(axis=1), np.arange(num_clients + 1) - 0.5, fill=True, color=GREY)
+    tidy(upper, title, "", "samples")
+    upper.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    # The square root keeps a handful of samples visible beside thousands; white is none at all.
+    image = axes.imshow(
+        np.ma.masked_equal(ordered.T, 0),
+        cmap=colormaps["viridis_r"].with_extremes(bad="white"),
+        norm=PowerNorm(0.5, vmin=0, vmax=max(1, ordered.max())),
+        aspect="auto",
+        interpolation="nearest",
+    )
+    figure.colorbar(image, ax=[upper, axes], label="samples of the class (white: none)")
+    _name_classes(axes, num_classes, class_names, "y")
+    sparse_ticks(axes.xaxis, [str(client) for client in order], 30)
+    axes.tick_params(axis="x", labelsize=8)
+    if groups is None:
+        axes.set_xlabel("client")
+    else:
+        edges = cluster_edges(groups[order])
+        axes.set_xlabel(f"client, ordered by group ({len(edges) - 1}, parted by lines)")
+        for edge in edges[1:-1]:
+            axes.axvline(edge - 0.5, color="black", linewidth=1)
+    return figure
+
+
+def _name_classes(
+    axes: Axes, num_classes: int, class_names: Sequence[str] | None, side: Literal["x", "y"]
+) -> None:
+    axis = axes.xaxis if side == "x" else axes.yaxis
+    axis.set_label_text("class")
+    if class_names is None:
+        sparse_ticks(axis, [str(label) for label in range(num_classes)], 25)
+        return
+    longest = 18
+    names = [name if len(name) <= longest else name[: longest - 1] + "…" for name in class_names]
+    sparse_ticks(axis, names, 25)
+    if side == "x" and max(map(len, names)) > 3:
+        axes.tick_params(axis="x", rotation=90 if num_classes > 12 else 30)
+    axes.tick_params(axis=side, labelsize=8)

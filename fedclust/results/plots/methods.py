@@ -1,0 +1,85 @@
+"""Pictures that belong to one method."""
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedclust.results.plots.style import COLOURS, DASHES, GREY, new_figure, tidy
+from fedclust.typing import FloatArray, IntArray
+
+__all__ = ["loss_along_curves", "silhouette_curve"]
+
+_MOST_PAIRS = 6
+
+
+def silhouette_curve(numbers: IntArray, scores: FloatArray) -> Figure:
+    """Draw the silhouette of each number of clusters that was tried.
+
+    Source: Clust-PSI-PFL, selection of τ.
+
+    Parameters
+    ----------
+    numbers
+        Numbers of clusters, ascending, shape (n,).
+    scores
+        Mean silhouette of each, shape (n,); the first highest one is marked as chosen.
+    """
+    figure = new_figure(7, 4)
+    axes = figure.subplots()
+    marker = "o" if len(numbers) <= 60 else None
+    axes.plot(numbers, scores, color=COLOURS[0], linewidth=1.5, marker=marker, markersize=4)
+    best = int(np.nanargmax(scores))
+    label = f"highest: {numbers[best]} clusters, {scores[best]:.3f}"
+    axes.plot(numbers[best], scores[best], "D", color=COLOURS[1], markersize=8, label=label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(y=0.12)
+    tidy(axes, "Choosing the number of clusters", "number of clusters", "mean silhouette")
+    axes.legend(loc="best", frameon=False, fontsize=9)
+    return figure
+
+
+def loss_along_curves(
+    points: FloatArray,
+    curve: FloatArray,
+    line: FloatArray,
+    pairs: IntArray,
+    assignment: IntArray | None = None,
+) -> Figure:
+    """Draw the loss between two clients' models along the fitted chain and along the straight line.
+
+    Source: FedGMCC, Fig. 2.
+
+    Parameters
+    ----------
+    points
+        Positions u from the first model to the second, in [0, 1], shape (n,).
+    curve, line
+        Loss at those positions along the chain and the straight line, in nats, shape (pairs, n).
+    pairs
+        The two clients of each row, shape (pairs, 2); the first six rows are drawn.
+    assignment
+        Cluster index of each client, shape (K,), to say which pairs share a cluster.
+    """
+    shown = min(len(pairs), _MOST_PAIRS)
+    columns = 2 if shown == 4 else min(shown, 3)
+    rows = -(-shown // columns)
+    figure = new_figure(3.1 * columns + 0.8, 2.6 * rows + 0.9)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for place, axes in enumerate(grid.flat):
+        if place >= shown:
+            axes.set_visible(False)
+            continue
+        axes.plot(points, line[place], color=GREY, linestyle=DASHES[1], linewidth=1.6, label="straight line")
+        axes.plot(points, curve[place], color=COLOURS[0], linewidth=1.8, label="fitted chain")
+        first, second = pairs[place]
+        title = f"clients {first} and {second}"
+        if assignment is not None:
+            title += ", same cluster" if assignment[first] == assignment[second] else ", apart"
+        below = place + columns >= shown
+        tidy(axes, "", "u" if below else "", "loss (nats)" if place % columns == 0 else "")
+        axes.set_title(title, loc="left", fontsize=9)
+        axes.tick_params(labelbottom=below)
+    grid[0, 0].set_ylim(bottom=0)  # shared by all, so only once every curve is there
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+    return figure

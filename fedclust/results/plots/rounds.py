@@ -1,0 +1,80 @@
+"""Accuracy and number of clusters over the rounds."""
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from scipy.ndimage import uniform_filter1d
+
+from fedclust.results.plots.style import COLOURS, DASHES, GREY, new_figure, tidy
+from fedclust.results.saved_run import SavedRun
+from fedclust.typing import FloatArray
+
+__all__ = ["accuracy_per_round"]
+
+_MOST_MARKS = 12
+_MANY_ROUNDS = 400
+
+
+def accuracy_per_round(run: SavedRun) -> Figure | None:
+    """Draw mean client accuracy over the rounds, for the run and those compared with it.
+
+    Below it, where there ever was more than one, the number of clusters. Up to twelve changes of the
+    assignment are marked by lines; methods that regroup in most rounds would hide the curve with them.
+
+    Returns
+    -------
+    The figure; None where no round was evaluated.
+    """
+    curves = [(name, *each.series("mean_client_accuracy")) for name, each in run.side_by_side]
+    if not any(len(rounds) for _, rounds, _ in curves):
+        return None
+    clusters = [each.series("num_clusters") for _, each in run.side_by_side]
+    several = any((counts > 1).any() for _, counts in clusters)
+    figure = new_figure(8, 5.2 if several else 4.2)
+    heights = [4, 1] if several else [1]
+    grid = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
+    upper = grid[0, 0]
+    smoothed = max(len(rounds) for _, rounds, _ in curves) > _MANY_ROUNDS
+    lowest, highest = 1.0, 0.0
+    for place, (name, rounds, values) in enumerate(curves):
+        if not len(rounds):
+            continue
+        colour, dash = COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
+        label = f"{name} ({values[-1]:.3f})"
+        shown = values
+        if smoothed:  # single rounds blur into a band: keep it, with its running mean
+            upper.plot(rounds, values, color=colour, alpha=0.25, linewidth=0.5)
+            shown = _running_mean(values)
+        marker = "o" if len(rounds) < 3 else None
+        upper.plot(rounds, shown, color=colour, linestyle=dash, linewidth=1.8, label=label, marker=marker)
+        lowest, highest = min(lowest, values.min()), max(highest, values.max())
+    margin = max(0.02, 0.05 * (highest - lowest))
+    upper.set_ylim(max(-0.02, lowest - margin), min(1.02, highest + margin))
+    _mark_changes(upper, run.changes)
+    tidy(upper, "Accuracy on each client's own test part", "" if several else "round", "mean client accuracy")
+    title = "last value in brackets" + ("; thick: running mean" if smoothed else "")
+    upper.legend(loc="best", frameon=False, title=title, title_fontsize=8, fontsize=9, alignment="left")
+    if several:
+        lower = grid[1, 0]
+        for place, (rounds, counts) in enumerate(clusters):
+            style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
+            lower.step(rounds, counts, where="post", linewidth=1.5, **style)
+        lower.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        lower.set_ylim(bottom=0)
+        tidy(lower, "", "round", "clusters")
+    grid[-1, 0].xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def _running_mean(values: FloatArray) -> FloatArray:
+    return uniform_filter1d(values, max(5, len(values) // 100), mode="nearest")
+
+
+def _mark_changes(axes: Axes, changes: list[dict[str, Any]]) -> None:
+    moments = [change["round"] for change in changes if change["round"] > 0]
+    if 0 < len(moments) <= _MOST_MARKS:
+        for place, moment in enumerate(moments):
+            label = "clusters changed" if place == 0 else None
+            axes.axvline(moment, color=GREY, linestyle=":", linewidth=1.3, label=label, zorder=1)

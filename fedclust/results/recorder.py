@@ -1,0 +1,215 @@
+"""Write what a run finds into its folder, while it runs."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+from numpy.typing import ArrayLike, NDArray
+
+from fedclust.results.strict_json import dumps, dumps_by_key, plain, replace_file
+
+__all__ = ["Recorder", "comparable"]
+
+
+class Recorder:
+    """The folder of one run.
+
+    Each part is written the moment it is given, so that a run that stops early leaves what it had.
+    Use it as a context manager, or call :meth:`close`.
+
+    Parameters
+    ----------
+    folder
+        Created with its parents where missing. It may hold other things, such as Hydra's own log.
+    config
+        The composed configuration, for ``config.yaml``: YAML text or a mapping; None to write none.
+
+    Raises
+    ------
+    FileExistsError
+        If the folder already holds a run.
+    """
+
+    def __init__(self, folder: Path, config: str | Mapping[str, object] | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._rounds = (folder / "rounds.jsonl").open("x", encoding="utf-8")
+        except FileExistsError as error:
+            raise FileExistsError(
+                f"output_dir must not hold another run, got {folder} with a rounds.jsonl in it"
+            ) from error
+        self.folder = folder
+        self.failed_replies = 0
+        self._last_round = 0
+        self._assignment: NDArray[np.int64] | None = None
+        self._matrices: dict[str, NDArray] = {}
+        if config is not None:
+            text = config if isinstance(config, str) else yaml.safe_dump(plain(config), sort_keys=False)
+            replace_file(folder / "config.yaml", text)
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close ``rounds.jsonl``; what was written stays."""
+        self._rounds.close()
+
+    def compared(self, name: str, config: str | Mapping[str, object] | None = None) -> "Recorder":
+        """Open the folder of a strategy run beside this one on the same partition and seed.
+
+        Parameters
+        ----------
+        name
+            Name of the compared strategy; it becomes ``compare/<name>/`` in this run's folder.
+        config
+            As for :class:`Recorder`.
+
+        Raises
+        ------
+        ValueError
+            If the name cannot be one folder's name.
+        FileExistsError
+            If a run of that name is there already.
+        """
+        if name in {"", ".", ".."} or name != Path(name).name:
+            raise ValueError(f"name must be usable as a folder name, got {name!r}")
+        return Recorder(self.folder / "compare" / name, config)
+
+    def round(self, record: Mapping[str, object]) -> None:
+        """Append one round to ``rounds.jsonl``.
+
+        Parameters
+        ----------
+        record
+            Has ``round``; further keys are free. ``failures``, a list, is counted in
+            :attr:`failed_replies`.
+
+        Raises
+        ------
+        ValueError
+            If ``round`` is missing, or not greater than that of the line before.
+        TypeError
+            If a value has no JSON form.
+        """
+        number = record.get("round")
+        if not isinstance(number, (int, np.integer)) or number <= self._last_round:
+            raise ValueError(f"round must be an integer > {self._last_round}, got {number!r}")
+        self._rounds.write(dumps(record) + "\n")
+        self._rounds.flush()
+        self._last_round = int(number)
+        failures = record.get("failures")
+        self.failed_replies += len(failures) if isinstance(failures, Sequence) else 0
+
+    def assignment(self, server_round: int, assignment: ArrayLike, reason: str) -> bool:
+        """Add an entry to ``clusters.json`` if the assignment differs from the one before.
+
+        Parameters
+        ----------
+        server_round
+            Round after which it holds; 0 for the start.
+        assignment
+            Cluster index of each client, shape (K,).
+        reason
+            What changed it, in words, such as ``"cluster 0 split in 2"``.
+
+        Returns
+        -------
+        Whether it differed.
+        """
+        clusters = np.asarray(assignment)
+        if self._assignment is not None and np.array_equal(clusters, self._assignment):
+            return False
+        first = self._assignment is None
+        self._assignment = clusters.astype(np.int64)
+        entry = dumps({"round": server_round, "assignment": clusters, "reason": reason})
+        path = self.folder / "clusters.json"
+        if first:
+            replace_file(path, f"[\n{entry}\n]\n")
+            return True
+        # A method that regroups every round makes many entries: put this one before the closing bracket
+        # in place, instead of writing all of them anew.
+        with path.open("rb+") as file:
+            file.seek(-len("\n]\n"), os.SEEK_END)
+            file.write(f",\n{entry}\n]\n".encode())
+        return True
+
+    def clients(self, table: pd.DataFrame) -> None:
+        """Write ``clients.parquet``, a row per client; see :func:`fedclust.results.client_table`.
+
+        Raises
+        ------
+        ValueError
+            If there is no column ``client`` or ``cluster``.
+        """
+        missing = {"client", "cluster"} - set(table.columns)
+        if missing:
+            raise ValueError(f"table must have the columns client and cluster, got {list(table.columns)}")
+        partial = self.folder / "clients.parquet.partial"
+        table.to_parquet(partial, index=False)
+        os.replace(partial, self.folder / "clients.parquet")
+
+    def matrices(self, **arrays: ArrayLike) -> None:
+        """Add named arrays to ``matrices.npz``; a name given again replaces the earlier array.
+
+        Every array of shape (K, K) is drawn, rows and columns ordered by cluster; NaN stands for a pair
+        that was never compared. Names with a meaning of their own, see :mod:`fedclust.results.plots`:
+        ``interaction``, ``affinity``, ``distances``, ``pair_scores``, ``silhouette_numbers`` and
+        ``silhouette_scores``, ``curve_pairs``, ``curve_points``, ``curve_losses`` and ``line_losses``,
+        ``class_names``.
+
+        Raises
+        ------
+        ValueError
+            If an array holds Python objects, which could not be read back safely.
+        """
+        for name, array in arrays.items():
+            values = np.asarray(array)
+            if values.dtype.hasobject:
+                raise ValueError(f"matrix {name} must hold numbers or strings, got dtype {values.dtype}")
+            self._matrices[name] = values
+        partial = self.folder / "matrices.partial.npz"
+        # Not compressed: a large affinity matrix hardly shrinks. (The stub takes the names for options.)
+        np.savez(partial, **self._matrices)  # type: ignore[arg-type]
+        os.replace(partial, self.folder / "matrices.npz")
+
+    def summary(self, summary: Mapping[str, object]) -> None:
+        """Write ``summary.json``, a line per key; see :func:`fedclust.results.summarise`."""
+        replace_file(self.folder / "summary.json", dumps_by_key(summary))
+
+
+def comparable(records: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+    """Drop from the lines of ``rounds.jsonl`` what differs between two runs of one seed: their times.
+
+    Parameters
+    ----------
+    records
+        Parsed lines, as :attr:`fedclust.results.SavedRun.rounds` gives them.
+
+    Returns
+    -------
+    The same without keys called ``seconds`` or ending in ``_seconds``, at any depth.
+    """
+    return [_without_times(record) for record in records]
+
+
+def _without_times(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            key: _without_times(item)
+            for key, item in value.items()
+            if key != "seconds" and not str(key).endswith("_seconds")
+        }
+    return [_without_times(item) for item in value] if isinstance(value, list) else value

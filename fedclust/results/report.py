@@ -1,0 +1,174 @@
+"""The table a run ends with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedclust.results.saved_run import SavedRun
+
+__all__ = ["final_table", "print_report"]
+
+_MOST_CLUSTERS = 12
+_WIDTH_OF_FILES = 500
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A line of the table: the keys it shows, the second one behind ±."""
+
+    title: str
+    keys: tuple[str, ...]
+    digits: int = 3
+
+
+_ROWS = (
+    _Row("clusters", ("num_clusters",), 0),
+    _Row("Rand index, known grouping", ("rand_index",)),
+    _Row("client accuracy, mean", ("mean_client_accuracy",)),
+    _Row("client accuracy, balanced", ("balanced_accuracy",)),
+    _Row("macro F1", ("macro_f1",)),
+    _Row("AUC", ("auc",)),
+    _Row("AD ± SDAD (lower is better)", ("ad", "sdad")),
+    _Row("global accuracy", ("global_accuracy",)),
+    _Row("WAS (higher is better)", ("was",)),
+    _Row("WADB (lower is better)", ("wadb",)),
+    _Row("failed replies", ("failed_replies",), 0),
+    _Row("seconds", ("seconds",), 1),
+)
+
+
+def final_table(run: SavedRun) -> RenderableType:
+    """Lay out the figures of a run for the terminal.
+
+    The clusters with their sizes, and the figures beside those of the compared strategies and, where the
+    summary has ``published``, beside those of the paper.
+
+    Parameters
+    ----------
+    run
+        A run with its ``summary.json``.
+
+    Returns
+    -------
+    Something a rich console prints.
+
+    Raises
+    ------
+    ValueError
+        If the run has no summary.
+    """
+    summary = run.summary
+    if not summary:
+        raise ValueError(f"run must have a summary.json, got {run.folder} without one")
+    parts: list[RenderableType] = [_heading(summary)]
+    if run.clients is not None:
+        parts.append(_clusters(run.clients))
+    parts.append(_figures(summary))
+    if run.clients is not None:
+        silent = int(run.clients["accuracy"].isna().sum())
+        if silent:
+            all_clients = len(run.clients)
+            parts.append(Text(f"{silent} of {all_clients} clients have no accuracy: left out of the means"))
+    return Group(*parts)
+
+
+def print_report(run: SavedRun, console: Console | None = None) -> None:
+    """Print the final table and the folder everything is in.
+
+    Parameters
+    ----------
+    run
+        A run with its ``summary.json``.
+    console
+        Where to print; standard output unless given, with room for wide tables where that is a file.
+
+    Raises
+    ------
+    ValueError
+        If the run has no summary.
+    """
+    if console is None:
+        console = Console()
+        console = console if console.is_terminal else Console(width=_WIDTH_OF_FILES)
+    console.print(final_table(run))
+    # A path that is wrapped or cropped cannot be copied.
+    console.print(f"results: {run.folder.resolve()}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _heading(summary: Mapping[str, Any]) -> Text:
+    text = Text(str(summary["strategy"]), style="bold")
+    details = f", {summary['num_clients']} clients, {summary['rounds']} rounds, seed {summary['seed']}"
+    return text.append(details, style="not bold")
+
+
+def _clusters(clients: pd.DataFrame) -> Table:
+    grouped = bool(clients["group"].notna().all())
+    table = Table(box=box.SIMPLE_HEAD)
+    for title in ("cluster", "clients", "samples", "accuracy"):
+        table.add_column(title, justify="right")
+    if grouped:
+        table.add_column("known groups (clients)")
+    sizes = clients["cluster"].value_counts().sort_index()
+    shown = sizes if len(sizes) <= _MOST_CLUSTERS else sizes.nlargest(_MOST_CLUSTERS - 1)
+    for cluster, size in shown.items():
+        members = clients[clients["cluster"] == cluster]
+        samples, accuracy = members["num_train"].sum(), members["accuracy"].mean()
+        cells = [str(cluster), str(size), f"{samples:,}", _number(accuracy, 3)]
+        if grouped:
+            counts = members["group"].value_counts()
+            named = ", ".join(f"{group} ({count})" for group, count in counts.head(5).items())
+            cells.append(named + (f", {len(counts) - 5} more" if len(counts) > 5 else ""))
+        table.add_row(*cells)
+    if len(shown) < len(sizes):
+        left = len(clients) - int(shown.sum())
+        table.add_row("…", str(left), *[""] * (2 + grouped))
+        table.caption = f"the {len(shown)} largest of {len(sizes)} clusters; … are the others together"
+    return table
+
+
+def _figures(summary: Mapping[str, Any]) -> Table:
+    summaries = [(str(summary["strategy"]), summary), *summary.get("compare", {}).items()]
+    published = summary.get("published") or {}
+    columns: list[tuple[str, Mapping[str, Any]]] = []
+    for name, figures in summaries:
+        columns.append((name, figures))
+        theirs = _published_for(name, published.get("figures", {}))
+        if theirs:
+            columns.append((f"{name}, published", theirs))
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for title, _ in columns:
+        table.add_column(title, justify="right")
+    for row in _ROWS:
+        cells = [_cell(figures, row) for _, figures in columns]
+        if any(cell != "–" for cell in cells):
+            table.add_row(row.title, *cells)
+    if published:
+        table.caption = f"published: {published.get('source', 'source not given')}"
+    return table
+
+
+def _published_for(strategy: str, figures: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Find a strategy's published figures; a preset such as ``fedgwc_paper`` falls back on its method."""
+    names = [name for name in figures if strategy == name or strategy.startswith(f"{name}_")]
+    return figures[max(names, key=len)] if names else {}
+
+
+def _cell(figures: Mapping[str, Any], row: _Row) -> str:
+    values: list[float | None] = []
+    for key in row.keys:
+        value = figures.get(key)
+        values += value if isinstance(value, (list, tuple)) else [value]
+    known = [_number(value, row.digits) for value in values if value is not None]
+    return " ± ".join(known) if known else "–"
+
+
+def _number(value: float, digits: int) -> str:
+    return f"{value:,.{digits}f}" if np.isfinite(value) else "–"

@@ -1,0 +1,184 @@
+"""Read a run back from its folder."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+from numpy.typing import NDArray
+
+from fedclust.typing import FloatArray, IntArray
+
+__all__ = ["SavedRun"]
+
+# The pure Python loader takes longer over a configuration than everything else in a folder together.
+_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, eq=False)
+class SavedRun:
+    """A run as its folder tells it; each file is read when first asked for.
+
+    A file that is not there reads as empty, because a run that stopped early lacks the last ones.
+
+    Attributes
+    ----------
+    folder
+        The run's folder.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder holds neither ``rounds.jsonl`` nor ``summary.json`` nor ``clients.parquet``.
+    """
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        names = ("rounds.jsonl", "summary.json", "clients.parquet")
+        if not any((self.folder / name).is_file() for name in names):
+            raise FileNotFoundError(f"folder must hold a run ({', '.join(names)}), got {self.folder}")
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """``summary.json``.
+
+        Raises
+        ------
+        ValueError
+            If it is not a JSON object.
+        """
+        path = self.folder / "summary.json"
+        if not path.is_file():
+            return {}
+        try:
+            summary = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} must be JSON: {error}") from error
+        if not isinstance(summary, dict):
+            raise ValueError(f"{path} must hold an object, got {type(summary).__name__}")
+        return summary
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """``config.yaml``.
+
+        Raises
+        ------
+        ValueError
+            If it is not a YAML mapping.
+        """
+        path = self.folder / "config.yaml"
+        if not path.is_file():
+            return {}
+        try:
+            config = yaml.load(path.read_text(encoding="utf-8"), _YAML_LOADER)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{path} must be YAML: {error}") from error
+        if not isinstance(config, dict):
+            raise ValueError(f"{path} must hold a mapping, got {type(config).__name__}")
+        return config
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The lines of ``rounds.jsonl``.
+
+        Raises
+        ------
+        ValueError
+            If a line is not JSON; the last one may be cut short, as a killed run can leave it.
+        """
+        path = self.folder / "rounds.jsonl"
+        if not path.is_file():
+            return []
+        lines = path.read_text(encoding="utf-8").split("\n")
+        records = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                if line:
+                    records.append(json.loads(line))
+            except ValueError as error:
+                if number == len(lines):  # the text after the last line break is not a whole line
+                    break
+                raise ValueError(f"{path}, line {number} must be JSON: {error}") from error
+        return records
+
+    @cached_property
+    def changes(self) -> list[dict[str, Any]]:
+        """``clusters.json``: every assignment with its round and reason."""
+        path = self.folder / "clusters.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+
+    @cached_property
+    def clients(self) -> pd.DataFrame | None:
+        """``clients.parquet``, a row per client."""
+        path = self.folder / "clients.parquet"
+        return pd.read_parquet(path) if path.is_file() else None
+
+    @cached_property
+    def compared(self) -> dict[str, "SavedRun"]:
+        """The strategies run beside this one, by name."""
+        return {
+            path.parent.name: SavedRun(path.parent)
+            for path in sorted(self.folder.glob("compare/*/rounds.jsonl"))
+        }
+
+    @property
+    def side_by_side(self) -> list[tuple[str, "SavedRun"]]:
+        """The run itself and those compared with it, with the names they are shown under."""
+        return [(self.strategy, self), *self.compared.items()]
+
+    @property
+    def strategy(self) -> str:
+        """The strategy's name; the folder's where the run wrote no summary."""
+        return str(self.summary.get("strategy", self.folder.name))
+
+    @cached_property
+    def assignment(self) -> IntArray | None:
+        """Cluster index of each client at the end, shape (K,)."""
+        if self.clients is not None:
+            return self.clients["cluster"].to_numpy(dtype=np.int64)
+        return np.array(self.changes[-1]["assignment"]) if self.changes else None
+
+    @cached_property
+    def groups(self) -> IntArray | None:
+        """Known grouping of the clients, shape (K,), where the partition has one."""
+        if self.clients is None or "group" not in self.clients or self.clients["group"].isna().any():
+            return None
+        return self.clients["group"].to_numpy(dtype=np.int64)
+
+    @cached_property
+    def label_counts(self) -> IntArray | None:
+        """Training labels of each client, shape (K, C)."""
+        if self.clients is None or "label_counts" not in self.clients or self.clients.empty:
+            return None
+        return np.stack([np.asarray(counts) for counts in self.clients["label_counts"]])
+
+    def series(self, key: str) -> tuple[IntArray, FloatArray]:
+        """Follow one figure over the rounds.
+
+        Parameters
+        ----------
+        key
+            A key of the lines of ``rounds.jsonl``.
+
+        Returns
+        -------
+        The rounds that have it, and its values, both of shape (n,).
+        """
+        pairs = [(line["round"], line[key]) for line in self.rounds if line.get(key) is not None]
+        numbers = np.array([number for number, _ in pairs], dtype=np.int64)
+        return numbers, np.array([value for _, value in pairs], dtype=float)
+
+    def matrices(self) -> Iterator[tuple[str, NDArray]]:
+        """Go through the arrays of ``matrices.npz``, holding one at a time."""
+        path = self.folder / "matrices.npz"
+        if path.is_file():
+            with np.load(path) as arrays:
+                for name in arrays.files:
+                    yield name, arrays[name]

@@ -1,0 +1,181 @@
+"""Boil a run down to the figures of ``summary.json``."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from fedclust import metrics
+from fedclust.typing import FloatArray
+
+__all__ = ["client_table", "summarise"]
+
+# Keys of a trainer's evaluation of one client, and the columns they fill.
+_COLUMNS = {
+    "loss": "loss",
+    "accuracy": "accuracy",
+    "balanced-accuracy": "balanced_accuracy",
+    "macro-f1": "macro_f1",
+    "auc": "auc",
+}
+
+
+def client_table(
+    assignment: ArrayLike,
+    num_train: ArrayLike,
+    num_test: ArrayLike,
+    label_counts: ArrayLike,
+    evaluation: Sequence[Mapping[str, float] | None],
+    groups: ArrayLike | None = None,
+    **columns: ArrayLike,
+) -> pd.DataFrame:
+    """Build the table of ``clients.parquet``.
+
+    Parameters
+    ----------
+    assignment
+        Cluster index of each client, shape (K,).
+    num_train, num_test
+        Samples in each client's own two parts, shape (K,).
+    label_counts
+        Training labels of each client, shape (K, C).
+    evaluation
+        Per client what its cluster's model scored on its test part, K mappings with the keys ``loss``,
+        ``accuracy``, ``balanced-accuracy``, ``macro-f1`` and ``auc``; missing ones become NaN, and None
+        stands for a client that did not answer.
+    groups
+        Known grouping, shape (K,), or None.
+    columns
+        What else the method knows of each client, such as ``gaussian_weight``, each of shape (K,).
+
+    Returns
+    -------
+    One row per client with the columns ``client``, ``cluster``, ``group`` (missing values without a known
+    grouping), ``num_train``, ``num_test``, ``label_counts`` (lists), the five figures, and ``columns``.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not have one entry per client.
+    """
+    clusters = np.asarray(assignment, dtype=np.int64)
+    counts = np.asarray(label_counts, dtype=np.int64)
+    table: dict[str, Any] = {
+        "client": np.arange(len(clusters)),
+        "cluster": clusters,
+        "group": [None] * len(clusters) if groups is None else np.asarray(groups),
+        "num_train": np.asarray(num_train),
+        "num_test": np.asarray(num_test),
+        "label_counts": counts.tolist(),
+    }
+    for key, column in _COLUMNS.items():
+        table[column] = [np.nan if scores is None else scores.get(key, np.nan) for scores in evaluation]
+    table.update({name: np.asarray(values) for name, values in columns.items()})
+    for name, values in table.items():
+        if len(values) != len(clusters):
+            raise ValueError(f"{name} must have an entry per client, {len(clusters)}, got {len(values)}")
+    return pd.DataFrame(table).astype({"group": "Int64"})
+
+
+def summarise(
+    clients: pd.DataFrame,
+    *,
+    strategy: str,
+    seed: int,
+    rounds: int,
+    seconds: float,
+    failed_replies: int = 0,
+    compare: Mapping[str, Mapping[str, object]] | None = None,
+    published: Mapping[str, object] | None = None,
+    **details: object,
+) -> dict[str, object]:
+    """Work out ``summary.json``.
+
+    Means leave out clients without a figure: those that did not answer the last evaluation, and for AUC
+    those whose test part holds a single class.
+
+    Parameters
+    ----------
+    clients
+        Table of :func:`client_table`.
+    strategy
+        Name of the strategy.
+    seed
+        The run's seed.
+    rounds
+        Rounds that were run.
+    seconds
+        Wall-clock time of the run, in seconds.
+    failed_replies
+        Replies that failed or never came, over all rounds.
+    compare
+        Summaries of the strategies run beside this one, by name.
+    published
+        The paper's figures for this setting, for the final table: ``source``, such as
+        ``"FedGWC, Table 1"``, and ``figures``, by strategy and then by key of this summary, each a number
+        or a pair of mean and standard deviation, as fractions where ours are.
+    details
+        What else the method reports, such as ``silhouette``; kept after the common keys.
+
+    Returns
+    -------
+    The common keys in the order of the architecture page, None where a figure is undefined.
+
+    Raises
+    ------
+    ValueError
+        If the table has no rows, or a detail has the name of a common key.
+    """
+    if clients.empty:
+        raise ValueError("clients must have at least one row, got none")
+    assignment = clients["cluster"].to_numpy(dtype=np.int64)
+    counts = np.stack([np.asarray(row) for row in clients["label_counts"]])
+    sizes = np.bincount(assignment)
+    accuracy = clients["accuracy"].to_numpy(dtype=float)
+    weights = clients["num_test"].to_numpy(dtype=float)
+    answered = np.isfinite(accuracy)
+    ad, sdad = metrics.fairness(accuracy[answered]) if answered.any() else (None, None)
+    several = np.count_nonzero(sizes) > 1
+    summary: dict[str, object] = {
+        "strategy": strategy,
+        "seed": seed,
+        "rounds": rounds,
+        "num_clients": len(clients),
+        "num_clusters": int(np.count_nonzero(sizes)),
+        "cluster_sizes": sizes.tolist(),
+        "assignment": assignment.tolist(),
+        "global_accuracy": (
+            float(metrics.global_accuracy(accuracy[answered], weights[answered])) if answered.any() else None
+        ),
+        "mean_client_accuracy": _mean(accuracy),
+        "balanced_accuracy": _mean(clients["balanced_accuracy"].to_numpy(dtype=float)),
+        "macro_f1": _mean(clients["macro_f1"].to_numpy(dtype=float)),
+        "auc": _mean(clients["auc"].to_numpy(dtype=float)),
+        "ad": ad,
+        "sdad": sdad,
+        "was": metrics.wasserstein_adjusted_silhouette(counts, assignment) if several else None,
+        "wadb": metrics.wasserstein_adjusted_davies_bouldin(counts, assignment) if several else None,
+        "rand_index": None if clients["group"].isna().any() else _rand_index(clients),
+        "weighted_psi": float(metrics.weighted_psi(counts)),
+        "seconds": seconds,
+        "failed_replies": failed_replies,
+        "compare": dict(compare or {}),
+    }
+    if published:
+        summary["published"] = dict(published)
+    taken = summary.keys() & details.keys()
+    if taken:
+        raise ValueError(f"details must not use the common keys, got {sorted(taken)}")
+    return summary | details
+
+
+def _mean(values: FloatArray) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else None
+
+
+def _rand_index(clients: pd.DataFrame) -> float:
+    groups = clients["group"].to_numpy(dtype=np.int64)
+    return float(metrics.rand_index(groups, clients["cluster"].to_numpy(dtype=np.int64)))

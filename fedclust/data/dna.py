@@ -1,0 +1,131 @@
+"""DNA sequences as k-mer tokens or one-hot bases."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fedclust.data.columns import Labels, find_column
+from fedclust.data.source import Part, SourceError
+from fedclust.data.sourced import SourcedDataset, Statistics
+from fedclust.typing import FloatArray, IntArray
+
+__all__ = ["Dna", "kmers", "one_hot"]
+
+BASES = "ACGT"
+CHUNK = 8192  # sequences encoded at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dna(SourcedDataset):
+    """Sequences of A, C, G and T (upper or lower case), all of one length; other letters are unknown.
+
+    Attributes
+    ----------
+    sequence
+        Column with the sequence; of a list of names, the first that exists.
+    encoding
+        ``"kmer"``: every k consecutive bases are one token, int64; ``"onehot"``: float32 of shape (4, bases).
+    k
+        Bases per token.
+    padding
+        ``"valid"``: only tokens that lie inside the sequence, k − 1 fewer than bases. ``"same"``: a token
+        centred on every base, for labels per base; tokens that stand over an end are unknown.
+    vocabulary_size
+        Number of different tokens: 4^k, and 0 for a token with an unknown base.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
+    """
+
+    sequence: str | Sequence[str] = "sequence"
+    encoding: Literal["kmer", "onehot"] = "kmer"
+    k: int = 3
+    padding: Literal["valid", "same"] = "valid"
+    vocabulary_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.encoding not in ("kmer", "onehot"):
+            raise ValueError(f"dataset.encoding must be 'kmer' or 'onehot', got {self.encoding!r}")
+        if self.padding not in ("valid", "same"):
+            raise ValueError(f"dataset.padding must be 'valid' or 'same', got {self.padding!r}")
+        if not 1 <= self.k <= 12:
+            raise ValueError(f"dataset.k must be in [1, 12], got {self.k}")
+        tokens = 4**self.k + 1
+        if self.encoding == "kmer" and self.vocabulary_size != tokens:
+            raise ValueError(
+                f"dataset.vocabulary_size must be {tokens} for k = {self.k}, got {self.vocabulary_size}"
+            )
+
+    def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
+        """Encode the sequences, a chunk at a time."""
+        rows = int(labels.kept.sum())
+        inputs = None
+        start = 0
+        for codes in self._codes(parts, labels):
+            encoded = kmers(codes, self.k, self.padding) if self.encoding == "kmer" else one_hot(codes)
+            if inputs is None:
+                inputs = self.new_inputs(folder, encoded.dtype.type, rows, encoded.shape[1:])
+            inputs[start : start + len(encoded)] = encoded
+            start += len(encoded)
+        return Statistics()
+
+    def _codes(self, parts: Sequence[Part], labels: Labels) -> Iterator[IntArray]:
+        """Read the kept sequences as numbers 0 to 3 in the order A, C, G, T; −1 for any other letter."""
+        name = find_column(parts[0], self.sequence, self.name, "sequence")
+        numbers = np.full(256, -1, dtype=np.int64)
+        for number, base in enumerate(BASES):
+            numbers[[ord(base), ord(base.lower())]] = number
+        length: int | None = None
+        position = 0
+        for part in parts:
+            for batch in part.rows.to_batches(columns=[name], batch_size=CHUNK):
+                kept = labels.kept[position : position + len(batch)]
+                sequences = [
+                    text or "" for text, keep in zip(batch.column(0).to_pylist(), kept, strict=True) if keep
+                ]
+                if length is None and sequences:
+                    length = len(sequences[0])
+                for offset, sequence in enumerate(sequences):
+                    if len(sequence) != length:
+                        raise SourceError(
+                            f"dataset {self.name}: every sequence must have {length} bases as the first has, "
+                            f"got {len(sequence)} in one of the rows from {position + offset} on"
+                        )
+                position += len(batch)
+                if sequences:
+                    letters = np.frombuffer("".join(sequences).encode("ascii", "replace"), dtype=np.uint8)
+                    yield numbers[letters].reshape(len(sequences), -1)
+
+
+def kmers(codes: IntArray, k: int, padding: Literal["valid", "same"]) -> IntArray:
+    """Number every k consecutive bases.
+
+    Parameters
+    ----------
+    codes
+        Bases 0 to 3, −1 for unknown, shape (n, bases).
+    k, padding
+        See :class:`Dna`. For even k, "centred" has one more base after than before.
+
+    Returns
+    -------
+    1 + the k bases read as a number in base 4, or 0 where one of them is unknown; shape
+    (n, bases − k + 1) or, padded, (n, bases).
+    """
+    if padding == "same":
+        codes = np.pad(codes, ((0, 0), ((k - 1) // 2, k // 2)), constant_values=-1)
+    windows = np.lib.stride_tricks.sliding_window_view(codes, k, axis=1)
+    tokens = windows @ (4 ** np.arange(k - 1, -1, -1)) + 1
+    tokens[(windows < 0).any(axis=-1)] = 0
+    return tokens
+
+
+def one_hot(codes: IntArray) -> FloatArray:
+    """Give each base a row of its own, shape (n, 4, bases), float32; an unknown base is all zeros."""
+    return (codes[:, None, :] == np.arange(len(BASES))[:, None]).astype(np.float32)

@@ -71,5 +71,5 @@ def dropout_keys(seed: int, clients: torch.Tensor, steps: int) -> torch.Tensor:
     -------
     Keys, int64, in [0, 2**32), shape (n, S).
     """
-    client_keys = scramble(scramble(clients) ^ (seed & _MASK))
-    return scramble(client_keys[:, None] ^ scramble(torch.arange(steps, device=clients.device)))
+    client_keys = scramble(clients ^ int(scramble(torch.tensor(seed & _MASK))))
+    return scramble(client_keys[:, None] ^ torch.arange(steps, device=clients.device))

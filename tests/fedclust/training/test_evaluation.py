@@ -1,0 +1,67 @@
+"""Evaluation in large batches against one example at a time."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from fedclust.training import Job, LocalTraining, Trainer
+
+
+@pytest.mark.parametrize("kind", ["batch norm", "dropout", "positions"])
+@pytest.mark.parametrize("batch_size", [7, 1000])
+def test_evaluation_equals_one_example_at_a_time(small: Any, kind: str, batch_size: int) -> None:
+    model, data = small.build(kind), small.federation(kind)
+    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=1, evaluation_batch_size=batch_size)
+    first = small.start_of(model)
+    second = {name: tensor * 1.5 for name, tensor in first.items()}
+    states = [first, second, first, second, {name: tensor.clone() for name, tensor in first.items()}]
+    trainer = Trainer(model, data, training, seed=0)
+    # After some training, so that what the trainer keeps cannot pass for what it is given.
+    list(trainer.train(small.jobs(data, first), 1))
+    jobs = [Job(client, data.test[client], states[client]) for client in (3, 0, 4, 1, 2)]
+    for job, got in zip(jobs, trainer.evaluate(jobs), strict=True):
+        model.load_state_dict(job.state)
+        model.eval()
+        losses, hits, labels = [], [], []
+        for row in job.rows:
+            inputs = data.inputs[row : row + 1]
+            if inputs.dtype == torch.uint8:
+                mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (data.mean, data.std))
+                inputs = (inputs / 255 - mean) / std
+            logits = model(inputs).detach().flatten(0, -2)
+            truth = data.labels[row].reshape(-1)
+            losses.append(functional.cross_entropy(logits, truth).item())
+            hits += (logits.argmax(-1) == truth).tolist()
+            labels += truth.tolist()
+        recalls = [np.mean(np.array(hits)[np.array(labels) == label]) for label in sorted(set(labels))]
+        assert got == pytest.approx(
+            {
+                "num-examples": len(job.rows),
+                "loss": np.mean(losses),
+                "accuracy": np.mean(hits),
+                "balanced-accuracy": np.mean(recalls),
+            },
+            rel=1e-4,
+        )
+
+
+def test_full_adds_f1_and_auc(small: Any) -> None:
+    model, data = small.build("linear"), small.federation()
+    trainer = Trainer(model, data, LocalTraining(learning_rate=0.1, batch_size=8, epochs=1), seed=0)
+    state = small.start_of(model)
+    jobs = [Job(client, rows, state) for client, rows in enumerate(data.test)]
+    for short, full in zip(trainer.evaluate(jobs), trainer.evaluate(jobs, full=True), strict=True):
+        assert full.keys() == short.keys() | {"macro-f1", "auc"}
+        assert {name: full[name] for name in short} == pytest.approx(short)
+
+
+def test_no_rows_and_no_jobs(small: Any) -> None:
+    model, data = small.build("linear"), small.federation()
+    trainer = Trainer(model, data, LocalTraining(learning_rate=0.1, batch_size=8, epochs=1), seed=0)
+    assert trainer.evaluate([]) == []
+    (scores,) = trainer.evaluate([Job(0, np.zeros(0, dtype=np.int64), small.start_of(model))], full=True)
+    assert scores["num-examples"] == 0
+    assert np.isnan([value for name, value in scores.items() if name != "num-examples"]).all()

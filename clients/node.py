@@ -37,6 +37,11 @@ class Node:
     trainer: Trainer
     settings: NodeSettings
 
+    @property
+    def device(self) -> str:
+        """Where it computes."""
+        return _device(self.settings["device"])
+
     @classmethod
     def of(cls, context: Context) -> "Node":
         """Get the node of a context; data and model are prepared once per process.

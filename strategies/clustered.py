@@ -73,6 +73,18 @@ class Findings:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     clients: dict[str, np.ndarray] = field(default_factory=dict)
 
+    @classmethod
+    def of_silhouettes(cls, scores: Mapping[int, float]) -> "Findings":
+        """Tell which numbers of clusters were tried, and how each scored."""
+        if not scores:
+            return cls()
+        numbers = sorted(scores)
+        curve = [scores[number] for number in numbers]
+        return cls(
+            summary={"silhouette": {str(number): scores[number] for number in numbers}},
+            arrays={"silhouette_numbers": np.asarray(numbers), "silhouette_scores": np.asarray(curve)},
+        )
+
 
 class ClusteredStrategy(Strategy):
     """Train one model per cluster of clients; on its own, one model for all.

@@ -1,0 +1,124 @@
+"""A federation without data: clients whose training is arithmetic that a test can follow."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Context, Message
+from flwr.clientapp import ClientApp
+
+from fedclust import records
+from fedclust.federation import ClientGrid, LocalGrid, hosted_clients, pack, unpack
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+
+
+@dataclass
+class Toy:
+    """How toy clients behave.
+
+    Attributes
+    ----------
+    move
+        What training adds to the model, from client and round; non-finite for a client that diverges.
+    losses
+        Losses before each step, from client and round.
+    error
+        Why a client fails, from client and round; None for one that does not.
+    accuracy
+        What a client measures, from client and the model's first entry.
+    """
+
+    num_clients: int = 6
+    move: Callable[[int, int], float] = lambda client, _: float(client)
+    losses: Callable[[int, int], list[float]] = lambda client, _: [1.0 + client, 1.0]
+    error: Callable[[int, int], str | None] = lambda *_: None
+    accuracy: Callable[[int, float], float] = lambda client, weight: 1 / (1 + client)
+    num_examples: Callable[[int], int] = lambda client: client + 1
+    trained: list[tuple[int, int, float]] = field(default_factory=list)  # client, round, first entry
+    proximal: set[float | None] = field(default_factory=set)
+
+    def grid(self, num_nodes: int = 1) -> ClientGrid:
+        """Connect to the clients, on so many nodes."""
+        grid = ClientGrid(LocalGrid(self._app(), {}, num_nodes))
+        grid.connect()
+        return grid
+
+    @staticmethod
+    def model() -> ArrayRecord:
+        """Make the model everyone starts from: two zeros."""
+        arrays = ArrayRecord()
+        arrays["w"] = Array(np.zeros(2, dtype=np.float32))
+        return arrays
+
+    def _app(self) -> ClientApp:
+        app = ClientApp()
+
+        @app.query("clients")
+        def clients(message: Message, context: Context) -> Message:
+            hosted = hosted_clients(context.node_config, self.num_clients)
+            return Message(records.clients_content(hosted, self.num_clients), reply_to=message)
+
+        @app.train()
+        def train(message: Message, context: Context) -> Message:
+            answers, errors = {}, {}
+            for client, content in unpack(message.content)[0].items():
+                told = records.read_instruction(content)
+                start = told.arrays["w"].numpy()
+                self.trained.append((client, told.server_round, float(start[0])))
+                self.proximal.add(told.proximal_mu)
+                if reason := self.error(client, told.server_round):
+                    errors[client] = reason
+                    continue
+                arrays = ArrayRecord()
+                arrays["w"] = Array(
+                    np.asarray(start + self.move(client, told.server_round), dtype=np.float32)
+                )
+                losses = np.asarray(self.losses(client, told.server_round))
+                answers[client] = records.train_content(arrays, self.num_examples(client), losses)
+            return Message(pack(answers, errors), reply_to=message)
+
+        @app.evaluate()
+        def evaluate(message: Message, context: Context) -> Message:
+            answers = {}
+            for client, content in unpack(message.content)[0].items():
+                weight = float(records.read_instruction(content).arrays["w"].numpy()[0])
+                accuracy = self.accuracy(client, weight)
+                measured = {
+                    "num-examples": self.num_examples(client),
+                    "loss": 0.0,
+                    "accuracy": accuracy,
+                    "balanced-accuracy": accuracy,
+                }
+                answers[client] = records.evaluate_content(measured)
+            return Message(pack(answers), reply_to=message)
+
+        return app
+
+
+@pytest.fixture
+def toy() -> type[Toy]:
+    """Give the toy federation's class."""
+    return Toy
+
+
+class Watch:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.rounds: list[dict] = []
+        self.assignments: list[tuple[int, list[int], str]] = []
+
+    def round(self, record: dict) -> None:
+        self.rounds.append(dict(record))
+
+    def assignment(self, server_round: int, assignment: np.ndarray, reason: str) -> None:
+        self.assignments.append((server_round, assignment.tolist(), reason))
+
+
+@pytest.fixture
+def watch() -> Watch:
+    """Give an observer that keeps what it is told."""
+    return Watch()

@@ -1,0 +1,228 @@
+from functools import partial
+
+import numpy as np
+import pytest
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
+
+from fedclust import records
+from fedclust.records import TrainReply
+from fedclust.typing import IntArray
+from strategies import ClusteredStrategy
+
+NO_MINIMA = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
+
+
+class TwoHalves(ClusteredStrategy):
+    """The first half of the clients in one cluster, the others in another."""
+
+    def assign(self, grid: Grid) -> IntArray:
+        return (np.arange(self.num_clients) >= self.num_clients // 2).astype(np.int64)
+
+
+def _weights(strategy: ClusteredStrategy) -> list[float]:
+    return [float(model["w"].numpy()[0]) for model in strategy.models.values()]
+
+
+def test_one_cluster_is_fedavg(toy, watch) -> None:
+    strategy = ClusteredStrategy()
+    strategy.observer = watch
+    result = strategy.start(toy(num_clients=3).grid(), toy.model(), num_rounds=2)
+    # Clients add 0, 1, 2 and weigh 1, 2, 3: a round adds (0 + 2 + 6) / 6 = 4/3.
+    np.testing.assert_allclose(_weights(strategy), [8 / 3], rtol=1e-6)
+    np.testing.assert_allclose(records.split_models(result.arrays)[0]["w"].numpy(), [8 / 3] * 2, rtol=1e-6)
+    first = watch.rounds[0]
+    # Mean losses are 1, 1.5, 2 with weights 1, 2, 3: (1 + 3 + 6) / 6.
+    assert first["loss"] == pytest.approx(10 / 6)
+    assert first["cohort"] == [0, 1, 2]
+    assert (first["num_clusters"], first["cluster_sizes"], first["failures"]) == (1, [3], [])
+    # Accuracies 1, 1/2, 1/3 with weights 1, 2, 3.
+    assert first["global_accuracy"] == pytest.approx((1 + 1 + 1) / 6)
+    assert first["mean_client_accuracy"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+    assert watch.assignments == [(0, [0, 0, 0], "before round 1")]
+
+
+def test_clusters_are_federations_of_their_own(toy) -> None:
+    strategy = TwoHalves()
+    strategy.start(toy(num_clients=4).grid(2), toy.model(), num_rounds=3)
+    # 0 and 1 weigh 1 and 2: 2/3 a round. 2 and 3 weigh 3 and 4: (6 + 12) / 7 a round.
+    np.testing.assert_allclose(_weights(strategy), [3 * 2 / 3, 3 * 18 / 7], rtol=1e-6)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2, 4, 6])
+@pytest.mark.parametrize("cluster_class", [ClusteredStrategy, TwoHalves])
+def test_the_number_of_nodes_changes_nothing(toy, cluster_class, num_nodes) -> None:
+    alone, spread = cluster_class(), cluster_class()
+    alone.start(toy().grid(1), toy.model(), num_rounds=3)
+    spread.start(toy().grid(num_nodes), toy.model(), num_rounds=3)
+    np.testing.assert_allclose(_weights(alone), _weights(spread), rtol=1e-6)
+
+
+def test_a_share_of_each_cluster_takes_part(toy, watch) -> None:
+    strategy = TwoHalves(participation=0.5, seed=1)
+    strategy.observer = watch
+    strategy.start(toy(num_clients=8).grid(), toy.model(), num_rounds=20)
+    cohorts = [record["cohort"] for record in watch.rounds]
+    assert all(sum(client < 4 for client in cohort) == 2 for cohort in cohorts)
+    assert all(sum(client >= 4 for client in cohort) == 2 for cohort in cohorts)
+    assert set().union(*cohorts) == set(range(8))
+    again = TwoHalves(participation=0.5, seed=1)
+    again.observer = type(watch)()
+    again.start(toy(num_clients=8).grid(3), toy.model(), num_rounds=20)
+    assert [record["cohort"] for record in again.observer.rounds] == cohorts
+
+
+# -- Aggregators ----------------------------------------------------------------------------------------
+
+
+def test_momentum_is_kept_per_cluster(toy) -> None:
+    strategy = TwoHalves(aggregator=partial(FedAvgM, server_momentum=0.5, **NO_MINIMA))
+    strategy.start(toy(num_clients=4).grid(), toy.model(), num_rounds=2)
+    # A round's mean moves by g = 2/3; velocities are g and 1.5 g, so w = 2.5 g. The other: g = 18/7.
+    np.testing.assert_allclose(_weights(strategy), [2.5 * 2 / 3, 2.5 * 18 / 7], rtol=1e-6)
+
+
+def test_adaptive_server_optimiser(toy) -> None:
+    strategy = ClusteredStrategy(aggregator=partial(FedAdam, eta=0.1, tau=0.001, **NO_MINIMA))
+    strategy.start(toy(num_clients=3).grid(), toy.model(), num_rounds=1)
+    # delta = 4/3, m = 0.1 delta, v = 0.01 delta^2, rate = 0.1 sqrt(1 - 0.99^2) / (1 - 0.9^2).
+    delta, rate = 4 / 3, 0.1 * np.sqrt(1 - 0.99**2) / (1 - 0.9**2)
+    np.testing.assert_allclose(_weights(strategy), [rate * 0.1 * delta / (0.1 * delta + 0.001)], rtol=1e-5)
+
+
+def test_the_proximal_weight_reaches_the_clients(toy) -> None:
+    federation = toy(num_clients=3)
+    ClusteredStrategy(aggregator=partial(FedProx, proximal_mu=0.25, **NO_MINIMA)).start(
+        federation.grid(), toy.model(), num_rounds=1
+    )
+    assert federation.proximal == {0.25}
+
+
+def test_the_median_sees_every_client(toy) -> None:
+    strategy = ClusteredStrategy(aggregator=partial(FedMedian, **NO_MINIMA))
+    strategy.start(
+        toy(num_clients=5, move=lambda client, _: float(client**3)).grid(2), toy.model(), num_rounds=1
+    )
+    np.testing.assert_allclose(_weights(strategy), [8.0])  # the median of 0, 1, 8, 27, 64
+
+
+# -- Splits ---------------------------------------------------------------------------------------------
+
+
+class SplitsTwice(ClusteredStrategy):
+    """Splits everyone by parity after round 1, and the odd ones again after round 2."""
+
+    def recluster(self, server_round: int, replies: list[TrainReply]) -> None:
+        if server_round == 1:
+            self.split(1, 0, self.members(0) % 2, "parity")
+        if server_round == 2:
+            odd = self.members(1)
+            self.split(2, 1, (odd > 3).astype(np.int64), "size")
+
+
+def test_two_splits_keep_every_client_once(toy, watch) -> None:
+    strategy = SplitsTwice()
+    strategy.observer = watch
+    strategy.start(toy(num_clients=8).grid(), toy.model(), num_rounds=3)
+    assert [strategy.members(cluster).tolist() for cluster in strategy.clusters] == [
+        [0, 2, 4, 6],
+        [1, 3],
+        [5, 7],
+    ]
+    assert watch.assignments == [
+        (0, [0] * 8, "before round 1"),
+        (1, [0, 1] * 4, "parity"),
+        (2, [0, 1, 0, 1, 0, 2, 0, 2], "size"),
+    ]
+    assert [record["cluster_sizes"] for record in watch.rounds] == [[4, 4], [4, 2, 2], [4, 2, 2]]
+
+
+def test_children_start_from_the_parents_model_and_momentum(toy) -> None:
+    strategy = SplitsTwice(aggregator=partial(FedAvgM, server_momentum=0.5, **NO_MINIMA))
+    strategy.start(
+        toy(num_clients=8, move=lambda client, _: 1.0 + client % 2, num_examples=lambda _: 1).grid(),
+        toy.model(),
+        num_rounds=2,
+    )
+    # Round 1, all: mean move 1.5, velocity 1.5, w 1.5. Round 2, each with velocity 0.5 * 1.5 + move:
+    # even 0.75 + 1, odd 0.75 + 2.
+    np.testing.assert_allclose(_weights(strategy), [1.5 + 1.75, 1.5 + 2.75, 1.5 + 2.75])
+
+
+# -- Failures -------------------------------------------------------------------------------------------
+
+
+def test_a_failing_client_costs_its_reply_and_is_named(toy, watch) -> None:
+    strategy = ClusteredStrategy()
+    strategy.observer = watch
+    federation = toy(num_clients=3, error=lambda client, r: "disk full" if (client, r) == (2, 1) else None)
+    strategy.start(federation.grid(), toy.model(), num_rounds=2)
+    assert watch.rounds[0]["failures"] == [{"client": 2, "phase": "train", "reason": "disk full"}]
+    assert watch.rounds[1]["failures"] == []
+    assert strategy.failed_replies == 1
+    # Round 1: (0 + 2) / 3 without client 2; round 2 adds 4/3.
+    np.testing.assert_allclose(_weights(strategy), [2 / 3 + 4 / 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_non_finite_models_never_reach_the_aggregate(toy, watch, bad) -> None:
+    strategy = ClusteredStrategy()
+    strategy.observer = watch
+    federation = toy(num_clients=3, move=lambda client, _: bad if client == 1 else float(client))
+    strategy.start(federation.grid(), toy.model(), num_rounds=1)
+    # Clients 0 and 2 weigh 1 and 3: (0 + 6) / 4.
+    np.testing.assert_allclose(_weights(strategy), [1.5])
+    assert [failure["client"] for failure in watch.rounds[0]["failures"]] == [1]
+    assert "must be finite" in watch.rounds[0]["failures"][0]["reason"]
+
+
+def test_a_cluster_without_replies_keeps_its_model(toy, watch) -> None:
+    strategy = TwoHalves()
+    strategy.observer = watch
+    federation = toy(num_clients=4, error=lambda client, _: "down" if client < 2 else None)
+    strategy.start(federation.grid(), toy.model(), num_rounds=1)
+    np.testing.assert_allclose(_weights(strategy), [0.0, 18 / 7], rtol=1e-6)
+    assert len(watch.rounds[0]["failures"]) == 2
+
+
+def test_all_clients_failing_does_not_end_the_run(toy, watch) -> None:
+    strategy = ClusteredStrategy()
+    strategy.observer = watch
+    strategy.start(toy(error=lambda *_: "down").grid(), toy.model(), num_rounds=2)
+    assert [record["loss"] for record in watch.rounds] == [None, None]
+    assert strategy.failed_replies == 12
+
+
+# -- Evaluation and arguments ---------------------------------------------------------------------------
+
+
+def test_evaluated_every_so_often_and_at_the_end(toy, watch) -> None:
+    strategy = ClusteredStrategy(evaluate_every=3)
+    strategy.observer = watch
+    strategy.start(toy().grid(), toy.model(), num_rounds=7)
+    evaluated = [record["round"] for record in watch.rounds if "global_accuracy" in record]
+    assert evaluated == [3, 6, 7]
+
+
+def test_a_grid_of_anything_but_clients_is_refused(toy) -> None:
+    with pytest.raises(ValueError, match=r"grid must know clients 0..K-1, it knows \[2, 3\]"):
+        ClusteredStrategy().start(toy().grid().view([3, 2]), toy.model(), num_rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"participation": 0.0}, r"participation must be in \(0, 1\], got 0.0"),
+        ({"participation": 1.5}, r"participation must be in \(0, 1\], got 1.5"),
+        ({"evaluate_every": 0}, "evaluate_every must be >= 1, got 0"),
+    ],
+)
+def test_arguments_outside_their_range(options, rule) -> None:
+    with pytest.raises(ValueError, match=rule):
+        ClusteredStrategy(**options)
+
+
+def test_stock_fedavg_is_the_default_aggregator(toy) -> None:
+    strategy = ClusteredStrategy()
+    strategy.start(toy().grid(), toy.model(), num_rounds=1)
+    assert type(strategy.aggregators[0]) is FedAvg

@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+
+from fedclust.clustering.fedgwc import Parameters
+from fedclust.rng import generator
+from strategies import FedGWC
+
+GUARDED = Parameters(tolerance=1e-4, step_size=0.1)
+
+
+def _two_kinds(client: int, server_round: int) -> list[float]:
+    """Losses of the first 10 clients are near 1, those of the others near 3."""
+    noise = generator(0, "test", server_round, client).normal(scale=0.1, size=4)
+    return list((1.0 if client < 10 else 3.0) + noise)
+
+
+def test_two_kinds_of_losses_become_two_clusters(toy, watch) -> None:
+    strategy = FedGWC(parameters=GUARDED, participation=0.5, seed=0)
+    strategy.observer = watch
+    strategy.start(toy(num_clients=16, losses=_two_kinds).grid(2), toy.model(), num_rounds=120)
+    split = watch.assignments[1]
+    assert split[1] in ([0] * 10 + [1] * 6, [1] * 10 + [0] * 6)
+    assert split[2] == "cluster 0 split in 2"
+    tried = [r["strategy"]["0"] for r in watch.rounds if r["strategy"].get("0", {}).get("split")]
+    assert len(tried) == 1
+    assert tried[0]["davies_bouldin"]["2"] < 0.5
+    assert tried[0]["pair_coverage"] >= 0.9
+
+
+def test_one_kind_of_losses_stays_one_cluster(toy) -> None:
+    def alike(client: int, server_round: int) -> list[float]:
+        return list(1.0 + generator(0, "test", server_round, client).normal(scale=0.1, size=4))
+
+    strategy = FedGWC(parameters=GUARDED, participation=0.5, seed=0)
+    strategy.start(toy(num_clients=12, losses=alike).grid(), toy.model(), num_rounds=80)
+    assert len(strategy.clusters) == 1
+
+
+def test_the_same_seed_gives_the_same_run_on_any_number_of_nodes(toy, watch) -> None:
+    records = []
+    for num_nodes in (1, 5):
+        strategy = FedGWC(parameters=GUARDED, participation=0.5, seed=3)
+        strategy.observer = type(watch)()
+        strategy.start(toy(num_clients=12, losses=_two_kinds).grid(num_nodes), toy.model(), num_rounds=30)
+        records.append([{**r, "seconds": 0} for r in strategy.observer.rounds])
+    assert records[0] == records[1]
+
+
+def test_every_cluster_draws_its_share_but_at_least_three(toy, watch) -> None:
+    strategy = FedGWC(parameters=GUARDED, participation=0.1)
+    strategy.observer = watch
+    strategy.start(toy(num_clients=12).grid(), toy.model(), num_rounds=16)
+    assert {len(record["cohort"]) for record in watch.rounds} == {3}
+    # Whoever took part less is preferred: 16 rounds of 3 are 4 turns each, and nobody is far from it.
+    turns = np.bincount(np.concatenate([record["cohort"] for record in watch.rounds]), minlength=12)
+    assert turns.sum() == 48
+    assert turns.min() >= 2
+    assert turns.max() <= 6
+
+
+def test_a_fixed_cohort_as_the_released_code_draws_it(toy, watch) -> None:
+    parameters = Parameters(cohort_size=4, patience=None)
+    strategy = FedGWC(parameters=parameters, participation=1.0)
+    strategy.observer = watch
+    strategy.start(toy(num_clients=12).grid(), toy.model(), num_rounds=5)
+    assert {len(record["cohort"]) for record in watch.rounds} == {4}
+
+
+def test_findings_cover_every_client(toy) -> None:
+    strategy = FedGWC(parameters=GUARDED, participation=0.5)
+    strategy.start(toy(num_clients=6).grid(), toy.model(), num_rounds=4)
+    found = strategy.findings()
+    assert found.arrays["interaction"].shape == found.arrays["affinity"].shape == (6, 6)
+    np.testing.assert_array_equal(np.diag(found.arrays["affinity"]), np.ones(6))
+    assert found.clients["gaussian_weight"].shape == (6,)
+    # A client that took part has a weight above 0: its reward is.
+    assert (found.clients["gaussian_weight"] > 0).sum() >= 3
+
+
+def test_clients_that_fail_leave_no_trace_in_the_matrix(toy) -> None:
+    strategy = FedGWC(parameters=GUARDED, participation=1.0)
+    federation = toy(num_clients=6, error=lambda client, _: "down" if client == 2 else None)
+    strategy.start(federation.grid(), toy.model(), num_rounds=3)
+    interaction = strategy.findings().arrays["interaction"]
+    assert (interaction[2] == 0).all()
+    assert (interaction[:, 2] == 0).all()
+    assert (interaction[np.ix_([0, 1, 3, 4, 5], [0, 1, 3, 4, 5])] > 0).all()
+
+
+@pytest.mark.parametrize("failing", [5, 6])
+def test_a_round_with_fewer_than_two_replies_updates_nothing(toy, failing) -> None:
+    strategy = FedGWC(parameters=GUARDED, participation=1.0)
+    federation = toy(num_clients=6, error=lambda client, _: "down" if client < failing else None)
+    strategy.start(federation.grid(), toy.model(), num_rounds=2)
+    assert not strategy.findings().arrays["interaction"].any()

@@ -1,0 +1,73 @@
+"""Build what a configuration names, with weights that depend on the seed alone."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from torch import nn
+
+from fedclust.rng import torch_seed
+
+__all__ = ["build", "construct", "seeded"]
+
+
+def build(config: Mapping[str, Any], seed: int) -> nn.Module:
+    """Build a network.
+
+    Parameters
+    ----------
+    config
+        A resolved ``model:`` node: ``_target_`` and its arguments.
+    seed
+        The run's seed, >= 0. The same seed gives the same initial weights, whatever was drawn before.
+
+    Returns
+    -------
+    The network, on the CPU, in training mode.
+
+    Raises
+    ------
+    TypeError
+        If the target does not build a ``torch.nn.Module``.
+    ValueError
+        If the seed is negative or the arguments make no network, such as an image too small for the pooling.
+    """
+    with seeded(seed, "model"):
+        model = construct(config)
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model._target_ must build a torch.nn.Module, got {type(model).__name__} "
+            f"from {config.get('_target_')}"
+        )
+    return model.train()
+
+
+def construct(config: Mapping[str, Any]) -> object:
+    """Call a node's ``_target_`` with the node's other values; nodes inside it are passed on as they are.
+
+    Raises
+    ------
+    ValueError
+        What the target refuses, in its own words rather than Hydra's.
+    """
+    try:
+        return instantiate(config, _recursive_=False, _convert_="all")
+    except InstantiationException as error:
+        if isinstance(error.__cause__, ValueError):
+            raise error.__cause__ from None
+        raise
+
+
+@contextmanager
+def seeded(seed: int, purpose: str) -> Iterator[None]:
+    """Seed torch's global CPU generator for a while, and leave it as it was found.
+
+    Layers draw their initial weights from that generator and from no other.
+    """
+    # Not torch.manual_seed, which would reseed the GPUs' generators as well.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(torch_seed(seed, purpose))
+        yield

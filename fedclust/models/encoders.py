@@ -1,0 +1,248 @@
+"""Frozen encoders: what turns a client's examples into the embeddings that FMCL averages.
+
+Source: FMCL, Section 3, where a frozen foundation model is meant (`foundation.py`). The encoders here need
+nothing to be downloaded. An untrained network was enough for FECFL, which FMCL compares with.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from fedclust.models.build import construct, seeded
+from fedclust.models.classifier import image_shape, num_columns, num_positions
+from fedclust.models.sequences import PADDING
+
+__all__ = [
+    "Encoder",
+    "PixelEncoder",
+    "RandomEncoder",
+    "build_encoder",
+    "normalise",
+    "state_digest",
+    "with_channels",
+]
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """A fixed map from examples to embeddings."""
+
+    @property
+    def dimension(self) -> int:
+        """Length d of an embedding."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Name of everything that determines an embedding."""
+        ...
+
+    def encode(
+        self,
+        inputs: torch.Tensor,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
+        device: str | torch.device = "cpu",
+    ) -> torch.Tensor:
+        """Embed a batch.
+
+        Parameters
+        ----------
+        inputs
+            Rows of a dataset as it stores them: uint8 images (n, channels, height, width), int64 tokens
+            (n, positions) or float32 numbers (n, columns).
+        mean, std
+            The dataset's, per channel, for encoders that normalise images by them; empty means 0 and 1.
+        device
+            Where to compute.
+
+        Returns
+        -------
+        Embeddings, float32, shape (n, d), on `device`.
+
+        Raises
+        ------
+        ValueError
+            If the encoder is not made for such inputs.
+        """
+        ...
+
+
+def build_encoder(config: Mapping[str, Any]) -> Encoder:
+    """Build an encoder.
+
+    Parameters
+    ----------
+    config
+        A resolved ``encoder:`` node: ``_target_`` and its arguments.
+
+    Raises
+    ------
+    TypeError
+        If the target does not build an :class:`Encoder`.
+    ValueError
+        If its arguments are invalid or its weights cannot be loaded.
+    """
+    with seeded(0, "encoder"):  # loading weights may first draw numbers, which must not disturb others
+        encoder = construct(config)
+    if not isinstance(encoder, Encoder):
+        raise TypeError(
+            f"encoder._target_ must build an Encoder, got {type(encoder).__name__} "
+            f"from {config.get('_target_')}"
+        )
+    return encoder
+
+
+class PixelEncoder:
+    """The example itself, flattened: normalised pixels, or a table's numbers.
+
+    Parameters
+    ----------
+    input_shape
+        Shape of one example.
+
+    Raises
+    ------
+    ValueError
+        If a size is below 1.
+    """
+
+    def __init__(self, input_shape: Sequence[int]) -> None:
+        self.dimension = num_columns(input_shape)
+        self.fingerprint = f"pixels-{'x'.join(map(str, input_shape))}"
+
+    def encode(
+        self,
+        inputs: torch.Tensor,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
+        device: str | torch.device = "cpu",
+    ) -> torch.Tensor:
+        """Embed a batch; see :meth:`Encoder.encode`."""
+        if inputs.dtype == torch.int64:
+            raise ValueError("encoder pixels: inputs must be images or numbers, got tokens; use random")
+        return normalise(inputs.to(device), mean, std).flatten(1)
+
+
+class RandomEncoder:
+    """An untrained network, its weights drawn from a seed.
+
+    Images: three 3×3 convolutions without bias, each with ReLU and 2×2 max pooling, then the mean over the
+    image. Tokens: a vector per token, averaged over the text. Numbers: one dense layer with ReLU. Biases are
+    left out because they would add the same to every embedding and make all of them look alike.
+
+    Parameters
+    ----------
+    input_shape
+        Shape of one example: three sizes for images, one for tokens or numbers.
+    dimension
+        Length d of an embedding, at least 4.
+    seed
+        Of the weights, >= 0. All nodes must use the same one, so it is not the run's.
+    vocabulary_size
+        Number of tokens; None where inputs are not tokens.
+
+    Raises
+    ------
+    ValueError
+        If a size is out of range.
+    """
+
+    def __init__(
+        self, input_shape: Sequence[int], dimension: int, seed: int, vocabulary_size: int | None
+    ) -> None:
+        if dimension < 4:
+            raise ValueError(f"dimension must be >= 4, got {dimension}")
+        self.dimension = dimension
+        with seeded(seed, "random encoder"):
+            if vocabulary_size is not None:
+                num_positions(input_shape)
+                if vocabulary_size < 1:
+                    raise ValueError(f"vocabulary_size must be >= 1, got {vocabulary_size}")
+                self._network: nn.Module = _MeanEmbedding(vocabulary_size, dimension)
+            elif len(input_shape) == 1:
+                self._network = nn.Sequential(
+                    nn.Linear(num_columns(input_shape), dimension, bias=False), nn.ReLU()
+                )
+            else:
+                self._network = _untrained_convolutions(image_shape(input_shape)[0], dimension)
+        self._network.requires_grad_(False).eval()
+        self._tokens = vocabulary_size is not None
+        self.fingerprint = f"random-{state_digest(self._network.state_dict())}"
+
+    @torch.inference_mode()
+    def encode(
+        self,
+        inputs: torch.Tensor,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
+        device: str | torch.device = "cpu",
+    ) -> torch.Tensor:
+        """Embed a batch; see :meth:`Encoder.encode`."""
+        if (inputs.dtype == torch.int64) != self._tokens:
+            raise ValueError(
+                "encoder random: vocabulary_size must be given for tokens and for nothing else, "
+                f"got inputs of type {inputs.dtype}"
+            )
+        embeddings: torch.Tensor = self._network.to(device)(normalise(inputs.to(device), mean, std))
+        return embeddings
+
+
+def state_digest(state: Mapping[str, torch.Tensor]) -> str:
+    """Hash parameters and buffers, as 16 hexadecimal digits."""
+    hashed = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        hashed.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return hashed.hexdigest()[:16]
+
+
+def with_channels(images: torch.Tensor, channels: int, what: str) -> torch.Tensor:
+    """Repeat grey images, (n, 1, height, width), to as many channels as a network expects.
+
+    Raises
+    ------
+    ValueError
+        If the images have neither one channel nor `channels`.
+    """
+    if images.shape[1] not in (1, channels):
+        raise ValueError(f"{what}: images must have 1 or {channels} channels, got {images.shape[1]}")
+    return images.expand(-1, channels, -1, -1)
+
+
+def normalise(inputs: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
+    """Make images what training sees: divided by 255, then by channel; leave everything else alone."""
+    if inputs.dtype != torch.uint8:
+        return inputs
+    channels = (1, -1, *[1] * (inputs.dim() - 2))
+    means = torch.tensor(tuple(mean) or (0.0,), device=inputs.device).view(channels)
+    stds = torch.tensor(tuple(std) or (1.0,), device=inputs.device).view(channels)
+    return (inputs.float() / 255 - means) / stds
+
+
+class _MeanEmbedding(nn.Module):
+    """The mean of a text's token vectors; padding does not count, and an empty text is 0."""
+
+    def __init__(self, vocabulary_size: int, dimension: int) -> None:
+        super().__init__()
+        self.vectors = nn.Embedding(vocabulary_size, dimension)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        real = (tokens != PADDING).float().unsqueeze(-1)
+        mean: torch.Tensor = (self.vectors(tokens) * real).sum(1) / real.sum(1).clamp(min=1)
+        return mean
+
+
+def _untrained_convolutions(channels: int, dimension: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    widths = [channels, dimension // 4, dimension // 2, dimension]
+    for before, after in pairwise(widths):
+        # ceil_mode lets an image of any size through.
+        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.ReLU()]
+        layers += [nn.MaxPool2d(2, ceil_mode=True)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -1,0 +1,89 @@
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hydra.errors import InstantiationException
+from omegaconf import OmegaConf
+
+from fedclust.models import build
+from fedclust.models.build import construct
+
+MLP = {
+    "_target_": "fedclust.models.dense.MLP",
+    "input_shape": [1, 2, 2],
+    "num_classes": 3,
+    "hidden": [5],
+}
+
+
+def weights(seed: int) -> torch.Tensor:
+    return torch.cat([parameter.flatten() for parameter in build(MLP, seed).parameters()])
+
+
+def test_the_seed_alone_decides_the_weights() -> None:
+    first = weights(1)
+    torch.rand(3)  # whatever was drawn in between
+    torch.testing.assert_close(weights(1), first, rtol=0, atol=0)
+    assert not torch.equal(weights(2), first)
+
+
+def test_leaves_the_global_generators_as_they_were() -> None:
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    weights(1)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert np.random.get_state()[1].tolist() == before[2]  # noqa: NPY002
+
+
+def test_a_failing_block_leaves_the_generator_too() -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(ValueError, match="hidden"):
+        build(MLP | {"hidden": [0]}, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_takes_a_node_of_a_composed_configuration() -> None:
+    node = OmegaConf.create(
+        {"dataset": {"shape": [1, 2, 2]}, "model": MLP | {"input_shape": "${dataset.shape}"}}
+    )
+    logits = build(node.model, seed=1)(torch.zeros(4, 1, 2, 2))
+    assert logits.shape == (4, 3)
+
+
+def test_builds_in_training_mode() -> None:
+    assert build(MLP, seed=0).training
+
+
+def test_says_what_the_network_says() -> None:
+    with pytest.raises(ValueError, match=r"^hidden must be widths >= 1, got \[0\]$"):
+        build(MLP | {"hidden": [0]}, seed=0)
+
+
+def test_refuses_what_is_no_network() -> None:
+    with pytest.raises(
+        TypeError, match=r"must build a torch\.nn\.Module, got Fraction from fractions\.Fraction"
+    ):
+        build({"_target_": "fractions.Fraction"}, seed=0)
+
+
+def test_refuses_a_negative_seed() -> None:
+    with pytest.raises(ValueError, match="seed"):
+        build(MLP, seed=-1)
+
+
+def test_an_unknown_argument_is_named() -> None:
+    with pytest.raises(InstantiationException, match="widths"):
+        build(MLP | {"widths": [5]}, seed=0)
+
+
+def test_nodes_inside_are_left_to_their_owner() -> None:
+    made = construct({"_target_": "builtins.dict", "model": MLP})
+    assert made == {"model": MLP}
+
+
+def test_importing_the_package_does_not_import_transformers() -> None:
+    code = "import sys, fedclust.models; assert 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

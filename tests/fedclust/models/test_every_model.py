@@ -1,0 +1,215 @@
+"""What holds for every network in conf/model: shapes, parameter counts, training, alone and vectorised."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+from fedclust.models import Classifier, build
+
+CONF = Path(__file__).parents[3] / "conf" / "model"
+
+
+def conv(before: int, after: int, kernel: int) -> int:
+    return (before * kernel**2 + 1) * after
+
+
+def bare(before: int, after: int, kernel: int = 3) -> int:
+    """A convolution without bias and its normalisation."""
+    return before * after * kernel**2 + norm(after)
+
+
+def dense(before: int, after: int) -> int:
+    return (before + 1) * after
+
+
+def norm(channels: int) -> int:
+    return 2 * channels
+
+
+def lstm(inputs: int, units: int) -> int:
+    """Four gates, each with weights for inputs and outputs and the two biases torch keeps."""
+    return 4 * units * (inputs + units + 2)
+
+
+# Name in conf: shape of one example, classes, vocabulary, parameters by arithmetic. The shape is that of the
+# paper's data where parameters depend on it, else a small one.
+MODELS: dict[str, tuple[list[int], int, int | None, int]] = {
+    "linear": ([64], 10, None, dense(64, 10)),
+    "mlp": ([1, 8, 8], 10, None, dense(64, 64) + dense(64, 10)),
+    "mlp_500": ([64], 10, None, dense(64, 500) + 2 * dense(500, 500) + dense(500, 10)),
+    # 28 → 26 → 13 → 11 → 5 → 3 → 1 pixels
+    "cnn_fmnist": (
+        [1, 28, 28],
+        10,
+        None,
+        conv(1, 8, 3) + conv(8, 16, 3) + conv(16, 32, 3) + dense(32, 2048) + dense(2048, 10),
+    ),
+    # 32 → 16 → 8 → 4 pixels
+    "cnn_cifar10": (
+        [3, 32, 32],
+        10,
+        None,
+        sum(
+            conv(a, b, 3) + norm(b) for a, b in [(3, 32), (32, 32), (32, 64), (64, 64), (64, 128), (128, 128)]
+        )
+        + dense(128 * 4 * 4, 128)
+        + norm(128)
+        + dense(128, 10),
+    ),
+    # 32 → 28 → 14 → 10 → 5 pixels
+    "cnn_fedgwc": (
+        [3, 32, 32],
+        100,
+        None,
+        conv(3, 64, 5) + conv(64, 64, 5) + dense(64 * 5 * 5, 384) + dense(384, 192) + dense(192, 100),
+    ),
+    # 28 → 26 → 13 → 11 → 5 pixels
+    "cnn_emnist": (
+        [1, 28, 28],
+        62,
+        None,
+        conv(1, 16, 3) + conv(16, 32, 3) + dense(32 * 5 * 5, 128) + dense(128, 62),
+    ),
+    # 28 (padded to 32) → 28 → 14 → 10 → 5 pixels
+    "lenet5": (
+        [1, 28, 28],
+        62,
+        None,
+        conv(1, 6, 5) + conv(6, 16, 5) + dense(16 * 5 * 5, 120) + dense(120, 84) + dense(84, 62),
+    ),
+    "resnet9": (
+        [3, 8, 8],
+        10,
+        None,
+        sum(bare(a, b) for a, b in [(3, 64), (64, 128), (128, 256), (256, 512)])
+        + 2 * bare(128, 128)
+        + 2 * bare(512, 512)
+        + dense(512, 10),
+    ),
+    "resnet18": (
+        [3, 16, 16],
+        10,
+        None,
+        bare(3, 64, kernel=7)
+        + 4 * bare(64, 64)
+        + sum(
+            bare(a, b) + 3 * bare(b, b) + bare(a, b, kernel=1) for a, b in [(64, 128), (128, 256), (256, 512)]
+        )
+        + dense(512, 10),
+    ),
+    # Of ImageNet's 3,504,872 parameters, as torchvision publishes, 1,281 are for each of its 1,000 classes.
+    "mobilenet_v2": ([3, 16, 16], 10, None, 3_504_872 - 1_000 * 1_281 + 10 * 1_281),
+    "embedding_lstm": ([12], 2, 1000, 1000 * 32 + lstm(32, 10) + dense(10, 2)),
+    "embedding_dense": ([60], 2, 1000, 1000 * 32 + dense(60 * 32, 8) + dense(8, 2)),
+    # The second pair of LSTMs reads both directions of the first.
+    "bilstm_tagger": ([15], 2, 1025, 1025 * 16 + 2 * lstm(16, 32) + 2 * lstm(64, 32) + dense(64, 2)),
+}
+
+# The counts that docstrings state.
+STATED = {
+    "linear": 650,
+    "mlp": 4_810,
+    "mlp_500": 538_510,
+    "cnn_fmnist": 93_962,
+    "cnn_cifar10": 551_722,
+    "cnn_fedgwc": 815_332,
+    "cnn_emnist": 115_326,
+    "lenet5": 66_126,
+    "resnet9": 6_573_130,
+    "resnet18": 11_176_512 + 513 * 10,
+    "mobilenet_v2": 2_223_872 + 1_281 * 10,
+    "embedding_lstm": 33_782,
+    "embedding_dense": 47_386,
+    "bilstm_tagger": 54_418,
+}
+
+
+def config(name: str) -> dict[str, Any]:
+    shape, classes, vocabulary, _ = MODELS[name]
+    dataset = {"input_shape": shape, "num_classes": classes, "vocabulary_size": vocabulary}
+    whole = OmegaConf.create({"dataset": dataset, "model": OmegaConf.load(CONF / f"{name}.yaml")})
+    return dict(OmegaConf.to_container(whole, resolve=True)["model"])  # type: ignore[call-overload,index]
+
+
+def batch(name: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    shape, classes, vocabulary, _ = MODELS[name]
+    generator = torch.Generator().manual_seed(7)
+    if vocabulary is None:
+        inputs = torch.randn(size, *shape, generator=generator)
+    else:
+        inputs = torch.randint(1, vocabulary, (size, *shape), generator=generator)
+    labels = (size, *shape) if name == "bilstm_tagger" else (size,)
+    return inputs, torch.randint(classes, labels, generator=generator)
+
+
+def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+def test_every_configuration_is_tested() -> None:
+    assert set(MODELS) == {path.stem for path in CONF.glob("*.yaml")}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_as_many_as_arithmetic_says(name: str) -> None:
+    count = sum(parameter.numel() for parameter in build(config(name), seed=0).parameters())
+    assert count == MODELS[name][3] == STATED[name]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_scores_every_class_and_trains_on_a_batch(name: str) -> None:
+    model = without_dropout(build(config(name), seed=0))
+    assert isinstance(model, Classifier)
+    inputs, labels = batch(name, 4)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(2):
+        logits = model(inputs)
+        assert logits.shape == (*labels.shape, MODELS[name][1])
+        losses.append(loss(logits, labels))
+        optimiser.zero_grad()
+        losses[-1].backward()
+        optimiser.step()
+    assert losses[-1] < losses[0]
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    model.eval()
+    torch.testing.assert_close(model.head(model.features(inputs)), model(inputs))
+    assert model.features(inputs).shape == (*labels.shape, model.width)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # LSTM, known and accepted
+def test_two_clients_at_once_get_the_gradients_and_statistics_of_one_after_the_other(name: str) -> None:
+    # In double precision, so that rounding does not hide a difference that matters.
+    clients = [without_dropout(build(config(name), seed)).double() for seed in (1, 2)]
+    inputs, labels = (torch.stack(parts) for parts in zip(*[batch(name, 3), batch(name, 3)], strict=True))
+    inputs[1], labels[1] = inputs[1].flip(0), labels[1].roll(1, 0)
+    if inputs.is_floating_point():
+        inputs = inputs.double()
+    parameters, buffers = stack_module_state(clients)  # type: ignore[arg-type]
+
+    def client_loss(
+        parameters: Any, buffers: Any, inputs: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
+        return loss(functional_call(clients[0], (parameters, buffers), (inputs,)), labels)
+
+    together = vmap(grad(client_loss), randomness="same")(parameters, buffers, inputs, labels)
+
+    for index, model in enumerate(clients):
+        loss(model(inputs[index]), labels[index]).backward()
+        for key, parameter in model.named_parameters():
+            torch.testing.assert_close(together[key][index], parameter.grad)
+        for key, buffer in model.named_buffers():
+            torch.testing.assert_close(buffers[key][index], buffer)

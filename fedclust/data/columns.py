@@ -123,24 +123,30 @@ def encode_natural(
 ) -> IntArray | None:
     """Read the writer, user or region of each kept example as an index into their sorted names.
 
+    The test part need not have the column: of the federated Landmarks and iNaturalist, it has no users.
+
     Returns
     -------
-    Shape (N,); None where no column is wanted.
+    Shape (N,), -1 where an example is nobody's; None where no column is wanted.
 
     Raises
     ------
     SourceError
-        If the column is missing, or a value in it.
+        If the training part lacks the column.
     """
     if wanted is None:
         return None
-    import pyarrow as pa
+    import pandas as pd
 
     name = find_column(parts[0], wanted, dataset, "natural")
-    values = pa.chunked_array([chunk for part in parts for chunk in column(part, name).chunks])
-    if values.null_count:
-        raise SourceError(f"dataset {dataset}: {values.null_count} examples have no value in {name}")
-    return np.unique(values.to_pandas().to_numpy()[kept], return_inverse=True)[1].astype(np.int64)
+    names = [
+        column(part, name).to_pandas()
+        if name in part.rows.schema.names
+        else pd.Series([None] * part.rows.count_rows())
+        for part in parts
+    ]
+    codes, _ = pd.factorize(pd.concat(names, ignore_index=True)[kept], sort=True)  # -1 where missing
+    return codes.astype(np.int64)
 
 
 def _positions(values: "pa.ChunkedArray", dataset: str, name: str) -> IntArray:
@@ -169,13 +175,14 @@ def _positions(values: "pa.ChunkedArray", dataset: str, name: str) -> IntArray:
 def _indices(arrays: list[Any], dataset: str, num_classes: int) -> tuple[IntArray, list[Any] | None]:
     """Turn label values into class indices; also list the values in class order unless they were indices."""
     everything = np.concatenate(arrays)
+    if everything.dtype.kind == "f" and (everything == np.round(everything)).all():
+        everything = everything.astype(np.int64)  # whole numbers that some tool has stored as floats
     if everything.dtype.kind in "iub":
         everything = everything.astype(np.int64)
         if everything.min() >= 0 and everything.max() < num_classes:
             return everything, None
     found, inverse = np.unique(everything, return_inverse=True)
-    in_train = np.unique(arrays[0])
-    unknown = sorted(set(found.tolist()) - set(in_train.tolist()))
+    unknown = np.setdiff1d(found, everything[: len(arrays[0])]).tolist()
     if unknown:
         raise SourceError(
             f"dataset {dataset}: the test part has labels that the training part lacks: {_few(unknown)}; "

@@ -34,7 +34,8 @@ class Dataset:
     num_train
         Rows [0, num_train) are the official training part, the others the official test part (may be none).
     natural
-        Writer, user or region of each row, an index from 0, shape (N,); None where the data has none.
+        Writer, user or region of each row, an index from 0, -1 for nobody's, shape (N,); None where the data
+        has none.
     fingerprint
         Hash of all of the above: the same on every machine that decodes the same examples.
     storage

@@ -3,7 +3,7 @@
 import io
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.columns import Labels, find_column
-from fedclust.data.source import Part, Source, SourceError
+from fedclust.data.source import Part, Source, SourceError, walk
 from fedclust.data.sourced import SourcedDataset, Statistics
 from fedclust.typing import IntArray
 
@@ -39,7 +39,7 @@ class Images(SourcedDataset):
         of names, the first that exists.
     image_path
         For a column of paths: how to make the path, relative to the table's folder, from the column's
-        text, as in ``train/{id[0]}/{id}.jpg``.
+        text, as in ``train/{id[0]}/{id}.jpg``. Starting with ``**/``, it is looked for in all subfolders.
     resize
         ``"none"``: every image must have the stated height and width. ``"stretch"``: scale each side to
         it. ``"crop"``: scale the image to cover it, and cut off what stands over, equally on both ends.
@@ -78,19 +78,21 @@ class Images(SourcedDataset):
         inputs = self.new_inputs(folder, np.uint8, len(kept), shape)
         counts = np.zeros((shape[0], 256), dtype=np.int64)
 
-        def decode_chunk(start: int, chunk: list[Any], root: Path | None) -> IntArray:
+        locate = self._locator(parts)
+
+        def decode_chunk(start: int, chunk: list[Any]) -> IntArray:
             """Write the images of the source's rows from `start` on; count the training part's values."""
             inside = slice(*np.searchsorted(kept, [start, start + len(chunk)]))
             for row, position in enumerate(kept[inside], start=inside.start):
-                inputs[row] = self._decode(chunk[position - start], root, int(position))
+                inputs[row] = self._decode(chunk[position - start], locate, int(position))
             return pixel_counts(inputs[inside.start : min(inside.stop, labels.num_train)])
 
         workers = os.cpu_count() or 1
         with ThreadPoolExecutor(workers) as pool:  # Pillow decodes outside Python's lock
             pending: deque[Future[IntArray]] = deque()
             start = 0
-            for root, chunk in self._chunks(parts):
-                pending.append(pool.submit(decode_chunk, start, chunk, root))
+            for chunk in self._chunks(parts):
+                pending.append(pool.submit(decode_chunk, start, chunk))
                 start += len(chunk)
                 if len(pending) > 2 * workers:  # bounds the encoded images held in memory
                     counts += pending.popleft().result()
@@ -98,7 +100,7 @@ class Images(SourcedDataset):
                 counts += future.result()
         return Statistics(*channel_statistics(counts))
 
-    def _chunks(self, parts: Sequence[Part]) -> Iterator[tuple[Path | None, list[Any]]]:
+    def _chunks(self, parts: Sequence[Part]) -> Iterator[list[Any]]:
         """Read the image column as lists of bytes or paths, in order."""
         name = find_column(parts[0], self.image, self.name, "image")
         for part in parts:
@@ -106,9 +108,23 @@ class Images(SourcedDataset):
                 columns=[name], batch_size=CHUNK, batch_readahead=2, fragment_readahead=1
             )
             for batch in batches:
-                yield part.root, batch.column(0).to_pylist()
+                yield batch.column(0).to_pylist()
 
-    def _decode(self, image: Any, root: Path | None, position: int) -> NDArray[np.uint8]:
+    def _locator(self, parts: Sequence[Part]) -> Callable[[str], Path]:
+        """Say how the text in a column of paths becomes a path."""
+        root = parts[0].root or Path()
+        anywhere = self.image_path.removeprefix("**/")
+        if anywhere == self.image_path:
+            return lambda text: root / self.image_path.format(id=text)
+        found = {Path(name).name: root / name for name in walk(root)}
+
+        def locate(text: str) -> Path:
+            name = anywhere.format(id=text)
+            return found.get(name, root / name)  # opening the latter gives the error
+
+        return locate
+
+    def _decode(self, image: Any, locate: Callable[[str], Path], position: int) -> NDArray[np.uint8]:
         """Decode one image, given as bytes, as a path, or as the hub's ``{"bytes": …, "path": …}``."""
         from PIL import Image
 
@@ -117,7 +133,7 @@ class Images(SourcedDataset):
         if isinstance(image, bytes):
             opened: io.BytesIO | Path = io.BytesIO(image)
         elif image is not None:
-            opened = (root or Path()) / self.image_path.format(id=str(image))
+            opened = locate(str(image))
         else:
             raise SourceError(f"dataset {self.name}: example {position} has no image")
         shape = tuple(self.input_shape)

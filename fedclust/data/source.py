@@ -7,6 +7,7 @@ training part. Validation data is the test part where there is no other.
 """
 
 import fnmatch
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-__all__ = ["Part", "Source", "SourceError"]
+__all__ = ["Part", "Source", "SourceError", "walk"]
 
 TABLE_SUFFIXES = (".parquet", ".csv", ".csv.gz")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
@@ -133,17 +134,12 @@ class Source:
             return root.parent, [root]
         if not root.is_dir():
             raise SourceError(f"dataset {self.dataset}: there is no file or folder {root}; {self._ways()}")
-        found = [
-            file
-            for file in sorted(root.rglob("*"))
-            if not any(part.startswith(".") for part in file.relative_to(root).parts)
-            and not any(fnmatch.fnmatch(file.relative_to(root).as_posix(), glob) for glob in self.exclude)
-        ]
         kinds: Iterable[tuple[str, ...]] = [(".parquet",), (".csv", ".csv.gz"), IMAGE_SUFFIXES]
         if self.label_pattern is not None:
             kinds = [IMAGE_SUFFIXES]
+        found = [name for name in walk(root) if not any(fnmatch.fnmatch(name, glob) for glob in self.exclude)]
         for suffixes in kinds:
-            files = [file for file in found if file.name.lower().endswith(suffixes)]
+            files = [root / name for name in found if name.lower().endswith(suffixes)]
             if files:
                 return root, files
         raise SourceError(
@@ -220,6 +216,16 @@ def _hub_part(rows: Any) -> Part:
 
     table: pa.Table = rows.data.table  # unshuffled, so there is no index mapping to follow
     return Part(ds.dataset(table.replace_schema_metadata(rows.features.arrow_schema.metadata)))
+
+
+def walk(root: Path) -> list[str]:
+    """List the files under a folder, relative to it and sorted; hidden ones are left out."""
+    names: list[str] = []
+    for folder, subfolders, files in os.walk(root):  # several times faster than rglob, for many images
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        prefix = Path(folder).relative_to(root).as_posix()
+        names += [name if prefix == "." else f"{prefix}/{name}" for name in files if not name.startswith(".")]
+    return sorted(names)
 
 
 def _split(root: Path, files: list[Path], flat: bool) -> tuple[list[Path], list[Path]]:

@@ -2,14 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from fedclust.data.builder import DatasetBuilder
-from fedclust.data.columns import Labels, encode_labels, encode_natural
+from fedclust.data.columns import Labels, encode_labels, encode_natural, find_column
 from fedclust.data.source import Part, Source
 
 __all__ = ["SourcedDataset", "Statistics"]
@@ -37,6 +37,8 @@ class SourcedDataset(DatasetBuilder):
         Further arguments for the hub, such as ``subset`` or ``revision``.
     exclude
         Shell patterns of local files to leave out.
+    only
+        Values that a column must have for an example to be kept, by column, as in ``{YEAR: 2018}``.
     label
         Column with the label; of a list of names, the first that exists.
     per_position
@@ -58,6 +60,7 @@ class SourcedDataset(DatasetBuilder):
     hub: str | None = None
     hub_options: Mapping[str, Any] = field(default_factory=dict)
     exclude: Sequence[str] = ()
+    only: Mapping[str, Any] = field(default_factory=dict)
     label: str | Sequence[str] = "label"
     per_position: bool = False
     drop_labels: Sequence[Any] = ()
@@ -78,7 +81,7 @@ class SourcedDataset(DatasetBuilder):
     def write(self, folder: Path) -> None:
         """Prepare the dataset in `folder`; see :meth:`DatasetBuilder.write`."""
         train, test = self.source().open()
-        parts = [train] if test is None else [train, test]
+        parts = [self._filtered(part) for part in (train, test) if part is not None]
         labels = encode_labels(
             parts,
             self.label,
@@ -94,6 +97,16 @@ class SourcedDataset(DatasetBuilder):
             np.save(folder / "natural.npy", natural)
         statistics = self.encode(parts, labels, folder)
         self.describe(folder, labels.class_names, labels.num_train, statistics.mean, statistics.std)
+
+    def _filtered(self, part: Part) -> Part:
+        if not self.only:
+            return part
+        import pyarrow.compute as pc
+
+        rows = part.rows
+        for name, value in self.only.items():
+            rows = rows.filter(pc.field(find_column(part, name, self.name, "only")) == value)
+        return replace(part, rows=rows)
 
     @abstractmethod
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:

@@ -1,0 +1,9 @@
+"""The methods' mathematics: arrays in, new arrays out, one module per method.
+
+- :mod:`~fedclust.clustering.fedgwc`: clusters from losses, split while training goes on.
+- :mod:`~fedclust.clustering.clust_psi_pfl`: clusters from label counts, before training.
+- :mod:`~fedclust.clustering.fmcl`: clusters from a foundation model's prototypes, before training.
+- :mod:`~fedclust.clustering.fedgmcc`: clusters from the geometry between client models, every round.
+
+Nothing is imported here, so that using one method does not load what only another one needs.
+"""

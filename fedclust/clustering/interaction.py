@@ -1,0 +1,190 @@
+"""FedGWC's memory of one cluster, as a state that never changes and is cheap to replace."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.typing import BoolArray, FloatArray, IntArray
+
+__all__ = ["Interaction"]
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, eq=False)
+class Interaction:
+    """What FedGWC remembers of one cluster.
+
+    A round touches the rows of its cohort alone. The matrices are therefore kept as tuples of read-only rows:
+    the next state has new rows for the cohort and shares all others with this one. A round of n clients so
+    copies n rows in place of K, and the states of earlier rounds stay what they were.
+
+    Attributes
+    ----------
+    members
+        Client ids, sorted, shape (K,).
+    rows
+        Rows of the interaction matrix P, entries in [0, 1], K arrays of shape (K,) in `members` order.
+    met
+        For each client, who was ever in one cohort with it, K arrays of shape (K,).
+    num_pairs_met
+        Number of pairs of different clients that were ever in one cohort.
+    weights
+        Gaussian weight γ of each client (Eq. 2), in [0, 1], shape (K,): low for one unlike its cohorts. For
+        reports only.
+    mse
+        Mean squared change of the matrix; 1 before the first update.
+    rounds_settled
+        Rounds in a row that the matrix has been settled, counted anew after each test for a split.
+    """
+
+    members: IntArray
+    rows: tuple[FloatArray, ...] = field(repr=False)
+    met: tuple[BoolArray, ...] = field(repr=False)
+    num_pairs_met: int
+    weights: FloatArray = field(repr=False)
+    mse: float = 1.0
+    rounds_settled: int = 0
+
+    @classmethod
+    def start(cls, members: IntArray, value: float) -> "Interaction":
+        """Make the state of a cluster in which nobody has met.
+
+        Parameters
+        ----------
+        members
+            Client ids in any order, shape (K,).
+        value
+            What every entry of the matrix starts at.
+
+        Raises
+        ------
+        ValueError
+            If there are no members or one is named twice.
+        """
+        ids = np.unique(np.asarray(members, dtype=np.int64))
+        size = len(ids)
+        if not size or size < len(members):
+            raise ValueError(
+                f"members must be different clients, at least one, got {np.asarray(members).tolist()}"
+            )
+        row, nobody = _frozen(np.full(size, float(value))), _frozen(np.zeros(size, dtype=np.bool_))
+        return cls(_frozen(ids), (row,) * size, (nobody,) * size, 0, _frozen(np.zeros(size)))
+
+    @property
+    def matrix(self) -> FloatArray:
+        """Interaction matrix P as one array, shape (K, K); a copy, made anew on each access."""
+        return np.stack(self.rows)
+
+    @property
+    def pair_coverage(self) -> float:
+        """Share of the pairs of different clients that have met, in [0, 1]; 1 for a single client."""
+        num_pairs = len(self.members) * (len(self.members) - 1) // 2
+        return self.num_pairs_met / num_pairs if num_pairs else 1.0
+
+    def positions(self, clients: IntArray) -> IntArray:
+        """Say where clients stand in the matrix.
+
+        Parameters
+        ----------
+        clients
+            Client ids, shape (n,).
+
+        Returns
+        -------
+        Their positions in `members`, shape (n,).
+
+        Raises
+        ------
+        ValueError
+            If a client is not a member or named twice.
+        """
+        ids = np.asarray(clients, dtype=np.int64)
+        positions = np.searchsorted(self.members, ids)
+        strangers = self.members.take(positions, mode="clip") != ids
+        if strangers.any():
+            raise ValueError(f"clients must be members of the cluster, got client {ids[strangers][0]}")
+        if len(np.unique(ids)) < len(ids):
+            raise ValueError(f"clients must be named once each, got {ids.tolist()}")
+        return positions
+
+    def block(self, positions: IntArray) -> FloatArray:
+        """Take the entries of the matrix between clients, shape (n, n), for n positions."""
+        return _block(self.rows, positions)
+
+    def with_cohort(
+        self, positions: IntArray, block: FloatArray, weights: FloatArray, mse: float
+    ) -> "Interaction":
+        """Make the state after a round.
+
+        Parameters
+        ----------
+        positions
+            Where the round's clients stand, shape (n,).
+        block
+            New entries of the matrix between them, shape (n, n).
+        weights
+            Their new Gaussian weights, shape (n,).
+        mse
+            New mean squared change.
+        """
+        everybody = np.ones((len(positions), len(positions)), dtype=np.bool_)
+        all_weights = self.weights.copy()
+        all_weights[positions] = weights
+        return dataclasses.replace(
+            self,
+            rows=_with_block(self.rows, positions, block),
+            met=_with_block(self.met, positions, everybody),
+            num_pairs_met=self.num_pairs_met + _num_pairs(~_block(self.met, positions)),
+            weights=_frozen(all_weights),
+            mse=mse,
+        )
+
+    def part(self, positions: IntArray) -> "Interaction":
+        """Make the state of a cluster of some of the members: their rows and columns, not settled yet.
+
+        Parameters
+        ----------
+        positions
+            Where they stand, in ascending order, shape (n,).
+        """
+        met = _block(self.met, positions)
+        return Interaction(
+            members=_frozen(self.members[positions]),
+            rows=_owned(self.block(positions)),
+            met=_owned(met),
+            num_pairs_met=_num_pairs(met),
+            weights=_frozen(self.weights[positions]),
+        )
+
+
+def _frozen(array: NDArray[Scalar]) -> NDArray[Scalar]:
+    array.setflags(write=False)
+    return array
+
+
+def _owned(matrix: NDArray[Scalar]) -> tuple[NDArray[Scalar], ...]:
+    # A view would keep the whole matrix in memory until its last row is replaced.
+    return tuple(_frozen(row.copy()) for row in matrix)
+
+
+def _block(rows: tuple[NDArray[Scalar], ...], positions: IntArray) -> NDArray[Scalar]:
+    return np.stack([rows[position][positions] for position in positions])
+
+
+def _with_block(
+    rows: tuple[NDArray[Scalar], ...], positions: IntArray, block: NDArray[Scalar]
+) -> tuple[NDArray[Scalar], ...]:
+    replaced = list(rows)
+    for position, values in zip(positions, block, strict=True):
+        row = rows[position].copy()
+        row[positions] = values
+        replaced[position] = _frozen(row)
+    return tuple(replaced)
+
+
+def _num_pairs(together: BoolArray) -> int:
+    return int(np.count_nonzero(np.triu(together, k=1)))

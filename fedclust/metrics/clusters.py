@@ -1,0 +1,109 @@
+"""How well clusters fit: to the clients' label distributions, and to a grouping that is known."""
+
+import math
+
+import numpy as np
+from sklearn.metrics import rand_score, silhouette_score
+
+from fedclust.clustering.scores import davies_bouldin
+from fedclust.metrics.shares import label_shares
+from fedclust.typing import FloatArray, IntArray
+
+__all__ = ["rand_index", "wasserstein_adjusted_davies_bouldin", "wasserstein_adjusted_silhouette"]
+
+
+def wasserstein_adjusted_silhouette(counts: IntArray, assignment: IntArray) -> float | None:
+    """Measure whether clusters gather clients of equally unbalanced label distributions (WAS).
+
+    Source: FedGWC, Section 6 and Appendix B: the silhouette of the clients' class frequencies, each client's
+    sorted in descending order. Between sorted frequencies the Euclidean distance is a Wasserstein distance
+    but for a constant (Eq. 38, p = 2), which cancels. Which classes are frequent makes no difference.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+    assignment
+        Cluster of each client, shape (K,).
+
+    Returns
+    -------
+    Mean silhouette in [-1, 1], larger is better; None where it is undefined: with one cluster, and with as
+    many clusters as clients.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit, a count is negative, or a client has no examples.
+    """
+    frequencies, assignment = _sorted_frequencies(counts, assignment)
+    if not _scorable(assignment):
+        return None
+    return float(silhouette_score(frequencies, assignment))
+
+
+def wasserstein_adjusted_davies_bouldin(counts: IntArray, assignment: IntArray) -> float | None:
+    """Measure whether clusters gather clients of equally unbalanced label distributions (WADB).
+
+    Source: FedGWC, Section 6 and Appendix B: the Davies–Bouldin score of the frequencies of
+    :func:`wasserstein_adjusted_silhouette`.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+    assignment
+        Cluster of each client, shape (K,).
+
+    Returns
+    -------
+    Score >= 0, smaller is better; None where it is undefined: with one cluster, with as many clusters as
+    clients, and where two clusters have the same mean.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit, a count is negative, or a client has no examples.
+    """
+    frequencies, assignment = _sorted_frequencies(counts, assignment)
+    if not _scorable(assignment):
+        return None
+    score = davies_bouldin(frequencies, assignment)
+    return score if math.isfinite(score) else None
+
+
+def rand_index(a: IntArray, b: IntArray) -> float:
+    """Measure how far two groupings agree.
+
+    Source: Rand, "Objective Criteria for the Evaluation of Clustering Methods", 1971; FedGWC, Appendix E.
+
+    Parameters
+    ----------
+    a, b
+        Group of each client in either grouping, shape (K,); the numbering makes no difference.
+
+    Returns
+    -------
+    Share of the pairs of clients that both groupings put together or both keep apart, in [0, 1]; 1 for a
+    single client.
+
+    Raises
+    ------
+    ValueError
+        If the groupings are empty or of different clients.
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    if a.ndim != 1 or a.shape != b.shape or not a.size:
+        raise ValueError(f"a and b must have shape (clients,), at least one, got {a.shape}, {b.shape}")
+    return float(rand_score(a, b))
+
+
+def _sorted_frequencies(counts: IntArray, assignment: IntArray) -> tuple[FloatArray, IntArray]:
+    shares, assignment = label_shares(counts), np.asarray(assignment)
+    if assignment.shape != shares.shape[:1]:
+        raise ValueError(f"assignment must have shape {shares.shape[:1]} like counts, got {assignment.shape}")
+    return np.sort(shares, axis=1)[:, ::-1], assignment
+
+
+def _scorable(assignment: IntArray) -> bool:
+    return 1 < len(np.unique(assignment)) < len(assignment)

@@ -1,0 +1,121 @@
+"""How far the clients' label distributions are from the federation's: one number for a partition.
+
+All are means over clients, weighted by their numbers of examples, of a distance between a client's class
+shares and those of all clients together; 0 means that all clients have the same distribution. FedGMCC (Eq. 9)
+and Clust-PSI-PFL (Eq. 3) average so; Clust-PSI-PFL (Section III-C) compares the four.
+"""
+
+import numpy as np
+from scipy.special import rel_entr
+
+from fedclust.clustering.clust_psi_pfl import stability_index
+from fedclust.metrics.shares import label_shares
+from fedclust.typing import FloatArray, IntArray
+
+__all__ = ["earth_movers", "hellinger", "jensen_shannon", "weighted_psi"]
+
+
+def weighted_psi(counts: IntArray, epsilon: float = 1e-4) -> float:
+    """Average the clients' population stability indices (WPSI).
+
+    Source: Clust-PSI-PFL, Eq. 3.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+    epsilon
+        Lower bound of every share, > 0.
+
+    Returns
+    -------
+    Index >= 0, in nats.
+
+    Raises
+    ------
+    ValueError
+        If `counts` is not a matrix of numbers >= 0, a client has no examples, or `epsilon` is outside its
+        range.
+    """
+    return _weighted(stability_index(counts, epsilon).sum(axis=1), counts)
+
+
+def hellinger(counts: IntArray) -> float:
+    """Average the clients' Hellinger distances, ‖√p − √q‖ / √2.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+
+    Returns
+    -------
+    Distance in [0, 1]; 1 could only be reached by clients that share no class with the federation.
+
+    Raises
+    ------
+    ValueError
+        If `counts` is not a matrix of numbers >= 0 or a client has no examples.
+    """
+    each, everyone = _shares(counts)
+    return _weighted(np.linalg.norm(np.sqrt(each) - np.sqrt(everyone), axis=1) / np.sqrt(2), counts)
+
+
+def jensen_shannon(counts: IntArray) -> float:
+    """Average the clients' Jensen–Shannon distances: square roots of divergences, in base 2.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+
+    Returns
+    -------
+    Distance in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If `counts` is not a matrix of numbers >= 0 or a client has no examples.
+    """
+    each, everyone = _shares(counts)
+    middle = (each + everyone) / 2
+    divergence = (rel_entr(each, middle) + rel_entr(everyone, middle)).sum(axis=1) / (2 * np.log(2))
+    # For equal distributions round-off can leave less than 0, of which scipy's jensenshannon makes NaN.
+    return _weighted(np.sqrt(np.maximum(divergence, 0.0)), counts)
+
+
+def earth_movers(counts: IntArray) -> float:
+    """Average the clients' earth mover's distances, where moving to any other class costs 1.
+
+    Classes have no order, so none is nearer than another. The distance is then half the sum of the absolute
+    differences (total variation): the share of its examples that a client would have to exchange. Zhao et
+    al., "Federated Learning with Non-IID Data", 2018, give the whole sum, twice this. FedGMCC (Appendix)
+    moves inputs instead, by their own distances, which label counts do not tell.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+
+    Returns
+    -------
+    Distance in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If `counts` is not a matrix of numbers >= 0 or a client has no examples.
+    """
+    each, everyone = _shares(counts)
+    return _weighted(np.abs(each - everyone).sum(axis=1) / 2, counts)
+
+
+def _shares(counts: IntArray) -> tuple[FloatArray, FloatArray]:
+    each = label_shares(counts)
+    everyone = np.sum(counts, axis=0) / np.sum(counts)
+    return each, everyone
+
+
+def _weighted(distances: FloatArray, counts: IntArray) -> float:
+    return float(np.average(distances, weights=np.sum(counts, axis=1)))

@@ -38,7 +38,7 @@ def load(
     partition
         The resolved ``partition`` node; see :func:`fedclust.data.partition.split`.
     seed
-        Seed of the partition and of its shifts.
+        Seed of the partition and of what its shifts draw, unless `partition` has one of its own.
     cache_dir
         Where prepared data lives; see :func:`fedclust.data.cache.cache_root`.
 
@@ -52,6 +52,7 @@ def load(
         If the cache cannot be written.
     """
     data = _builder(dataset).load(cache_dir)
+    seed = seed if partition.get("seed") is None else partition["seed"]
     fingerprint = _fingerprint(data, partition, seed)
     folder = cache_root(cache_dir) / "federations" / f"{data.name}-{fingerprint[:16]}"
     prepared(folder, lambda scratch: _write(scratch, data, partition, seed))
@@ -81,8 +82,8 @@ def _builder(dataset: Mapping[str, Any]) -> DatasetBuilder:
 
 
 def _fingerprint(data: Dataset, partition: Mapping[str, Any], seed: int) -> str:
-    settings = dict(partition)
-    file = settings.pop("file", None)
+    settings = {key: value for key, value in partition.items() if key not in ("file", "seed")}
+    file = partition.get("file")
     # Of a saved partition its content counts, not where it lies.
     saved = file_digest(Path(file)) if file is not None and Path(file).is_file() else file
     return digest(FORMAT, data.fingerprint, settings, saved, seed)

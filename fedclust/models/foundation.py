@@ -51,8 +51,14 @@ class TransformersEncoder:
 
         if pooling not in POOLINGS:
             raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
-        model = load_pretrained(AutoModel.from_pretrained, path, "encoder transformers")
-        model = getattr(model, "vision_model", model)
+        loaded, report = load_pretrained(
+            AutoModel.from_pretrained, path, "encoder transformers", output_loading_info=True
+        )
+        # Weights the file lacks were drawn at random; of a classifier's file, those of the pooler.
+        missing = {name.removeprefix("vision_model.") for name in report["missing_keys"]}
+        if pooling == "pooler" and any("pooler" in name for name in missing):
+            raise ValueError(f"pooling must be cls or mean for {path}, which has no pooler, got pooler")
+        model = getattr(loaded, "vision_model", loaded)
         # Half-precision weights are widened: prototypes are means, and the CPU has no fast half precision.
         self._model: Any = model.float().requires_grad_(False).eval()
         self._processor: Any = None
@@ -63,9 +69,10 @@ class TransformersEncoder:
             )
             preprocessing = self._processor.to_json_string()
         self._path, self._pooling, self._tokenizer = path, pooling, tokenizer
+        weights = {name: value for name, value in model.state_dict().items() if name not in missing}
         self.fingerprint = (
             f"transformers-{pooling}-{hashlib.sha256(preprocessing.encode()).hexdigest()[:8]}"
-            f"-{state_digest(model.state_dict())}"
+            f"-{state_digest(weights)}"
         )
         self.dimension = self._measure_dimension()
 

@@ -1,0 +1,238 @@
+"""The real loading path, on tiny models with random weights that each test session saves."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from omegaconf import OmegaConf
+
+from fedclust.models import build_encoder
+from fedclust.models.foundation import TransformersEncoder
+
+TINY: dict[str, Any] = {
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+}
+MEAN, STD = [0.5, 0.4, 0.3], [0.5, 0.25, 0.2]
+
+
+def save(model: Any, folder: Path, kind: str | None = "ViTImageProcessor") -> str:
+    model.save_pretrained(folder)
+    if kind is not None:
+        settings = {
+            "image_processor_type": kind,
+            "do_resize": True,
+            "size": {"height": 8, "width": 8},
+            "resample": 2,
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": MEAN,
+            "image_std": STD,
+        }
+        (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = transformers.ViTConfig(**TINY, image_size=8, patch_size=4)
+    return save(transformers.ViTModel(config), tmp_path_factory.mktemp("vit"))
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Saved with a classification head and hence without a pooler, as most image models on the hub are."""
+    config = transformers.ViTConfig(**TINY, image_size=8, patch_size=4)
+    return save(transformers.ViTForImageClassification(config), tmp_path_factory.mktemp("classifier"))
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = transformers.ResNetConfig(
+        embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1], layer_type="basic"
+    )
+    return save(transformers.ResNetModel(config), tmp_path_factory.mktemp("resnet"))
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = transformers.CLIPConfig(
+        text_config=TINY | {"vocab_size": 20, "bos_token_id": 0, "eos_token_id": 1},
+        vision_config=TINY | {"image_size": 8, "patch_size": 4},
+        projection_dim=4,
+    )
+    return save(transformers.CLIPModel(config), tmp_path_factory.mktemp("clip"))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = transformers.BertConfig(**TINY, vocab_size=20, max_position_embeddings=16, pad_token_id=0)
+    return save(transformers.BertModel(config), tmp_path_factory.mktemp("bert"), kind=None)
+
+
+def images(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+
+
+def normalised(colours: torch.Tensor) -> torch.Tensor:
+    mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
+    return (colours / 255 - mean) / std
+
+
+def test_images_are_rescaled_and_normalised_by_the_models_own_numbers(vit: str) -> None:
+    image = torch.full((1, 3, 8, 8), 51, dtype=torch.uint8)
+    pixels = TransformersEncoder(vit, "cls").preprocess(image)
+    # 51 / 255 = 0.2: (0.2 - 0.5) / 0.5, (0.2 - 0.4) / 0.25, (0.2 - 0.3) / 0.2
+    assert pixels.shape == (1, 3, 8, 8)
+    torch.testing.assert_close(pixels[0, :, 3, 4], torch.tensor([-0.6, -0.8, -0.5]))
+
+
+def test_images_are_resized_and_grey_ones_repeated(vit: str) -> None:
+    # One colour stays that colour in any size; the right half of a two-coloured image stays right.
+    image = torch.zeros(1, 1, 4, 4, dtype=torch.uint8)
+    image[..., 2:] = 255
+    pixels = TransformersEncoder(vit, "cls").preprocess(image)
+    assert pixels.shape == (1, 3, 8, 8)
+    # 0 and 255: (0 - mean) / std and (1 - mean) / std of each channel, far from the edge in the middle
+    torch.testing.assert_close(pixels[0, :, 4, 0], torch.tensor([-1.0, -1.6, -1.5]))
+    torch.testing.assert_close(pixels[0, :, 4, 7], torch.tensor([1.0, 2.4, 3.5]))
+
+
+def test_poolings_of_a_vision_transformer(vit: str) -> None:
+    colours = images(2, 3, 8, 8)
+    with torch.no_grad():
+        outputs = transformers.ViTModel.from_pretrained(vit).eval()(pixel_values=normalised(colours))
+    wanted = {
+        "cls": outputs.last_hidden_state[:, 0],
+        "mean": outputs.last_hidden_state.mean(1),
+        "pooler": outputs.pooler_output,
+    }
+    for pooling, expected in wanted.items():
+        encoder = TransformersEncoder(vit, pooling)  # type: ignore[arg-type]
+        torch.testing.assert_close(encoder.encode(colours, mean=(9.0,), std=(9.0,)), expected)
+        assert encoder.dimension == 8
+
+
+def test_a_pooler_that_was_never_trained_is_refused(classifier: str) -> None:
+    assert TransformersEncoder(classifier, "cls").encode(images(1, 3, 8, 8)).shape == (1, 8)
+    with pytest.raises(
+        ValueError, match="pooling must be cls or mean for .*, which has no pooler, got pooler"
+    ):
+        TransformersEncoder(classifier, "pooler")
+
+
+def test_feature_maps_are_averaged_over_the_image(resnet: str) -> None:
+    colours = images(2, 3, 8, 8)
+    with torch.no_grad():
+        features = (
+            transformers.ResNetModel.from_pretrained(resnet).eval()(normalised(colours)).last_hidden_state
+        )
+    encoder = TransformersEncoder(resnet, "mean")
+    torch.testing.assert_close(encoder.encode(colours), features.mean(dim=(2, 3)))
+    torch.testing.assert_close(TransformersEncoder(resnet, "pooler").encode(colours), encoder.encode(colours))
+    assert encoder.dimension == 6
+    with pytest.raises(ValueError, match="pooling must be mean or pooler for .*, which has no class token"):
+        TransformersEncoder(resnet, "cls")
+
+
+def test_of_images_and_text_the_image_part_is_used(clip: str) -> None:
+    colours = images(2, 3, 8, 8)
+    with torch.no_grad():
+        vision = transformers.CLIPVisionModel.from_pretrained(clip).eval()(pixel_values=normalised(colours))
+    torch.testing.assert_close(TransformersEncoder(clip, "pooler").encode(colours), vision.pooler_output)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_padding_does_not_change_a_text(bert: str, pooling: Any) -> None:
+    encoder = TransformersEncoder(bert, pooling, tokenizer=bert)
+    text = encoder.encode(torch.tensor([[2, 5, 6, 3]]))
+    torch.testing.assert_close(encoder.encode(torch.tensor([[2, 5, 6, 3, 0, 0]])), text)
+    with torch.no_grad():
+        model = transformers.BertModel.from_pretrained(bert).eval()
+        hidden = model(input_ids=torch.tensor([[2, 5, 6, 3]])).last_hidden_state
+    torch.testing.assert_close(text, hidden[:, 0] if pooling == "cls" else hidden.mean(1))
+
+
+def test_a_text_of_nothing_but_padding_has_an_embedding(bert: str) -> None:
+    encoder = TransformersEncoder(bert, "mean", tokenizer=bert)
+    assert encoder.encode(torch.zeros(1, 4, dtype=torch.int64)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "got"), [(None, "a vocabulary built from the training data"), ("other", "other")]
+)
+def test_tokens_of_another_vocabulary_are_refused(bert: str, tokenizer: str | None, got: str) -> None:
+    encoder = TransformersEncoder(bert, "cls", tokenizer)
+    with pytest.raises(ValueError, match=f"tokens must come from the tokeniser of .*, got {got}; set"):
+        encoder.encode(torch.ones(1, 4, dtype=torch.int64))
+
+
+def test_inputs_of_another_kind_are_refused(vit: str, bert: str) -> None:
+    with pytest.raises(ValueError, match="takes uint8 images, got torch.int64"):
+        TransformersEncoder(vit, "cls").encode(torch.ones(1, 4, dtype=torch.int64))
+    with pytest.raises(ValueError, match="images must have 1 or 3 channels, got 2"):
+        TransformersEncoder(vit, "cls").encode(images(1, 2, 8, 8))
+    with pytest.raises(ValueError, match="takes tokens, got torch.uint8"):
+        TransformersEncoder(bert, "cls", bert).encode(images(1, 3, 8, 8))
+
+
+def test_the_fingerprint_names_weights_processor_and_pooling(vit: str, tmp_path: Path) -> None:
+    first = TransformersEncoder(vit, "cls").fingerprint
+    assert first == TransformersEncoder(vit, "cls").fingerprint
+    model = transformers.ViTModel.from_pretrained(vit)
+    same = save(model, tmp_path / "same")
+    assert TransformersEncoder(same, "cls").fingerprint == first  # wherever it lies
+    torch.nn.init.zeros_(model.embeddings.cls_token)
+    other = save(model, tmp_path / "other")
+    processor = Path(save(transformers.ViTModel.from_pretrained(vit), tmp_path / "processor"))
+    settings = json.loads((processor / "preprocessor_config.json").read_text()) | {"image_mean": [0.5] * 3}
+    (processor / "preprocessor_config.json").write_text(json.dumps(settings))
+    prints = {TransformersEncoder(path, "cls").fingerprint for path in (other, str(processor))}
+    assert len({first, TransformersEncoder(vit, "mean").fingerprint, *prints}) == 4
+
+
+def test_weights_that_are_drawn_do_not_change_the_fingerprint(classifier: str) -> None:
+    first = TransformersEncoder(classifier, "cls").fingerprint
+    torch.rand(1)
+    assert TransformersEncoder(classifier, "cls").fingerprint == first
+
+
+def test_half_precision_is_widened(vit: str, tmp_path: Path) -> None:
+    half = save(transformers.ViTModel.from_pretrained(vit).half(), tmp_path)
+    embedding = TransformersEncoder(half, "cls").encode(images(1, 3, 8, 8))
+    assert embedding.dtype == torch.float32
+
+
+def test_builds_from_a_node_and_draws_nothing(vit: str) -> None:
+    before = torch.get_rng_state()
+    node = OmegaConf.load(Path(__file__).parents[3] / "conf" / "encoder" / "transformers.yaml")
+    whole = OmegaConf.create({"dataset": {}, "encoder": node})
+    whole.encoder.path = vit
+    encoder = build_encoder(whole.encoder)
+    assert encoder.dimension == 8
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_wrong_folder_is_one_error_that_names_both_ways(tmp_path: Path) -> None:
+    rule = "path must be a hub id, or a local folder written by save_pretrained, got"
+    with pytest.raises(ValueError, match=f"encoder transformers: {rule} .*: there is no such folder"):
+        TransformersEncoder(str(tmp_path / "none"), "cls")
+    with pytest.raises(ValueError, match=f"encoder transformers: {rule}"):
+        TransformersEncoder(str(tmp_path), "cls")
+
+
+def test_a_folder_without_processor_is_told_apart(vit: str, tmp_path: Path) -> None:
+    save(transformers.ViTModel.from_pretrained(vit), tmp_path, kind=None)
+    with pytest.raises(ValueError, match=r"encoder transformers \(image processor\): path must be a hub id"):
+        TransformersEncoder(str(tmp_path), "cls")
+
+
+def test_refuses_an_unknown_pooling(vit: str) -> None:
+    with pytest.raises(ValueError, match="pooling must be one of cls, mean, pooler, got 'max'"):
+        TransformersEncoder(vit, "max")  # type: ignore[arg-type]

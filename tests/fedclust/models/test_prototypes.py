@@ -1,0 +1,156 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedclust.data.federated import FederatedData
+from fedclust.models import cached_prototypes, prototypes
+
+
+class Doubling:
+    """Embeds a row of numbers as twice itself, and remembers what it was asked for."""
+
+    dimension = 2
+
+    def __init__(self, fingerprint: str = "doubling") -> None:
+        self.fingerprint = fingerprint
+        self.seen: list[torch.Tensor] = []
+        self.statistics: list[tuple] = []  # type: ignore[type-arg]
+
+    def encode(
+        self,
+        inputs: torch.Tensor,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
+        device: str | torch.device = "cpu",
+    ) -> torch.Tensor:
+        self.seen.append(inputs)
+        self.statistics.append((mean, std, device))
+        return 2 * inputs
+
+
+INPUTS = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0], [7.0, 7.0], [9.0, 9.0]])
+LABELS = torch.tensor([0, 0, 1, 2, 1])
+
+
+def rows(*clients: list[int]) -> list[np.ndarray]:  # type: ignore[type-arg]
+    return [np.array(client, dtype=np.int64) for client in clients]
+
+
+def test_means_and_shares_by_hand() -> None:
+    # Client 0 has rows 0, 1 of class 0 and 2 of class 1; client 1 has row 4 of class 1; client 2 nothing.
+    # Row 3 belongs to nobody.
+    means, shares = prototypes(Doubling(), INPUTS, LABELS, rows([0, 1, 2], [4], []), num_classes=3)
+    np.testing.assert_array_equal(
+        means, [[[4, 0], [0, 10], [0, 0]], [[0, 0], [18, 18], [0, 0]], [[0, 0], [0, 0], [0, 0]]]
+    )
+    np.testing.assert_allclose(shares, [[2 / 3, 1 / 3, 0], [0, 1, 0], [0, 0, 0]])
+    assert (means.dtype, shares.dtype) == (np.float32, np.float64)
+
+
+def test_batches_run_across_clients_and_read_each_row_once() -> None:
+    encoder = Doubling()
+    prototypes(encoder, INPUTS, LABELS, rows([4, 0], [1], [2]), 3, batch_size=3, mean=(0.5,), std=(2.0,))
+    assert [len(batch) for batch in encoder.seen] == [3, 1]
+    assert torch.equal(torch.cat(encoder.seen), INPUTS[[4, 0, 1, 2]])
+    assert encoder.statistics == [((0.5,), (2.0,), "cpu")] * 2
+
+
+def test_nobody_has_anything() -> None:
+    encoder = Doubling()
+    means, shares = prototypes(encoder, INPUTS, LABELS, rows([], []), num_classes=3)
+    assert means.shape == (2, 3, 2)
+    assert not means.any()
+    assert not shares.any()
+    assert encoder.seen == []
+
+
+@given(st.integers(1, 8), st.integers(0, 2**32 - 1))
+def test_neither_batches_nor_the_order_of_rows_matter(batch_size: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    inputs = torch.from_numpy(rng.normal(size=(20, 2)).astype(np.float32))
+    labels = torch.from_numpy(rng.integers(0, 3, 20))
+    clients = np.array_split(rng.permutation(20), 4)
+    means, shares = prototypes(Doubling(), inputs, labels, clients, 3)
+    shuffled = [rng.permutation(client) for client in clients]
+    other, other_shares = prototypes(Doubling(), inputs, labels, shuffled, 3, batch_size=batch_size)
+    np.testing.assert_allclose(other, means, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(other_shares, shares)
+    np.testing.assert_allclose(shares.sum(1), 1)
+    for k, client in enumerate(clients):
+        for c in range(3):
+            own = [row for row in client if labels[row] == c]
+            if own:
+                np.testing.assert_allclose(means[k, c], 2 * inputs[own].mean(0), rtol=1e-5, atol=1e-6)
+            else:
+                assert not means[k, c].any()
+
+
+def test_refuses_several_labels_per_example() -> None:
+    with pytest.raises(ValueError, match=r"labels must have shape \(N,\), one per example, got \(5, 2\)"):
+        prototypes(Doubling(), INPUTS, torch.zeros(5, 2, dtype=torch.int64), rows([0]), 3)
+
+
+def test_refuses_empty_batches() -> None:
+    with pytest.raises(ValueError, match="batch_size must be >= 1, got 0"):
+        prototypes(Doubling(), INPUTS, LABELS, rows([0]), 3, batch_size=0)
+
+
+def federation(fingerprint: str = "data") -> FederatedData:
+    return FederatedData(
+        name="toy",
+        inputs=INPUTS,
+        labels=LABELS,
+        train=tuple(rows([0, 1], [2], [4])),
+        test=tuple(rows([3], [], [])),
+        num_classes=3,
+        mean=(),
+        std=(),
+        groups=None,
+        class_names=("a", "b", "c"),
+        fingerprint=fingerprint,
+    )
+
+
+def test_the_second_time_nothing_is_encoded(tmp_path: Path) -> None:
+    first = cached_prototypes(Doubling(), federation(), [2, 0], cache_dir=tmp_path)
+    again = Doubling()
+    second = cached_prototypes(again, federation(), [2, 0], cache_dir=tmp_path)
+    assert again.seen == []
+    expected = prototypes(Doubling(), INPUTS, LABELS, rows([4], [0, 1]), 3)  # in the order asked for
+    for stored, fresh, wanted in zip(second, first, expected, strict=True):
+        np.testing.assert_array_equal(stored, wanted)
+        np.testing.assert_array_equal(fresh, wanted)
+
+
+def test_other_data_another_encoder_and_other_clients_are_encoded(tmp_path: Path) -> None:
+    cached_prototypes(Doubling(), federation(), [0, 1], cache_dir=tmp_path)
+    asked = [
+        (Doubling(), federation("other"), [0, 1]),
+        (Doubling("other"), federation(), [0, 1]),
+        (Doubling(), federation(), [0]),
+        (Doubling(), federation(), [1, 0]),
+    ]
+    for encoder, data, clients in asked:
+        cached_prototypes(encoder, data, clients, cache_dir=tmp_path)
+        assert encoder.seen
+
+
+def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
+    several = replace(federation(), labels=torch.zeros(5, 2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="labels must have shape"):
+        cached_prototypes(Doubling(), several, [0], cache_dir=tmp_path)
+    encoder = Doubling()
+    cached_prototypes(encoder, federation(), [0], cache_dir=tmp_path)
+    assert encoder.seen
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="cannot make the cache folder"):
+        cached_prototypes(Doubling(), federation(), [0], cache_dir=tmp_path / "file")

@@ -15,7 +15,7 @@ from fedclust.typing import FloatArray
 __all__ = ["Comparison", "Row", "compare", "find_runs"]
 
 # Top-level keys of a configuration that say where or beside what a run ran, not what it ran.
-_NO_SETTINGS = {"compare", "hydra", "output_dir", "seed"}
+_NO_SETTINGS = {"checkpoint_every", "compare", "hydra", "output_dir", "published", "seed", "timeout", "wait"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +50,10 @@ class Comparison:
     Attributes
     ----------
     settings
-        Keys of the configuration in which the runs differ, without those that follow from others.
+        Choices and keys of the configuration in which the runs differ, without those that follow from
+        others.
     rows
-        In the order of strategy and settings.
+        In the order of settings, then strategy.
     repeats
         Runs left out because another one has the same strategy, setting and seed.
     """
@@ -110,6 +111,8 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[SavedRun], list[Path]]:
     ------
     FileNotFoundError
         If a folder does not exist, or there is no finished run in any.
+    ValueError
+        If a summary cannot be read.
     """
     found: set[Path] = set()
     unfinished: set[Path] = set()
@@ -119,13 +122,15 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[SavedRun], list[Path]]:
         found |= {path.resolve().parent for path in folder.rglob("summary.json")}
         unfinished |= {path.resolve().parent for path in folder.rglob("rounds.jsonl")}
     unfinished -= found
-    if not found:
+    # `task=inspect` leaves a summary too, but of a partition.
+    runs = [run for run in map(SavedRun, sorted(found)) if run.summary.get("task") != "inspect"]
+    if not runs:
         named = ", ".join(map(str, folders))
         raise FileNotFoundError(
-            f"folders must hold at least one finished run, got {named} with no summary.json in or below"
+            f"folders must hold at least one finished run, got {named} without a summary.json of one"
             + (f"; {len(unfinished)} run(s) there have not finished" if unfinished else "")
         )
-    return [SavedRun(folder) for folder in sorted(found)], sorted(unfinished)
+    return runs, sorted(unfinished)
 
 
 def compare(runs: Sequence[SavedRun]) -> Comparison:
@@ -163,9 +168,23 @@ def compare(runs: Sequence[SavedRun]) -> Comparison:
             seeds[candidate.run.summary["seed"]] = candidate
     rows = [
         Row(strategy, setting, tuple(seeds[seed].run.summary for seed in sorted(seeds)))
-        for (strategy, setting), seeds in sorted(groups.items())
+        for (strategy, setting), seeds in sorted(groups.items(), key=_place)
     ]
-    return Comparison(keys, tuple(rows), tuple(sorted(repeats)))
+    titles = tuple(key.removeprefix("choices.") for key in keys)
+    return Comparison(titles, tuple(rows), tuple(sorted(repeats)))
+
+
+def _place(group: tuple[tuple[str, tuple[str, ...]], object]) -> tuple[object, ...]:
+    """Order by settings, numbers by size, then strategy: what is to be compared stands together."""
+    (strategy, setting), _ = group
+    return tuple(_number_or_text(value) for value in setting), strategy
+
+
+def _number_or_text(value: str) -> tuple[bool, float, str]:
+    try:
+        return False, float(value), ""
+    except ValueError:
+        return True, 0.0, value
 
 
 def _settings(candidates: Sequence[_Candidate]) -> tuple[str, ...]:
@@ -176,11 +195,11 @@ def _settings(candidates: Sequence[_Candidate]) -> tuple[str, ...]:
     """
     keys = sorted(
         {key for candidate in candidates for key in candidate.config},
-        # `dataset.name` says more than the ten keys that change with it.
-        key=lambda key: (not key.endswith(".name"), key.endswith("_target_"), key.count("."), key),
+        # The choice of a dataset says more than the ten keys that change with it.
+        key=lambda key: (not key.startswith("choices."), key.endswith("_target_"), key.count("."), key),
     )
-    shared = [key for key in keys if key.split(".")[0] != "strategy"]
-    own = [key for key in keys if key.split(".")[0] == "strategy" and key != "strategy.name"]
+    shared = [key for key in keys if "strategy" not in key.split(".")]
+    own = [key for key in keys if key.startswith("strategy.")]
     kept: list[str] = []
     groups: list[tuple[str, ...]] = [()] * len(candidates)
     for key in [*shared, None, *own]:

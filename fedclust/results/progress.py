@@ -4,10 +4,12 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, ProgressColumn, Task
 from rich.progress import Progress as LiveProgress
+from rich.table import Column
 from rich.text import Text
 
 __all__ = ["Progress"]
@@ -52,27 +54,21 @@ class Progress:
         self._title = title
         self._console = console or Console()
         self._clock = clock
-        self._record: dict[str, object] = {}
-        self._started = self._printed = clock()
-        self._tenth = 0
+        self._shown: dict[str, Any] = {}
+        self._round = self._tenth = 0
+        self._started = self._updated = self._printed = clock()
         self._live: LiveProgress | None = None
         if self._console.is_terminal and not self._console.is_dumb_terminal:
-            self._live = LiveProgress(
-                TextColumn("[bold]{task.description}"),
-                BarColumn(bar_width=12),
-                MofNCompleteColumn(),
-                _Figures(self._record),
-                TextColumn("ETA"),
-                TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-                console=self._console,
-                refresh_per_second=_REFRESH_PER_SECOND,
-            )
-            self._task = self._live.add_task(title, total=total_rounds)
+            line = _Line(self._line)
+            bar = BarColumn(bar_width=12)  # gives way where the line needs the room
+            live = LiveProgress(bar, line, console=self._console, refresh_per_second=_REFRESH_PER_SECOND)
+            self._live = live
+            self._task = live.add_task(title, total=total_rounds)
 
     def __enter__(self) -> "Progress":
         if self._live is not None:
             self._live.start()
-        self._started = self._printed = self._clock()
+        self._started = self._updated = self._printed = self._clock()
         return self
 
     def __exit__(
@@ -95,44 +91,46 @@ class Progress:
         """
         for key in ("num_clusters", "loss", "mean_client_accuracy"):
             if record.get(key) is not None:
-                self._record[key] = record[key]
-        number = int(record["round"])  # type: ignore[call-overload]
+                self._shown[key] = record[key]
+        self._round = int(record["round"])  # type: ignore[call-overload]
+        self._updated = self._clock()
         if self._live is not None:
-            self._live.update(self._task, completed=number)
+            self._live.update(self._task, completed=self._round)
             return
-        now = self._clock()
-        tenth = number * 10 // self._total
-        if number == 1 or tenth > self._tenth or now - self._printed >= _SECONDS_BETWEEN_LINES:
-            left = (now - self._started) / number * (self._total - number)
-            figures = _figures(self._record)
-            line = f"{self._title}: round {number}/{self._total}, {figures}ETA {_duration(left)}"
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-            self._tenth, self._printed = tenth, now
+        tenth = self._round * 10 // self._total
+        late = self._updated - self._printed >= _SECONDS_BETWEEN_LINES
+        if self._round == 1 or tenth > self._tenth or late:
+            self._console.print(self._line(), markup=False, highlight=False, soft_wrap=True)
+            self._tenth, self._printed = tenth, self._updated
+
+    def _line(self) -> str:
+        parts = [f"{self._title}: round {self._round}/{self._total}"]
+        if self._round:
+            left = (self._updated - self._started) / self._round * (self._total - self._round)
+            parts.append(f"ETA {_duration(left)}")
+        shown = self._shown
+        # What matters most comes first: a narrow terminal cuts the end.
+        if "mean_client_accuracy" in shown:
+            parts.append(f"accuracy {shown['mean_client_accuracy']:.3f}")
+        if "num_clusters" in shown:
+            parts.append(f"{shown['num_clusters']} cluster{'' if shown['num_clusters'] == 1 else 's'}")
+        if "loss" in shown:
+            parts.append(f"loss {shown['loss']:.4f}")
+        return ", ".join(parts)
 
 
-class _Figures(TextColumn):
-    """The figures of the latest round, put together only when the line is drawn."""
+class _Line(ProgressColumn):
+    """The line's text, put together only when it is drawn."""
 
-    def __init__(self, record: Mapping[str, object]) -> None:
-        super().__init__("")
-        self._latest = record
+    def __init__(self, text: Callable[[], str]) -> None:
+        super().__init__(Column(no_wrap=True, overflow="ellipsis"))
+        self._text = text
 
     def render(self, task: Task) -> Text:  # noqa: ARG002
-        return Text(_figures(self._latest).rstrip(", "))
-
-
-def _figures(record: Mapping[str, object]) -> str:
-    parts = []
-    if "num_clusters" in record:
-        parts.append(f"{record['num_clusters']} cluster{'' if record['num_clusters'] == 1 else 's'}")
-    if "loss" in record:
-        parts.append(f"loss {record['loss']:.4g}")
-    if "mean_client_accuracy" in record:
-        parts.append(f"accuracy {record['mean_client_accuracy']:.3f}")
-    return "".join(f"{part}, " for part in parts)
+        return Text(self._text())
 
 
 def _duration(seconds: float) -> str:
-    whole = math.ceil(seconds)
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -44,7 +44,6 @@ class Recorder:
                 f"output_dir must not hold another run, got {folder} with a rounds.jsonl in it"
             ) from error
         self.folder = folder
-        self.failed_replies = 0
         self._last_round = 0
         self._assignment: NDArray[np.int64] | None = None
         self._matrices: dict[str, NDArray] = {}
@@ -94,8 +93,7 @@ class Recorder:
         Parameters
         ----------
         record
-            Has ``round``; further keys are free. ``failures``, a list, is counted in
-            :attr:`failed_replies`.
+            Has ``round``; further keys are free.
 
         Raises
         ------
@@ -110,8 +108,6 @@ class Recorder:
         self._rounds.write(dumps(record) + "\n")
         self._rounds.flush()
         self._last_round = int(number)
-        failures = record.get("failures")
-        self.failed_replies += len(failures) if isinstance(failures, Sequence) else 0
 
     def assignment(self, server_round: int, assignment: ArrayLike, reason: str) -> bool:
         """Add an entry to ``clusters.json`` if the assignment differs from the one before.

@@ -62,11 +62,11 @@ def final_table(run: SavedRun) -> RenderableType:
     Raises
     ------
     ValueError
-        If the run has no summary.
+        If the run has no summary, or one that is of no strategy.
     """
     summary = run.summary
-    if not summary:
-        raise ValueError(f"run must have a summary.json, got {run.folder} without one")
+    if "strategy" not in summary:
+        raise ValueError(f"summary.json must have the key strategy, got {list(summary)} in {run.folder}")
     parts: list[RenderableType] = [_heading(summary)]
     if run.clients is not None:
         parts.append(_clusters(run.clients))
@@ -87,16 +87,16 @@ def print_report(run: SavedRun, console: Console | None = None) -> None:
     run
         A run with its ``summary.json``.
     console
-        Where to print; standard output unless given, with room for wide tables where that is a file.
+        Where to print; standard output unless given. Where it is no terminal, lines are as long as needed.
 
     Raises
     ------
     ValueError
         If the run has no summary.
     """
-    if console is None:
-        console = Console()
-        console = console if console.is_terminal else Console(width=_WIDTH_OF_FILES)
+    console = console or Console()
+    if not console.is_terminal:
+        console = Console(file=console.file, width=_WIDTH_OF_FILES)
     console.print(final_table(run))
     # A path that is wrapped or cropped cannot be copied.
     console.print(f"results: {run.folder.resolve()}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,30 @@
+import numpy as np
+import pytest
+
+from fedclust.results.plots import loss_along_curves, silhouette_curve
+
+
+def test_the_highest_silhouette_is_marked_the_first_of_a_tie() -> None:
+    axes = silhouette_curve(np.array([2, 3, 4, 5]), np.array([0.1, 0.4, 0.4, np.nan])).axes[0]
+    _, best = axes.get_lines()
+    assert (best.get_xdata().tolist(), best.get_label()) == ([3], "highest: 3 clusters, 0.400")
+
+
+@pytest.mark.parametrize(("pairs", "shown"), [(1, 1), (4, 4), (5, 5), (9, 6)])
+def test_pairs_are_drawn_up_to_six(pairs: int, shown: int) -> None:
+    u = np.linspace(0, 1, 3)
+    curve, line = np.arange(pairs)[:, None] + u, np.arange(pairs)[:, None] + 10 * u
+    ends = np.stack([np.zeros(pairs, dtype=int), np.arange(1, pairs + 1)], axis=1)
+    assignment = np.arange(pairs + 1) % 2
+    figure = loss_along_curves(u, curve, line, ends, assignment)
+    visible = [axes for axes in figure.axes if axes.get_visible()]
+    assert len(visible) == shown
+    for place, axes in enumerate(visible):
+        straight, chain = axes.get_lines()
+        np.testing.assert_array_equal(straight.get_ydata(), place + 10 * u)
+        np.testing.assert_array_equal(chain.get_ydata(), place + u)
+        where = "apart" if place % 2 == 0 else "same cluster"
+        assert axes.get_title(loc="left") == f"clients 0 and {place + 1}, {where}"
+        low, high = axes.get_ylim()
+        assert low == 0
+        assert high >= shown - 1 + 10  # the scale is shared and holds the highest curve

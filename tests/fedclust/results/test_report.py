@@ -1,0 +1,71 @@
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedclust.results import Recorder, SavedRun, client_table, print_report, summarise
+
+
+def printed(folder: Path) -> str:
+    out = io.StringIO()
+    print_report(SavedRun(folder), Console(file=out, width=60))
+    return out.getvalue()
+
+
+def row(text: str, title: str) -> list[str]:
+    """Cells of the line that starts with a title, split where two blanks part them."""
+    line = next(line for line in text.splitlines() if line.strip().startswith(title))
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def test_clusters_figures_and_folder(finished_run: Path) -> None:
+    text = printed(finished_run)
+    assert "fedgwc, 4 clients, 3 rounds, seed 7" in text
+    # Clients 0 and 1: 8 + 8 samples, accuracies 1 and 0.5.
+    assert row(text, "0 ") == ["0", "2", "16", "0.750", "0 (2)"]
+    assert row(text, "1 ") == ["1", "2", "16", "0.875", "1 (2)"]
+    assert row(text, "clusters") == ["clusters", "2", "1"]
+    assert row(text, "Rand index")[1:] == ["1.000", "0.333"]  # one cluster: pairs 01 and 23 of 6 agree
+    # Distances from 1 are 0, 0.5, 0, 0.25: mean 0.1875, variance (0.25 + 0.0625)/4 - 0.1875² = 0.04297.
+    assert row(text, "AD")[1:] == ["0.188 ± 0.207", "0.500 ± 0.177"]
+    assert row(text, "failed replies")[1:] == ["0", "0"]
+    assert text.endswith(f"results: {finished_run.resolve()}\n")  # whole, however narrow the console
+
+
+def test_published_figures_stand_beside_ours(finished_run: Path) -> None:
+    path = finished_run / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["strategy"] = "fedgwc_paper"  # a preset falls back on its method's figures
+    figures = {"fedgwc": {"mean_client_accuracy": [0.9, 0.01]}, "fed": {"auc": 0.1}, "fedavg": {"ad": 0.25}}
+    summary["published"] = {"source": "FedGWC, Table 1", "figures": figures}
+    path.write_text(json.dumps(summary))
+    text = printed(finished_run)
+    assert "fedgwc_paper, published" in text
+    assert row(text, "client accuracy, mean")[1:] == ["0.812", "0.900 ± 0.010", "0.500", "–"]
+    assert row(text, "AD")[1:] == ["0.188 ± 0.207", "–", "0.500 ± 0.177", "0.250"]
+    assert "published: FedGWC, Table 1" in text
+
+
+def test_many_clusters_are_cut_short_and_silent_clients_named(tmp_path: Path) -> None:
+    assignment = np.repeat(np.arange(20), 2)
+    assignment[:3] = 19  # the largest has five
+    evaluation = [{"accuracy": 0.5}] * 38 + [None] * 2
+    table = client_table(assignment, np.ones(40), np.ones(40), np.ones((40, 2)), evaluation)
+    with Recorder(tmp_path) as recorder:
+        recorder.clients(table)
+        recorder.summary(summarise(table, strategy="fmcl", seed=0, rounds=1, seconds=1))
+    text = printed(tmp_path)
+    assert "the 11 largest of" in text
+    assert row(text, "19 ")[:2] == ["19", "5"]
+    assert "known groups" not in text
+    assert "Rand index" not in text
+    assert "2 of 40 clients have no accuracy: left out of the means" in text
+
+
+def test_what_has_no_figures(tmp_path: Path) -> None:
+    (tmp_path / "rounds.jsonl").touch()
+    with pytest.raises(ValueError, match=r"summary.json must have the key strategy, got \[\]"):
+        print_report(SavedRun(tmp_path))

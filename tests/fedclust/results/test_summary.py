@@ -1,0 +1,111 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedclust.results import client_table, summarise
+
+# As listed on the architecture page, "Results of a run".
+KEYS = [
+    "strategy", "seed", "rounds", "num_clients", "num_clusters", "cluster_sizes", "assignment",
+    "global_accuracy", "mean_client_accuracy", "balanced_accuracy", "macro_f1", "auc", "ad", "sdad", "was",
+    "wadb", "rand_index", "weighted_psi", "seconds", "failed_replies", "compare",
+]  # fmt: skip
+
+
+def table(
+    accuracy: list[float], assignment: list[int], groups: list[int] | None, **columns: object
+) -> pd.DataFrame:
+    clients = len(accuracy)
+    evaluation = [
+        {"loss": 1.0, "accuracy": value, "balanced-accuracy": value / 2, "macro-f1": value / 4, "auc": np.nan}
+        for value in accuracy
+    ]
+    counts = [[4, 0], [0, 4], [2, 2], [3, 1]][:clients]
+    return client_table(
+        assignment, [4] * clients, range(1, clients + 1), counts, evaluation, groups, **columns
+    )
+
+
+def figures(clients: pd.DataFrame, **more: object) -> dict:
+    return summarise(clients, strategy="fedgwc", seed=3, rounds=10, seconds=1.5, **more)
+
+
+def test_the_keys_others_read() -> None:
+    assert list(figures(table([1.0, 0.5, 0.5, 0.0], [0, 0, 1, 1], [0, 0, 1, 1]))) == KEYS
+
+
+def test_figures_worked_out_by_hand() -> None:
+    summary = figures(table([1.0, 0.5, 0.5, 0.0], [0, 0, 0, 2], [5, 5, 6, 6]), failed_replies=4)
+    assert summary["num_clients"] == 4
+    assert summary["num_clusters"] == 2
+    assert summary["cluster_sizes"] == [3, 0, 1]
+    assert summary["assignment"] == [0, 0, 0, 2]
+    # Test sizes 1, 2, 3, 4: (1*1 + 2*0.5 + 3*0.5 + 4*0) / 10.
+    assert summary["global_accuracy"] == pytest.approx(0.35)
+    assert summary["mean_client_accuracy"] == pytest.approx(0.5)
+    assert summary["balanced_accuracy"] == pytest.approx(0.25)
+    assert summary["macro_f1"] == pytest.approx(0.125)
+    assert summary["auc"] is None
+    # Distances from 1: 0, 0.5, 0.5, 1; mean 0.5, squares of what is left 0.25, 0, 0, 0.25.
+    assert summary["ad"] == pytest.approx(0.5)
+    assert summary["sdad"] == pytest.approx(np.sqrt(0.125))
+    # Pairs 01 (together), 03 and 13 (apart) agree; 23 only in the groups, 02 and 12 only in clusters.
+    assert summary["rand_index"] == pytest.approx(3 / 6)
+    assert summary["failed_replies"] == 4
+
+
+def test_without_a_known_grouping_or_a_second_cluster() -> None:
+    summary = figures(table([1.0, 0.5], [0, 0], None))
+    assert (summary["rand_index"], summary["was"], summary["wadb"]) == (None, None, None)
+
+
+def test_clients_without_an_answer_are_left_out_of_the_means() -> None:
+    summary = figures(table([1.0, np.nan, 0.5, np.nan], [0, 0, 0, 0], None))
+    # Test sizes 1 and 3 remain: (1*1 + 3*0.5) / 4.
+    assert summary["global_accuracy"] == pytest.approx(0.625)
+    assert summary["mean_client_accuracy"] == pytest.approx(0.75)
+    assert summary["ad"] == pytest.approx(0.25)
+
+
+def test_no_client_answered() -> None:
+    summary = figures(table([np.nan, np.nan], [0, 0], None))
+    for key in ("global_accuracy", "mean_client_accuracy", "balanced_accuracy", "macro_f1", "ad", "sdad"):
+        assert summary[key] is None
+
+
+def test_published_figures_and_details_follow_the_common_keys() -> None:
+    published = {"source": "FedGWC, Table 1", "figures": {"fedgwc": {"balanced_accuracy": 0.5}}}
+    summary = figures(table([1.0], [0], None), published=published, silhouette=0.5)
+    assert list(summary) == [*KEYS, "published", "silhouette"]
+    assert summary["published"] == published
+    with pytest.raises(ValueError, match=r"details must not use the common keys, got \['auc'\]"):
+        figures(table([1.0], [0], None), auc=1.0)
+
+
+def test_a_table_without_clients_is_refused() -> None:
+    with pytest.raises(ValueError, match="clients must have at least one row"):
+        figures(table([], [], None))
+
+
+def test_client_table_columns() -> None:
+    clients = table([1.0, 0.5], [1, 0], None, gaussian_weight=[0.2, 0.3])
+    assert list(clients.columns) == [
+        "client", "cluster", "group", "num_train", "num_test", "label_counts", "loss", "accuracy",
+        "balanced_accuracy", "macro_f1", "auc", "gaussian_weight",
+    ]  # fmt: skip
+    assert clients["group"].isna().all()
+    assert clients["label_counts"].tolist() == [[4, 0], [0, 4]]
+    assert clients["balanced_accuracy"].tolist() == [0.5, 0.25]
+
+
+def test_client_table_with_a_silent_client() -> None:
+    clients = client_table([0, 0], [1, 1], [1, 1], [[1], [1]], [{"accuracy": 1.0}, None], [0, 1])
+    np.testing.assert_array_equal(clients["accuracy"], [1.0, np.nan])
+    assert clients["group"].tolist() == [0, 1]
+
+
+def test_client_table_needs_an_entry_per_client() -> None:
+    with pytest.raises(ValueError, match="num_test must have an entry per client, 2, got 1"):
+        client_table([0, 0], [1, 1], [1], [[1], [1]], [None, None])
+    with pytest.raises(ValueError, match="loss must have an entry per client, 2, got 1"):
+        client_table([0, 0], [1, 1], [1, 1], [[1], [1]], [None])

@@ -1,0 +1,33 @@
+from pathlib import Path
+
+import pytest
+
+from fedclust.report import main
+from fedclust.results import Recorder
+
+
+def test_an_unfinished_run_is_shown_as_far_as_it_got(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.round({"round": 1, "num_clusters": 1, "mean_client_accuracy": 0.5})
+    assert main([str(tmp_path)]) == 0
+    picture = tmp_path / "plots" / "accuracy_per_round.png"
+    assert capsys.readouterr().out == f"{tmp_path}: no summary.json, the run has not finished\n{picture}\n"
+    assert picture.is_file()
+
+
+def test_no_plots(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.round({"round": 1, "mean_client_accuracy": 0.5})
+    assert main(["--no-plots", str(tmp_path)]) == 0
+    assert not (tmp_path / "plots").exists()
+
+
+def test_one_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 1
+    (tmp_path / "summary.json").write_text("{")
+    assert main([str(tmp_path)]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("fedclust.report: folder must hold a run")
+    assert "summary.json must be JSON" in second

@@ -1,0 +1,136 @@
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedclust.data.cache import cache_root, digest, file_digest, map_array, map_tensor, new_array, prepared
+
+
+def test_root_is_the_argument_then_the_environment_then_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path / "environment"))
+    assert cache_root(tmp_path / "argument") == tmp_path / "argument"
+    assert cache_root() == tmp_path / "environment"
+    monkeypatch.delenv("FEDCLUST_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_root() == tmp_path / ".cache" / "fedclust"
+
+
+def test_digest_depends_on_values_and_not_on_the_order_of_keys() -> None:
+    assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
+    assert digest({"a": 1}) != digest({"a": "1"})
+    assert digest("ab", "c") != digest("a", "bc")
+    assert len(digest("a")) == 32
+
+
+def test_digest_refuses_what_json_cannot_hold() -> None:
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        digest(np.zeros(2))
+
+
+def test_file_digest_is_the_sha256_of_the_content(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert file_digest(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223"  # FIPS 180-2, appendix B.1
+
+
+def test_a_folder_is_written_once(tmp_path: Path) -> None:
+    calls: list[Path] = []
+
+    def write(folder: Path) -> None:
+        calls.append(folder)
+        (folder / "file").write_text("content")
+
+    target = tmp_path / "deep" / "key"
+    assert prepared(target, write) == target
+    assert prepared(target, write) == target
+    assert len(calls) == 1
+    assert (target / "file").read_text() == "content"
+
+
+def test_a_failed_write_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "file").write_text("half")
+        raise RuntimeError("disk on fire")
+
+    with pytest.raises(RuntimeError, match="disk on fire"):
+        prepared(tmp_path / "key", fail)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+    prepared(tmp_path / "key", lambda folder: None)
+    assert (tmp_path / "key").is_dir()
+
+
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".key-leftover").mkdir()
+    (tmp_path / ".other-leftover").mkdir()
+    prepared(tmp_path / "key", lambda folder: None)
+    assert not (tmp_path / ".key-leftover").exists()
+    assert (tmp_path / ".other-leftover").exists()
+
+
+def test_the_second_of_two_at_once_waits_and_does_not_write(tmp_path: Path) -> None:
+    writers = []
+    inside = threading.Event()
+    release = threading.Event()
+
+    def slow(folder: Path) -> None:
+        writers.append("slow")
+        inside.set()
+        release.wait(timeout=10)
+        (folder / "file").write_text("slow")
+
+    def fast(folder: Path) -> None:
+        writers.append("fast")
+
+    first = threading.Thread(target=prepared, args=(tmp_path / "key", slow))
+    first.start()
+    assert inside.wait(timeout=10)
+    second = threading.Thread(target=prepared, args=(tmp_path / "key", fast))
+    second.start()
+    release.set()
+    first.join(timeout=10)
+    second.join(timeout=10)
+    assert writers == ["slow"]
+    assert (tmp_path / "key" / "file").read_text() == "slow"
+
+
+def test_where_locks_do_not_reach_the_first_to_finish_is_kept(tmp_path: Path) -> None:
+    def overtaken(folder: Path) -> None:
+        (folder / "file").write_text("ours")
+        (tmp_path / "key").mkdir()  # another machine finishes while we write
+        (tmp_path / "key" / "file").write_text("theirs")
+
+    prepared(tmp_path / "key", overtaken)
+    assert (tmp_path / "key" / "file").read_text() == "theirs"
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["key"]
+
+
+def test_a_cache_that_cannot_be_written_says_how_to_choose_another(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="cannot make the cache folder .*FEDCLUST_CACHE"):
+        prepared(tmp_path / "file" / "key", lambda folder: None)
+
+
+def test_a_read_only_cache_says_how_to_choose_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write where others may not
+    with pytest.raises(OSError, match="cannot write to the cache folder .*FEDCLUST_CACHE"):
+        prepared(tmp_path / "key", lambda folder: None)
+
+
+def test_an_array_beyond_the_disk_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"needs 1000000\.0 GB"):
+        new_array(tmp_path / "array.npy", np.uint8, (10**15,))
+    assert not (tmp_path / "array.npy").exists()
+
+
+def test_a_mapped_array_reads_the_file_and_never_changes_it(tmp_path: Path) -> None:
+    array = new_array(tmp_path / "array.npy", np.int64, (2, 2))
+    array[:] = [[1, 2], [3, 4]]
+    array.flush()
+    tensor = map_tensor(tmp_path / "array.npy")
+    assert tensor.tolist() == [[1, 2], [3, 4]]
+    tensor[0, 0] = 9
+    np.testing.assert_array_equal(map_array(tmp_path / "array.npy"), [[1, 2], [3, 4]])

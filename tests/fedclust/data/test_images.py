@@ -1,0 +1,221 @@
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from fedclust.data import images
+from fedclust.data.images import Images, channel_statistics, decode, pixel_counts
+from fedclust.data.source import SourceError
+
+RED, BLUE = (255, 0, 0), (0, 0, 255)
+
+
+def png(pixels: Any, **options: Any) -> bytes:
+    """Encode pixels losslessly."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.asarray(pixels, dtype=np.uint8)).save(buffer, "png", **options)
+    return buffer.getvalue()
+
+
+def grey(value: int, height: int = 2, width: int = 2) -> bytes:
+    return png(np.full((height, width), value))
+
+
+def write(path: Path, encoded: list[bytes | None], labels: list[Any], **columns: list[Any]) -> None:
+    """Write a Parquet file in the layout of the hub's Image feature."""
+    cells = [{"bytes": value, "path": None} for value in encoded]
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    pq.write_table(pa.table({"image": pa.array(cells, kind), "label": labels, **columns}), path)
+
+
+def builder(path: Path, **changes: Any) -> Images:
+    values = {"name": "tiny", "num_classes": 2, "input_shape": [1, 2, 2], "path": str(path)}
+    return Images(**(values | changes))
+
+
+def test_parquet_with_image_bytes(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", [png([[0, 51], [102, 153]]), grey(204)], [0, 1])
+    write(tmp_path / "test.parquet", [grey(255)], [1])
+    data = builder(tmp_path).load(tmp_path / "cache")
+    assert data.inputs.tolist() == [[[[0, 51], [102, 153]]], [[[204, 204], [204, 204]]], [[[255, 255]] * 2]]
+    assert data.labels.tolist() == [0, 1, 1]
+    assert data.num_train == 2
+    # the training part's pixels in fifths: 0, 1, 2, 3 and four times 4: mean 22/8/5 = 0.55,
+    # mean of squares (0 + 1 + 4 + 9 + 64)/8/25 = 0.39, variance 0.39 − 0.55² = 0.0875
+    assert data.mean == pytest.approx([0.55])
+    assert data.std == pytest.approx([0.0875**0.5])
+
+
+def test_order_is_kept_over_many_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "CHUNK", 3)
+    write(tmp_path / "train.parquet", [grey(value) for value in range(50)], [0, 1] * 25)
+    write(tmp_path / "test.parquet", [grey(value) for value in range(50, 61)], [0] * 11)
+    data = builder(tmp_path).load(tmp_path / "cache")
+    assert data.inputs[:, 0, 0, 0].tolist() == list(range(61))
+    assert data.mean == pytest.approx([24.5 / 255])  # of 0 … 49
+
+
+def test_dropped_examples_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "CHUNK", 2)
+    write(tmp_path / "train.parquet", [grey(1), b"broken", grey(3), grey(4)], [0, 9, 1, 9])
+    data = builder(tmp_path, drop_labels=[9]).load(tmp_path / "cache")
+    assert data.inputs[:, 0, 0, 0].tolist() == [1, 3]
+    assert data.mean == pytest.approx([2 / 255])
+
+
+def test_colour(tmp_path: Path) -> None:
+    write(tmp_path / "data.parquet", [png([[RED, BLUE]]), png([[BLUE, BLUE]])], [0, 1])
+    data = builder(tmp_path, input_shape=[3, 1, 2]).load(tmp_path / "cache")
+    assert data.inputs[0].tolist() == [[[255, 0]], [[0, 0]], [[0, 255]]]
+    # one of four pixels is red, three are blue: variance 1/4 · 3/4; green is constant, and divides by 1
+    assert data.mean == pytest.approx([0.25, 0, 0.75])
+    assert data.std == pytest.approx([0.1875**0.5, 1, 0.1875**0.5])
+
+
+def test_grey_becomes_colour_and_colour_grey(tmp_path: Path) -> None:
+    write(tmp_path / "grey.parquet", [grey(7), grey(8)], [0, 1])
+    data = builder(tmp_path, input_shape=[3, 2, 2]).load(tmp_path / "cache")
+    assert data.inputs[0].unique().tolist() == [7]
+    write(tmp_path / "grey.parquet", [png([[RED]]), png([[BLUE]])], [0, 1])
+    data = builder(tmp_path, input_shape=[1, 1, 1]).load(tmp_path / "cache")
+    assert data.inputs.ravel().tolist() == [76, 29]  # ITU-R 601: 0.299 of red, 0.114 of blue, times 255
+
+
+def test_plain_bytes(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"img": [grey(5), grey(6)], "label": [0, 1]}), tmp_path / "data.parquet")
+    data = builder(tmp_path).load(tmp_path / "cache")
+    assert data.inputs[:, 0, 0, 0].tolist() == [5, 6]
+
+
+def test_image_folder(tmp_path: Path) -> None:
+    for name, value in (("train/dog/1.png", 1), ("train/cat/2.png", 2), ("test/dog/3.png", 3)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(grey(value))
+    data = builder(tmp_path).load(tmp_path / "cache")
+    assert data.class_names == ("cat", "dog")
+    assert data.inputs[:, 0, 0, 0].tolist() == [2, 1, 3]
+    assert data.labels.tolist() == [0, 1, 1]
+    assert data.num_train == 2
+
+
+def test_classes_in_file_names(tmp_path: Path) -> None:
+    for name, value in (("nor_20x_1.png", 1), ("aca_bd_20x_2.png", 2)):
+        (tmp_path / name).write_bytes(grey(value))
+    data = builder(tmp_path, label_pattern="(?:^|/)(aca|nor)_").load(tmp_path / "cache")
+    assert data.class_names == ("aca", "nor")
+    assert data.inputs[:, 0, 0, 0].tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("image_path", "folder"), [("img/{id[0]}/{id}.png", "img/7"), ("**/{id}.png", "some/where/deep")]
+)
+def test_table_of_image_ids_and_users(tmp_path: Path, image_path: str, folder: str) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "71.png").write_bytes(grey(1))
+    (tmp_path / folder / "72.png").write_bytes(grey(2))
+    (tmp_path / "federated_train.csv").write_text("user_id,image_id,class\nb,72,0\na,71,1\n")
+    (tmp_path / "test.csv").write_text("image_id,class\n71,1\n")
+    data = builder(tmp_path, image="image_id", image_path=image_path, label="class", natural="user_id").load(
+        tmp_path / "cache"
+    )
+    assert data.inputs[:, 0, 0, 0].tolist() == [2, 1, 1]
+    assert data.natural is not None
+    assert data.natural.tolist() == [1, 0, -1]
+
+
+def test_stretching_scales_each_side() -> None:
+    # 8 rows, the upper 4 black, the lower 4 at 140, become 2. A triangle of half-width 4 about row 2 gives the
+    # rows' centres 0.5 … 5.5 the weights 5, 7, 7, 5, 3, 1 eighths: 4 of 28 are lower rows, so 140/7 = 20.
+    picture = io.BytesIO(png(np.repeat([[0] * 4, [140] * 4], 4, axis=0)))
+    assert decode(picture, "L", (2, 2), "stretch").tolist() == [[[20, 20], [120, 120]]]
+
+
+def test_cropping_keeps_the_middle() -> None:
+    columns = [10] * 2 + [90] * 4 + [10] * 2
+    picture = io.BytesIO(png([columns] * 4))  # 4 high, 8 wide: two columns go at each side
+    assert decode(picture, "L", (4, 4), "crop").tolist() == [[[90] * 4] * 4]
+
+
+def test_large_photographs_shrink_to_their_mean() -> None:
+    rng = np.random.default_rng(0)
+    buffer = io.BytesIO()
+    pixels = rng.integers(100, 120, (640, 480, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(buffer, "jpeg", quality=95)
+    buffer.seek(0)
+    small = decode(buffer, "RGB", (8, 8), "crop")
+    assert small.shape == (3, 8, 8)
+    np.testing.assert_allclose(small, 110, atol=4)
+
+
+def test_images_are_turned_upright() -> None:
+    exif = Image.Exif()
+    exif[274] = 6  # orientation: the top of the picture is at its right side
+    picture = io.BytesIO(png([[1, 2, 3]], exif=exif))
+    assert decode(picture, "L", (3, 1)).tolist() == [[[1], [2], [3]]]
+
+
+def test_statistics_by_hand() -> None:
+    counts = pixel_counts(np.array([[[[0, 255]], [[255, 255]]]], dtype=np.uint8))  # one image, two channels
+    assert counts[0, [0, 255]].tolist() == [1, 1]
+    assert counts[1, [0, 255]].tolist() == [0, 2]
+    mean, std = channel_statistics(counts)
+    assert mean == pytest.approx((0.5, 1.0))
+    assert std == pytest.approx((0.5, 1.0))  # a constant channel has 1
+
+
+def test_another_size_is_refused_with_both(tmp_path: Path) -> None:
+    write(tmp_path / "data.parquet", [grey(1), grey(1, 3, 4)], [0, 1])
+    with pytest.raises(
+        SourceError, match=r"input_shape must be \[1, 3, 4\], the shape of image 1, got \[1, 2, 2\]; .*resize"
+    ):
+        builder(tmp_path).load(tmp_path / "cache")
+    assert builder(tmp_path, resize="stretch").load(tmp_path / "cache").input_shape == (1, 2, 2)
+
+
+@pytest.mark.parametrize("broken", [b"no image", grey(1)[:40]])
+def test_a_broken_image_is_named(tmp_path: Path, broken: bytes) -> None:
+    write(tmp_path / "data.parquet", [grey(1), broken], [0, 1])
+    with pytest.raises(SourceError, match="cannot read image 1: "):
+        builder(tmp_path).load(tmp_path / "cache")
+
+
+def test_a_missing_image_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "data.parquet", [None, grey(1)], [0, 1])
+    with pytest.raises(SourceError, match="example 0 has no image"):
+        builder(tmp_path).load(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("image_path", ["img/{id}.png", "**/{id}.png"])
+def test_a_missing_file_is_named(tmp_path: Path, image_path: str) -> None:
+    (tmp_path / "data.csv").write_text("image,label\na,0\nb,1\n")
+    with pytest.raises(SourceError, match=r"cannot read image 0: .*a\.png"):
+        builder(tmp_path, image_path=image_path).load(tmp_path / "cache")
+
+
+def test_no_image_column_lists_the_columns(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"photo": [grey(5)], "label": [0]}), tmp_path / "data.parquet")
+    with pytest.raises(
+        SourceError, match="image must be a column .* got image or img; columns are photo, label"
+    ):
+        builder(tmp_path).load(tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"input_shape": [2, 8, 8]},
+            r"must be \[1 or 3 channels, height, width\] for images, got \[2, 8, 8\]",
+        ),
+        ({"input_shape": [8, 8]}, r"got \[8, 8\]"),
+        ({"resize": "pad"}, "resize must be 'none', 'stretch' or 'crop', got 'pad'"),
+    ],
+)
+def test_settings_out_of_range(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        builder(tmp_path, **changes)

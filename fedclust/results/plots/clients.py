@@ -120,6 +120,7 @@ def label_counts_per_client(
     upper.stairs(ordered.sum(axis=1), np.arange(num_clients + 1) - 0.5, fill=True, color=GREY)
     tidy(upper, title, "", "samples")
     upper.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    upper.set_ylim(0, 1.1 * max(1, ordered.sum(axis=1).max()))
     # The square root keeps a handful of samples visible beside thousands; white is none at all.
     image = axes.imshow(
         np.ma.masked_equal(ordered.T, 0),

@@ -1,0 +1,191 @@
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_auc_score
+
+from fedclust import metrics
+from fedclust.metrics import (
+    balanced_accuracy,
+    classification,
+    classification_by_client,
+    fairness,
+    global_accuracy,
+)
+
+unhurried = settings(max_examples=50, deadline=None)  # a busy machine is no failure
+
+
+def test_global_accuracy_counts_examples() -> None:
+    # 30 of 40 examples and 5 of 10: 35 of 50.
+    assert global_accuracy(np.array([0.75, 0.5]), np.array([40, 10])) == pytest.approx(0.7)
+
+
+def test_client_without_examples_does_not_count() -> None:
+    assert global_accuracy(np.array([np.nan, 0.5]), np.array([0, 10])) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "num_examples", "message"),
+    [
+        ([0.5], [1, 2], r"accuracy and num_examples must have shape \(K,\), got \(1,\), \(2,\)"),
+        ([0.5, 0.5], [1, -2], "num_examples must be >= 0, got -2"),
+        ([0.5, 0.5], [0, 0], "num_examples must be > 0 on some client, got none on 2 clients"),
+        ([0.5, 1.5], [1, 1], r"accuracy must be in \[0, 1\], got 1\.5"),
+        ([0.5, np.nan], [1, 1], r"accuracy must be in \[0, 1\], got nan"),
+    ],
+)
+def test_global_accuracy_refuses(accuracy: list[float], num_examples: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        global_accuracy(np.array(accuracy), np.array(num_examples))
+
+
+def test_fairness_is_the_distance_from_perfection_and_its_spread() -> None:
+    # Distances 0, 0.4 and 0.2: mean 0.2; squares 0.04, 0.04 and 0 from it, by 3: sqrt(0.08 / 3).
+    assert fairness(np.array([1.0, 0.6, 0.8])) == pytest.approx((0.2, math.sqrt(0.08 / 3)))
+
+
+def test_single_client_has_no_spread() -> None:
+    assert fairness(np.array([0.25])) == (0.75, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "message"),
+    [
+        ([], "at least one, got shape"),
+        ([[0.5]], "got shape"),
+        ([-0.1], "accuracy must be in"),
+        ([np.nan], "got nan"),
+    ],
+)
+def test_fairness_refuses(accuracy: list[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fairness(np.array(accuracy))
+
+
+def test_balanced_accuracy_is_the_mean_recall() -> None:
+    # Class 0: 3 of 4; class 2: 0 of 1; class 1 is only predicted, and has no recall.
+    labels, predictions = np.array([0, 0, 0, 0, 2]), np.array([0, 0, 0, 1, 1])
+    assert balanced_accuracy(labels, predictions) == pytest.approx(0.375)
+
+
+def test_predicting_a_class_that_is_not_there_does_not_warn() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert balanced_accuracy(np.array([0, 0]), np.array([0, 3])) == 0.5
+
+
+def test_balanced_accuracy_of_no_examples_is_undefined() -> None:
+    assert math.isnan(balanced_accuracy(np.zeros(0, dtype=int), np.zeros(0, dtype=int)))
+
+
+def test_balanced_accuracy_refuses_shapes() -> None:
+    with pytest.raises(ValueError, match=r"must have shape \(examples,\), got \(2,\), \(3,\)"):
+        balanced_accuracy(np.zeros(2, dtype=int), np.zeros(3, dtype=int))
+
+
+def test_classification_of_five_examples() -> None:
+    labels = np.array([0, 0, 0, 1, 1])
+    probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.2, 0.8], [0.6, 0.4]])
+    figures = classification(labels, probabilities)
+    # Predictions 0 0 1 1 0. Recalls 2/3 and 1/2; F1 2 * 2 / (3 + 3) and 2 * 1 / (2 + 2).
+    assert figures["accuracy"] == pytest.approx(3 / 5)
+    assert figures["balanced_accuracy"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert figures["macro_f1"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    # Of the six pairs the one of class 1 scores higher in five: 0.8 beats all, 0.4 all but 0.7.
+    assert figures["auc"] == pytest.approx(5 / 6)
+    assert list(figures) == ["accuracy", "balanced_accuracy", "macro_f1", "auc"]
+
+
+@unhurried
+@given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 6))
+def test_classification_matches_scikit_learn(seed: int, num_examples: int, num_classes: int) -> None:
+    draws = np.random.default_rng(seed)
+    labels = draws.integers(0, num_classes, num_examples)
+    probabilities = np.round(draws.dirichlet(np.ones(num_classes), num_examples), 1)  # with ties
+    predictions = probabilities.argmax(axis=1)
+    figures = classification(labels, probabilities)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = {
+            "accuracy": accuracy_score(labels, predictions),
+            "balanced_accuracy": balanced_accuracy_score(labels, predictions),
+            "macro_f1": f1_score(labels, predictions, average="macro"),
+        }
+    defined = [c for c in range(num_classes) if 0 < (labels == c).sum() < num_examples]
+    areas = [roc_auc_score(labels == c, probabilities[:, c]) for c in defined]
+    expected["auc"] = np.mean(areas) if areas else math.nan
+    for name, value in expected.items():
+        assert figures[name] == pytest.approx(value, nan_ok=True), name
+    assert figures["balanced_accuracy"] == pytest.approx(balanced_accuracy(labels, predictions))
+
+
+def test_one_class_leaves_the_area_undefined() -> None:
+    figures = classification(np.array([1, 1]), np.array([[0.1, 0.9], [0.6, 0.4]]))
+    assert math.isnan(figures["auc"])
+    assert figures["accuracy"] == 0.5
+
+
+def test_no_examples_leave_everything_undefined() -> None:
+    assert all(
+        math.isnan(value) for value in classification(np.zeros(0, dtype=int), np.zeros((0, 3))).values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "probabilities", "message"),
+    [
+        ([0, 1], np.ones((3, 2)), r"got \(2,\), \(3, 2\)"),
+        ([0, 1], np.ones(2), r"got \(2,\), \(2,\)"),
+        ([0, 1], np.ones((2, 0)), r"got \(2,\), \(2, 0\)"),
+        ([0, 1], np.array([[0.5, np.nan], [0.5, 0.5]]), "probabilities must be finite, got nan"),
+        ([0, 2], np.ones((2, 2)), r"labels must be in \[0, 2\), got 0 to 2"),
+    ],
+)
+def test_classification_refuses(labels: list[int], probabilities: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        classification(np.array(labels), probabilities)
+
+
+@unhurried
+@given(st.integers(0, 10**6), st.integers(0, 60), st.integers(1, 7), st.integers(1, 5))
+def test_many_clients_at_once_are_each_client_alone(
+    seed: int, num_examples: int, num_clients: int, num_classes: int
+) -> None:
+    draws = np.random.default_rng(seed)
+    clients = draws.integers(0, num_clients, num_examples)
+    labels = draws.integers(0, num_classes, num_examples)
+    predictions = draws.integers(0, num_classes, num_examples)
+    figures = classification_by_client(clients, labels, predictions, num_clients, num_classes)
+    for client in range(num_clients):
+        mine, guessed = labels[clients == client], predictions[clients == client]
+        alone = [math.nan] * 3
+        if mine.size:
+            macro_f1 = f1_score(mine, guessed, average="macro")
+            alone = [accuracy_score(mine, guessed), balanced_accuracy(mine, guessed), macro_f1]
+        assert [float(values[client]) for values in figures.values()] == pytest.approx(alone, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("clients", "labels", "predictions", "message"),
+    [
+        ([0, 2], [0, 1], [0, 1], r"client_of_row must be in \[0, 2\), got 0 to 2"),
+        ([0, 1], [0, -1], [0, 1], r"labels must be in \[0, 3\), got -1 to 0"),
+        ([0, 1], [0, 1], [0, 3], r"predictions must be in \[0, 3\), got 0 to 3"),
+        ([0], [0, 1], [0, 1], r"client_of_row must have shape \(2,\) like labels, got \(1,\)"),
+        ([0, 1], [0, 1], [0], r"predictions must have shape \(2,\) like labels, got \(1,\)"),
+    ],
+)
+def test_many_clients_refuse(
+    clients: list[int], labels: list[int], predictions: list[int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        classification_by_client(np.array(clients), np.array(labels), np.array(predictions), 2, 3)
+
+
+def test_everything_is_exported() -> None:
+    assert all(hasattr(metrics, name) for name in metrics.__all__)

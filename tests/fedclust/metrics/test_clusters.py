@@ -1,0 +1,84 @@
+import math
+
+import numpy as np
+import pytest
+
+from fedclust.metrics import rand_index, wasserstein_adjusted_davies_bouldin, wasserstein_adjusted_silhouette
+
+# Sorted frequencies (1, 0), (0.9, 0.1), (0.5, 0.5) and (0.6, 0.4): on a line at 1, 0.9, 0.5 and 0.6, with
+# distances stretched by sqrt(2), which cancels in both scores.
+COUNTS = np.array([[0, 10], [9, 1], [10, 10], [4, 6]])
+
+
+def test_silhouette_of_balanced_and_unbalanced_clients() -> None:
+    # Own distance 0.1 everywhere. Other cluster: 1 to {0.5, 0.6} 0.45; 0.9: 0.35; 0.5: 0.45; 0.6: 0.35.
+    expected = (2 * (0.45 - 0.1) / 0.45 + 2 * (0.35 - 0.1) / 0.35) / 4
+    assert wasserstein_adjusted_silhouette(COUNTS, np.array([0, 0, 1, 1])) == pytest.approx(expected)
+
+
+def test_davies_bouldin_of_balanced_and_unbalanced_clients() -> None:
+    # Centroids 0.95 and 0.55, mean distances from them 0.05: (0.05 + 0.05) / 0.4.
+    assert wasserstein_adjusted_davies_bouldin(COUNTS, np.array([0, 0, 1, 1])) == pytest.approx(0.25)
+
+
+def test_which_classes_are_frequent_makes_no_difference() -> None:
+    draws = np.random.default_rng(0)
+    counts = draws.integers(1, 50, (12, 5))
+    shuffled = draws.permuted(counts, axis=1) * draws.integers(1, 9, (12, 1))  # nor how many examples
+    assignment = np.arange(12) % 3
+    for score in (wasserstein_adjusted_silhouette, wasserstein_adjusted_davies_bouldin):
+        assert score(shuffled, assignment) == pytest.approx(score(counts, assignment))
+
+
+@pytest.mark.parametrize("assignment", [[0, 0, 0, 0], [3, 1, 2, 0]])
+def test_one_cluster_and_singletons_are_undefined(assignment: list[int]) -> None:
+    assert wasserstein_adjusted_silhouette(COUNTS, np.array(assignment)) is None
+    assert wasserstein_adjusted_davies_bouldin(COUNTS, np.array(assignment)) is None
+
+
+def test_single_client_is_undefined() -> None:
+    assert wasserstein_adjusted_silhouette(COUNTS[:1], np.array([0])) is None
+    assert wasserstein_adjusted_davies_bouldin(COUNTS[:1], np.array([0])) is None
+
+
+def test_clusters_with_the_same_mean_are_undefined_by_davies_bouldin() -> None:
+    # One class per client: sorted, all frequencies are (1, 0, 0). Nobody is nearer to anyone.
+    counts, assignment = np.eye(3)[[0, 1, 2, 0]], np.array([0, 0, 1, 1])
+    assert wasserstein_adjusted_davies_bouldin(counts, assignment) is None
+    assert wasserstein_adjusted_silhouette(counts, assignment) == 0.0
+
+
+@pytest.mark.parametrize("score", [wasserstein_adjusted_silhouette, wasserstein_adjusted_davies_bouldin])
+def test_assignment_of_other_clients_is_refused(score: type) -> None:
+    with pytest.raises(ValueError, match=r"assignment must have shape \(4,\) like counts, got \(3,\)"):
+        score(COUNTS, np.array([0, 0, 1]))
+
+
+@pytest.mark.parametrize("score", [wasserstein_adjusted_silhouette, wasserstein_adjusted_davies_bouldin])
+def test_client_without_examples_is_refused(score: type) -> None:
+    with pytest.raises(ValueError, match="counts must have an example on every client, got none on client 0"):
+        score(np.array([[0, 0], [1, 2]]), np.array([0, 1]))
+
+
+def test_rand_index_counts_pairs_that_agree() -> None:
+    # Of six pairs both keep 0-1 together and 0-3, 1-3 apart; they disagree on 0-2, 1-2 and 2-3.
+    assert rand_index(np.array([0, 0, 1, 1]), np.array([5, 5, 5, 2])) == pytest.approx(3 / 6)
+
+
+def test_rand_index_matches_a_literal_loop() -> None:
+    draws = np.random.default_rng(1)
+    a, b = draws.integers(0, 3, 40), draws.integers(0, 4, 40)
+    agreeing = sum((a[i] == a[j]) == (b[i] == b[j]) for i in range(40) for j in range(i))
+    assert rand_index(a, b) == pytest.approx(agreeing / math.comb(40, 2))
+    assert rand_index(b, a) == rand_index(a, b)
+
+
+def test_rand_index_of_equal_groupings_is_one() -> None:
+    assert rand_index(np.array([0, 1, 1]), np.array([7, 2, 2])) == 1.0
+    assert rand_index(np.array([4]), np.array([0])) == 1.0
+
+
+@pytest.mark.parametrize(("a", "b"), [([], []), ([0, 1], [0]), ([[0, 1]], [[0, 1]])])
+def test_rand_index_refuses_groupings_of_others(a: list[int], b: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"a and b must have shape \(clients,\), at least one, got"):
+        rand_index(np.array(a), np.array(b))

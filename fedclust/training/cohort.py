@@ -139,8 +139,10 @@ class ModelMean:
 def _weighted_sum(stacked: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     if not chosen.all():  # a failed client's model may be non-finite, and 0 * inf is not 0
         stacked, weights = stacked[chosen.to(stacked.device)], weights[chosen]
+    weights = weights.to(stacked.device)
+    if stacked.stride(0) == 0:  # a frozen parameter that all clients share
+        return weights.sum() * stacked[0].double()
     flat = stacked.reshape(len(stacked), -1)
-    weights = weights.to(flat.device)
     total = torch.zeros(flat.shape[1], dtype=torch.float64, device=flat.device)
     block = max(1, _BLOCK // max(1, flat.shape[1]))
     for some, some_weights in zip(flat.split(block), weights.split(block), strict=True):

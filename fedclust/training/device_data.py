@@ -30,6 +30,15 @@ class DeviceData:
     device
         Where batches are wanted.
 
+    Attributes
+    ----------
+    num_classes
+        Number of classes C.
+    example_dims
+        Number of dimensions of one example.
+    labels_have_positions
+        Whether each position of an example has its own label.
+
     Raises
     ------
     ValueError
@@ -42,6 +51,8 @@ class DeviceData:
             raise ValueError(f"labels must be in [0, {data.num_classes}), got {lowest} to {highest}")
         self.device = device
         self.num_classes = data.num_classes
+        self.example_dims = data.inputs.dim() - 1
+        self.labels_have_positions = data.labels.dim() > 1
         self._scale, self._shift = _affine(data.mean, data.std, data.inputs, device)
         self._inputs, self._labels = data.inputs, data.labels
         if device.type == "cuda":

@@ -1,6 +1,7 @@
 """Stand-ins for Dropout and BatchNorm that give a client the same result alone and in a cohort."""
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -69,25 +70,47 @@ class ClientDropout(nn.Module):
         self.channelwise = type(dropout) is not nn.Dropout
         self.train(dropout.training)
         self._context = context
-        self._numbers: tuple[tuple[torch.Size, torch.device], torch.Tensor] | None = None
+        self._numbers: tuple[tuple[tuple[int, ...], torch.device], torch.Tensor] | None = None
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         """Drop elements (or channels) of `values`, the batch being its first dimension, if in training."""
         if not self.training or self.p == 0.0:
             return values
-        key = scramble(self._context.key ^ self._context.next_call())
-        keep = scramble(self._element_numbers(values) ^ key) >= int(self.p * 2**32)
-        scale = 0.0 if self.p == 1.0 else 1.0 / (1.0 - self.p)
-        return values * (keep.to(values.dtype) * scale)
+        return values * self.factors(values.shape, self._context.key, self._context.next_call(), values.dtype)
 
-    def _element_numbers(self, values: torch.Tensor) -> torch.Tensor:
-        shape = values.shape[:2] + (1,) * (values.dim() - 2) if self.channelwise else values.shape
-        if self._numbers is None or self._numbers[0] != (shape, values.device):
-            total = torch.zeros((), dtype=torch.int64, device=values.device)
+    def factors(
+        self, shape: Sequence[int], keys: torch.Tensor, call: int, dtype: torch.dtype = torch.float32
+    ) -> torch.Tensor:
+        """Give what to multiply by: 0 where dropped, 1 / (1 - p) elsewhere.
+
+        Parameters
+        ----------
+        shape
+            Of one client's values, the batch first.
+        keys
+            Key of the client's step; or of n clients, shape (n, 1, ...) with as many ones as `shape` is long.
+        call
+            Which use of a dropout layer this is in the forward pass, from 1.
+        dtype
+            Of the result.
+
+        Returns
+        -------
+        Factors, broadcasting with `shape`, or with (n, *shape).
+        """
+        if self.channelwise:
+            shape = (*shape[:2], *[1] * (len(shape) - 2))
+        elements = scramble(self._element_numbers(tuple(shape), keys.device) ^ scramble(keys ^ call))
+        scale = 0.0 if self.p == 1.0 else 1.0 / (1.0 - self.p)
+        return (elements >= int(self.p * 2**32)).to(dtype) * scale
+
+    def _element_numbers(self, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+        if self._numbers is None or self._numbers[0] != (shape, device):
+            total = torch.zeros((), dtype=torch.int64, device=device)
             for dim, size in enumerate(shape):
-                index = torch.arange(size, device=values.device) * _MULTIPLIERS[dim % len(_MULTIPLIERS)]
+                index = torch.arange(size, device=device) * _MULTIPLIERS[dim % len(_MULTIPLIERS)]
                 total = total + index.view(-1, *[1] * (len(shape) - dim - 1))
-            self._numbers = (shape, values.device), scramble(total & _MASK)
+            self._numbers = (shape, device), scramble(total & _MASK)
         return self._numbers[1]
 
 
@@ -130,7 +153,9 @@ class ClientBatchNorm(_BatchNorm):
         """Normalise `input`, shape (B, C, ...), over its real examples in training."""
         real = self._context.real
         one_value = input.numel() == input.shape[1]
-        if not self.training or (real is None and not one_value):
+        # torch reads the counter of an unweighted average as a Python number, which vmap refuses.
+        averages = self.track_running_stats and self.momentum is None
+        if not self.training or (real is None and not one_value and not averages):
             return super().forward(input)
         return self._masked(input, input.new_ones(len(input)) if real is None else real)
 

@@ -11,7 +11,7 @@ import torch
 
 from fedclust.training.parameters import LocalTraining
 
-__all__ = ["Adam", "Optimiser", "Sgd", "add_proximal_term", "clip_norm", "make_optimiser"]
+__all__ = ["Adam", "LocalUpdate", "Sgd", "add_proximal_term", "clip_norm"]
 
 Tensors = list[torch.Tensor]
 
@@ -106,11 +106,64 @@ class Adam:
         torch._foreach_addcdiv_(parameters, self._first, denominators, -self._learning_rate / correction1)
 
 
-Optimiser = Sgd | Adam
+class LocalUpdate:
+    """Everything that happens to a gradient between the backward pass and the parameters.
+
+    The proximal term is added, the gradient is clipped, the optimiser steps: the order in which FedProx's
+    loss, ``clip_grad_norm_`` and ``torch.optim`` would act.
+
+    Parameters
+    ----------
+    parameters
+        Tensors that `step` will update; FedProx pulls towards their present values.
+    training
+        Hyperparameters.
+    learning_rate
+        Of this round.
+    proximal_mu
+        FedProx's weight, >= 0.
+    stacked
+        Whether the tensors have a client axis in front.
+
+    Attributes
+    ----------
+    plain_rate
+        The learning rate if a step is just ``parameter -= rate * gradient``, else None.
+    """
+
+    def __init__(
+        self,
+        parameters: Tensors,
+        training: LocalTraining,
+        learning_rate: float,
+        proximal_mu: float,
+        *,
+        stacked: bool,
+    ) -> None:
+        self._optimiser = _make_optimiser(parameters, training, learning_rate)
+        self._clip_norm = training.clip_norm
+        self._proximal_mu = proximal_mu
+        self._stacked = stacked
+        self._start = [tensor.detach().clone() for tensor in parameters] if proximal_mu else []
+        extras = proximal_mu or training.momentum or training.weight_decay or training.clip_norm
+        plain = training.optimizer == "sgd" and not extras
+        self.plain_rate = learning_rate if plain else None
+
+    def narrow(self, clients: int) -> None:
+        """Go on with the first `clients` clients of a stacked cohort."""
+        self._optimiser.narrow(clients)
+        self._start = [tensor[:clients] for tensor in self._start]
+
+    def step(self, parameters: Tensors, gradients: Tensors) -> None:
+        """Update `parameters` in place; `gradients` may be overwritten."""
+        if self._proximal_mu:
+            add_proximal_term(gradients, parameters, self._start, self._proximal_mu)
+        if self._clip_norm is not None:
+            clip_norm(gradients, self._clip_norm, stacked=self._stacked)
+        self._optimiser.step(parameters, gradients)
 
 
-def make_optimiser(parameters: Tensors, training: LocalTraining, learning_rate: float) -> Optimiser:
-    """Start the optimiser that `training` names, at the round's learning rate."""
+def _make_optimiser(parameters: Tensors, training: LocalTraining, learning_rate: float) -> Sgd | Adam:
     if training.optimizer == "adam":
         return Adam(
             parameters,

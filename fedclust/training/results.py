@@ -6,77 +6,109 @@ import numpy as np
 import torch
 
 from fedclust.training.cohort import CohortUpdate, Job
+from fedclust.training.work import Work
 from fedclust.training.working_model import WorkingModel
-from fedclust.typing import IntArray, State
+from fedclust.typing import BoolArray, State
 
-__all__ = ["collect", "empty_rows", "untrained"]
+__all__ = ["collect", "empty_rows", "stacked_start", "untrained"]
 
 
-def empty_rows(working: WorkingModel, clients: int) -> State:
-    """Allocate the stacked state of so many clients, on the device."""
-    return {
-        name: torch.empty((clients, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
-        for name, tensor in working.tensors.items()
-    }
+def empty_rows(working: WorkingModel, jobs: Sequence[Job]) -> State:
+    """Make the stacked state of clients that are yet to be trained, on the device.
+
+    Parameters
+    ----------
+    working
+        Tells names and shapes.
+    jobs
+        The n clients.
+
+    Returns
+    -------
+    Name to tensor of shape (n, *shape). What training changes is left undefined, frozen parameters are
+    those of `jobs`.
+    """
+    state: State = {}
+    for name, tensor in working.tensors.items():
+        if name in working.constant:
+            state[name] = stacked_start(jobs, name)
+        else:
+            state[name] = torch.empty((len(jobs), *tensor.shape), dtype=tensor.dtype, device=tensor.device)
+    return state
+
+
+def stacked_start(jobs: Sequence[Job], name: str) -> torch.Tensor:
+    """Stack a tensor of the models that clients start from; a view of one if all start from the same."""
+    states = {id(job.state): job.state for job in jobs}
+    if len(states) == 1:
+        tensor = jobs[0].state[name]
+        return tensor.unsqueeze(0).expand(len(jobs), *tensor.shape)
+    positions = {key: position for position, key in enumerate(states)}
+    distinct = torch.stack([state[name] for state in states.values()])
+    return distinct[torch.tensor([positions[id(job.state)] for job in jobs], device=distinct.device)]
 
 
 def collect(
-    jobs: Sequence[Job], state: State, losses: torch.Tensor, steps: IntArray, failed: Mapping[int, str]
+    working: WorkingModel, work: Work, state: State, losses: torch.Tensor, failed: Mapping[int, str]
 ) -> CohortUpdate:
     """Make a pass's result; find who diverged, and give back their start to those that failed.
 
     Parameters
     ----------
-    jobs
+    working
+        Tells what training changes.
+    work
         The n clients.
     state
         Their trained models, stacked; changed in place for those that failed.
     losses
         Loss before each step, shape (n, S).
-    steps
-        Steps of each client, shape (n,).
     failed
         Failures known so far, client id to reason.
 
     Returns
     -------
-    The result, clients in the order of `jobs`.
+    The result, clients in the order of ``work.jobs``.
     """
     reasons = dict(failed)
     # The first look at any value: on a GPU everything before has only been queued.
-    values = losses.cpu().numpy()
-    finite = _finite_models(state, len(jobs))
-    for index, job in enumerate(jobs):
-        bad = np.flatnonzero(~np.isfinite(values[index, : steps[index]]))
-        if job.client in reasons:
-            pass
-        elif bad.size:
-            reasons[job.client] = f"non-finite loss at step {bad[0] + 1}"
-        elif not finite[index]:
-            reasons[job.client] = "non-finite parameters after the last step"
-        if job.client in reasons:
-            for name, stacked in state.items():
-                stacked[index].copy_(job.state[name])
+    values = losses.cpu().numpy().astype(np.float64)
+    taken = np.arange(values.shape[1]) < work.batches.steps[:, None]
+    bad = ~np.isfinite(values) & taken
+    diverged = bad.any(axis=1) | ~_finite_models([state[name] for name in working.changing], len(work.jobs))
+    for index in np.flatnonzero(diverged).tolist():
+        reason = "non-finite parameters after the last step"
+        if bad[index].any():
+            reason = f"non-finite loss at step {bad[index].argmax() + 1}"
+        reasons.setdefault(work.jobs[index].client, reason)
+    if reasons:
+        for index, job in enumerate(work.jobs):
+            if job.client in reasons:
+                for name in working.changing:
+                    state[name][index].copy_(job.state[name])
     return CohortUpdate(
-        clients=np.array([job.client for job in jobs], dtype=np.int64),
+        clients=np.array([job.client for job in work.jobs], dtype=np.int64),
         state=state,
-        losses=tuple(row[:count].astype(np.float64) for row, count in zip(values, steps, strict=True)),
-        num_examples=np.array([len(job.rows) for job in jobs], dtype=np.int64),
+        losses=tuple(row[:steps] for row, steps in zip(values, work.batches.steps, strict=True)),
+        num_examples=np.array([len(job.rows) for job in work.jobs], dtype=np.int64),
         failed=reasons,
     )
 
 
-def untrained(working: WorkingModel, jobs: Sequence[Job], reason: str) -> CohortUpdate:
+def untrained(jobs: Sequence[Job], reason: str) -> CohortUpdate:
     """Make the result of clients that could not start, all for one reason."""
-    losses = torch.zeros((len(jobs), 0))
-    steps = np.zeros(len(jobs), dtype=np.int64)
-    return collect(jobs, empty_rows(working, len(jobs)), losses, steps, {job.client: reason for job in jobs})
+    return CohortUpdate(
+        clients=np.array([job.client for job in jobs], dtype=np.int64),
+        state={name: stacked_start(jobs, name) for name in jobs[0].state},
+        losses=(np.zeros(0),) * len(jobs),
+        num_examples=np.array([len(job.rows) for job in jobs], dtype=np.int64),
+        failed={job.client: reason for job in jobs},
+    )
 
 
-def _finite_models(state: State, clients: int) -> list[bool]:
-    finite = None
-    for stacked in state.values():
+def _finite_models(tensors: Sequence[torch.Tensor], clients: int) -> BoolArray:
+    finite = torch.ones(clients, dtype=torch.bool, device=tensors[0].device if tensors else None)
+    for stacked in tensors:
         if stacked.is_floating_point() and stacked.numel():
-            rows = torch.isfinite(stacked.reshape(clients, -1)).all(dim=1)
-            finite = rows if finite is None else finite & rows
-    return [True] * clients if finite is None else finite.tolist()
+            finite &= torch.isfinite(stacked.reshape(clients, -1)).all(dim=1)
+    return finite.cpu().numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,17 @@ from torch import nn
 
 from fedclust.rng import torch_seed
 from fedclust.training.batches import draw_batches
+from fedclust.training.choice import Chooser
 from fedclust.training.cohort import CohortUpdate, Job
 from fedclust.training.device_data import DeviceData
 from fedclust.training.evaluation import evaluate_jobs
+from fedclust.training.memory import clients_per_pass
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.results import untrained
 from fedclust.training.sequential import train_sequentially
 from fedclust.training.step_context import dropout_keys
+from fedclust.training.vectorised import VectorisedTraining
+from fedclust.training.work import Work
 from fedclust.training.working_model import WorkingModel
 from fedclust.typing import State
 
@@ -26,6 +31,12 @@ if TYPE_CHECKING:
     from fedclust.data.federated import FederatedData
 
 __all__ = ["Trainer"]
+
+_logger = logging.getLogger(__name__)
+
+# A chain of linear layers trains faster together whenever the cohort's models fit into the cache; no trial is
+# needed to know, so that such runs repeat bit by bit.
+_CERTAIN_BYTES = 32 << 20
 
 
 class Trainer:
@@ -65,6 +76,15 @@ class Trainer:
         self._device = torch.device(device)
         self._data = DeviceData(data, self._device)
         self._working = WorkingModel(model, self._device, training.precision)
+        self._vectorised = VectorisedTraining(self._working, self._data, training)
+        self._together_works = training.mode != "sequential"
+        self._pass_sizes: dict[tuple[int, bool], int] = {}
+        self._chooser = Chooser(
+            self._sequential,
+            self._vectorised.train,
+            self._device,
+            tolerance=1e-3 if training.precision == "float32" else 5e-2,
+        )
 
     def train(
         self, jobs: Sequence[Job], server_round: int, *, proximal_mu: float | None = None
@@ -102,10 +122,12 @@ class Trainer:
         jobs = self._check(jobs)
         empty = [job for job in jobs if len(job.rows) == 0]
         if empty:
-            yield untrained(self._working, empty, "no training examples")
+            yield untrained(empty, "no training examples")
         full = sorted((job for job in jobs if len(job.rows)), key=lambda job: -len(job.rows))
-        for chunk in self._chunks(full):
-            yield self._train_chunk(chunk, server_round, learning_rate, mu)
+        for work in self._passes(full, server_round, learning_rate, mu):
+            with self._working.settings():
+                updates = list(self._train_pass(work))
+            yield from updates
 
     def evaluate(self, jobs: Sequence[Job], *, full: bool = False) -> list[dict[str, float]]:
         """Measure models on clients' rows.
@@ -143,23 +165,80 @@ class Trainer:
                 }
         return [dataclasses.replace(job, state=moved[id(job.state)]) for job in jobs]
 
-    def _chunks(self, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
-        size = len(jobs) if self.training.chunk == "auto" else self.training.chunk
-        for first in range(0, len(jobs), max(1, size)):
-            yield jobs[first : first + size]
-
-    def _train_chunk(
+    def _passes(
         self, jobs: Sequence[Job], server_round: int, learning_rate: float, mu: float
-    ) -> CohortUpdate:
-        batches = draw_batches(
-            [job.client for job in jobs], [job.rows for job in jobs], self.training, self._seed, server_round
-        )
-        keys = dropout_keys(
-            torch_seed(self._seed, "dropout", server_round),
-            torch.tensor([job.client for job in jobs], device=self._device),
-            batches.rows.shape[1],
-        )
-        with self._working.settings():
-            return train_sequentially(
-                self._working, self._data, self.training, jobs, batches, keys, learning_rate, mu
+    ) -> Iterator[Work]:
+        """Cut a cohort, longest clients first, into passes that fit into memory, and draw their batches."""
+        seed = torch_seed(self._seed, "dropout", server_round)
+        first = 0
+        while first < len(jobs):
+            one = self._work(jobs[first : first + 1], server_round, learning_rate, mu, seed)
+            size = self._pass_size(one)
+            yield self._work(jobs[first : first + size], server_round, learning_rate, mu, seed)
+            first += size
+
+    def _work(
+        self, jobs: Sequence[Job], server_round: int, learning_rate: float, mu: float, dropout_seed: int
+    ) -> Work:
+        clients = [job.client for job in jobs]
+        batches = draw_batches(clients, [job.rows for job in jobs], self.training, self._seed, server_round)
+        keys = dropout_keys(dropout_seed, torch.tensor(clients, device=self._device), batches.rows.shape[1])
+        return Work(jobs, batches, keys, learning_rate, mu)
+
+    def _pass_size(self, one: Work) -> int:
+        if self.training.chunk != "auto":
+            return self.training.chunk
+        width = one.batches.rows.shape[2]
+        together = self._together_works
+        if (width, together) not in self._pass_sizes:
+            self._pass_sizes[width, together] = clients_per_pass(
+                self._working, self._data, self.training, one, together=together
             )
+        return self._pass_sizes[width, together]
+
+    def _train_pass(self, work: Work) -> Iterator[CohortUpdate]:
+        """Train a pass the way `mode` says, as far as the model allows it."""
+        alone = len(work.jobs)
+        if self._together_works:
+            try:
+                alone = self._number_alone(work)
+            # A model may refuse to be vectorised with any exception at all.
+            except Exception as error:
+                self._give_up(error)
+        if alone:
+            yield self._sequential(work.part(0, alone))
+        if alone < len(work.jobs):
+            yield from self._train_together(work.part(alone, len(work.jobs)))
+
+    def _number_alone(self, work: Work) -> int:
+        if self.training.mode == "vectorised":
+            return 0
+        chain = self._vectorised.chain
+        if chain is not None and len(work.jobs) * chain.nbytes(self._working) <= _CERTAIN_BYTES:
+            return 0
+        return self._chooser.number_alone(work)
+
+    def _train_together(self, work: Work) -> Iterator[CohortUpdate]:
+        try:
+            yield self._vectorised.train(work)
+        except torch.OutOfMemoryError:
+            half = len(work.jobs) // 2
+            if half == 0:
+                yield self._sequential(work)
+            else:
+                yield from self._train_together(work.part(0, half))
+                yield from self._train_together(work.part(half, len(work.jobs)))
+        except Exception as error:
+            self._give_up(error)
+            yield self._sequential(work)
+
+    def _sequential(self, work: Work) -> CohortUpdate:
+        return train_sequentially(self._working, self._data, self.training, work)
+
+    def _give_up(self, error: Exception) -> None:
+        self._together_works = False
+        _logger.warning(
+            "clients train one after another: the model cannot be vectorised (%s: %s)",
+            type(error).__name__,
+            str(error).partition("\n")[0],
+        )

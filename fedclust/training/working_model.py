@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from fedclust.training.layers import prepare
 from fedclust.training.parameters import Precision
@@ -38,6 +39,12 @@ class WorkingModel:
         Parameters that require gradients, without repetitions.
     trainable_names
         A name in `tensors` for each of them.
+    constant
+        Names of the frozen parameters.
+    changing
+        All other names in `tensors`.
+    tied
+        Names of tensors that the model also has under an earlier name, to that name.
     """
 
     def __init__(self, model: nn.Module, device: torch.device, precision: Precision) -> None:
@@ -51,13 +58,32 @@ class WorkingModel:
         pairs = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         self.trainable_names = [name for name, _ in pairs]
         self.trainable: list[torch.Tensor] = [parameter for _, parameter in pairs]
+        self.constant = {
+            name
+            for name, tensor in self.tensors.items()
+            if isinstance(tensor, nn.Parameter) and not tensor.requires_grad
+        }
+        self.changing = [name for name in self.tensors if name not in self.constant]
+        first_names: dict[int, str] = {}
+        for name, tensor in self.tensors.items():
+            first_names.setdefault(id(tensor), name)
+        names = ((name, first_names[id(tensor)]) for name, tensor in self.tensors.items())
+        self.tied = {name: first for name, first in names if name != first}
+        # Every place in the model that holds a tensor, once even where a module has two names:
+        # functional_call would put a place met twice back wrongly.
+        places: dict[tuple[int, str], str] = {}
+        for name in self.tensors:
+            owner, _, attribute = name.rpartition(".")
+            places.setdefault((id(self.model.get_submodule(owner)), attribute), name)
+        self._places = {name: self.tied.get(name, name) for name in places.values()}
         self._precision = precision
 
     @torch.no_grad()
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Copy a model's state into the working tensors."""
         for name, tensor in self.tensors.items():
-            tensor.copy_(state[name])
+            if name not in self.tied:
+                tensor.copy_(state[name])
 
     def check(self, state: State, owner: str) -> None:
         """Refuse a state that does not fit the model.
@@ -78,16 +104,42 @@ class WorkingModel:
                 )
 
     def forward(
-        self, inputs: torch.Tensor, key: torch.Tensor | None = None, real: torch.Tensor | None = None
+        self,
+        inputs: torch.Tensor,
+        key: torch.Tensor | None = None,
+        real: torch.Tensor | None = None,
+        tensors: State | None = None,
     ) -> torch.Tensor:
-        """Run the model, in training for the step with dropout key `key` and real examples `real`."""
+        """Run the model; in training, for the step with dropout key `key`.
+
+        Parameters
+        ----------
+        inputs
+            A batch.
+        key
+            Dropout key, a scalar; None in evaluation.
+        real
+            1.0 for real examples, 0.0 for filling, shape (B,); None when all are real.
+        tensors
+            Parameters and buffers to use in place of the working ones, by name; `tied` names are not read.
+
+        Returns
+        -------
+        Logits.
+        """
         if key is not None:
             self.context.begin(key, real)
-        if self._precision != "bf16":
-            return self.model(inputs)
         # One region per pass: autocast keeps its bfloat16 copies of the weights until the region ends.
-        with torch.autocast(self.device.type, dtype=torch.bfloat16):
-            return self.model(inputs)
+        with self._autocast():
+            if tensors is None:
+                return self.model(inputs)
+            placed = {name: tensors[first] for name, first in self._places.items()}
+            return functional_call(self.model, placed, (inputs,), tie_weights=False)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[None]:
+        if self._precision != "bf16":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:

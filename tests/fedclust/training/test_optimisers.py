@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedclust.training.optimisers import add_proximal_term, clip_norm, make_optimiser
+from fedclust.training.optimisers import LocalUpdate, add_proximal_term, clip_norm
 from fedclust.training.parameters import LocalTraining
 
 SHAPES = [(3, 4), (4,), ()]
@@ -51,7 +51,7 @@ def trajectory(client: int, steps: int, options: dict[str, Any]) -> list[torch.T
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_one_client_follows_torch(options: dict[str, Any]) -> None:
     parameters = draw(0)
-    optimiser = make_optimiser(parameters, training(**options), 0.1)
+    optimiser = LocalUpdate(parameters, training(**options), 0.1, 0.0, stacked=False)
     for step in range(5):
         optimiser.step(parameters, draw(1000 + 10 * step))
     for ours, theirs in zip(parameters, trajectory(0, 5, options), strict=True):
@@ -62,7 +62,7 @@ def test_one_client_follows_torch(options: dict[str, Any]) -> None:
 def test_stacked_clients_follow_torch_each_for_its_own_number_of_steps(options: dict[str, Any]) -> None:
     steps = [5, 4, 2]
     everything = [torch.stack(some) for some in zip(*map(draw, range(3)), strict=True)]
-    optimiser = make_optimiser(everything, training(**options), 0.1)
+    optimiser = LocalUpdate(everything, training(**options), 0.1, 0.0, stacked=True)
     for step in range(5):
         active = sum(step < count for count in steps)
         optimiser.narrow(active)

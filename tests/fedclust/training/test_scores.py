@@ -35,9 +35,7 @@ def test_as_scikit_learn(positions: tuple[int, ...]) -> None:
     total = counts.sum()
     labels = draws.integers(0, 4, (total, *positions))
     labels[:30] %= 3  # the first client lacks class 3
-    probabilities = draws.dirichlet(np.ones(4), (total, *positions)).round(
-        1
-    )  # makes ties
+    probabilities = draws.dirichlet(np.ones(4), (total, *positions)).round(1)  # makes ties
     predictions = probabilities.argmax(-1)
     losses = draws.random(total)
     scores = scores_by_client(counts, losses, labels, predictions, 4, probabilities)

@@ -14,7 +14,7 @@ from fedclust.training import CohortUpdate, Job, LocalTraining, Trainer
 from fedclust.training.layers import prepare
 from fedclust.training.step_context import dropout_keys
 
-MODES = ["sequential"]
+MODES = ["sequential", "vectorised", "auto"]
 KINDS = [
     "linear",
     "dropout",

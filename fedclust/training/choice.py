@@ -1,0 +1,192 @@
+"""Which clients of a pass to train together and which one by one: whatever a short trial finds faster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedclust.training.cohort import CohortUpdate
+from fedclust.training.work import Work
+from fedclust.typing import IntArray
+
+__all__ = ["Chooser", "Costs"]
+
+Train = Callable[[Work], CohortUpdate]
+
+# The vectorised way must be this much faster in the trial: a tie should fall the same way in every run.
+_MARGIN = 0.9
+# Steps and clients of the trial, and how long its repetitions may take in seconds.
+_STEPS = 4
+_CLIENTS = 3
+_REPEATED_SECONDS = 0.1
+# A joint step longer than this, in seconds, is measured for one size of cohort only.
+_COSTLY_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What training costs, in seconds.
+
+    Attributes
+    ----------
+    client
+        Of a client trained alone, besides its steps.
+    step
+        Of one step of a client alone.
+    joint_client
+        Of a client trained with others, besides its steps.
+    joint_step
+        Of one step of a pass, however many clients take it.
+    joint_client_step
+        Of each client that takes part in it, on top.
+    """
+
+    client: float
+    step: float
+    joint_client: float
+    joint_step: float
+    joint_client_step: float
+
+    def number_alone(self, steps: IntArray) -> int:
+        """Choose how many of the longest clients to train alone.
+
+        The last steps of a pass serve few clients, at the price of the whole; where some clients train much
+        longer than the rest, taking those out is cheaper.
+
+        Parameters
+        ----------
+        steps
+            Steps of each client, not increasing, shape (n,).
+
+        Returns
+        -------
+        Number of clients in [0, n]; n means to train all of them alone.
+        """
+        n = len(steps)
+        before = np.concatenate([[0], np.cumsum(steps)])
+        # Only where the number of steps halves is a cut worth considering, besides all or none.
+        cuts = [m for m in range(n) if m == 0 or steps[m - 1] >= 2 * steps[m]] + [n]
+        alone = [m * self.client + before[m] * self.step for m in cuts]
+        together = [
+            (n - m) * self.joint_client
+            + (steps[m] * self.joint_step if m < n else 0.0)
+            + (before[n] - before[m]) * self.joint_client_step
+            for m in cuts
+        ]
+        costs = np.add(alone, together)
+        best = int(costs.argmin())
+        for usual in (0, len(cuts) - 1):
+            if costs[usual] * _MARGIN <= costs[best]:
+                best = usual
+        return cuts[best]
+
+
+class Chooser:
+    """Measures both ways on the clients at hand, once per size of cohort and batch.
+
+    Parameters
+    ----------
+    alone
+        Trains clients one by one.
+    together
+        Trains clients together.
+    device
+        Where they compute.
+    tolerance
+        By how much the losses of the two ways may differ, relatively.
+    """
+
+    def __init__(self, alone: Train, together: Train, device: torch.device, tolerance: float) -> None:
+        self._alone = alone
+        self._together = together
+        self._device = device
+        self._tolerance = tolerance
+        self._known: dict[tuple[int, int], Costs] = {}
+
+    def number_alone(self, work: Work) -> int:
+        """Choose how many of a pass's longest clients to train alone; the others are trained together.
+
+        Parameters
+        ----------
+        work
+            The pass.
+
+        Returns
+        -------
+        Number of clients in [0, n].
+
+        Raises
+        ------
+        ArithmeticError
+            If the two ways disagree.
+        Exception
+            Whatever training together raises where the model does not allow it.
+        """
+        # Powers of two: a cohort a little larger or smaller needs no trial of its own.
+        key = len(work.jobs).bit_length(), work.batches.rows.shape[2].bit_length()
+        if key not in self._known:
+            self._check(work)
+            self._known[key] = self._measure(work)
+        return self._known[key].number_alone(work.batches.steps)
+
+    def _check(self, work: Work) -> None:
+        """Compare the two ways on the longest and the shortest client.
+
+        A model that mixes the examples of a batch by means other than BatchNorm would see the filling of
+        short batches.
+        """
+        pair = work.select([0, len(work.jobs) - 1] if len(work.jobs) > 1 else [0]).part(0, 2, steps=2)
+        for one, other in zip(self._alone(pair).losses, self._together(pair).losses, strict=True):
+            if not np.allclose(one, other, rtol=self._tolerance, atol=self._tolerance, equal_nan=True):
+                raise ArithmeticError(f"losses are {other.tolist()} together and {one.tolist()} alone")
+
+    def _measure(self, work: Work) -> Costs:
+        steps = work.batches.steps
+        # As many steps as most clients take, and only clients that take them.
+        trial = min(_STEPS, int(steps[len(steps) // 2]))
+        many = work.part(0, int((steps >= trial).sum()), steps=trial)
+        n, few = len(many.jobs), many.part(0, _CLIENTS)
+        client, step = self._rest_and_step(self._alone, few)
+        client, step = client / len(few.jobs), step / len(few.jobs)
+        rest, joint = self._rest_and_step(self._together, many)
+        if n < 4 or joint > _COSTLY_SECONDS:
+            # A second size says nothing, or takes too long: take all of the cost to be fixed.
+            return Costs(client, step, rest / n, joint, 0.0)
+        fewer = many.part(0, n // 4)
+        _, joint_fewer = self._rest_and_step(self._together, fewer)
+        slope = min(max(0.0, (joint - joint_fewer) / (n - len(fewer.jobs))), joint / n)
+        return Costs(client, step, rest / n, joint - slope * n, slope)
+
+    def _rest_and_step(self, train: Train, work: Work) -> tuple[float, float]:
+        """Measure what a call costs besides its steps, and what a step of all its clients costs."""
+        steps = work.batches.rows.shape[1]
+        first = self._seconds(train, work.part(0, len(work.jobs), steps=1))
+        if steps == 1:
+            return 0.0, first
+        step = max((self._seconds(train, work) - first) / (steps - 1), 0.0)
+        return max(first - step, 0.0), step
+
+    def _seconds(self, train: Train, work: Work) -> float:
+        """Time a call, the best of some after a first that warms up."""
+        best = float("inf")
+        spent = 0.0
+        for repetition in range(6):
+            self._wait()
+            start = time.perf_counter()
+            train(work)
+            self._wait()
+            took = time.perf_counter() - start
+            if repetition > 0:
+                best = min(best, took)
+                spent += took
+                if spent > _REPEATED_SECONDS:
+                    break
+        return best
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)

@@ -98,6 +98,8 @@ def encode_labels(
         If a label is missing or unknown to the training part, or `num_classes` or `class_names` disagrees
         with the data.
     """
+    import pyarrow as pa
+
     name = find_column(parts[0], wanted, dataset, "label")
     raw = [column(part, name) for part in parts]
     for values in raw:
@@ -107,6 +109,11 @@ def encode_labels(
         arrays = [_positions(values, dataset, name) for values in raw]
         kept = np.ones(sum(map(len, arrays)), dtype=bool)
     else:
+        if pa.types.is_nested(raw[0].type):
+            raise SourceError(
+                f"dataset {dataset}: {name} must hold one label per example, got {raw[0].type}; "
+                "set dataset.per_position=true where each position has its own"
+            )
         series = [values.to_pandas() for values in raw]
         keeps = [~values.isin(list(drop)).to_numpy(dtype=bool) for values in series]
         arrays = [values[keep].to_numpy() for values, keep in zip(series, keeps, strict=True)]
@@ -181,7 +188,12 @@ def _indices(arrays: list[Any], dataset: str, num_classes: int) -> tuple[IntArra
         everything = everything.astype(np.int64)
         if everything.min() >= 0 and everything.max() < num_classes:
             return everything, None
-    found, inverse = np.unique(everything, return_inverse=True)
+    try:
+        found, inverse = np.unique(everything, return_inverse=True)
+    except TypeError as error:
+        raise SourceError(
+            f"dataset {dataset}: labels must be all numbers or all text, got both ({error})"
+        ) from error
     unknown = np.setdiff1d(found, everything[: len(arrays[0])]).tolist()
     if unknown:
         raise SourceError(

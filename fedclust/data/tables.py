@@ -54,6 +54,9 @@ class Tables(SourcedDataset):
         super().__post_init__()
         if self.encoding not in ("onehot", "index"):
             raise ValueError(f"dataset.encoding must be 'onehot' or 'index', got {self.encoding!r}")
+        both = sorted(set(self.numbers or ()) & set(self.categories or ()))
+        if both:
+            raise ValueError(f"dataset.numbers and .categories must not share columns, got {', '.join(both)}")
 
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
         """Fit the columns on the training part, and transform both parts."""

@@ -99,9 +99,17 @@ def test_one_label_where_each_position_should_have_one_is_refused() -> None:
         encode_labels([part(label=[0, 1])], "label", "tiny", 2, per_position=True)
 
 
+def test_several_labels_where_there_should_be_one_are_refused() -> None:
+    with pytest.raises(
+        SourceError, match=r"label must hold one label per example, got list.*per_position=true"
+    ):
+        encode_labels([part(label=[[0, 1], [1, 0]])], "label", "tiny", 2)
+
+
 @pytest.mark.parametrize(
     ("train", "test", "num_classes", "message"),
     [
+        ([1, 2], ["1", "?"], 2, "labels must be all numbers or all text, got both"),
         ([0, None], None, 2, "1 examples have no label in label"),
         (["a", "b"], ["b", "c"], 3, "the test part has labels that the training part lacks: c; name them"),
         (["a", "b", "c"], None, 2, "num_classes must be 3, as the data has the labels a, b, c, got 2"),

@@ -129,8 +129,8 @@ def test_table_of_image_ids_and_users(tmp_path: Path, image_path: str, folder: s
 
 
 def test_stretching_scales_each_side() -> None:
-    # 8 rows, the upper 4 black, the lower 4 at 140, become 2. A triangle of half-width 4 about row 2 gives the
-    # rows' centres 0.5 … 5.5 the weights 5, 7, 7, 5, 3, 1 eighths: 4 of 28 are lower rows, so 140/7 = 20.
+    # 8 rows, the upper 4 black, the lower 4 at 140, become 2. A triangle of half-width 4 about row 2 gives
+    # the rows' centres 0.5 … 5.5 the weights 5, 7, 7, 5, 3, 1 eighths: 4 of 28 are lower rows, so 140/7 = 20.
     picture = io.BytesIO(png(np.repeat([[0] * 4, [140] * 4], 4, axis=0)))
     assert decode(picture, "L", (2, 2), "stretch").tolist() == [[[20, 20], [120, 120]]]
 

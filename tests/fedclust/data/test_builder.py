@@ -1,0 +1,97 @@
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedclust.data.builder import DatasetBuilder
+from fedclust.data.source import SourceError
+from fedclust.data.tables import Tables
+
+
+def write(folder: Path, numbers: list[float]) -> Path:
+    folder.mkdir(exist_ok=True)
+    frame = pd.DataFrame({"x": numbers, "label": [i % 2 for i in range(len(numbers))]})
+    frame.to_parquet(folder / "train.parquet")
+    return folder
+
+
+def builder(path: Path, **changes: Any) -> Tables:
+    return Tables(**({"name": "tiny", "num_classes": 2, "input_shape": [1], "path": str(path)} | changes))
+
+
+def folders(cache: Path) -> list[str]:
+    return sorted(path.name for path in (cache / "datasets").iterdir() if path.is_dir())
+
+
+def test_a_second_load_reads_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "source", [1, 2, 3])
+    first = builder(tmp_path / "source").load(tmp_path / "cache")
+
+    def decode(self: DatasetBuilder, folder: Path) -> None:
+        raise AssertionError("decoded a second time")
+
+    monkeypatch.setattr(Tables, "write", decode)
+    second = builder(tmp_path / "source").load(tmp_path / "cache")
+    np.testing.assert_array_equal(first.inputs, second.inputs)
+    np.testing.assert_array_equal(first.labels, second.labels)
+    assert first.fingerprint == second.fingerprint
+    assert first.class_names == second.class_names == ("0", "1")
+
+
+def test_the_cache_is_found_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path / "cache"))
+    builder(write(tmp_path / "source", [1, 2])).load()
+    assert len(folders(tmp_path / "cache")) == 1
+
+
+def test_a_changed_file_is_decoded_again(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", [1, 2, 3])
+    first = builder(source).load(tmp_path / "cache")
+    write(source, [1, 2, 7])
+    os.utime(source / "train.parquet", ns=(1, 1))  # two writes may fall into one tick of the clock
+    second = builder(source).load(tmp_path / "cache")
+    assert second.inputs[2] != first.inputs[2]
+    assert second.fingerprint != first.fingerprint
+
+
+def test_the_same_content_elsewhere_has_the_same_fingerprint(tmp_path: Path) -> None:
+    first = builder(write(tmp_path / "a", [1, 2])).load(tmp_path / "cache a")
+    second = builder(write(tmp_path / "b", [1, 2])).load(tmp_path / "cache b")
+    assert first.fingerprint == second.fingerprint
+
+
+def test_settings_that_change_a_tensor_have_their_own_place(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", [1, 2, 3])
+    builder(source).load(tmp_path / "cache")
+    builder(source, encoding="index").load(tmp_path / "cache")
+    builder(source, class_names=["no", "yes"]).load(tmp_path / "cache")
+    assert len(folders(tmp_path / "cache")) == 3
+    on_disk = builder(source, storage="disk").load(tmp_path / "cache")
+    assert len(folders(tmp_path / "cache")) == 3
+    assert on_disk.storage == "disk"
+    assert builder(source).load(tmp_path / "cache").storage == "memory"
+
+
+def test_a_failed_load_leaves_nothing(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", [1, 2, 3])
+    with pytest.raises(SourceError):
+        builder(source, input_shape=[2]).load(tmp_path / "cache")
+    assert folders(tmp_path / "cache") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "a/b"}, "name must be made of letters, .* got 'a/b'"),
+        ({"num_classes": 1}, "num_classes must be >= 2, got 1"),
+        ({"input_shape": []}, r"input_shape must be sizes >= 1, got \[\]"),
+        ({"input_shape": [0]}, r"got \[0\]"),
+        ({"storage": "tape"}, "storage must be 'memory' or 'disk', got 'tape'"),
+    ],
+)
+def test_settings_out_of_range(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        builder(tmp_path, **changes)

@@ -1,0 +1,227 @@
+"""Each file of conf/dataset loads a tiny copy of its dataset, in the layout that dataset has."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from PIL import Image
+
+from fedclust.data.builder import DatasetBuilder
+from fedclust.data.dataset import Dataset
+from fedclust.data.load import _builder
+
+CONF = Path(__file__).parents[3] / "conf"
+NAMES = sorted(path.stem for path in (CONF / "dataset").glob("*.yaml"))
+
+
+def encode(height: int, width: int, colour: bool, kind: str = "png") -> bytes:
+    shape = (height, width, 3) if colour else (height, width)
+    buffer = io.BytesIO()
+    Image.fromarray(np.full(shape, 128, dtype=np.uint8)).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def hub_images(
+    size: int, colour: bool, columns: dict[str, Any], image: str = "image", parts: str = "train test"
+) -> Callable[[Path], list[str]]:
+    """Parquet with the hub's Image feature."""
+
+    def make(folder: Path) -> list[str]:
+        cells = [{"bytes": encode(size, size, colour), "path": "x.png"}] * len(next(iter(columns.values())))
+        kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        table = pa.table({image: pa.array(cells, kind), **columns})
+        for part in parts.split():
+            pq.write_table(table, folder / f"{part}.parquet")
+        return []
+
+    return make
+
+
+def frames(*overrides: str, suffix: str = ".parquet", **parts: dict[str, Any]) -> Callable[[Path], list[str]]:
+    """Tables, one file per part."""
+
+    def make(folder: Path) -> list[str]:
+        for part, columns in parts.items():
+            frame = pd.DataFrame(columns)
+            path = folder / f"{part}{suffix}"
+            frame.to_parquet(path) if suffix == ".parquet" else frame.to_csv(path, index=False)
+        return list(overrides)
+
+    return make
+
+
+def files(*overrides: str, size: tuple[int, int] = (40, 50), **content: str) -> Callable[[Path], list[str]]:
+    """Image files, given as names in `content["images"]`, beside text files."""
+
+    def make(folder: Path) -> list[str]:
+        for name in content["images"].split():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(encode(*size, colour=True, kind="jpeg"))
+        for name, text in content.items():
+            if name != "images":
+                (folder / f"{name}.csv").write_text(text)
+        return list(overrides)
+
+    return make
+
+
+BASES = "ACGT" * 15
+ADULT = {"age": [30, 40], "workclass": ["Private", "?"], "income": ["<=50K", ">50K"]}
+ACS = {name: [1.0, 2.0] for name in "AGEP COW SCHL MAR OCCP POBP RELP WKHP SEX RAC1P".split()}
+REVIEWS = ["pet supplies", "beauty", "baby products", "toys games", "health personal care", "grocery"]
+
+LAYOUTS: dict[str, Callable[[Path], list[str]]] = {
+    "mnist": hub_images(28, False, {"label": [0, 9]}),
+    "fashion_mnist": hub_images(28, False, {"label": [0, 9]}),
+    "cifar10": hub_images(32, True, {"label": [0, 9]}, image="img"),
+    "cifar100": hub_images(32, True, {"fine_label": [0, 99], "coarse_label": [0, 19]}, image="img"),
+    "emnist": hub_images(28, False, {"label": [0, 61]}),
+    "emnist_balanced": hub_images(28, False, {"label": [0, 46]}),
+    "femnist": hub_images(
+        28, False, {"writer_id": ["f1", "f0"], "hsf_id": [0, 0], "character": [0, 61]}, parts="train"
+    ),
+    "imagenette": hub_images(160, True, {"label": [0, 9]}, parts="train validation"),
+    "busi": files(
+        images="benign/benign_1.jpg benign/benign_1_mask.jpg malignant/malignant_1.jpg normal/normal_1.jpg"
+    ),
+    "lunghist700": files(
+        images="images/aca_bd_20x_1.jpg images/nor_40x_2.jpg images/scc_pd_20x_3.jpg", data="patient_id\n1\n"
+    ),
+    "landmarks_users_160k": files(
+        images="train/0/1/2/012ab.jpg train/f/0/0/f00cd.jpg",
+        federated_train="user_id,image_id,class\n7,012ab,0\n5,f00cd,2027\n",
+        test="image_id,class\nf00cd,2027\n",
+    ),
+    "inaturalist_users_120k": files(
+        images="train_val_images/Aves/Corvus/0a1b.jpg train_val_images/Plantae/Quercus/2c3d.jpg",
+        federated_train_user_120k="user_id,image_id,class\n7,0a1b,0\n5,2c3d,1202\n",
+        test="image_id,class\n0a1b,0\n",
+    ),
+    "adult": frames("dataset.input_shape=[3]", train=ADULT, test=ADULT),
+    "acs_income": frames(train=ACS | {"STATE": ["CA", "NY"], "YEAR": [2018, 2018], "PINCP": [0.0, 1.0]}),
+    "serengeti": frames(
+        "dataset.input_shape=[1]",
+        suffix=".csv",
+        consensus={"Count": range(13), "Species": list("abcdefghijklm")},
+    ),
+    "sentiment140": frames(
+        train={"text": ["Good day", "bad"], "sentiment": [4, 0]}, test={"text": ["so so"], "sentiment": [2]}
+    ),
+    "amazon_reviews": frames(
+        suffix=".csv",
+        train_40k={"Title": REVIEWS, "Text": REVIEWS, "Cat1": REVIEWS},
+        val_10k={"Title": REVIEWS[:1], "Text": ["beauty"], "Cat1": REVIEWS[:1]},
+        unlabeled_150k={"Text": ["?"]},
+    ),
+    "splice": frames(train={"sequence": [BASES] * 3, "name": ["a", "b", "c"], "label": ["EI", "IE", "N"]}),
+    "genomic_reads": frames(
+        train={"read": ["AC" * 75] * 2, "labels": ["01" * 75] * 2, "population": ["AFRI", "EURO"]}
+    ),
+    "image_folder": files("dataset.num_classes=2", images="robin/1.jpg wren/2.jpg"),
+    "csv": frames(
+        "dataset.num_classes=2",
+        "dataset.input_shape=[1]",
+        suffix=".csv",
+        patients={"age": [30, 40], "label": ["ill", "well"]},
+    ),
+}
+
+
+def node(name: str, overrides: list[str]) -> dict[str, Any]:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = compose(overrides=[f"+dataset={name}", *overrides])
+    container = OmegaConf.to_container(composed.dataset, resolve=True, throw_on_missing=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def load(name: str, folder: Path) -> Dataset:
+    source = folder / "source"
+    source.mkdir()
+    overrides = [] if name == "digits" else [*LAYOUTS[name](source), f"dataset.path={source}"]
+    return _builder(node(name, overrides)).load(folder / "cache")
+
+
+def test_every_file_has_a_layout_here() -> None:
+    assert sorted({*LAYOUTS, "digits"}) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tiny_copy_loads(name: str, tmp_path: Path) -> None:
+    data = load(name, tmp_path)
+    assert data.name == name
+    assert 0 < data.num_train <= len(data.inputs)
+    assert len(data.class_names) == data.num_classes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_comment_holds_the_command(name: str) -> None:
+    lines = (CONF / "dataset" / f"{name}.yaml").read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if not line.startswith("#"))
+    assert any(f"fedclust dataset={name}" in line for line in lines[:first])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_dataset_has_the_keys_that_others_interpolate(name: str) -> None:
+    keys = OmegaConf.load(CONF / "dataset" / f"{name}.yaml")
+    assert {"name", "num_classes", "input_shape", "path", "hub"} <= set(keys)
+
+
+def test_validation_data_is_imagenettes_test_part(tmp_path: Path) -> None:
+    data = load("imagenette", tmp_path)
+    assert (data.num_train, len(data.inputs)) == (2, 4)
+
+
+def test_outlines_are_no_ultrasound_images(tmp_path: Path) -> None:
+    data = load("busi", tmp_path)
+    assert len(data.inputs) == 3
+    assert data.class_names == ("benign", "malignant", "normal")
+
+
+def test_classes_of_lung_tissue(tmp_path: Path) -> None:
+    assert load("lunghist700", tmp_path).class_names == ("aca", "nor", "scc")
+
+
+@pytest.mark.parametrize(
+    ("name", "users"),
+    [
+        ("femnist", [1, 0]),
+        ("landmarks_users_160k", [1, 0, -1]),
+        ("inaturalist_users_120k", [1, 0, -1]),
+        ("genomic_reads", [0, 1]),
+    ],
+)
+def test_writers_users_and_populations(name: str, users: list[int], tmp_path: Path) -> None:
+    natural = load(name, tmp_path).natural
+    assert natural is not None
+    assert natural.tolist() == users
+
+
+@pytest.mark.parametrize("name", ["landmarks_users_160k", "inaturalist_users_120k"])
+def test_what_does_not_fit_into_memory_stays_on_disk(name: str, tmp_path: Path) -> None:
+    assert load(name, tmp_path).storage == "disk"
+
+
+def test_neutral_tweets_are_left_out(tmp_path: Path) -> None:
+    data = load("sentiment140", tmp_path)
+    assert data.labels.tolist() == [1, 0]
+    assert data.class_names == ("negative", "positive")
+
+
+def test_reads_are_labelled_per_base(tmp_path: Path) -> None:
+    data = load("genomic_reads", tmp_path)
+    assert data.labels.shape == data.inputs.shape == (2, 150)
+    assert data.labels[0, :4].tolist() == [0, 1, 0, 1]
+    assert data.inputs[0, :3].tolist() == [0, 0, 1 + 0b0001000100]  # ACACA in base 4 is 01010
+
+
+def test_a_builder_is_what_is_built() -> None:
+    assert isinstance(_builder(node("digits", [])), DatasetBuilder)

@@ -1,0 +1,125 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedclust.data import dna
+from fedclust.data.dna import Dna, kmers, one_hot
+from fedclust.data.source import SourceError
+
+
+def codes(*sequences: str) -> np.ndarray:
+    return np.array([["ACGT".find(base) for base in sequence] for sequence in sequences])
+
+
+def write(folder: Path, sequences: list[str], labels: list[Any], **columns: list[Any]) -> Path:
+    frame = pd.DataFrame({"sequence": sequences, "label": labels} | columns)
+    frame.to_parquet(folder / "data.parquet")
+    return folder
+
+
+def builder(path: Path, **changes: Any) -> Dna:
+    values = {"name": "tiny", "num_classes": 2, "input_shape": [3], "k": 2, "vocabulary_size": 17}
+    return Dna(**(values | {"path": str(path)} | changes))
+
+
+def test_kmers_by_hand() -> None:
+    # A C G T are 0 1 2 3: AC is 0·4 + 1, CG is 1·4 + 2, GT is 2·4 + 3, each plus 1
+    assert kmers(codes("ACGT"), 2, "valid").tolist() == [[2, 7, 12]]
+    assert kmers(codes("ACGT"), 3, "valid").tolist() == [[0 * 16 + 1 * 4 + 2 + 1, 1 * 16 + 2 * 4 + 3 + 1]]
+    assert kmers(codes("TTT"), 3, "valid").tolist() == [[64]]  # the last of 4³
+
+
+def test_a_kmer_with_an_unknown_base_is_0() -> None:
+    assert kmers(codes("ACNTA"), 2, "valid").tolist() == [[2, 0, 0, 3 * 4 + 0 + 1]]
+
+
+def test_padding_centres_a_kmer_on_every_base() -> None:
+    assert kmers(codes("ACGT"), 3, "same").tolist() == [[0, 7, 28, 0]]
+    assert kmers(codes("ACGT"), 1, "same").tolist() == [[1, 2, 3, 4]]
+    assert kmers(codes("ACGT"), 2, "same").tolist() == [
+        [2, 7, 12, 0]
+    ]  # even: one more base after than before
+
+
+@given(st.text("ACGTN", min_size=1, max_size=12), st.integers(1, 5))
+def test_padded_kmers_are_the_kmers_between_unknown_ends(sequence: str, k: int) -> None:
+    padded = "N" * ((k - 1) // 2) + sequence + "N" * (k // 2)
+    expected = []
+    for start in range(len(sequence)):
+        word = padded[start : start + k]
+        number = 0
+        for base in word:
+            number = number * 4 + "ACGT".find(base)
+        expected.append(0 if "N" in word else number + 1)
+    assert kmers(codes(sequence), k, "same").tolist() == [expected]
+
+
+def test_one_hot_by_hand() -> None:
+    assert one_hot(codes("AGN")).tolist() == [[[1, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0]]]
+
+
+def test_sequences_as_kmers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dna, "CHUNK", 2)
+    write(tmp_path, ["ACGT", "acgt", "AANA"], ["EI", "N", "N"])
+    data = builder(tmp_path).load(tmp_path / "cache")
+    assert data.inputs.tolist() == [[2, 7, 12], [2, 7, 12], [1, 0, 0]]
+    assert data.inputs.dtype == torch.int64
+    assert data.class_names == ("EI", "N")
+
+
+def test_sequences_as_one_hot_bases(tmp_path: Path) -> None:
+    write(tmp_path, ["AC", "GT"], [0, 1])
+    data = builder(tmp_path, encoding="onehot", input_shape=[4, 2]).load(tmp_path / "cache")
+    assert data.inputs.dtype == torch.float32
+    assert data.inputs.argmax(1).tolist() == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("labels", [[[0, 1, 1], [1, 0, 0]], ["011", "100"]])
+def test_reads_with_a_label_per_base(tmp_path: Path, labels: list[Any]) -> None:
+    write(tmp_path, ["ACG", "TTT"], labels, population=["AFR", "EUR"])
+    data = builder(
+        tmp_path, k=3, vocabulary_size=65, padding="same", per_position=True, natural="population"
+    ).load(tmp_path / "cache")
+    assert data.inputs.tolist() == [[0, 7, 0], [0, 64, 0]]
+    assert data.labels.tolist() == [[0, 1, 1], [1, 0, 0]]
+    assert data.natural is not None
+    assert data.natural.tolist() == [0, 1]
+
+
+def test_a_dropped_sequence_may_have_any_length(tmp_path: Path) -> None:
+    write(tmp_path, ["A", "ACGT", "ACGT"], ["?", "EI", "N"])
+    assert len(builder(tmp_path, drop_labels=["?"]).load(tmp_path / "cache").inputs) == 2
+
+
+@pytest.mark.parametrize("other", ["ACG", None])
+def test_sequences_of_other_lengths_are_refused(tmp_path: Path, other: Any) -> None:
+    write(tmp_path, ["ACGT", other], [0, 1])
+    with pytest.raises(SourceError, match="every sequence must have 4 bases as the first has, got"):
+        builder(tmp_path).load(tmp_path / "cache")
+
+
+def test_another_length_is_refused_with_both(tmp_path: Path) -> None:
+    write(tmp_path, ["ACGTA", "ACGTA"], [0, 1])
+    with pytest.raises(SourceError, match=r"input_shape must be \[4\], the shape of this data, got \[3\]"):
+        builder(tmp_path).load(tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoding": "word2vec"}, "encoding must be 'kmer' or 'onehot', got 'word2vec'"),
+        ({"padding": "full"}, "padding must be 'valid' or 'same', got 'full'"),
+        ({"k": 0}, r"k must be in \[1, 12\], got 0"),
+        ({"k": 13}, "got 13"),
+        ({"vocabulary_size": 16}, "vocabulary_size must be 17 for k = 2, got 16"),
+    ],
+)
+def test_settings_out_of_range(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        builder(tmp_path, **changes)

@@ -1,0 +1,172 @@
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import fedclust.data.partition
+from fedclust.data import FederatedData, load
+from fedclust.data.dataset import Dataset
+from fedclust.data.digits import Digits
+from fedclust.data.partition import save_split
+from fedclust.data.shifts import Invert, Noise, Relabel
+from fedclust.data.source import SourceError
+from fedclust.data.split import Split
+from fedclust.rng import generator
+
+DIGITS: dict[str, Any] = {
+    "_target_": "fedclust.data.digits.Digits",
+    "name": "digits",
+    "num_classes": 10,
+    "input_shape": [1, 8, 8],
+    "path": None,
+    "hub": None,
+}
+IID: dict[str, Any] = {
+    "_target_": "fedclust.data.partitioners.Iid",
+    "num_clients": 4,
+    "test": "holdout",
+    "test_fraction": 0.2,
+    "file": None,
+    "seed": None,
+}
+
+
+def rows(data: FederatedData) -> list[list[int]]:
+    return [part.tolist() for part in (*data.train, *data.test)]
+
+
+def fixed(monkeypatch: pytest.MonkeyPatch, *shifts: Any) -> None:
+    """Let client k hold rows 10k … 10k + 2 for training and 10k + 3 for testing, shifted as given."""
+
+    def split(dataset: Dataset, partition: Any, seed: int) -> Split:
+        train = tuple(np.arange(10 * client, 10 * client + 3) for client in range(len(shifts)))
+        test = tuple(np.array([10 * client + 3]) for client in range(len(shifts)))
+        return Split(train, test, np.arange(len(shifts)), shifts)
+
+    monkeypatch.setattr(fedclust.data.partition, "split", split)
+
+
+def test_a_federation_holds_every_row_once(tmp_path: Path) -> None:
+    data = load(DIGITS, IID, seed=0, cache_dir=tmp_path)
+    assert data.num_clients == 4
+    assert sorted(row for part in rows(data) for row in part) == list(range(1797))
+    assert data.inputs.shape == (1797, 1, 8, 8)
+    assert data.num_classes == 10
+    assert data.groups is None
+    assert data.label_counts().sum() + data.label_counts("test").sum() == 1797
+
+
+def test_a_second_load_splits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load(DIGITS, IID, seed=0, cache_dir=tmp_path)
+
+    def split(*arguments: Any) -> Split:
+        raise AssertionError("split a second time")
+
+    monkeypatch.setattr(fedclust.data.partition, "split", split)
+    second = load(DIGITS, IID, seed=0, cache_dir=tmp_path)
+    assert rows(first) == rows(second)
+    assert first.fingerprint == second.fingerprint
+
+
+def test_another_seed_or_partition_is_another_federation(tmp_path: Path) -> None:
+    loaded = [
+        load(DIGITS, IID, seed=0, cache_dir=tmp_path),
+        load(DIGITS, IID, seed=1, cache_dir=tmp_path),
+        load(DIGITS, IID | {"num_clients": 5}, seed=0, cache_dir=tmp_path),
+    ]
+    assert len({data.fingerprint for data in loaded}) == 3
+    assert rows(loaded[0]) != rows(loaded[1])
+
+
+def test_a_partitions_own_seed_goes_before_the_runs(tmp_path: Path) -> None:
+    loaded = [load(DIGITS, IID | {"seed": 7}, seed=seed, cache_dir=tmp_path) for seed in (0, 1)]
+    assert loaded[0].fingerprint == loaded[1].fingerprint
+    assert loaded[0].fingerprint == load(DIGITS, IID, seed=7, cache_dir=tmp_path).fingerprint
+
+
+def test_a_saved_partition_counts_by_its_content(tmp_path: Path) -> None:
+    data = load(DIGITS, IID, seed=0, cache_dir=tmp_path)
+    dataset = Digits(name="digits", num_classes=10, input_shape=[1, 8, 8]).load(tmp_path)
+    for name, order in (("a", 1), ("b", 1), ("c", -1)):
+        split = Split(data.train[::order], data.test[::order], None, (None,) * 4)
+        save_split(split, dataset, tmp_path / f"{name}.parquet")
+    loaded = [
+        load(DIGITS, IID | {"file": str(tmp_path / f"{name}.parquet")}, seed=0, cache_dir=tmp_path)
+        for name in "abc"
+    ]
+    assert rows(loaded[0]) == rows(data)
+    assert loaded[0].fingerprint == loaded[1].fingerprint != loaded[2].fingerprint
+
+
+def test_a_clients_other_convention_is_in_its_labels_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backwards = Relabel(tuple(range(9, -1, -1)))
+    fixed(monkeypatch, None, backwards)
+    data = load(DIGITS, IID, seed=0, cache_dir=tmp_path)
+    original = Digits(name="digits", num_classes=10, input_shape=[1, 8, 8]).load(tmp_path)
+    expected = original.labels.clone()
+    expected[10:14] = 9 - expected[10:14]  # the rows of client 1, training and test
+    torch.testing.assert_close(data.labels, expected)
+    torch.testing.assert_close(data.inputs, original.inputs)
+    assert data.groups is not None
+    assert data.groups.tolist() == [0, 1]
+    (folder,) = (path for path in (tmp_path / "federations").iterdir() if path.is_dir())
+    assert sorted(path.name for path in folder.iterdir()) == ["clients.npz", "labels.npy"]
+
+
+def test_a_clients_corruption_is_in_its_inputs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed(monkeypatch, Invert(), None, Noise(0.3))
+    data = load(DIGITS, IID, seed=5, cache_dir=tmp_path)
+    original = Digits(name="digits", num_classes=10, input_shape=[1, 8, 8]).load(tmp_path)
+    expected = original.inputs.clone()
+    expected[:4] = 255 - expected[:4]
+    noisy, _ = Noise(0.3).apply(expected[20:24], original.labels[20:24], generator(5, "shift", 2))
+    expected[20:24] = noisy
+    torch.testing.assert_close(data.inputs, expected)
+    torch.testing.assert_close(data.labels, original.labels)
+    assert not torch.equal(original.inputs[:4], data.inputs[:4])  # the dataset itself is as it was
+
+
+def test_large_data_say_that_they_stay_on_disk(tmp_path: Path) -> None:
+    assert load(DIGITS | {"storage": "disk"}, IID, seed=0, cache_dir=tmp_path).storage == "disk"
+    assert load(DIGITS, IID, seed=0, cache_dir=tmp_path).storage == "memory"
+
+
+def test_natural_clients_from_a_local_table(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": range(8), "label": [0, 1] * 4, "hospital": list("bbbbaaaa")})
+    frame.to_parquet(tmp_path / "data.parquet")
+    table = {
+        "_target_": "fedclust.data.tables.Tables",
+        "name": "hospitals",
+        "num_classes": 2,
+        "input_shape": [1],
+        "path": str(tmp_path / "data.parquet"),
+        "natural": "hospital",
+    }
+    natural = {"_target_": "fedclust.data.partitioners.Natural", "test": "holdout", "test_fraction": 0.5}
+    data = load(table, natural, seed=0, cache_dir=tmp_path / "cache")
+    held = [sorted([*train, *test]) for train, test in zip(data.train, data.test, strict=True)]
+    assert held == [[4, 5, 6, 7], [0, 1, 2, 3]]  # hospital a is client 0
+
+
+def test_impossible_requests_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="1797"):
+        load(DIGITS, IID | {"num_clients": 5000}, seed=0, cache_dir=tmp_path)
+    assert [path for path in (tmp_path / "federations").iterdir() if path.is_dir()] == []
+    with pytest.raises(SourceError, match="comes with scikit-learn"):
+        load(DIGITS | {"path": "somewhere"}, IID, seed=0, cache_dir=tmp_path)
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        load(DIGITS, IID | {"file": str(tmp_path / "nowhere")}, seed=0, cache_dir=tmp_path)
+
+
+def test_importing_the_package_is_quick() -> None:
+    code = "import sys, fedclust.data; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    heavy = {"datasets", "flwr", "flwr_datasets", "transformers", "sklearn", "pandas", "pyarrow", "PIL"}
+    assert heavy & set(found.split()) == set()

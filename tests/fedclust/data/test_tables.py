@@ -1,0 +1,132 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedclust.data.source import SourceError
+from fedclust.data.tables import Tables
+
+TRAIN = {"age": [1.0, 3.0], "job": ["cook", "baker"], "label": [0, 1]}
+
+
+def write(folder: Path, train: dict[str, list[Any]], test: dict[str, list[Any]] | None = None) -> Path:
+    pd.DataFrame(train).to_parquet(folder / "train.parquet")
+    if test is not None:
+        pd.DataFrame(test).to_parquet(folder / "test.parquet")
+    return folder
+
+
+def builder(path: Path, width: int, **changes: Any) -> Tables:
+    return Tables(**({"name": "tiny", "num_classes": 2, "input_shape": [width], "path": str(path)} | changes))
+
+
+def test_numbers_and_categories_are_fitted_on_the_training_part(tmp_path: Path) -> None:
+    write(tmp_path, TRAIN, {"age": [5.0], "job": ["tailor"], "label": [0]})
+    data = builder(tmp_path, 3).load(tmp_path / "cache")
+    assert data.inputs.dtype == torch.float32
+    # ages 1 and 3: mean 2, standard deviation 1, so the test part's 5 is 3; it is neither baker nor cook
+    assert data.inputs.tolist() == [[-1, 0, 1], [1, 1, 0], [3, 0, 0]]
+    assert data.num_train == 2
+    assert (data.mean, data.std) == ((), ())
+
+
+def test_categories_as_indices(tmp_path: Path) -> None:
+    write(tmp_path, TRAIN, {"age": [5.0], "job": ["tailor"], "label": [0]})
+    data = builder(tmp_path, 2, encoding="index").load(tmp_path / "cache")
+    assert data.inputs[:, 1].tolist() == [2, 1, 0]  # baker 1, cook 2, unknown 0
+
+
+def test_missing_values(tmp_path: Path) -> None:
+    write(tmp_path, {"age": [1.0, None, 3.0], "job": [None, "cook", "cook"], "label": [0, 1, 1]})
+    data = builder(tmp_path, 3).load(tmp_path / "cache")
+    # the missing age is the mean, 2, so the variance is 2/3; "(missing)" sorts before "cook"
+    high = 1.5**0.5
+    np.testing.assert_allclose(data.inputs, [[-high, 1, 0], [0, 0, 1], [high, 0, 1]], rtol=1e-6)
+
+
+def test_truth_values_are_numbers_and_constants_become_zero(tmp_path: Path) -> None:
+    write(tmp_path, {"member": [True, False], "same": [7, 7], "label": [0, 1]})
+    data = builder(tmp_path, 2).load(tmp_path / "cache")
+    assert data.inputs.tolist() == [[1, 0], [-1, 0]]
+
+
+def test_a_column_without_any_value_becomes_zero(tmp_path: Path) -> None:
+    write(tmp_path, {"age": [1.0, 3.0], "empty": [np.nan, np.nan], "label": [0, 1]})
+    assert builder(tmp_path, 2).load(tmp_path / "cache").inputs[:, 1].tolist() == [0, 0]
+
+
+def test_natural_and_ignored_columns_are_no_inputs(tmp_path: Path) -> None:
+    write(tmp_path, TRAIN | {"hospital": ["b", "a"], "id": [17, 18]})
+    data = builder(tmp_path, 3, natural="hospital", ignore=["id"]).load(tmp_path / "cache")
+    assert data.natural is not None
+    assert data.natural.tolist() == [1, 0]
+
+
+def test_named_columns_come_in_the_order_named(tmp_path: Path) -> None:
+    write(tmp_path, {"a": [1, 3], "b": [30, 10], "c": [9, 10], "label": [0, 1]})
+    data = builder(tmp_path, 4, numbers=["b", "a"], categories=["c"]).load(tmp_path / "cache")
+    assert data.inputs.tolist() == [[1, -1, 0, 1], [-1, 1, 1, 0]]  # as categories, "10" sorts before "9"
+
+
+def test_only_rows_that_are_asked_for(tmp_path: Path) -> None:
+    write(tmp_path, {"age": [1, 9, 3], "year": [2018, 2019, 2018], "label": [0, 0, 1]})
+    data = builder(tmp_path, 1, only={"year": 2018}, ignore=["year"]).load(tmp_path / "cache")
+    assert data.inputs.tolist() == [[-1], [1]]
+    assert data.labels.tolist() == [0, 1]
+
+
+def test_dropped_labels_do_not_count(tmp_path: Path) -> None:
+    write(tmp_path, {"age": [1, 100, 3], "label": ["no", "?", "yes"]})
+    data = builder(tmp_path, 1, drop_labels=["?"]).load(tmp_path / "cache")
+    assert data.inputs.tolist() == [[-1], [1]]
+
+
+def test_csv_with_a_label_column(tmp_path: Path) -> None:
+    (tmp_path / "patients.csv").write_text("age,job,sick\n1,cook,no\n3,,yes\n")
+    data = builder(tmp_path / "patients.csv", 3, label="sick").load(tmp_path / "cache")
+    assert data.inputs.tolist() == [[-1, 0, 1], [1, 1, 0]]
+    assert data.class_names == ("no", "yes")
+
+
+def test_another_width_is_refused_with_both(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"input_shape must be \[3\], the shape of this data, got \[2\]"):
+        builder(write(tmp_path, TRAIN), 2).load(tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"numbers": ["job"]}, "numbers must be numeric columns"),
+        ({"numbers": ["salary"]}, "numbers must be a column of the source, got salary; columns are age, job"),
+        ({"categories": ["salary"]}, "categories must be a column"),
+        ({"only": {"salary": 1}}, "only must be a column"),
+        ({"label": "sick"}, "label must be a column"),
+    ],
+)
+def test_columns_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        builder(write(tmp_path, TRAIN), 3, **changes).load(tmp_path / "cache")
+
+
+def test_a_column_that_is_neither_number_nor_text_must_be_ignored(tmp_path: Path) -> None:
+    write(tmp_path, TRAIN | {"born": pd.to_datetime(["2000-01-01", "2001-01-01"]).tolist()})
+    with pytest.raises(
+        SourceError, match=r"column born must be a number or text, got timestamp.*dataset\.ignore"
+    ):
+        builder(tmp_path, 3).load(tmp_path / "cache")
+    assert builder(tmp_path, 3, ignore=["born"]).load(tmp_path / "cache").input_shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoding": "hash"}, "encoding must be 'onehot' or 'index', got 'hash'"),
+        ({"numbers": ["a", "b"], "categories": ["b"]}, "must not share columns, got b"),
+    ],
+)
+def test_settings_out_of_range(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        builder(tmp_path, 3, **changes)

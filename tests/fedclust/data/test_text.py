@@ -1,0 +1,109 @@
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from fedclust.data.source import SourceError
+from fedclust.data.text import Text
+
+
+def write(folder: Path, train: list[str | None], test: list[str] | None = None) -> Path:
+    pd.DataFrame({"text": train, "label": [i % 2 for i in range(len(train))]}).to_parquet(
+        folder / "train.parquet"
+    )
+    if test is not None:
+        pd.DataFrame({"text": test, "label": [0] * len(test)}).to_parquet(folder / "test.parquet")
+    return folder
+
+
+def builder(path: Path, length: int = 4, **changes: Any) -> Text:
+    values = {"name": "tiny", "num_classes": 2, "input_shape": [length], "vocabulary_size": 100}
+    return Text(**(values | {"path": str(path)} | changes))
+
+
+def test_words_of_the_training_part_by_frequency_then_by_the_alphabet(tmp_path: Path) -> None:
+    write(tmp_path, ["The cat, the dog", "the cat sat down again"], ["the bird sat"])
+    data = builder(tmp_path, 5).load(tmp_path / "cache")
+    assert data.inputs.dtype == torch.int64
+    # the 3 times, cat twice, then once each: "," again dog down sat; 0 is padding, 1 unknown
+    the, cat, comma, again, dog, down, sat = range(2, 9)
+    assert data.inputs.tolist() == [
+        [the, cat, comma, the, dog],
+        [the, cat, sat, down, again],
+        [the, 1, sat, 0, 0],
+    ]
+
+
+def test_a_long_text_is_cut_and_rare_words_are_unknown(tmp_path: Path) -> None:
+    write(tmp_path, ["a a a b b c", "c a"])
+    data = builder(tmp_path, 3, vocabulary_size=4).load(tmp_path / "cache")  # padding, unknown, a, b
+    assert data.inputs.tolist() == [[2, 2, 2], [1, 2, 0]]
+
+
+def test_a_missing_text_is_empty(tmp_path: Path) -> None:
+    write(tmp_path, ["a", None])
+    assert builder(tmp_path, 2).load(tmp_path / "cache").inputs.tolist() == [[2, 0], [0, 0]]
+
+
+def test_dropped_examples_do_not_make_the_vocabulary(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"text": ["neutral", "bad", "good"], "label": [2, 0, 4]})
+    frame.to_parquet(tmp_path / "train.parquet")
+    data = builder(tmp_path, 1, drop_labels=[2]).load(tmp_path / "cache")
+    assert data.inputs.tolist() == [[2], [3]]
+    assert data.labels.tolist() == [0, 1]
+
+
+def test_the_tokenizer_is_kept_for_new_text(tmp_path: Path) -> None:
+    builder(write(tmp_path, ["a b", "c"]), 2).load(tmp_path / "cache")
+    (saved,) = (tmp_path / "cache").rglob("tokenizer.json")
+    assert Tokenizer.from_file(str(saved)).encode("B A").ids == [3, 2]
+
+
+def pretrained(folder: Path, padding: str | None = "[PAD]") -> str:
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "cat": 2, "dog": 3}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    options = {"tokenizer_object": words, "unk_token": "[UNK]", "pad_token": padding}
+    PreTrainedTokenizerFast(**options).save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_pretrained_tokenizer_from_a_local_folder(tmp_path: Path) -> None:
+    write(tmp_path, ["dog cat dog", "bird"])
+    tokenizer = pretrained(tmp_path / "tokenizer")
+    data = builder(tmp_path, 2, tokenizer=tokenizer, vocabulary_size=4).load(tmp_path / "cache")
+    assert data.inputs.tolist() == [[3, 2], [1, 0]]
+    with pytest.raises(
+        SourceError, match="vocabulary_size must be at least 4, the size of tokenizer .* got 3"
+    ):
+        builder(tmp_path, 2, tokenizer=tokenizer, vocabulary_size=3).load(tmp_path / "cache")
+
+
+def test_a_pretrained_tokenizer_must_be_able_to_pad(tmp_path: Path) -> None:
+    tokenizer = pretrained(tmp_path / "tokenizer", padding=None)
+    with pytest.raises(SourceError, match="must have a padding token"):
+        builder(write(tmp_path, ["a", "b"]), tokenizer=tokenizer).load(tmp_path / "cache")
+
+
+def test_a_missing_tokenizer_names_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(
+        SourceError, match="tokenizer must be a local folder or an id on the Hugging Face hub"
+    ):
+        builder(write(tmp_path, ["a", "b"]), tokenizer=str(tmp_path / "nowhere")).load(tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"input_shape": [1, 4]}, r"must be \[number of tokens\] for text, got \[1, 4\]"),
+        ({"vocabulary_size": 2}, "vocabulary_size must be >= 3"),
+    ],
+)
+def test_settings_out_of_range(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        builder(tmp_path, **changes)

@@ -75,7 +75,10 @@ def files(*overrides: str, size: tuple[int, int] = (40, 50), **content: str) -> 
 
 BASES = "ACGT" * 15
 ADULT = {"age": [30, 40], "workclass": ["Private", "?"], "income": ["<=50K", ">50K"]}
-ACS = {name: [1.0, 2.0] for name in "AGEP COW SCHL MAR OCCP POBP RELP WKHP SEX RAC1P".split()}
+ACS = {
+    name: [1.0, 2.0]
+    for name in ["AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P"]
+}
 REVIEWS = ["pet supplies", "beauty", "baby products", "toys games", "health personal care", "grocery"]
 
 LAYOUTS: dict[str, Callable[[Path], list[str]]] = {

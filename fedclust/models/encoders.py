@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fedclust.models.build import construct, seeded
-from fedclust.models.classifier import image_shape, num_columns, num_positions
+from fedclust.models.classifier import num_columns
 from fedclust.models.sequences import PADDING
 
 __all__ = [
@@ -132,19 +132,20 @@ class RandomEncoder:
     """An untrained network, its weights drawn from a seed.
 
     Images: three 3×3 convolutions without bias, each with ReLU and 2×2 max pooling, then the mean over the
-    image. Tokens: a vector per token, averaged over the text. Numbers: one dense layer with ReLU. Biases are
-    left out because they would add the same to every embedding and make all of them look alike.
+    image. Tokens: a vector per token, averaged over the text. Anything else is flattened and goes through one
+    dense layer with ReLU. Biases are left out because they would add the same to every embedding and make all
+    of them look alike.
 
     Parameters
     ----------
     input_shape
-        Shape of one example: three sizes for images, one for tokens or numbers.
+        Shape of one example: three sizes for images, one for tokens.
     dimension
         Length d of an embedding, at least 4.
     seed
         Of the weights, >= 0. All nodes must use the same one, so it is not the run's.
     vocabulary_size
-        Number of tokens; None where inputs are not tokens.
+        Number of tokens, read where an example has one size; None where inputs are not tokens.
 
     Raises
     ------
@@ -157,21 +158,20 @@ class RandomEncoder:
     ) -> None:
         if dimension < 4:
             raise ValueError(f"dimension must be >= 4, got {dimension}")
+        columns = num_columns(input_shape)
+        if vocabulary_size is not None and vocabulary_size < 1:
+            raise ValueError(f"vocabulary_size must be >= 1, got {vocabulary_size}")
         self.dimension = dimension
+        self._tokens = vocabulary_size is not None and len(input_shape) == 1
         with seeded(seed, "random encoder"):
-            if vocabulary_size is not None:
-                num_positions(input_shape)
-                if vocabulary_size < 1:
-                    raise ValueError(f"vocabulary_size must be >= 1, got {vocabulary_size}")
+            if vocabulary_size is not None and self._tokens:
                 self._network: nn.Module = _MeanEmbedding(vocabulary_size, dimension)
-            elif len(input_shape) == 1:
-                self._network = nn.Sequential(
-                    nn.Linear(num_columns(input_shape), dimension, bias=False), nn.ReLU()
-                )
+            elif len(input_shape) == 3:
+                self._network = _untrained_convolutions(input_shape[0], dimension)
             else:
-                self._network = _untrained_convolutions(image_shape(input_shape)[0], dimension)
+                dense = nn.Linear(columns, dimension, bias=False)
+                self._network = nn.Sequential(nn.Flatten(), dense, nn.ReLU())
         self._network.requires_grad_(False).eval()
-        self._tokens = vocabulary_size is not None
         self.fingerprint = f"random-{state_digest(self._network.state_dict())}"
 
     @torch.inference_mode()
@@ -185,7 +185,7 @@ class RandomEncoder:
         """Embed a batch; see :meth:`Encoder.encode`."""
         if (inputs.dtype == torch.int64) != self._tokens:
             raise ValueError(
-                "encoder random: vocabulary_size must be given for tokens and for nothing else, "
+                "encoder random: vocabulary_size must be given for tokens and null for a table, "
                 f"got inputs of type {inputs.dtype}"
             )
         embeddings: torch.Tensor = self._network.to(device)(normalise(inputs.to(device), mean, std))

@@ -1,6 +1,6 @@
 """The papers' networks for text and DNA: tokens in, one label per sequence or per position out.
 
-Token 0 is padding, as `fedclust.data` writes it.
+Token 0 is padding, as `fedclust.data` writes it for vocabularies of its own.
 """
 
 from collections.abc import Sequence

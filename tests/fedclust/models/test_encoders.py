@@ -97,9 +97,9 @@ def test_a_random_table_embedding_is_one_rectified_layer() -> None:
 
 
 def test_random_refuses_tokens_without_a_vocabulary_and_the_other_way_round() -> None:
-    with pytest.raises(ValueError, match="vocabulary_size must be given for tokens and for nothing else"):
+    with pytest.raises(ValueError, match="vocabulary_size must be given for tokens and null for a table"):
         RandomEncoder([4], 8, 0, None).encode(torch.zeros(1, 4, dtype=torch.int64))
-    with pytest.raises(ValueError, match="vocabulary_size must be given for tokens and for nothing else"):
+    with pytest.raises(ValueError, match="vocabulary_size must be given for tokens and null for a table"):
         RandomEncoder([4], 8, 0, 10).encode(torch.zeros(1, 4))
 
 
@@ -109,8 +109,7 @@ def test_random_refuses_tokens_without_a_vocabulary_and_the_other_way_round() ->
         (([1, 8, 8], 3, 0, None), "dimension must be >= 4, got 3"),
         (([1, 8, 8], 8, -1, None), "seed"),
         (([4], 8, 0, 0), "vocabulary_size must be >= 1, got 0"),
-        (([1, 8, 8], 8, 0, 5), r"input_shape must be \(positions,\)"),
-        (([8, 8], 8, 0, None), r"input_shape must be \(channels, height, width\)"),
+        (([], 8, 0, None), "input_shape must be one or more sizes"),
     ],
 )
 def test_random_refuses(arguments: tuple, message: str) -> None:  # type: ignore[type-arg]
@@ -159,6 +158,8 @@ def test_says_what_the_encoder_says() -> None:
         ("pixels", {"input_shape": [1, 8, 8]}, images(), 64),
         ("random", {"input_shape": [1, 8, 8]}, images(), 128),
         ("random", {"input_shape": [5]}, torch.zeros(3, 5), 128),
+        # One-hot DNA: the dataset's vocabulary is that of its other encoding.
+        ("random", {"input_shape": [4, 6], "vocabulary_size": 65}, torch.zeros(3, 4, 6), 128),
         ("random", {"input_shape": [5], "vocabulary_size": 9}, torch.ones(3, 5, dtype=torch.int64), 128),
     ],
 )

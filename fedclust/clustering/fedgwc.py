@@ -86,8 +86,7 @@ class Outcome:
 def rewards(losses: FloatArray) -> FloatArray:
     """Score how typical each client's losses are of its cohort.
 
-    Source: FedGWC, Eq. 1, averaged over local steps (Section 4.1). A step at which all losses are the same
-    rewards everyone with 1.
+    Source: FedGWC, Eq. 1, averaged over local steps (Section 4.1).
 
     Parameters
     ----------
@@ -96,7 +95,7 @@ def rewards(losses: FloatArray) -> FloatArray:
 
     Returns
     -------
-    Reward in (0, 1], shape (cohort,); 1 means at the cohort's mean on every step.
+    Reward in (0, 1], shape (cohort,); 1 means at the cohort's mean on every step, as where all are equal.
 
     Raises
     ------
@@ -253,8 +252,6 @@ def split(
 def start(members: IntArray, parameters: Parameters) -> Interaction:
     """Make the state of a cluster before its first round.
 
-    Source: FedGWC, Algorithm 2, lines 4 and 5.
-
     Parameters
     ----------
     members
@@ -276,7 +273,11 @@ def start(members: IntArray, parameters: Parameters) -> Interaction:
 
 
 def step(
-    state: Interaction, cohort: IntArray, losses: Sequence[FloatArray], parameters: Parameters, seed: int
+    state: Interaction,
+    cohort: IntArray,
+    losses: Sequence[FloatArray] | FloatArray,
+    parameters: Parameters,
+    seed: int,
 ) -> tuple[Interaction, Outcome]:
     """Fold a round's losses into a cluster's matrix, and say whether the cluster is to be split.
 
@@ -289,8 +290,7 @@ def step(
     cohort
         Ids of the clients that replied, in any order, shape (n,).
     losses
-        Loss of each of them before each local step, in nats, n arrays. Where they ran different numbers of
-        steps, the first that all of them ran count.
+        Loss of each of them before each local step, in nats, n arrays; the first steps that all ran count.
     parameters
         How to measure and split, with `step_size` (or `cohort_size`) and `min_cluster_size` set.
     seed
@@ -391,7 +391,7 @@ def _updated(
     return state.with_cohort(positions, after, weights, float(mse))
 
 
-def _common_steps(losses: Sequence[FloatArray]) -> FloatArray:
+def _common_steps(losses: Sequence[FloatArray] | FloatArray) -> FloatArray:
     num_steps = min(len(series) for series in losses)
     return np.stack([series[:num_steps] for series in losses])
 

@@ -2,7 +2,8 @@
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -140,11 +141,23 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
         If an override does not parse or names a key or choice that does not exist, with what there is.
     """
     try:
-        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        with _hydra_of_our_own():
             composed = hydra.compose("config", list(overrides), return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_explain(error, overrides)) from error
     return with_choices(composed, composed.hydra.runtime.choices)
+
+
+@contextmanager
+def _hydra_of_our_own() -> Iterator[None]:
+    """Let Hydra compose from ``conf/`` even while it runs the command line."""
+    running = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = running
 
 
 def with_choices(config: DictConfig, choices: Mapping[str, Any]) -> DictConfig:
@@ -163,7 +176,10 @@ def with_strategy(config: DictConfig, name: str) -> DictConfig:
     ConfigError
         If there is no such strategy.
     """
-    other = compose([f"strategy={name}"])
+    choices = [f"strategy={name}"]
+    if config.choices.get("dataset"):
+        choices.append(f"dataset={config.choices.dataset}")
+    other = compose(choices)
     changed = OmegaConf.merge(config, {})
     assert isinstance(changed, DictConfig)
     changed.strategy = other.strategy
@@ -245,7 +261,7 @@ def _problem(override: Override) -> str | None:
     key = override.key_or_group
     if override.is_force_add() or override.is_delete() or key.startswith("hydra"):
         return None
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+    with _hydra_of_our_own():
         loader = GlobalHydra.instance().config_loader()
         options = _options(loader, key)
         if options:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -11,21 +12,23 @@ from hydra.errors import HydraException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
 
-from fedclust.config import ConfigError, compose, to_run_config, with_choices
+from fedclust.config import ConfigError, compose, run_settings, to_run_config, with_choices
 from fedclust.federation import FederationError
 from fedclust.server_app import federate
 
 __all__ = ["main"]
 
 
+_USER_ERRORS = (ConfigError, FederationError, FileExistsError)
+
+
 def main() -> None:
     """Run what the command line asks for; a wrong option is one line on standard error and exit code 2."""
     try:
         _check(sys.argv[1:])
-        _main()
-    except (ConfigError, FederationError, FileExistsError) as error:
-        print(f"fedclust: {error}", file=sys.stderr)
-        sys.exit(2)
+    except ConfigError as error:
+        _give_up(error)
+    _main()
 
 
 @hydra.main(config_path="../conf", config_name="config", version_base="1.3")
@@ -33,8 +36,18 @@ def _main(config: DictConfig) -> None:
     hydra_config = HydraConfig.get()
     config = with_choices(config, hydra_config.runtime.choices)
     folder = Path(hydra_config.runtime.output_dir)
-    grid = instantiate(config.engine, app=get_object(config.client_app), run_config=to_run_config(config))
-    federate(config, grid, folder)
+    try:
+        run_settings(config)
+        app = get_object(config.client_app)
+        grid = instantiate(config.engine, app=app, run_config=to_run_config(config))
+        federate(config, grid, folder)
+    except _USER_ERRORS as error:
+        _give_up(error)
+
+
+def _give_up(error: Exception) -> NoReturn:
+    print(f"fedclust: {error}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _check(arguments: Sequence[str]) -> None:

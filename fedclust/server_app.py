@@ -82,7 +82,7 @@ def federate(
             return inspect(recorder, described, chosen, settings.seed, console)
         arrays = records.from_state(_model(config, settings.seed).state_dict())
         run = _Run(chosen, strategies[chosen], settings, described, recorder, console)
-        summary = run.start(clients, arrays, OmegaConf.to_container(config.published or {}))
+        summary = run.start(clients, arrays, OmegaConf.to_container(config).get("published"))
         compared = {}
         for name in names[1:]:
             with recorder.compared(name, OmegaConf.to_yaml(configs[name], resolve=True)) as beside:
@@ -91,7 +91,7 @@ def federate(
         summary["compare"] = compared
         recorder.summary(summary)
     plots.draw(folder)
-    console.print(results.final_table(results.SavedRun(folder)))
+    results.print_report(results.SavedRun(folder), console)
     return summary
 
 

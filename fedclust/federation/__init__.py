@@ -1,4 +1,7 @@
-"""Grids: how a server speaks to clients, wherever they run."""
+"""Grids: how a server speaks to clients, wherever they run.
+
+:class:`~fedclust.federation.ray_grid.RayGrid` is not imported here: Ray takes seconds to import.
+"""
 
 from fedclust.federation.bundle import is_bundle, pack, unpack
 from fedclust.federation.client_grid import ClientGrid, CohortView, FederationError

@@ -1,0 +1,147 @@
+from pathlib import Path
+
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from fedclust.config import (
+    CONF,
+    ConfigError,
+    compose,
+    from_run_config,
+    node_settings,
+    run_settings,
+    split_overrides,
+    to_run_config,
+    with_strategy,
+)
+
+CHOICES = [
+    (group.name, choice.stem)
+    for group in sorted(path for path in CONF.iterdir() if path.is_dir())
+    for choice in sorted(group.glob("*.yaml"))
+]
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_composes(group: str, choice: str) -> None:
+    config = compose([f"{group}={choice}"])
+    assert config.choices[group] == choice
+    OmegaConf.to_container(config, resolve=True)
+
+
+@pytest.mark.parametrize("choice", [choice for group, choice in CHOICES if group == "strategy"])
+def test_every_strategy_builds(choice: str) -> None:
+    config = compose([f"strategy={choice}"])
+    strategy = instantiate(config.strategy, participation=0.5, seed=0)
+    assert strategy.participation == 0.5
+
+
+@pytest.mark.parametrize("choice", [choice for group, choice in CHOICES if group == "aggregator"])
+def test_every_aggregator_builds(choice: str) -> None:
+    assert type(instantiate(compose([f"aggregator={choice}"]).aggregator)).__name__.lower() == choice
+
+
+def test_defaults() -> None:
+    config = compose()
+    assert config.choices.strategy == "fedgwc"
+    settings = run_settings(config)
+    assert settings.compare == ("fedavg",)
+    assert settings.task == "train"
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("stratgy=fedavg", "unknown key 'stratgy': did you mean 'strategy'? there is"),
+        ("strategy=fedawg", "strategy must be one of .*fedavg.*fedgwc.*, got 'fedawg'"),
+        ("round=3", "unknown key 'round': did you mean 'rounds'?"),
+        ("strategy.parameters.kernel_with=1", "kernel_with"),
+        ("seed", "override 'seed' does not parse"),
+        ("partition.alhpa=0.1", "alhpa"),
+    ],
+)
+def test_a_slip_is_one_line_that_says_what_there_is(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as error:
+        compose([override])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rounds=0", "rounds must be >= 1, got 0"),
+        ("rounds=many", "rounds must be of type int, got 'many'"),
+        ("rounds=1.5", "rounds must be of type int, got 1.5"),
+        ("seed=-1", "seed must be >= 0, got -1"),
+        ("participation=0", r"participation must be in \(0, 1\], got 0"),
+        ("participation=1.1", r"participation must be in \(0, 1\], got 1.1"),
+        ("evaluate_every=0", "evaluate_every must be >= 1"),
+        ("checkpoint_every=-1", "checkpoint_every must be >= 0"),
+        ("wait=0", "wait must be > 0"),
+        ("timeout=0", "timeout must be > 0"),
+        ("task=think", "task must be one of train, inspect, got think"),
+    ],
+)
+def test_settings_outside_their_range(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        run_settings(compose([override]))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("fedavg", ("fedavg",)), ("[fmcl,fedavg]", ("fmcl", "fedavg")), ("[]", ()), ("null", ())],
+)
+def test_what_to_compare_with(text: str, names: tuple[str, ...]) -> None:
+    assert run_settings(compose([f"compare={text}"])).compare == names
+
+
+def test_another_strategy_has_its_own_defaults_and_nothing_else_changes() -> None:
+    config = compose(["strategy.parameters.kernel_width=4", "seed=3"])
+    other = with_strategy(config, "fedgwc_paper")
+    assert other.choices.strategy == "fedgwc_paper"
+    assert other.strategy.parameters.kernel_width == 0.5
+    assert other.seed == 3
+    assert config.strategy.parameters.kernel_width == 4
+    with pytest.raises(ConfigError, match="strategy must be one of"):
+        with_strategy(config, "none_such")
+
+
+def test_a_run_config_carries_the_composed_configuration() -> None:
+    config = compose(["seed=5", "partition.num_clients=7"])
+    carried = from_run_config(to_run_config(config))
+    assert carried == OmegaConf.create(OmegaConf.to_container(config, resolve=True))
+
+
+def test_a_run_config_carries_overrides() -> None:
+    config = from_run_config({"overrides": "seed=5 compare=[fmcl, fedavg] partition.num_clients=7"})
+    assert (config.seed, config.partition.num_clients) == (5, 7)
+    assert list(config.compare) == ["fmcl", "fedavg"]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", []),
+        ("  a=1   b.c=x ", ["a=1", "b.c=x"]),
+        ("compare=[a, b] seed=1", ["compare=[a, b]", "seed=1"]),
+        ("name='two words' x=1", ["name='two words'", "x=1"]),
+    ],
+)
+def test_overrides_in_one_string(text: str, parts: list[str]) -> None:
+    assert split_overrides(text) == parts
+
+
+def test_node_settings_ignore_what_nodes_do_not_use() -> None:
+    first = node_settings(to_run_config(compose(["strategy=fedavg", "rounds=3"])))
+    second = node_settings(to_run_config(compose(["strategy=fedavg", "rounds=3", "compare=[]", "timeout=5"])))
+    other = node_settings(to_run_config(compose(["strategy=fedavg", "rounds=3", "seed=1"])))
+    assert first == second
+    assert hash(first) == hash(second)
+    assert first != other
+    assert first["seed"] == 0
+
+
+def test_the_configuration_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert compose().seed == 0

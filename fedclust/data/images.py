@@ -21,7 +21,8 @@ __all__ = ["Images", "channel_statistics", "decode"]
 
 Resize = Literal["none", "stretch", "crop"]
 
-CHUNK = 512  # images decoded by one thread at a time
+CHUNK = 128  # images decoded by one thread at a time
+WORKERS = min(os.cpu_count() or 1, 16)  # bounds the encoded images held in memory, too
 MODES = {1: "L", 3: "RGB"}
 
 
@@ -77,7 +78,6 @@ class Images(SourcedDataset):
         kept = np.flatnonzero(labels.kept)
         inputs = self.new_inputs(folder, np.uint8, len(kept), shape)
         counts = np.zeros((shape[0], 256), dtype=np.int64)
-
         locate = self._locator(parts)
 
         def decode_chunk(start: int, chunk: list[Any]) -> IntArray:
@@ -87,14 +87,13 @@ class Images(SourcedDataset):
                 inputs[row] = self._decode(chunk[position - start], locate, int(position))
             return pixel_counts(inputs[inside.start : min(inside.stop, labels.num_train)])
 
-        workers = os.cpu_count() or 1
-        with ThreadPoolExecutor(workers) as pool:  # Pillow decodes outside Python's lock
+        with ThreadPoolExecutor(WORKERS) as pool:  # Pillow decodes outside Python's lock
             pending: deque[Future[IntArray]] = deque()
             start = 0
             for chunk in self._chunks(parts):
                 pending.append(pool.submit(decode_chunk, start, chunk))
                 start += len(chunk)
-                if len(pending) > 2 * workers:  # bounds the encoded images held in memory
+                if len(pending) > 2 * WORKERS:
                     counts += pending.popleft().result()
             for future in pending:
                 counts += future.result()
@@ -157,7 +156,7 @@ def decode(
     Parameters
     ----------
     image
-        Statistics bytes, or a file.
+        Encoded bytes, or a file.
     mode
         ``"L"`` for one channel, ``"RGB"`` for three.
     size

@@ -1,0 +1,182 @@
+"""From a dataset and the ``partition`` node of the configuration to who holds what."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+from datasets import ClassLabel, DatasetInfo, Features
+from datasets import Dataset as TableDataset
+from flwr_datasets.partitioner import Partitioner
+
+from fedclust.data.dataset import Dataset
+from fedclust.data.features import features
+from fedclust.data.partitioners.base import NOBODY, ClientPartitioner, rows_by_client
+from fedclust.data.protocols import holdout, matched, uniform
+from fedclust.data.split import Split, load_split, save_split
+from fedclust.rng import generator
+from fedclust.typing import IntArray
+
+__all__ = ["Protocol", "Split", "load_split", "save_split", "split"]
+
+_FEATURES = 32  # components; FedGMCC's codes have 98 for images and 30 for reads (Table II)
+
+Test = Literal["holdout", "matched", "uniform"]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The keys of the ``partition`` node that every partition has; the others are its partitioner's.
+
+    Attributes
+    ----------
+    test
+        What a client is tested on: see :mod:`fedclust.data.protocols`.
+    test_fraction
+        Share of a client's rows that ``holdout`` holds out.
+    file
+        A saved partition to use in place of all other keys, or None.
+    seed
+        Seed of the partition; None: the run's.
+
+    Raises
+    ------
+    ValueError
+        If `test` is no protocol.
+    """
+
+    test: Test = "holdout"
+    test_fraction: float = 0.2
+    file: str | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.test not in get_args(Test):
+            raise ValueError(f"partition.test must be one of {list(get_args(Test))}, got {self.test!r}")
+
+
+def split(dataset: Dataset, partition: Mapping[str, Any], seed: int) -> Split:
+    """Split a dataset over clients, each with a training and a test part.
+
+    Parameters
+    ----------
+    dataset
+        The dataset.
+    partition
+        The resolved ``partition`` node: `_target_` and arguments of a partitioner, ours or any other of
+        flwr-datasets', beside the keys of :class:`Protocol`.
+    seed
+        The run's seed.
+
+    Returns
+    -------
+    Who holds what; no row is held twice.
+
+    Raises
+    ------
+    ValueError
+        If the request cannot be met: figures are in the message.
+    FileNotFoundError
+        If a saved partition is asked for that is not there.
+    """
+    own = {field.name for field in fields(Protocol)}
+    protocol = Protocol(**{key: value for key, value in partition.items() if key in own})
+    if protocol.file is not None:
+        return load_split(protocol.file, dataset)
+    seed = seed if protocol.seed is None else protocol.seed
+
+    pooled = protocol.test == "holdout"
+    size = len(dataset.inputs)
+    if not pooled and dataset.num_train == size:
+        raise ValueError(
+            f"partition.test={protocol.test} needs an official test part, {dataset.name} has none; "
+            f"use partition.test=holdout"
+        )
+    partitioner = _build(partition, seed)
+    partitioner.dataset = _table(dataset, partitioner, size if pooled else dataset.num_train, seed)
+    clients = _clients(partitioner)
+    num_clients = int(clients.max()) + 1
+
+    labels = _labels(dataset)
+    draws = generator(seed, "local test")
+    if protocol.test == "holdout":
+        held_out = holdout(clients, labels, protocol.test_fraction, draws)
+        train, test = np.where(held_out, NOBODY, clients), np.where(held_out, clients, NOBODY)
+    else:
+        official = labels[dataset.num_train :]
+        nobody = np.full(len(official), NOBODY)
+        dealt = (
+            matched(clients, labels, draws)
+            if protocol.test == "matched"
+            else uniform(official, num_clients, draws)
+        )
+        train = np.concatenate([clients, nobody])
+        test = np.concatenate([np.full(dataset.num_train, NOBODY), dealt])
+    ours = isinstance(partitioner, ClientPartitioner)
+    return Split(
+        train=rows_by_client(train, num_clients),
+        test=rows_by_client(test, num_clients),
+        groups=partitioner.groups if ours else None,
+        shifts=partitioner.shifts if ours else (None,) * num_clients,
+    )
+
+
+def _build(node: Mapping[str, Any], seed: int) -> Any:
+    """Build a partitioner, and those it is composed of, without the keys of the protocol."""
+    from hydra.utils import get_class
+
+    own = {field.name for field in fields(Protocol)}
+    arguments = {
+        key: _build(value, seed) if isinstance(value, Mapping) and "_target_" in value else value
+        for key, value in node.items()
+        if key not in own and not key.startswith("_")
+    }
+    # Not hydra's `instantiate`: it wraps whatever a constructor raises in an error of its own.
+    cls = get_class(node["_target_"])
+    if not issubclass(cls, Partitioner):
+        raise ValueError(f"partition._target_ must be a flwr-datasets Partitioner, got {node['_target_']}")
+    if issubclass(cls, ClientPartitioner):
+        arguments["seed"] = seed
+    return cls(**arguments)
+
+
+def _labels(dataset: Dataset) -> IntArray:
+    """Return one class per row; where each position has its own, the largest of the row.
+
+    So a genomic read of FedGMCC's counts as sensitive when any of its bases is.
+    """
+    labels = dataset.labels if dataset.labels.ndim == 1 else dataset.labels.amax(dim=1)
+    return labels.numpy()
+
+
+def _table(dataset: Dataset, partitioner: Partitioner, size: int, seed: int) -> TableDataset:
+    """Lay out what a partitioner reads of the first `size` rows; inputs themselves stay out of it."""
+    columns: dict[str, Any] = {"row": np.arange(size), "label": _labels(dataset)[:size]}
+    wanted = partitioner.columns if isinstance(partitioner, ClientPartitioner) else ()
+    if dataset.natural is not None:
+        columns["natural"] = dataset.natural[:size]
+    elif "natural" in wanted:
+        raise ValueError(f"a natural partition needs writers, users or regions, {dataset.name} has none")
+    if "features" in wanted:
+        values = features(dataset.inputs[:size], _FEATURES, generator(seed, "features"))
+        columns["features"] = pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1])
+    table = pa.table(columns)
+    types = Features.from_arrow_schema(table.schema)
+    types["label"] = ClassLabel(num_classes=dataset.num_classes)
+    return TableDataset(table, info=DatasetInfo(features=types))
+
+
+def _clients(partitioner: Any) -> IntArray:
+    """Return the client of each row of the partitioner's dataset."""
+    if isinstance(partitioner, ClientPartitioner):
+        return partitioner.assignment.clients
+    clients = np.full(len(partitioner.dataset), NOBODY, dtype=np.int64)
+    for client in range(partitioner.num_partitions):
+        rows = np.asarray(partitioner.load_partition(client).with_format("numpy")[:]["row"])
+        if not len(rows):
+            raise ValueError(f"every client must hold an example, got none for client {client}")
+        if (clients[rows] != NOBODY).any():
+            raise ValueError(f"an example must belong to one client, some of client {client}'s have another")
+        clients[rows] = client
+    return clients

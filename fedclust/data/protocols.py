@@ -1,0 +1,208 @@
+"""Which rows a client is tested on.
+
+Three protocols, as `partition.test` names them:
+
+- ``holdout``: the dataset's official training and test parts are pooled and partitioned; a share of each
+  client's rows is held out, stratified by class. Clust-PSI-PFL holds out 20 % of datasets without an official
+  test part (Section IV-A (d)).
+- ``matched``: the official training part is partitioned; the official test part is dealt so that each client
+  is tested on its own classes in the shares in which it trains on them. FedGWC ("500 training and 100 test
+  images" per client, Appendix F) does so in its released splits. Clust-PSI-PFL, which uses "official test
+  sets when available", does not say how it deals them; its clients of one class (S = 0), whose accuracies are
+  0.01 from 1 on average (Table IV), cannot have been tested on all classes.
+- ``uniform``: the official training part is partitioned; every client gets an equal and equally mixed share
+  of the official test part. So one model's accuracy, averaged over the clients, is its accuracy on the
+  official test part, which is what methods with one global model report.
+"""
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import linprog
+
+from fedclust.data.partitioners.base import NOBODY, deal
+from fedclust.typing import BoolArray, FloatArray, IntArray
+
+__all__ = ["holdout", "matched", "uniform"]
+
+
+def holdout(clients: IntArray, labels: IntArray, fraction: float, draws: np.random.Generator) -> BoolArray:
+    """Hold out a share of each client's rows, of each class as near to that share as whole rows allow.
+
+    Parameters
+    ----------
+    clients
+        Client of each row, shape (N,); -1 where nobody holds it.
+    labels
+        Class of each row, shape (N,).
+    fraction
+        Share to hold out, in (0, 1). A client with n rows gives round(fraction·n), but at least 1 and at most
+        n − 1; where its classes' shares are not whole, those with the largest remainders give one more.
+    draws
+        Where rows, and ties between classes, are drawn from.
+
+    Returns
+    -------
+    Whether each row is held out, shape (N,).
+
+    Raises
+    ------
+    ValueError
+        If `fraction` is not in (0, 1) or a client has a single row.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"test_fraction must be in (0, 1), got {fraction}")
+    rows = np.flatnonzero(clients != NOBODY)
+    sizes = np.bincount(clients[rows])
+    if (single := np.flatnonzero(sizes == 1)).size:
+        raise ValueError(
+            f"every client must have at least 2 rows, one to train on and one to be tested on, got 1 for "
+            f"{single.size} of {len(sizes)} clients, the first is client {single[0]}"
+        )
+    order = rows[np.lexsort((draws.random(len(rows)), labels[rows], clients[rows]))]
+    # A cell is the rows of one class on one client; rows are now sorted by cell, at random within.
+    starts = np.flatnonzero(_changes(clients[order]) | _changes(labels[order]))
+    cell_sizes = np.diff(starts, append=len(order))
+    owner = clients[order[starts]]
+
+    quotas = fraction * cell_sizes
+    taken = np.floor(quotas + 1e-9).astype(np.int64)  # a whole quota may be a rounding error short of it
+    wanted = np.clip(np.round(fraction * sizes), 1, sizes - 1)
+    missing = wanted - _sum(taken, owner, len(sizes))
+    # Owners stay ascending, so that the rank in this order is the rank among the owner's cells.
+    by_remainder = np.lexsort((draws.random(len(owner)), taken - quotas, owner))
+    taken[by_remainder] += _rank(_changes(owner)) < missing[owner]
+
+    held_out = np.zeros(len(clients), dtype=bool)
+    held_out[order[_rank_within(starts, len(order)) < np.repeat(taken, cell_sizes)]] = True
+    return held_out
+
+
+def matched(clients: IntArray, labels: IntArray, draws: np.random.Generator) -> IntArray:
+    """Deal the official test part so that each client is tested on what it trains on.
+
+    Of the test rows of class c, a client is due the share that it holds of the training rows of class c. What
+    is no whole number is rounded up or down, so that every client's total is its due, rounded, as far as the
+    rows of its classes last. Test rows that are nobody's due are left out.
+
+    Parameters
+    ----------
+    clients
+        Client of each row of the official training part, shape (T,); -1 where nobody holds it.
+    labels
+        Class of each row of the dataset, shape (N,); rows T … N−1 are the official test part.
+    draws
+        Where rows, and ties between cells, are drawn from.
+
+    Returns
+    -------
+    Client of each row of the official test part, shape (N − T,); -1 where nobody holds it.
+
+    Raises
+    ------
+    ValueError
+        If a client is left without a test row.
+    """
+    size = len(clients)
+    num_classes = int(labels.max()) + 1
+    train_sizes = np.bincount(labels[:size], minlength=num_classes)
+    stock = np.bincount(labels[size:], minlength=num_classes)
+
+    rows = np.flatnonzero(clients != NOBODY)
+    num_clients = int(clients.max()) + 1
+    cells, held = np.unique(clients[rows] * num_classes + labels[rows], return_counts=True)
+    owner, label = np.divmod(cells, num_classes)
+    quotas = held * stock[label] / train_sizes[label]
+    taken = np.floor(quotas + 1e-9).astype(np.int64)  # a whole quota may be a rounding error short of it
+    due = np.round(np.bincount(owner, weights=quotas, minlength=num_clients)).astype(np.int64)
+    for at_most in (np.ones_like(due), due):  # whoever would have nothing comes first
+        missing = np.maximum(at_most - _sum(taken, owner, num_clients), 0)
+        left = stock - _sum(taken, label, num_classes)
+        broken = np.flatnonzero(quotas - taken > 1e-9)
+        # Ties are broken at random; with ties, the program takes several times as long.
+        gain = 1 + quotas[broken] - taken[broken] + 1e-3 * draws.random(len(broken))
+        taken[broken] += _round_up(owner[broken], label[broken], gain, missing, left)
+    got = _sum(taken, owner, num_clients)
+    if (got == 0).any():
+        client = int(np.argmin(got))
+        raise ValueError(
+            f"every client must get a row of the official test part, which has {len(labels) - size}, got "
+            f"none for {int((got == 0).sum())} of {num_clients} clients, the first is client {client} with "
+            f"{int(held[owner == client].sum())} training rows; ask for fewer clients or test=holdout"
+        )
+    counts = np.zeros((num_clients, num_classes), dtype=np.int64)
+    counts[owner, label] = taken
+    return deal(labels[size:], counts, draws)
+
+
+def uniform(labels: IntArray, num_clients: int, draws: np.random.Generator) -> IntArray:
+    """Deal the official test part evenly, class by class.
+
+    Parameters
+    ----------
+    labels
+        Class of each row of the official test part, shape (M,).
+    num_clients
+        Number of clients K.
+    draws
+        Where rows, and who starts, are drawn from.
+
+    Returns
+    -------
+    Client of each row, shape (M,): clients differ by one row at most, in all and in every class.
+
+    Raises
+    ------
+    ValueError
+        If there are more clients than rows.
+    """
+    if num_clients > len(labels):
+        raise ValueError(
+            f"num_clients must be at most the {len(labels)} rows of the official test part, got {num_clients}"
+        )
+    clients = np.empty(len(labels), dtype=np.int64)
+    by_class = np.lexsort((draws.random(len(labels)), labels))
+    clients[by_class] = draws.permutation(num_clients)[np.arange(len(labels)) % num_clients]
+    return clients
+
+
+def _round_up(
+    clients: IntArray, labels: IntArray, gain: FloatArray, missing: IntArray, left: IntArray
+) -> BoolArray:
+    """Choose the cells (n,) that get one more row, for the greatest gain (n,) in all.
+
+    No client may get more than it misses (K,), no class give more than it has left (C,). The linear program's
+    corners are whole numbers because its matrix is that of a bipartite graph.
+    """
+    if not missing.any() or not len(clients):
+        return np.zeros(len(clients), dtype=bool)
+    one, cells = np.ones(len(clients)), np.arange(len(clients))
+    sums = sparse.vstack(
+        [
+            sparse.csr_array((one, (clients, cells)), shape=(len(missing), len(cells))),
+            sparse.csr_array((one, (labels, cells)), shape=(len(left), len(cells))),
+        ]
+    )
+    limits = np.concatenate([missing, left]).astype(float)
+    # The stubs know dense matrices only.
+    solution = linprog(-gain, A_ub=sums, b_ub=limits, bounds=(0, 1))  # type: ignore[call-overload]
+    return np.asarray(solution.x > 0.5)
+
+
+def _sum(values: IntArray, keys: IntArray, size: int) -> IntArray:
+    """Add up whole numbers by key."""
+    return np.bincount(keys, weights=values, minlength=size).astype(np.int64)
+
+
+def _changes(values: IntArray) -> BoolArray:
+    """Say where a run of equal values starts."""
+    return np.diff(values, prepend=NOBODY - 1) != 0
+
+
+def _rank(starts_run: BoolArray) -> IntArray:
+    """Count from 0 within each run."""
+    return _rank_within(np.flatnonzero(starts_run), len(starts_run))
+
+
+def _rank_within(starts: IntArray, size: int) -> IntArray:
+    """Count from 0 within each run, given where runs start."""
+    return np.arange(size) - np.repeat(starts, np.diff(starts, append=size))

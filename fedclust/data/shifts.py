@@ -1,0 +1,281 @@
+"""How one client's distribution differs from the dataset's: its labels are renamed, its images corrupted.
+
+A shift is applied once, when the federation is prepared, to all rows of a client, training and test alike
+(FedGWC, Section 7.3 and Appendix H: clean, noisy and blurred clients; FedGMCC, Section IV: the same features
+under contradicting labels).
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from scipy import ndimage
+from torch.nn import functional
+
+__all__ = ["Blur", "Invert", "Noise", "Relabel", "Rotate", "Shift", "shift_from_dict", "shift_to_dict"]
+
+
+@runtime_checkable
+class Shift(Protocol):
+    """What is particular to one client's distribution."""
+
+    def apply(
+        self, inputs: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Shift a client's rows.
+
+        Parameters
+        ----------
+        inputs
+            The client's rows, shape (n, *shape): uint8 images, int64 tokens or float32 numbers.
+        labels
+            Their class indices, int64, shape (n,) or (n, positions).
+        generator
+            Where a random shift draws from.
+
+        Returns
+        -------
+        Inputs and labels of the same shapes and types. What the shift leaves alone is returned as it came;
+        the arguments are never changed.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Relabel:
+    """Another labelling convention: class c is called ``permutation[c]``.
+
+    Attributes
+    ----------
+    permutation
+        New name of each class, a permutation of 0 … C−1.
+
+    Raises
+    ------
+    ValueError
+        If `permutation` is not one.
+    """
+
+    permutation: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "permutation", tuple(int(label) for label in self.permutation))
+        if sorted(self.permutation) != list(range(len(self.permutation))):
+            raise ValueError(
+                f"permutation must hold each class 0 to {len(self.permutation) - 1} once, "
+                f"got {list(self.permutation)}"
+            )
+
+    def apply(
+        self,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        generator: np.random.Generator,  # noqa: ARG002
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rename the labels; see :meth:`Shift.apply`.
+
+        Raises
+        ------
+        ValueError
+            If a label is not a class of the permutation.
+        """
+        if labels.numel() and int(labels.max()) >= len(self.permutation):
+            raise ValueError(
+                f"labels must be below the permutation's {len(self.permutation)} classes, "
+                f"got {int(labels.max())}"
+            )
+        return inputs, torch.tensor(self.permutation, dtype=labels.dtype)[labels]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Gaussian noise, drawn once: a client sees the same noisy image in every epoch.
+
+    (FedGWC's released code draws it anew at every access, on the normalised image.)
+
+    Attributes
+    ----------
+    std
+        Standard deviation: for uint8 images in units of their full range, so that 0.1 is 25.5 grey levels;
+        for float32 inputs in their own units.
+
+    Raises
+    ------
+    ValueError
+        If `std` is negative.
+    """
+
+    std: float
+
+    def __post_init__(self) -> None:
+        if not self.std >= 0:
+            raise ValueError(f"std must be >= 0, got {self.std}")
+
+    def apply(
+        self, inputs: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add noise to the inputs, images clipped to their range; see :meth:`Shift.apply`.
+
+        Raises
+        ------
+        ValueError
+            If the inputs are tokens.
+        """
+        if inputs.dtype not in (torch.uint8, torch.float32):
+            raise ValueError(f"noise needs uint8 images or float32 inputs, got {inputs.dtype}")
+        scale = 255.0 if inputs.dtype == torch.uint8 else 1.0
+        noise = generator.standard_normal(tuple(inputs.shape), dtype=np.float32)
+        return _like(inputs, inputs.float() + self.std * scale * torch.from_numpy(noise)), labels
+
+
+@dataclass(frozen=True)
+class Blur:
+    """Gaussian blur of images.
+
+    Attributes
+    ----------
+    sigma
+        Standard deviation of the kernel, in pixels.
+
+    Raises
+    ------
+    ValueError
+        If `sigma` is negative.
+    """
+
+    sigma: float
+
+    def __post_init__(self) -> None:
+        if not self.sigma >= 0:
+            raise ValueError(f"sigma must be >= 0, got {self.sigma}")
+
+    def apply(
+        self,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        generator: np.random.Generator,  # noqa: ARG002
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Blur the inputs, edge pixels repeated beyond the border; see :meth:`Shift.apply`.
+
+        Raises
+        ------
+        ValueError
+            If the inputs are no images.
+        """
+        _check_images(inputs, "blur")
+        blurred = ndimage.gaussian_filter(
+            inputs.numpy().astype(np.float32), sigma=(0, 0, self.sigma, self.sigma), mode="nearest"
+        )
+        return _like(inputs, torch.from_numpy(blurred)), labels
+
+
+@dataclass(frozen=True)
+class Rotate:
+    """Images turned about their centre.
+
+    Attributes
+    ----------
+    degrees
+        Angle, counter-clockwise. Multiples of 90 move pixels exactly; other angles interpolate bilinearly and
+        leave the corners black.
+    """
+
+    degrees: float
+
+    def apply(
+        self,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        generator: np.random.Generator,  # noqa: ARG002
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Turn the inputs; see :meth:`Shift.apply`.
+
+        Raises
+        ------
+        ValueError
+            If the inputs are no images, or not square where that is needed to keep their shape.
+        """
+        _check_images(inputs, "rotation")
+        height, width = inputs.shape[-2:]
+        if self.degrees % 180 and height != width:
+            raise ValueError(
+                f"rotation by {self.degrees} degrees needs square images, got {height} x {width}"
+            )
+        if self.degrees % 90 == 0:
+            return torch.rot90(inputs, int(self.degrees // 90) % 4, dims=(-2, -1)).contiguous(), labels
+        # affine_grid says where each output pixel comes from, in axes whose second one points down.
+        angle = np.deg2rad(self.degrees)
+        source = torch.tensor(
+            [[np.cos(angle), -np.sin(angle), 0.0], [np.sin(angle), np.cos(angle), 0.0]], dtype=torch.float32
+        ).expand(len(inputs), 2, 3)
+        grid = functional.affine_grid(source, list(inputs.shape), align_corners=False)
+        turned = functional.grid_sample(inputs.float(), grid, mode="bilinear", align_corners=False)
+        return _like(inputs, turned), labels
+
+
+@dataclass(frozen=True)
+class Invert:
+    """Images as their negatives."""
+
+    def apply(
+        self,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        generator: np.random.Generator,  # noqa: ARG002
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Invert the inputs; see :meth:`Shift.apply`.
+
+        Raises
+        ------
+        ValueError
+            If the inputs are no uint8 images: only those have a range to be inverted in.
+        """
+        _check_images(inputs, "inversion")
+        return 255 - inputs, labels
+
+
+_KINDS: dict[str, type[Any]] = {
+    "relabel": Relabel,
+    "noise": Noise,
+    "blur": Blur,
+    "rotate": Rotate,
+    "invert": Invert,
+}
+
+
+def shift_to_dict(shift: Shift) -> dict[str, Any]:
+    """Describe a shift as plain values: its kind and its attributes."""
+    kinds = {cls: kind for kind, cls in _KINDS.items()}
+    return {"kind": kinds[type(shift)], **asdict(shift)}  # type: ignore[call-overload]
+
+
+def shift_from_dict(values: Mapping[str, Any]) -> Shift:
+    """Build the shift that :func:`shift_to_dict` described.
+
+    Raises
+    ------
+    ValueError
+        If there is no shift of that kind.
+    """
+    settings = dict(values)
+    kind = settings.pop("kind", None)
+    if kind not in _KINDS:
+        raise ValueError(f"kind of shift must be one of {sorted(_KINDS)}, got {kind!r}")
+    return _KINDS[kind](**settings)
+
+
+def _check_images(inputs: torch.Tensor, what: str) -> None:
+    if inputs.dtype != torch.uint8 or inputs.ndim != 4:
+        raise ValueError(
+            f"{what} needs uint8 images of shape (n, channels, height, width), "
+            f"got {inputs.dtype} of shape {tuple(inputs.shape)}"
+        )
+
+
+def _like(inputs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return float values in the type of the inputs they came from."""
+    if inputs.dtype == torch.uint8:
+        return values.round_().clamp_(0, 255).to(torch.uint8)
+    return values

@@ -1,0 +1,247 @@
+"""Who holds what of a dataset, in memory and in a file.
+
+The file is Parquet, so that any tool can read or write one, with a line per row of the dataset that a client
+holds:
+
+======== ======= ==========================================================================
+client   int64   0 … K−1, each at least once in each part
+part     string  ``train`` or ``test``
+row      int64   position in the dataset: its official training part in file order, then its official test
+                 part in file order, counted from 0; no row twice
+group    int64   known group of the client, from 0; null (or no such column) where there is no grouping
+shift    int64   position in the list of shifts below; null (or no such column) where the client has none
+======== ======= ==========================================================================
+
+The key ``fedclust`` of the schema's metadata holds a JSON object: ``version`` (1), ``dataset`` (its name),
+``fingerprint`` (of the dataset), and ``shifts``, a list of objects such as ``{"kind": "noise", "std": 0.2}``.
+A file without the key is loaded with a warning, for it does not say which dataset it splits.
+"""
+
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedclust.data.dataset import Dataset
+from fedclust.data.shifts import Shift, shift_from_dict, shift_to_dict
+from fedclust.typing import IntArray
+
+__all__ = ["Split", "load_split", "save_split"]
+
+_KEY = b"fedclust"
+_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare arrays
+class Split:
+    """Who holds what.
+
+    Attributes
+    ----------
+    train, test
+        For each of the K clients, the rows of its training and of its test part.
+    groups
+        Known grouping of the clients, an index from 0, shape (K,); None where there is none.
+    shifts
+        What is particular to each client's distribution, K entries.
+    """
+
+    train: tuple[IntArray, ...]
+    test: tuple[IntArray, ...]
+    groups: IntArray | None
+    shifts: tuple[Shift | None, ...]
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients K."""
+        return len(self.train)
+
+
+def save_split(split: Split, dataset: Dataset, path: Path | str) -> None:
+    """Write a split to a file; the format is described in the module.
+
+    Parameters
+    ----------
+    split
+        Who holds what.
+    dataset
+        The dataset that is split.
+    path
+        File to write, by custom ``*.parquet``; its folder is made where it is missing.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    distinct = list(dict.fromkeys(shift for shift in split.shifts if shift is not None))
+    position = {shift: number for number, shift in enumerate(distinct)}
+    lines = pd.concat(
+        pd.DataFrame({"client": client, "part": part, "row": rows[client]})
+        for client in range(split.num_clients)
+        for part, rows in (("train", split.train), ("test", split.test))
+    )
+    holder = lines["client"].to_numpy()
+    shift_of = np.array([-1 if shift is None else position[shift] for shift in split.shifts])[holder]
+    group_of = np.zeros(len(lines)) if split.groups is None else split.groups[holder]
+    table = pa.table(
+        {
+            "client": pa.array(holder, pa.int64()),
+            "part": pa.array(lines["part"].to_numpy(), pa.string()),
+            "row": pa.array(lines["row"].to_numpy(), pa.int64()),
+            "group": pa.array(group_of, pa.int64(), mask=np.full(len(lines), split.groups is None)),
+            "shift": pa.array(shift_of, pa.int64(), mask=shift_of < 0),
+        }
+    )
+    about = {
+        "version": _VERSION,
+        "dataset": dataset.name,
+        "fingerprint": dataset.fingerprint,
+        "shifts": [shift_to_dict(shift) for shift in distinct],
+    }
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table.replace_schema_metadata({_KEY: json.dumps(about)}), path)
+
+
+def load_split(path: Path | str, dataset: Dataset) -> Split:
+    """Read a split that :func:`save_split`, or another tool, has written.
+
+    Parameters
+    ----------
+    path
+        The file.
+    dataset
+        The dataset that it splits.
+
+    Returns
+    -------
+    The split, rows in the order of the file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is of another format or another dataset, a row is out of range or given twice, a client
+        lacks a part, or a client has two groups or shifts.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"partition.file must be a saved partition, there is no file {path}")
+    try:
+        table = pq.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"partition.file must be a Parquet file, got {path}: {error}") from error
+    missing = {"client", "part", "row"} - set(table.column_names)
+    if missing:
+        raise ValueError(
+            f"partition {path}: must have columns client, part and row, got {table.column_names}"
+        )
+    shifts = _check_dataset(path, table, dataset)
+    lines = table.to_pandas()
+    rows = _whole(path, lines, "row", len(dataset.inputs))
+    if len(np.unique(rows)) < len(rows):
+        twice = lines["row"][lines["row"].duplicated()].iloc[0]
+        raise ValueError(
+            f"partition {path}: a row must belong to one part of one client, row {twice} has two"
+        )
+
+    clients = _whole(path, lines, "client", len(lines))
+    num_clients = int(clients.max(initial=0)) + 1
+    parts: dict[str, tuple[IntArray, ...]] = {}
+    for part in ("train", "test"):
+        held: list[IntArray] = [np.empty(0, dtype=np.int64)] * num_clients
+        for client, positions in _positions(clients, (lines["part"] == part).to_numpy()):
+            held[client] = rows[positions]
+        lacking = [client for client in range(num_clients) if not len(held[client])]
+        if lacking:
+            raise ValueError(
+                f"partition {path}: every client 0 to {num_clients - 1} must have {part} rows, "
+                f"got none for client {lacking[0]}"
+            )
+        parts[part] = tuple(held)
+    if sum(map(len, parts["train"] + parts["test"])) != len(lines):
+        raise ValueError(
+            f"partition {path}: part must be 'train' or 'test', got {sorted(lines['part'].unique())}"
+        )
+    groups = _per_client(path, lines, "group", num_clients)
+    shift_of = _per_client(path, lines, "shift", num_clients, partly=True)
+    return Split(
+        train=parts["train"],
+        test=parts["test"],
+        groups=groups,
+        shifts=_pick(path, shifts, shift_of, num_clients),
+    )
+
+
+def _check_dataset(path: Path | str, table: pa.Table, dataset: Dataset) -> list[Shift]:
+    """Check what the file says of itself against the dataset; return its list of shifts."""
+    metadata = table.schema.metadata or {}
+    if _KEY not in metadata:
+        warnings.warn(
+            f"partition {path} does not say which dataset it splits; it is taken to be {dataset.name} "
+            f"with fingerprint {dataset.fingerprint}",
+            stacklevel=3,
+        )
+        return []
+    about: dict[str, Any] = json.loads(metadata[_KEY])
+    if about.get("version") != _VERSION:
+        raise ValueError(f"partition {path}: version must be {_VERSION}, got {about.get('version')}")
+    if about.get("fingerprint") != dataset.fingerprint:
+        raise ValueError(
+            f"partition {path}: must split {dataset.name} with fingerprint {dataset.fingerprint}, got one of "
+            f"{about.get('dataset')} with fingerprint {about.get('fingerprint')}"
+        )
+    return [shift_from_dict(values) for values in about.get("shifts", [])]
+
+
+def _whole(path: Path | str, lines: pd.DataFrame, column: str, size: int) -> IntArray:
+    """Read a column of whole numbers in [0, size)."""
+    values = lines[column]
+    if not len(values) or not pd.api.types.is_integer_dtype(values):
+        raise ValueError(
+            f"partition {path}: {column} must hold whole numbers, got {len(values)} of type {values.dtype}"
+        )
+    if values.min() < 0 or values.max() >= size:
+        raise ValueError(
+            f"partition {path}: {column} must be in [0, {size}), got {values.min()} to {values.max()}"
+        )
+    return values.to_numpy(dtype=np.int64)
+
+
+def _positions(clients: IntArray, selected: Any) -> list[tuple[int, IntArray]]:
+    """List, for each client among the selected lines, where its lines are."""
+    lines = np.flatnonzero(selected)
+    order = lines[np.argsort(clients[lines], kind="stable")]
+    present, first = np.unique(clients[order], return_index=True)
+    return list(zip(present.tolist(), np.split(order, first[1:]), strict=False))
+
+
+def _per_client(
+    path: Path | str, lines: pd.DataFrame, column: str, num_clients: int, partly: bool = False
+) -> IntArray | None:
+    """Read a column that says one thing of each client; None where it is empty, -1 where it may be."""
+    if column not in lines or lines[column].isna().all():
+        return None
+    values = lines[column].fillna(-1)
+    by_client = values.groupby(lines["client"])
+    if by_client.nunique().max() > 1 or (values.min() < 0 and not partly):
+        raise ValueError(f"partition {path}: {column} must be the same in all lines of a client, and given")
+    return by_client.first().reindex(range(num_clients)).to_numpy(dtype=np.int64)
+
+
+def _pick(
+    path: Path | str, shifts: list[Shift], shift_of: IntArray | None, num_clients: int
+) -> tuple[Shift | None, ...]:
+    if shift_of is None:
+        return (None,) * num_clients
+    if shift_of.max() >= len(shifts):
+        raise ValueError(
+            f"partition {path}: shift must be in [0, {len(shifts)}), the list of shifts, got {shift_of.max()}"
+        )
+    return tuple(None if number < 0 else shifts[number] for number in shift_of)

@@ -87,7 +87,8 @@ def draw_batches(
         order = np.empty((len(same), epochs, per_epoch * width), dtype=np.int64)
         for drawn, index in zip(order, same.tolist(), strict=True):
             draws = generator(seed, "batches", server_round, clients[index])
-            drawn[:, :count] = draws.permuted(np.broadcast_to(rows[index], (epochs, count)), axis=1)
+            drawn[:, :count] = rows[index]
+            draws.permuted(drawn[:, :count], axis=1, out=drawn[:, :count])
         last = (per_epoch - 1) * width
         order[:, :, count:] = order[:, :, last : last + 1]
         padded[same, :taken] = order.reshape(len(same), -1, width)[:, :taken]

@@ -59,10 +59,6 @@ class Chain:
     layers: tuple[Linear | str | ClientDropout, ...]
     flattens: bool
 
-    def nbytes(self, working: WorkingModel) -> int:
-        """Size of one model."""
-        return sum(tensor.nbytes for tensor in working.tensors.values())
-
 
 def find_chain(working: WorkingModel) -> Chain | None:
     """Read a model's forward pass; None if it is anything but a chain of the layers known here."""

@@ -41,16 +41,14 @@ def clients_per_pass(
         budget = _GPU_SHARE * torch.cuda.get_device_properties(working.device).total_memory
     else:
         budget = float(_CPU_BYTES)
-    tensors = [working.tensors[name] for name in working.changing]
-    model = sum(tensor.nbytes for tensor in tensors)
     if not together:
-        return max(1, int(budget / max(1, model)))
+        return max(1, int(budget / max(1, working.nbytes)))
     # The model, its gradient, and something for temporaries; the moments and Adam's denominator; FedProx's
     # start and difference.
     copies = 3 + bool(training.momentum) + 3 * (training.optimizer == "adam")
     copies += 2 * bool(training.proximal_mu)
     # The backward pass holds about as much again.
-    return max(1, int(budget / max(1, copies * model + 2 * _saved_bytes(working, data, work))))
+    return max(1, int(budget / max(1, copies * working.nbytes + 2 * _saved_bytes(working, data, work))))
 
 
 def _saved_bytes(working: WorkingModel, data: DeviceData, work: Work) -> int:

@@ -107,8 +107,11 @@ def untrained(jobs: Sequence[Job], reason: str) -> CohortUpdate:
 
 
 def _finite_models(tensors: Sequence[torch.Tensor], clients: int) -> BoolArray:
-    finite = torch.ones(clients, dtype=torch.bool, device=tensors[0].device if tensors else None)
-    for stacked in tensors:
-        if stacked.is_floating_point() and stacked.numel():
-            finite &= torch.isfinite(stacked.reshape(clients, -1)).all(dim=1)
-    return finite.cpu().numpy()
+    finite = np.ones(clients, dtype=bool)
+    flat = [stacked.reshape(clients, -1) for stacked in tensors if stacked.is_floating_point()]
+    if flat:
+        # A finite sum has finite terms only; a sum that is not may merely have overflowed, so look again.
+        sums = torch.stack([rows.sum(1, dtype=torch.float32) for rows in flat])
+        for client in np.flatnonzero(~sums.isfinite().all(dim=0).cpu().numpy()).tolist():
+            finite[client] = all(bool(rows[client].isfinite().all()) for rows in flat)
+    return finite

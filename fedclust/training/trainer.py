@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,16 +11,13 @@ from torch import nn
 
 from fedclust.rng import torch_seed
 from fedclust.training.batches import draw_batches
-from fedclust.training.choice import Chooser
 from fedclust.training.cohort import CohortUpdate, Job
 from fedclust.training.device_data import DeviceData
+from fedclust.training.engine import Engine
 from fedclust.training.evaluation import evaluate_jobs
-from fedclust.training.memory import clients_per_pass
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.results import untrained
-from fedclust.training.sequential import train_sequentially
 from fedclust.training.step_context import dropout_keys
-from fedclust.training.vectorised import VectorisedTraining
 from fedclust.training.work import Work
 from fedclust.training.working_model import WorkingModel
 from fedclust.typing import State
@@ -31,12 +26,6 @@ if TYPE_CHECKING:
     from fedclust.data.federated import FederatedData
 
 __all__ = ["Trainer"]
-
-_logger = logging.getLogger(__name__)
-
-# A chain of linear layers trains faster together whenever the cohort's models fit into the cache; no trial is
-# needed to know, so that such runs repeat bit by bit.
-_CERTAIN_BYTES = 32 << 20
 
 
 class Trainer:
@@ -76,15 +65,7 @@ class Trainer:
         self._device = torch.device(device)
         self._data = DeviceData(data, self._device)
         self._working = WorkingModel(model, self._device, training.precision)
-        self._vectorised = VectorisedTraining(self._working, self._data, training)
-        self._together_works = training.mode != "sequential"
-        self._pass_sizes: dict[tuple[int, bool], int] = {}
-        self._chooser = Chooser(
-            self._sequential,
-            self._vectorised.train,
-            self._device,
-            tolerance=1e-3 if training.precision == "float32" else 5e-2,
-        )
+        self._engine = Engine(self._working, self._data, training)
 
     def train(
         self, jobs: Sequence[Job], server_round: int, *, proximal_mu: float | None = None
@@ -124,10 +105,14 @@ class Trainer:
         if empty:
             yield untrained(empty, "no training examples")
         full = sorted((job for job in jobs if len(job.rows)), key=lambda job: -len(job.rows))
-        for work in self._passes(full, server_round, learning_rate, mu):
+        first = 0
+        while first < len(full):
+            # Not across a yield: what is global in torch must be as it was while the caller has its turn.
             with self._working.settings():
-                updates = list(self._train_pass(work))
+                work = self._next_pass(full[first:], server_round, learning_rate, mu)
+                updates = list(self._engine.train(work))
             yield from updates
+            first += len(work.jobs)
 
     def evaluate(self, jobs: Sequence[Job], *, full: bool = False) -> list[dict[str, float]]:
         """Measure models on clients' rows.
@@ -163,19 +148,14 @@ class Trainer:
                 moved[id(job.state)] = {
                     name: tensor.detach().to(self._device) for name, tensor in job.state.items()
                 }
-        return [dataclasses.replace(job, state=moved[id(job.state)]) for job in jobs]
+        return [Job(job.client, job.rows, moved[id(job.state)]) for job in jobs]
 
-    def _passes(
-        self, jobs: Sequence[Job], server_round: int, learning_rate: float, mu: float
-    ) -> Iterator[Work]:
-        """Cut a cohort, longest clients first, into passes that fit into memory, and draw their batches."""
-        seed = torch_seed(self._seed, "dropout", server_round)
-        first = 0
-        while first < len(jobs):
-            one = self._work(jobs[first : first + 1], server_round, learning_rate, mu, seed)
-            size = self._pass_size(one)
-            yield self._work(jobs[first : first + size], server_round, learning_rate, mu, seed)
-            first += size
+    def _next_pass(self, jobs: Sequence[Job], server_round: int, learning_rate: float, mu: float) -> Work:
+        """Take as many clients as fit into memory, longest first, and draw their batches."""
+        dropout_seed = torch_seed(self._seed, "dropout", server_round)
+        one = self._work(jobs[:1], server_round, learning_rate, mu, dropout_seed)
+        size = self._engine.capacity(one)
+        return self._work(jobs[:size], server_round, learning_rate, mu, dropout_seed)
 
     def _work(
         self, jobs: Sequence[Job], server_round: int, learning_rate: float, mu: float, dropout_seed: int
@@ -184,61 +164,3 @@ class Trainer:
         batches = draw_batches(clients, [job.rows for job in jobs], self.training, self._seed, server_round)
         keys = dropout_keys(dropout_seed, torch.tensor(clients, device=self._device), batches.rows.shape[1])
         return Work(jobs, batches, keys, learning_rate, mu)
-
-    def _pass_size(self, one: Work) -> int:
-        if self.training.chunk != "auto":
-            return self.training.chunk
-        width = one.batches.rows.shape[2]
-        together = self._together_works
-        if (width, together) not in self._pass_sizes:
-            self._pass_sizes[width, together] = clients_per_pass(
-                self._working, self._data, self.training, one, together=together
-            )
-        return self._pass_sizes[width, together]
-
-    def _train_pass(self, work: Work) -> Iterator[CohortUpdate]:
-        """Train a pass the way `mode` says, as far as the model allows it."""
-        alone = len(work.jobs)
-        if self._together_works:
-            try:
-                alone = self._number_alone(work)
-            # A model may refuse to be vectorised with any exception at all.
-            except Exception as error:
-                self._give_up(error)
-        if alone:
-            yield self._sequential(work.part(0, alone))
-        if alone < len(work.jobs):
-            yield from self._train_together(work.part(alone, len(work.jobs)))
-
-    def _number_alone(self, work: Work) -> int:
-        if self.training.mode == "vectorised":
-            return 0
-        chain = self._vectorised.chain
-        if chain is not None and len(work.jobs) * chain.nbytes(self._working) <= _CERTAIN_BYTES:
-            return 0
-        return self._chooser.number_alone(work)
-
-    def _train_together(self, work: Work) -> Iterator[CohortUpdate]:
-        try:
-            yield self._vectorised.train(work)
-        except torch.OutOfMemoryError:
-            half = len(work.jobs) // 2
-            if half == 0:
-                yield self._sequential(work)
-            else:
-                yield from self._train_together(work.part(0, half))
-                yield from self._train_together(work.part(half, len(work.jobs)))
-        except Exception as error:
-            self._give_up(error)
-            yield self._sequential(work)
-
-    def _sequential(self, work: Work) -> CohortUpdate:
-        return train_sequentially(self._working, self._data, self.training, work)
-
-    def _give_up(self, error: Exception) -> None:
-        self._together_works = False
-        _logger.warning(
-            "clients train one after another: the model cannot be vectorised (%s: %s)",
-            type(error).__name__,
-            str(error).partition("\n")[0],
-        )

@@ -78,6 +78,11 @@ class WorkingModel:
         self._places = {name: self.tied.get(name, name) for name in places.values()}
         self._precision = precision
 
+    @property
+    def nbytes(self) -> int:
+        """Size of one client's model."""
+        return sum(self.tensors[name].nbytes for name in self.changing if name not in self.tied)
+
     @torch.no_grad()
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Copy a model's state into the working tensors."""

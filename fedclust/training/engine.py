@@ -1,0 +1,121 @@
+"""Trains passes the way `mode` says, as far as model and memory allow."""
+
+import logging
+from collections.abc import Iterator
+
+import torch
+
+from fedclust.training.choice import Chooser
+from fedclust.training.cohort import CohortUpdate
+from fedclust.training.device_data import DeviceData
+from fedclust.training.memory import clients_per_pass
+from fedclust.training.parameters import LocalTraining
+from fedclust.training.sequential import train_sequentially
+from fedclust.training.vectorised import VectorisedTraining
+from fedclust.training.work import Work
+from fedclust.training.working_model import WorkingModel
+
+__all__ = ["Engine"]
+
+_logger = logging.getLogger(__name__)
+
+# A chain of linear layers trains faster together whenever the cohort's models fit into the cache; no trial is
+# needed to know, so that such runs repeat bit by bit.
+_CERTAIN_BYTES = 32 << 20
+
+
+class Engine:
+    """Trains passes together, one client after another, or some of each.
+
+    What cannot be vectorised is trained one after another from the first refusal on, and a warning says so.
+
+    Parameters
+    ----------
+    working
+        The model.
+    data
+        The dataset.
+    training
+        Hyperparameters.
+
+    Attributes
+    ----------
+    together
+        Whether clients may still train together.
+    """
+
+    def __init__(self, working: WorkingModel, data: DeviceData, training: LocalTraining) -> None:
+        self.together = training.mode != "sequential"
+        self._working = working
+        self._data = data
+        self._training = training
+        self._vectorised = VectorisedTraining(working, data, training)
+        self._capacities: dict[tuple[int, bool], int] = {}
+        self._chooser = Chooser(
+            self._alone,
+            self._vectorised.train,
+            working.device,
+            # The two ways differ by rounding, which is coarser in the reduced precisions.
+            tolerance=1e-3 if training.precision == "float32" else 5e-2,
+        )
+
+    def capacity(self, one: Work) -> int:
+        """Tell how many clients like that of `one` fit into a pass: `chunk`, or what memory allows."""
+        if self._training.chunk != "auto":
+            return self._training.chunk
+        key = one.batches.rows.shape[2], self.together
+        if key not in self._capacities:
+            estimate = (self._working, self._data, self._training, one)
+            try:
+                self._capacities[key] = clients_per_pass(*estimate, together=self.together)
+            # Where the model raises, training will find out whose fault it is; one by one needs no estimate.
+            except Exception:
+                self._capacities[key] = clients_per_pass(*estimate, together=False)
+        return self._capacities[key]
+
+    def train(self, work: Work) -> Iterator[CohortUpdate]:
+        """Train a pass, in one or more parts."""
+        alone = len(work.jobs)
+        if self.together:
+            try:
+                alone = self._number_alone(work)
+            # A model may refuse to be vectorised with any exception at all.
+            except Exception as error:
+                self._give_up(error)
+        if alone:
+            yield self._alone(work.part(0, alone))
+        if alone < len(work.jobs):
+            yield from self._train_together(work.part(alone, len(work.jobs)))
+
+    def _number_alone(self, work: Work) -> int:
+        if self._training.mode == "vectorised":
+            return 0
+        small = len(work.jobs) * self._working.nbytes <= _CERTAIN_BYTES
+        if self._vectorised.chain is not None and small:
+            return 0
+        return self._chooser.number_alone(work)
+
+    def _train_together(self, work: Work) -> Iterator[CohortUpdate]:
+        try:
+            yield self._vectorised.train(work)
+        except torch.OutOfMemoryError:
+            half = len(work.jobs) // 2
+            if half == 0:
+                yield self._alone(work)
+            else:
+                yield from self._train_together(work.part(0, half))
+                yield from self._train_together(work.part(half, len(work.jobs)))
+        except Exception as error:
+            self._give_up(error)
+            yield self._alone(work)
+
+    def _alone(self, work: Work) -> CohortUpdate:
+        return train_sequentially(self._working, self._data, self._training, work)
+
+    def _give_up(self, error: Exception) -> None:
+        self.together = False
+        _logger.warning(
+            "clients train one after another: training them together failed with %s: %s",
+            type(error).__name__,
+            str(error).partition("\n")[0],
+        )

@@ -1,0 +1,303 @@
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedclust.clustering.curve_fitting import Chains, _steepest, draw_inputs, fit_pairs, profile
+from fedclust.clustering.fedgmcc_parameters import Parameters
+from fedclust.typing import State
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def conv_net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(12, 3)
+    )
+
+
+class Tagger(nn.Module):
+    """An LSTM over tokens with logits at every position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.lstm, self.head = (
+            nn.Embedding(5, 4),
+            nn.LSTM(4, 3, batch_first=True),
+            nn.Linear(3, 2),
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embed(tokens))[0])
+
+
+class Attention(nn.Module):
+    """One transformer layer over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.layer(inputs).mean(dim=1))
+
+
+class Tied(nn.Module):
+    """A decoder that shares the encoder's weights, and has one number as a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode, self.scale = nn.Linear(4, 4), nn.Linear(4, 4), nn.Parameter(torch.ones(()))
+        self.decode.weight = self.encode.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.scale * self.decode(self.encode(inputs).tanh())
+
+
+def random_models(network: nn.Module, n: int, seed: int = 0, spread: float = 0.5) -> State:
+    draws = seeded(seed)
+    stacks = {}
+    for name, tensor in network.state_dict().items():
+        if tensor.is_floating_point():
+            noise = spread * torch.randn((n, *tensor.shape), generator=draws)
+            stacks[name] = tensor + (noise.abs() if name.endswith("running_var") else noise)
+        else:
+            stacks[name] = (
+                (2 * torch.arange(n)).reshape(n, *[1] * tensor.ndim).expand(n, *tensor.shape).clone()
+            )
+    if isinstance(network, Tied):
+        stacks["decode.weight"] = stacks["encode.weight"]
+    return stacks
+
+
+def one(models: State, position: int) -> State:
+    return {name: tensor[position] for name, tensor in models.items()}
+
+
+def literal_chain(network: nn.Module, start: State, end: State, bend: State, u: float) -> nn.Module:
+    """The model at u, Eq. 3 as printed but for the bracket, loaded into a copy of the network."""
+    state = {}
+    for name, tensor in start.items():
+        if not tensor.is_floating_point():
+            state[name] = bend[name]
+        elif u < 0.5:
+            state[name] = 2 * (u * bend[name] + (0.5 - u) * tensor)
+        else:
+            state[name] = 2 * ((u - 0.5) * end[name] + (1 - u) * bend[name])
+    model = copy.deepcopy(network).eval()
+    model.load_state_dict(state)
+    return model
+
+
+def literal_loss(model: nn.Module, last: nn.Module, inputs: Tensor) -> Tensor:
+    difference = last(inputs).softmax(-1).detach() - model(inputs).softmax(-1)
+    return (difference**2).sum(-1).mean()
+
+
+def literal_fit(
+    network: nn.Module,
+    start: State,
+    end: State,
+    inputs: Tensor,
+    parameters: Parameters,
+    draws: torch.Generator,
+) -> tuple[State, list[float], float]:
+    """Algorithm 1, lines 12 to 17, for one pair: the bend, L on the grid, the score."""
+    last = copy.deepcopy(network).eval()
+    last.load_state_dict(end)
+    bend = {
+        name: (tensor + end[name]) / 2 if tensor.is_floating_point() else (tensor + end[name]) // 2
+        for name, tensor in start.items()
+    }
+    bend = {name: tensor.clone() for name, tensor in bend.items()}
+    for _ in range(parameters.steps):
+        u = float(torch.rand((), generator=draws))
+        batch = inputs[torch.randperm(len(inputs), generator=draws)[: parameters.batch_size]]
+        model = literal_chain(network, start, end, bend, u)
+        literal_loss(model, last, batch).backward()
+        for name, parameter in model.named_parameters():
+            bend[name] = (
+                bend[name] - parameters.learning_rate * (2 * u if u < 0.5 else 2 - 2 * u) * parameter.grad
+            )
+        for alias, name in {"decode.weight": "encode.weight"}.items():
+            if alias in bend:
+                bend[alias] = bend[name]
+    points = parameters.num_points
+    losses = [
+        float(literal_loss(literal_chain(network, start, end, bend, i / (points - 1)), last, inputs).detach())
+        for i in range(points)
+    ]
+    half, spacing = (points - 1) // 2, 1 / (points - 1)
+    inner = [*range(1, half), *range(half + 1, points - 1)]
+    score = max(abs(losses[i + 1] - losses[i - 1]) / (2 * spacing) for i in inner)
+    return bend, losses, score
+
+
+NETWORKS = {
+    "mlp": (mlp, (4,), None),
+    "conv": (conv_net, (1, 4, 4), None),
+    "lstm": (Tagger, (6,), 5),
+    "attention": (Attention, (3, 4), None),
+    "tied": (Tied, (4,), None),
+}
+
+
+@pytest.mark.parametrize("pairs_per_batch", ["auto", 1, 2, 3])
+@pytest.mark.parametrize("kind", list(NETWORKS))
+def test_fit_is_the_literal_loop_over_pairs(kind: str, pairs_per_batch: Any) -> None:
+    make, shape, vocabulary_size = NETWORKS[kind]
+    network = make()
+    models = random_models(network, 3)
+    inputs = draw_inputs(40, shape, seeded(1), vocabulary_size)
+    parameters = Parameters(
+        steps=4, learning_rate=0.5, batch_size=16, num_points=9, pairs_per_batch=pairs_per_batch
+    )
+    chains = fit_pairs(network, models, inputs, parameters, seeded(2))
+    np.testing.assert_array_equal(chains.pairs, [[0, 1], [0, 2], [1, 2]])
+    np.testing.assert_array_equal(chains.scores, chains.scores.T)
+    np.testing.assert_array_equal(np.diagonal(chains.scores), 0)
+    curves = profile(network, models, inputs, chains, [0, 1, 2], parameters)
+    for row, (k, m) in enumerate(chains.pairs):
+        bend, losses, score = literal_fit(
+            network, one(models, k), one(models, m), inputs, parameters, seeded(2)
+        )
+        for name, tensor in one(chains.bends, row).items():
+            torch.testing.assert_close(tensor, bend[name], atol=2e-6, rtol=1e-5)
+        np.testing.assert_allclose(curves.chain[row], losses, atol=1e-6)
+        assert chains.scores[k, m] == pytest.approx(score, abs=1e-5)
+
+
+def test_profile_compares_with_the_straight_line() -> None:
+    network, inputs, parameters = mlp(), draw_inputs(50, (4,), seeded()), Parameters(steps=3, num_points=5)
+    models = random_models(network, 3)
+    chains = fit_pairs(network, models, inputs, parameters, seeded())
+    curves = profile(network, models, inputs, chains, [2, 0], parameters)
+    np.testing.assert_array_equal(curves.pairs, [[1, 2], [0, 1]])
+    np.testing.assert_array_equal(curves.u, [0, 0.25, 0.5, 0.75, 1])
+    np.testing.assert_array_equal(curves.chain[:, [0, 4]], curves.line[:, [0, 4]])
+    np.testing.assert_allclose(curves.line[:, 4], 0, atol=1e-12)
+    last, quarter = copy.deepcopy(network), copy.deepcopy(network)
+    last.load_state_dict(one(models, 2))
+    quarter.load_state_dict({name: 0.75 * tensor[1] + 0.25 * tensor[2] for name, tensor in models.items()})
+    assert curves.line[0, 1] == pytest.approx(float(literal_loss(quarter, last, inputs).detach()))
+    assert profile(network, models, inputs, chains, [], parameters).chain.shape == (0, 5)
+
+
+def test_fit_of_a_pair_does_not_depend_on_the_cohort() -> None:
+    network, inputs, parameters = mlp(), draw_inputs(50, (4,), seeded()), Parameters(steps=5)
+    models = random_models(network, 4)
+    every = fit_pairs(network, models, inputs, parameters, seeded(3))
+    few = fit_pairs(
+        network, {name: tensor[[1, 3]] for name, tensor in models.items()}, inputs, parameters, seeded(3)
+    )
+    row = every.pairs.tolist().index([1, 3])
+    torch.testing.assert_close(one(few.bends, 0), one(every.bends, row))
+    assert few.scores[0, 1] == pytest.approx(every.scores[1, 3])
+
+
+def test_same_seed_same_chains_and_nothing_is_changed() -> None:
+    network = conv_net()
+    models, inputs = random_models(network, 3), draw_inputs(20, (1, 4, 4), seeded())
+    before = copy.deepcopy((network.state_dict(), models))
+    drawn = torch.random.get_rng_state()
+    first, again = (fit_pairs(network, models, inputs, Parameters(steps=3), seeded(4)) for _ in range(2))
+    torch.testing.assert_close(first.bends, again.bends, rtol=0, atol=0)
+    np.testing.assert_array_equal(first.scores, again.scores)
+    torch.testing.assert_close((network.state_dict(), models), before, rtol=0, atol=0)
+    assert network.training
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+
+
+def test_buffers_of_the_bend_are_halfway() -> None:
+    network = conv_net()
+    models = random_models(network, 2)
+    models["1.num_batches_tracked"] = torch.tensor([4, 9])
+    bend = one(fit_pairs(network, models, torch.rand(9, 1, 4, 4), Parameters(steps=2), seeded()).bends, 0)
+    for name in ("1.running_mean", "1.running_var"):
+        torch.testing.assert_close(bend[name], models[name].mean(dim=0))
+    assert bend["1.num_batches_tracked"] == 6  # 6.5, to even
+    assert not torch.allclose(bend["0.weight"], models["0.weight"].mean(dim=0))
+
+
+def test_identical_models_have_score_zero_and_do_not_bend() -> None:
+    network = mlp()
+    models = {name: torch.stack([tensor] * 3) for name, tensor in network.state_dict().items()}
+    chains = fit_pairs(network, models, draw_inputs(30, (4,), seeded()), Parameters(steps=5), seeded())
+    np.testing.assert_allclose(chains.scores, 0, atol=1e-9)
+    torch.testing.assert_close(chains.bends, models)
+
+
+def test_a_bend_out_of_range_is_put_back_halfway() -> None:
+    network, inputs = mlp(), draw_inputs(30, (4,), seeded())
+    models = random_models(network, 3)
+    wild = fit_pairs(network, models, inputs, Parameters(steps=2, learning_rate=float("inf")), seeded())
+    none = fit_pairs(network, models, inputs, Parameters(steps=0), seeded())
+    torch.testing.assert_close(wild.bends, none.bends)
+    np.testing.assert_array_equal(wild.scores, none.scores)
+
+
+@pytest.mark.parametrize("pairs_per_batch", ["auto", 1])
+def test_one_model_has_no_pairs(pairs_per_batch: Any) -> None:
+    network, parameters = mlp(), Parameters(pairs_per_batch=pairs_per_batch)
+    chains = fit_pairs(
+        network, random_models(network, 1), draw_inputs(8, (4,), seeded()), parameters, seeded()
+    )
+    assert chains.pairs.shape == (0, 2)
+    assert chains.bends["0.weight"].shape == (0, 16, 4)
+    np.testing.assert_array_equal(chains.scores, [[0.0]])
+
+
+def test_steepest_slope_is_central_and_never_across_the_bend() -> None:
+    # Points 0, 1/4, 1/2, 3/4, 1. Slopes at 1/4 and 3/4: (0.2 - 0) * 2 and (0.5 - 0.2) * 2. At the bend it
+    # would be (1.3 - 0.1) * 2, and between neighbours up to (1.3 - 0.2) * 4.
+    np.testing.assert_allclose(_steepest(np.array([[0.0, 0.1, 0.2, 1.3, 0.5]])), [0.6])
+    np.testing.assert_allclose(_steepest(np.array([[1.0, 0.1, 0.2, 1.3, 0.5], [0.0] * 5])), [1.6, 0.0])
+
+
+def test_inputs_are_uniform() -> None:
+    images = draw_inputs(2000, (1, 2, 2), seeded())
+    assert images.shape == (2000, 1, 2, 2)
+    assert images.dtype == torch.float32
+    assert 0 <= images.min() < 0.01
+    assert 0.99 < images.max() < 1
+    tokens = draw_inputs(2000, (3,), seeded(), vocabulary_size=4)
+    assert tokens.dtype == torch.int64
+    # 6,000 draws of probability 1/4: 1,500, standard deviation 34.
+    assert torch.bincount(tokens.flatten(), minlength=4).sub(1500).abs().max() < 170
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="num_inputs must be >= 1, got 0"):
+        draw_inputs(0, (4,), seeded())
+    with pytest.raises(ValueError, match="vocabulary_size must be >= 1, got 0"):
+        draw_inputs(1, (4,), seeded(), vocabulary_size=0)
+    network, inputs = mlp(), draw_inputs(8, (4,), seeded())
+    models = random_models(network, 3)
+    renamed = {"x" if name == "0.bias" else name: tensor for name, tensor in models.items()}
+    with pytest.raises(
+        ValueError, match=r"the network's names, got \['x'\] too many and \['0.bias'\] missing"
+    ):
+        fit_pairs(network, renamed, inputs, Parameters(), seeded())
+    models["2.bias"][1, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"models must be finite, got model 1, 2\.bias"):
+        fit_pairs(network, models, inputs, Parameters(), seeded())
+    nothing = Chains(np.zeros((0, 2), np.int64), {}, np.zeros((3, 3)))
+    with pytest.raises(ValueError, match="models must be finite"):
+        profile(network, models, inputs, nothing, [], Parameters())

@@ -26,6 +26,7 @@ __all__ = [
     "compose",
     "from_run_config",
     "node_settings",
+    "plain",
     "run_settings",
     "to_run_config",
     "with_choices",
@@ -233,11 +234,12 @@ def node_settings(run_config: Mapping[str, Any]) -> NodeSettings:
 @lru_cache(maxsize=16)
 def _node_settings(run_config: tuple[tuple[str, Any], ...]) -> NodeSettings:
     config = from_run_config(dict(run_config))
-    chosen = {key: _plain(config[key]) for key in _NODE_KEYS}
+    chosen = {key: plain(config[key]) for key in _NODE_KEYS}
     return NodeSettings(json.dumps(chosen, sort_keys=True))
 
 
-def _plain(node: Any) -> Any:
+def plain(node: Any) -> Any:
+    """Turn a node of the configuration into plain Python, interpolations resolved; leave a value as it is."""
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 

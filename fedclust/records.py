@@ -230,7 +230,9 @@ def read_train(message: Message, server_round: int) -> TrainReply:
         raise BadReply(_lacks(client, server_round, NUM_EXAMPLES, metrics))
     steps = np.asarray(losses, dtype=np.float64)
     if steps.ndim != 1 or not len(steps) or not np.isfinite(steps).all():
-        raise BadReply(f"client {client}, round {server_round}: losses must be finite numbers, got {losses}")
+        raise BadReply(
+            f"client {client}, round {server_round}: losses must be finite numbers, got {losses!r}"
+        )
     num_examples = metrics[NUM_EXAMPLES]
     if not isinstance(num_examples, int | float) or not 0 < num_examples < np.inf:
         raise BadReply(

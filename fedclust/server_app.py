@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from fedclust import models, records, results
-from fedclust.config import ConfigError, RunSettings, from_run_config, run_settings, with_strategy
+from fedclust.config import ConfigError, RunSettings, from_run_config, plain, run_settings, with_strategy
 from fedclust.federation import ClientGrid, Descriptions, describe
 from fedclust.inspect import inspect
 from fedclust.results import Checkpoints, Progress, Recorder, plots
@@ -82,7 +82,7 @@ def federate(
             return inspect(recorder, described, chosen, settings.seed, console)
         arrays = records.from_state(_model(config, settings.seed).state_dict())
         run = _Run(chosen, strategies[chosen], settings, described, recorder, console)
-        summary = run.start(clients, arrays, OmegaConf.to_container(config).get("published"))
+        summary = run.start(clients, arrays, plain(config.published))
         compared = {}
         for name in names[1:]:
             with recorder.compared(name, OmegaConf.to_yaml(configs[name], resolve=True)) as beside:
@@ -183,8 +183,7 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
 
 
 def _model(config: DictConfig, seed: int) -> Any:
-    container = OmegaConf.to_container(config.model, resolve=True)
     try:
-        return models.build(container, seed)  # type: ignore[arg-type]
+        return models.build(plain(config.model), seed)
     except InstantiationException as error:
         raise ConfigError(str(error.__cause__ or error)) from error

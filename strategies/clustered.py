@@ -293,7 +293,9 @@ class ClusteredStrategy(Strategy):
             self._cohort.update(dict.fromkeys(map(int, cohort), cluster))
             aggregator = self.aggregators[cluster]
             told = ConfigRecord({**config, records.MEAN_REPLY: self._takes_means(aggregator)})
-            messages += aggregator.configure_train(server_round, model, told, CohortView(grid, cohort))
+            messages += aggregator.configure_train(
+                server_round, model, told, CohortView(grid, cohort.tolist())
+            )
         return messages
 
     def aggregate_train(
@@ -370,7 +372,7 @@ class ClusteredStrategy(Strategy):
             }
         )
         self._round_began = now
-        return MetricRecord(summary) if summary else None
+        return MetricRecord({**summary}) if summary else None
 
     def summary(self) -> None:
         """Log nothing: the run's configuration is in the results."""

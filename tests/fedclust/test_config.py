@@ -23,10 +23,27 @@ CHOICES = [
 ]
 
 
+# What a choice cannot know and says so by ???, or takes from another group.
+TEXT = ["dataset=sentiment140"]
+NEEDS = {
+    ("dataset", "csv"): ["dataset.path=x.csv", "dataset.num_classes=2", "dataset.input_shape=[3]"],
+    ("dataset", "image_folder"): [
+        "dataset.path=x",
+        "dataset.num_classes=2",
+        "dataset.input_shape=[3,8,8]",
+    ],
+    ("dataset", "serengeti"): ["dataset.input_shape=[3]"],
+    ("model", "embedding_dense"): TEXT,
+    ("model", "embedding_lstm"): TEXT,
+    ("model", "bilstm_tagger"): TEXT,
+}
+
+
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_choice_composes(group: str, choice: str) -> None:
-    config = compose([f"{group}={choice}"])
-    assert config.choices[group] == choice
+    config = compose([f"{group}={choice}", *NEEDS.get((group, choice), [])])
+    if group != "tuned":  # taken by itself where dataset and strategy fit
+        assert config.choices[group] == choice
     OmegaConf.to_container(config, resolve=True)
 
 
@@ -53,7 +70,7 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("stratgy=fedavg", "unknown key 'stratgy': did you mean 'strategy'? there is"),
+        ("stratgy=fedavg", "unknown key 'stratgy': did you mean 'strategy'. there is"),
         ("strategy=fedawg", "strategy must be one of .*fedavg.*fedgwc.*, got 'fedawg'"),
         ("round=3", "unknown key 'round': did you mean 'rounds'?"),
         ("strategy.parameters.kernel_with=1", "kernel_with"),

@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 
 from fedclust import records
 from fedclust.federation import ClientGrid, LocalGrid, hosted_clients, pack, unpack
+from fedclust.records import Description
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
@@ -29,6 +30,8 @@ class Toy:
         Why a client fails, from client and round; None for one that does not.
     accuracy
         What a client measures, from client and the model's first entry.
+    num_examples, counts, prototypes
+        What a client has: training samples, those of each class, and each class's prototype.
     """
 
     num_clients: int = 6
@@ -37,6 +40,8 @@ class Toy:
     error: Callable[[int, int], str | None] = lambda *_: None
     accuracy: Callable[[int, float], float] = lambda client, weight: 1 / (1 + client)
     num_examples: Callable[[int], int] = lambda client: client + 1
+    counts: Callable[[int], list[int]] = lambda client: [client + 1, 1]
+    prototypes: Callable[[int], list[list[float]]] = lambda client: [[1.0, 0.0], [0.0, 1.0]]
     trained: list[tuple[int, int, float]] = field(default_factory=list)  # client, round, first entry
     proximal: set[float | None] = field(default_factory=set)
 
@@ -60,6 +65,25 @@ class Toy:
         def clients(message: Message, context: Context) -> Message:
             hosted = hosted_clients(context.node_config, self.num_clients)
             return Message(records.clients_content(hosted, self.num_clients), reply_to=message)
+
+        @app.query("description")
+        def describe(message: Message, context: Context) -> Message:
+            answers = {
+                client: records.description_content(
+                    Description(np.asarray(self.counts(client)), np.asarray(self.counts(client)), None)
+                )
+                for client in unpack(message.content)[0]
+            }
+            return Message(pack(answers), reply_to=message)
+
+        @app.query("prototypes")
+        def prototypes(message: Message, context: Context) -> Message:
+            answers = {}
+            for client in unpack(message.content)[0]:
+                counts = np.asarray(self.counts(client))
+                shares = counts / counts.sum()
+                answers[client] = records.prototypes_content(np.asarray(self.prototypes(client)), shares)
+            return Message(pack(answers), reply_to=message)
 
         @app.train()
         def train(message: Message, context: Context) -> Message:

@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+
+from fedclust.clustering.clust_psi_pfl import Parameters
+from fedclust.federation import FederationError
+from strategies import ClustPSIPFL
+
+
+def _disjoint(client: int) -> list[int]:
+    """Count 20 examples of classes 0 and 1 on even clients, of classes 2 and 3 on odd ones."""
+    return [10, 10, 0, 0] if client % 2 == 0 else [0, 0, 10, 10]
+
+
+def test_disjoint_labels_become_clusters_before_round_1(toy, watch) -> None:
+    strategy = ClustPSIPFL()
+    strategy.observer = watch
+    strategy.start(toy(num_clients=8, counts=_disjoint).grid(3), toy.model(), num_rounds=2)
+    assert watch.assignments == [(0, [0, 1] * 4, "before round 1")]
+    # Even clients 0, 2, 4, 6 weigh 1, 3, 5, 7: (0 + 6 + 20 + 42) / 16 a round; odd 1, 3, 5, 7 weigh
+    # 2, 4, 6, 8: (2 + 12 + 30 + 56) / 20.
+    weights = [float(model["w"].numpy()[0]) for model in strategy.models.values()]
+    np.testing.assert_allclose(weights, [2 * 68 / 16, 2 * 100 / 20], rtol=1e-6)
+
+
+def test_findings(toy) -> None:
+    strategy = ClustPSIPFL()
+    strategy.start(toy(num_clients=8, counts=_disjoint).grid(), toy.model(), num_rounds=1)
+    found = strategy.findings()
+    assert found.summary["tau"] == 2
+    # ⌈√8⌉ = 3 numbers of clusters at most: 2 and 3. Rows of a cluster are equal, so 2 scores 1.
+    assert list(found.summary["silhouette"]) == ["2", "3"]
+    assert found.summary["silhouette"]["2"] == pytest.approx(1.0)
+    np.testing.assert_array_equal(found.arrays["silhouette_numbers"], [2, 3])
+    # Shares are 1/4 overall, and 1/2 or 0 (clipped to 1e-4) on a client:
+    # PSI = 2 (1/4 - 1/2) ln(1/2) + 2 (1/4 - 1e-4) ln(2500) = 0.34657 + 3.91045.
+    psi = 2 * (-0.25) * np.log(0.5) + 2 * (0.25 - 1e-4) * np.log(2500)
+    np.testing.assert_allclose(found.clients["psi"], np.full(8, psi))
+
+
+def test_alike_clients_stay_together(toy) -> None:
+    strategy = ClustPSIPFL(parameters=Parameters(max_clusters=None))
+    strategy.start(toy(num_clients=6, counts=lambda _: [3, 3]).grid(), toy.model(), num_rounds=1)
+    assert len(strategy.clusters) == 1
+    assert strategy.findings().summary == {"tau": 1}
+
+
+def test_a_client_that_cannot_say_what_it_has_ends_the_run_before_round_1(toy) -> None:
+    def counts(client: int) -> list[int]:
+        if client == 3:
+            raise OSError("disk full")
+        return [1, 1]
+
+    with pytest.raises(FederationError, match="client 1 must answer 'query.description', .*disk full"):
+        ClustPSIPFL().start(toy(num_clients=6, counts=counts).grid(2), toy.model(), num_rounds=1)

@@ -1,0 +1,116 @@
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import FedAdam, FedProx
+from torch import nn
+
+from fedclust import records
+from fedclust.clustering.fedgmcc import Parameters
+from strategies import FedGMCC
+
+FEW = Parameters(num_inputs=16, steps=2, batch_size=8, num_points=5)
+
+
+class Vector(nn.Module):
+    """A network whose two weights are what the toy clients move: logits x·w0 and x·w1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.sum(dim=1, keepdim=True) * self.w
+
+
+def _strategy(**options) -> FedGMCC:
+    return FedGMCC(network=Vector(), input_shape=[3], device="cpu", **{"parameters": FEW, **options})
+
+
+def _model() -> ArrayRecord:
+    return records.from_state(Vector().state_dict())
+
+
+def test_a_cohort_of_one_model_stays_one_cluster(toy, watch) -> None:
+    strategy = _strategy()
+    strategy.observer = watch
+    strategy.start(toy(move=lambda *_: 1.0).grid(2), _model(), num_rounds=2)
+    # All clients return the same model: chains between them are flat, and their mean is that model.
+    assert len(strategy.clusters) == 1
+    np.testing.assert_allclose(strategy.models[0]["w"].numpy(), [2.0, 2.0], rtol=1e-5)
+    told = watch.rounds[0]["strategy"]
+    assert len(told["pairs"]) == len(told["pair_scores"]) == 15  # 6 * 5 / 2
+    np.testing.assert_allclose(told["pair_scores"], np.zeros(15), atol=1e-6)
+    assert told["components"] == [[0, 1, 2, 3, 4, 5]]
+    assert told["epsilon"] is None
+
+
+def test_components_report_their_budget(toy, watch) -> None:
+    strategy = _strategy(parameters=Parameters(**{**FEW.__dict__, "grouping": "components"}))
+    strategy.observer = watch
+    strategy.start(toy().grid(), _model(), num_rounds=1)
+    told = watch.rounds[0]["strategy"]
+    assert told["epsilon"] == pytest.approx(np.median(told["pair_scores"]))  # round 1: the median
+
+
+def test_whoever_sits_out_keeps_the_model_it_holds(toy, watch) -> None:
+    strategy = _strategy(participation=0.5)
+    strategy.observer = watch
+    strategy.start(toy(move=lambda *_: 1.0).grid(), _model(), num_rounds=1)
+    cohort = watch.rounds[0]["cohort"]
+    assert len(cohort) == 3
+    for client in range(6):
+        weight = float(strategy.models[int(strategy.assignment[client])]["w"].numpy()[0])
+        assert weight == pytest.approx(1.0 if client in cohort else 0.0)
+    assert sorted(watch.rounds[0]["cluster_sizes"]) == [3, 3]
+
+
+def test_every_client_is_in_one_cluster_that_has_a_model(toy, watch) -> None:
+    strategy = _strategy(participation=0.5, seed=2)
+    strategy.observer = watch
+    strategy.start(toy(num_clients=8).grid(2), _model(), num_rounds=4)
+    assert set(strategy.assignment.tolist()) == set(strategy.models) == set(range(len(strategy.models)))
+    assert all(sum(record["cluster_sizes"]) == 8 for record in watch.rounds)
+
+
+def test_a_failing_client_costs_its_own_part(toy, watch) -> None:
+    strategy = _strategy()
+    strategy.observer = watch
+    federation = toy(move=lambda *_: 1.0, error=lambda client, _: "down" if client == 4 else None)
+    strategy.start(federation.grid(), _model(), num_rounds=1)
+    assert [failure["client"] for failure in watch.rounds[0]["failures"]] == [4]
+    assert watch.rounds[0]["strategy"]["components"] == [[0, 1, 2, 3, 5]]
+
+
+def test_nobody_answering_changes_nothing(toy) -> None:
+    strategy = _strategy()
+    strategy.start(toy(error=lambda *_: "down").grid(), _model(), num_rounds=1)
+    np.testing.assert_array_equal(strategy.models[0]["w"].numpy(), [0.0, 0.0])
+    assert strategy.report() == {}
+
+
+def test_findings_hold_the_curves_of_the_last_round(toy) -> None:
+    strategy = _strategy()
+    strategy.start(toy().grid(), _model(), num_rounds=2)
+    found = strategy.findings().arrays
+    assert found["pair_scores"].shape == (6, 6)
+    assert found["curve_pairs"].shape == (4, 2)
+    assert found["curve_losses"].shape == found["line_losses"].shape == (4, len(found["curve_points"]))
+    # The loss is the distance to the outputs of the model at u = 1, so it ends at 0 on either path.
+    np.testing.assert_allclose(found["curve_losses"][:, -1], np.zeros(4), atol=1e-6)
+    np.testing.assert_allclose(found["line_losses"][:, -1], np.zeros(4), atol=1e-6)
+
+
+def test_fedprox_applies(toy) -> None:
+    federation = toy()
+    aggregator = partial(FedProx, proximal_mu=0.5, min_train_nodes=1, min_available_nodes=1)
+    _strategy(aggregator=aggregator).start(federation.grid(), _model(), num_rounds=1)
+    assert federation.proximal == {0.5}
+
+
+def test_an_aggregator_that_cannot_apply_is_refused_in_one_line() -> None:
+    with pytest.raises(ValueError, match="aggregator must be fedavg or fedprox .*, got fedadam") as error:
+        _strategy(aggregator=FedAdam)
+    assert "\n" not in str(error.value)

@@ -1,7 +1,7 @@
 """A federation without data: clients whose training is arithmetic that a test can follow."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,14 @@ from fedclust.federation import ClientGrid, LocalGrid, hosted_clients, pack, unp
 from fedclust.records import Description
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_cache_in_the_home_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Prepare data below pytest's own folder, in this process and those it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDCLUST_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @dataclass

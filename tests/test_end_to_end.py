@@ -1,0 +1,171 @@
+"""Whole runs on real handwriting, in this process."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+import clients
+from fedclust.config import compose, to_run_config
+from fedclust.federation import LocalGrid
+from fedclust.results import SavedRun, comparable
+from fedclust.server_app import federate
+
+SEEDS = (0, 1, 2)
+SUMMARY_KEYS = {
+    "strategy", "seed", "rounds", "num_clients", "num_clusters", "cluster_sizes", "assignment",
+    "global_accuracy", "mean_client_accuracy", "balanced_accuracy", "macro_f1", "auc", "ad", "sdad", "was",
+    "wadb", "rand_index", "weighted_psi", "seconds", "failed_replies", "compare",
+}  # fmt: skip
+
+
+def _run(folder: Path, *overrides: str, num_nodes: int = 1) -> SavedRun:
+    config = compose(overrides)
+    grid = LocalGrid(clients.app, to_run_config(config), num_nodes)
+    federate(config, grid, folder, Console(file=io.StringIO()))
+    return SavedRun(folder)
+
+
+@pytest.fixture(scope="module")
+def default_runs(tmp_path_factory: pytest.TempPathFactory) -> list[SavedRun]:
+    """The default federation, FedGWC beside FedAvg, one run per seed; evaluated at the end only."""
+    folder = tmp_path_factory.mktemp("default")
+    return [_run(folder / str(seed), f"seed={seed}", "evaluate_every=1000") for seed in SEEDS]
+
+
+# -- What it is for -------------------------------------------------------------------------------------
+
+
+def test_the_known_grouping_is_found(default_runs: list[SavedRun]) -> None:
+    assert np.mean([run.summary["rand_index"] for run in default_runs]) >= 0.9
+
+
+def test_clients_are_served_better_than_by_one_model(default_runs: list[SavedRun]) -> None:
+    gains = [
+        run.summary["mean_client_accuracy"] - run.summary["compare"]["fedavg"]["mean_client_accuracy"]
+        for run in default_runs
+    ]
+    assert np.mean(gains) >= 0.2
+
+
+def test_no_reply_is_lost(default_runs: list[SavedRun]) -> None:
+    for run in default_runs:
+        assert run.summary["failed_replies"] == 0
+        assert all(not line["failures"] for line in run.rounds)
+
+
+# -- What it leaves behind ------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_every_file(default_runs: list[SavedRun]) -> None:
+    folder = default_runs[0].folder
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    own = {"config.yaml", "rounds.jsonl", "clients.parquet", "clusters.json", "summary.json"}
+    own.add("checkpoints/round-000130.safetensors")
+    beside = {f"compare/fedavg/{name}" for name in own}
+    pictures = {
+        f"plots/{name}.png"
+        for name in (
+            "accuracy_per_round", "interaction", "affinity", "labels_per_cluster", "accuracy_ecdf",
+        )
+    }  # fmt: skip
+    assert own | beside | pictures <= names
+    assert not [name for name in names if name.endswith(".partial")]
+
+
+def test_the_summary_has_every_key(default_runs: list[SavedRun]) -> None:
+    summary = json.loads((default_runs[0].folder / "summary.json").read_text())
+    assert summary.keys() >= SUMMARY_KEYS
+    assert summary["compare"].keys() == {"fedavg"}
+    assert summary["compare"]["fedavg"].keys() >= SUMMARY_KEYS
+    assert (summary["strategy"], summary["seed"], summary["rounds"], summary["num_clients"]) == (
+        "fedgwc",
+        0,
+        130,
+        30,
+    )
+
+
+def test_the_files_tell_the_same_story(default_runs: list[SavedRun]) -> None:
+    for run in default_runs:
+        summary, last = run.summary, run.rounds[-1]
+        table = pd.read_parquet(run.folder / "clients.parquet")
+        assert [line["round"] for line in run.rounds] == list(range(1, 131))
+        assert table["client"].tolist() == list(range(30))
+        assert table["cluster"].tolist() == summary["assignment"] == run.changes[-1]["assignment"]
+        sizes = np.bincount(summary["assignment"]).tolist()
+        assert sizes == summary["cluster_sizes"] == last["cluster_sizes"]
+        assert len(sizes) == summary["num_clusters"] == last["num_clusters"]
+        for key in ("global_accuracy", "mean_client_accuracy", "balanced_accuracy"):
+            assert summary[key] == pytest.approx(last[key])
+        assert summary["mean_client_accuracy"] == pytest.approx(table["accuracy"].mean())
+        assert (table["num_train"] > 0).all()
+        assert (table["num_test"] > 0).all()
+
+
+def test_an_assignment_never_changes_without_an_entry(default_runs: list[SavedRun]) -> None:
+    for run in default_runs:
+        changes = {change["round"]: max(change["assignment"]) + 1 for change in run.changes}
+        assert changes[0] == 1
+        for line in run.rounds:
+            known = max(number for number in changes if number <= line["round"])
+            assert line["num_clusters"] == changes[known]
+
+
+def test_the_configuration_left_behind_says_what_ran(default_runs: list[SavedRun]) -> None:
+    assert default_runs[1].config["seed"] == 1
+    assert default_runs[1].config["choices"]["strategy"] == "fedgwc"
+    assert default_runs[1].compared["fedavg"].config["choices"]["strategy"] == "fedavg"
+    assert default_runs[1].compared["fedavg"].config["partition"] == default_runs[1].config["partition"]
+
+
+# -- Reproducible ---------------------------------------------------------------------------------------
+
+# Which way of training is quickest is measured, and so may differ between runs: fix it.
+SHORT = ("training.mode=vectorised", "compare=[]", "rounds=10", "evaluate_every=2")
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return comparable(_run(tmp_path_factory.mktemp("short"), *SHORT).rounds)
+
+
+def test_the_same_seed_gives_the_same_rounds(tmp_path: Path, first_run: list[dict[str, Any]]) -> None:
+    assert comparable(_run(tmp_path, *SHORT).rounds) == first_run
+
+
+def test_another_seed_gives_others(tmp_path: Path, first_run: list[dict[str, Any]]) -> None:
+    other = comparable(_run(tmp_path, *SHORT, "seed=1", "rounds=2").rounds)
+    assert [line["cohort"] for line in other] != [line["cohort"] for line in first_run[:2]]
+    assert other[0]["loss"] != first_run[0]["loss"]
+
+
+@pytest.mark.parametrize("num_nodes", [2, 30])
+def test_the_number_of_nodes_changes_nothing(
+    tmp_path: Path, first_run: list[dict[str, Any]], num_nodes: int
+) -> None:
+    spread = comparable(_run(tmp_path, *SHORT, num_nodes=num_nodes).rounds)
+    assert len(spread) == len(first_run)
+    for ours, theirs in zip(first_run, spread, strict=True):
+        _assert_close(ours, theirs)
+
+
+def _assert_close(first: Any, second: Any) -> None:
+    """Compare two lines of ``rounds.jsonl``, floats to a tolerance."""
+    if isinstance(first, dict):
+        assert first.keys() == second.keys()
+        for key, value in first.items():
+            _assert_close(value, second[key])
+    elif isinstance(first, list):
+        assert len(first) == len(second)
+        for one, other in zip(first, second, strict=True):
+            _assert_close(one, other)
+    elif isinstance(first, float):
+        assert second == pytest.approx(first, abs=1e-5)
+    else:
+        assert second == first

@@ -73,6 +73,7 @@ def federate(
     names = [chosen, *(name for name in settings.compare if name != chosen)]
     configs = {name: config if name == chosen else with_strategy(config, name) for name in names}
     strategies = {name: _strategy(configs[name], settings) for name in names}
+    published = _published(config)
     logging.getLogger("flwr").setLevel(logging.WARNING)  # ten lines a round; rounds.jsonl says it better
     clients = ClientGrid(grid, wait=settings.wait, say=partial(console.print, highlight=False))
     clients.connect()
@@ -82,7 +83,7 @@ def federate(
             return inspect(recorder, described, chosen, settings.seed, console)
         arrays = records.from_state(_model(config, settings.seed).state_dict())
         run = _Run(chosen, strategies[chosen], settings, described, recorder, console)
-        summary = run.start(clients, arrays, plain(config.published))
+        summary = run.start(clients, arrays, published)
         compared = {}
         for name in names[1:]:
             with recorder.compared(name, OmegaConf.to_yaml(configs[name], resolve=True)) as beside:
@@ -180,6 +181,13 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
     except (InstantiationException, ValueError, TypeError) as error:
         cause = error.__cause__ or error
         raise ConfigError(str(cause)) from error
+
+
+def _published(config: DictConfig) -> dict[str, Any] | None:
+    try:
+        return results.published_for(plain(config))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _model(config: DictConfig, seed: int) -> Any:

@@ -5,6 +5,7 @@ Pictures are in :mod:`fedclust.results.plots`.
 
 from fedclust.results.checkpoints import Checkpoint, Checkpoints, load_checkpoint
 from fedclust.results.progress import Progress
+from fedclust.results.published import published_for
 from fedclust.results.recorder import Recorder, comparable
 from fedclust.results.report import final_table, print_report
 from fedclust.results.saved_run import SavedRun
@@ -21,5 +22,6 @@ __all__ = [
     "final_table",
     "load_checkpoint",
     "print_report",
+    "published_for",
     "summarise",
 ]

@@ -20,10 +20,16 @@ def describe(message: Message, context: Context) -> Message:
 
 def _describe(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     train, test = node.data.label_counts("train"), node.data.label_counts("test")
-    groups = node.data.groups
+    data = node.data
     return {
         client: records.description_content(
-            Description(train[client], test[client], None if groups is None else int(groups[client]))
+            Description(
+                train[client],
+                test[client],
+                None if data.groups is None else int(data.groups[client]),
+                data.mean,
+                data.std,
+            )
         )
         for client in contents
     }, {}

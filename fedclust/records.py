@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from fedclust.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray, IntArray, State
 
 __all__ = [
@@ -46,6 +47,7 @@ FULL = "full-metrics"
 LOSSES = "losses"
 _CLIENTS, _NUM_CLIENTS = "clients", "num-clients"
 _TRAIN_COUNTS, _TEST_COUNTS, _GROUP = "train-counts", "test-counts", "group"
+_MEAN, _STD = "mean", "std"
 _PROTOTYPES, _SHARES = "prototypes", "shares"
 _NO_GROUP = -1
 
@@ -59,14 +61,15 @@ class BadReply(ValueError):
 
 def to_state(arrays: ArrayRecord) -> State:
     """Turn a record into tensors, in the record's order."""
-    return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
+    # A copy: the bytes may belong to other clients' messages too, and PyTorch knows no read-only memory.
+    return {name: torch.from_numpy(to_numpy(array).copy()) for name, array in arrays.items()}
 
 
 def from_state(state: Mapping[str, torch.Tensor]) -> ArrayRecord:
     """Turn tensors into a record, in the mapping's order."""
     record = ArrayRecord()
     for name, tensor in state.items():
-        record[name] = Array.from_numpy_ndarray(tensor.detach().cpu().numpy())
+        record[name] = from_numpy(tensor.detach().cpu().numpy())
     return record
 
 
@@ -88,17 +91,17 @@ def like(arrays: ArrayRecord, template: ArrayRecord) -> ArrayRecord:
                 f"array {name!r} must have shape {tuple(wanted.shape)}, got {tuple(array.shape)}"
             )
         if array.dtype != wanted.dtype:
-            values = array.numpy()
+            values = to_numpy(array)
             if np.issubdtype(np.dtype(wanted.dtype), np.integer):
                 values = np.rint(values)
-            array = Array.from_numpy_ndarray(np.asarray(values, dtype=wanted.dtype))
+            array = from_numpy(np.asarray(values, dtype=wanted.dtype))
         record[name] = array
     return record
 
 
 def is_finite(arrays: ArrayRecord) -> bool:
     """Say whether every entry of every array is finite."""
-    return all(bool(np.isfinite(array.numpy()).all()) for array in arrays.values())
+    return all(bool(np.isfinite(to_numpy(array)).all()) for array in arrays.values())
 
 
 def join_models(models: Mapping[int, ArrayRecord]) -> ArrayRecord:
@@ -220,12 +223,17 @@ def read_train(message: Message, server_round: int) -> TrainReply:
     """
     client = message.metadata.src_node_id
     content = message.content
-    for key in (ARRAYS, METRICS, LOSSES):
-        if key not in content:
-            raise BadReply(
-                f"client {client}, round {server_round}: no {key!r} in reply, keys are {list(content)}"
-            )
-    metrics, losses = content.metric_records[METRICS], content.config_records[LOSSES].get(LOSSES)
+    # Not through content.array_records and the like: each builds the whole dictionary anew.
+    arrays, metrics, listed = content.get(ARRAYS), content.get(METRICS), content.get(LOSSES)
+    if (
+        not isinstance(arrays, ArrayRecord)
+        or not isinstance(metrics, MetricRecord)
+        or not isinstance(listed, ConfigRecord)
+    ):
+        kinds = {ARRAYS: ArrayRecord, METRICS: MetricRecord, LOSSES: ConfigRecord}
+        key = next(key for key, kind in kinds.items() if not isinstance(content.get(key), kind))
+        raise BadReply(_lacks(client, server_round, key, content))
+    losses = listed.get(LOSSES)
     if NUM_EXAMPLES not in metrics:
         raise BadReply(_lacks(client, server_round, NUM_EXAMPLES, metrics))
     steps = np.asarray(losses, dtype=np.float64)
@@ -238,9 +246,7 @@ def read_train(message: Message, server_round: int) -> TrainReply:
         raise BadReply(
             f"client {client}, round {server_round}: {NUM_EXAMPLES} must be > 0, got {num_examples}"
         )
-    return TrainReply(
-        client, int(num_examples), float(steps.mean()), steps, content.array_records[ARRAYS], message
-    )
+    return TrainReply(client, int(num_examples), float(steps.mean()), steps, arrays, message)
 
 
 @dataclass(frozen=True)
@@ -269,9 +275,9 @@ def read_evaluate(message: Message, server_round: int) -> Evaluation:
         If it holds no metrics.
     """
     client = message.metadata.src_node_id
-    if METRICS not in message.content:
+    metrics = message.content.get(METRICS)
+    if not isinstance(metrics, MetricRecord):
         raise BadReply(_lacks(client, server_round, METRICS, message.content))
-    metrics = message.content.metric_records[METRICS]
     return Evaluation(client, {name: float(value) for name, value in metrics.items()})  # type: ignore[arg-type]
 
 
@@ -309,11 +315,15 @@ class Description:
         Number of its test samples of each class, shape (C,).
     group
         The known group it belongs to, or None.
+    mean, std
+        What it subtracts from each channel of its images and divides it by; empty where it does not.
     """
 
     train_counts: IntArray
     test_counts: IntArray
     group: int | None
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
 
 
 def description_content(description: Description) -> RecordDict:
@@ -325,6 +335,8 @@ def description_content(description: Description) -> RecordDict:
                     _TRAIN_COUNTS: [int(count) for count in description.train_counts],
                     _TEST_COUNTS: [int(count) for count in description.test_counts],
                     _GROUP: _NO_GROUP if description.group is None else int(description.group),
+                    _MEAN: list(description.mean),
+                    _STD: list(description.std),
                 }
             )
         }
@@ -350,6 +362,8 @@ def read_description(message: Message) -> Description:
         np.asarray(config[_TRAIN_COUNTS], dtype=np.int64),
         np.asarray(config[_TEST_COUNTS], dtype=np.int64),
         None if group == _NO_GROUP else group,
+        tuple(config.get(_MEAN, ())),  # type: ignore[arg-type]
+        tuple(config.get(_STD, ())),  # type: ignore[arg-type]
     )
 
 
@@ -364,8 +378,8 @@ def prototypes_content(prototypes: FloatArray, shares: FloatArray) -> RecordDict
         Share of each class, shape (C,).
     """
     record = ArrayRecord()
-    record[_PROTOTYPES] = Array.from_numpy_ndarray(np.ascontiguousarray(prototypes, dtype=np.float32))
-    record[_SHARES] = Array.from_numpy_ndarray(np.ascontiguousarray(shares, dtype=np.float64))
+    record[_PROTOTYPES] = from_numpy(np.asarray(prototypes, dtype=np.float32))
+    record[_SHARES] = from_numpy(np.asarray(shares, dtype=np.float64))
     return RecordDict({ARRAYS: record})
 
 
@@ -381,7 +395,7 @@ def read_prototypes(message: Message) -> tuple[FloatArray, FloatArray]:
     record = message.content.array_records.get(ARRAYS)
     if record is None or _PROTOTYPES not in record or _SHARES not in record:
         raise BadReply(f"client {client}: no prototypes in reply, keys are {list(record or message.content)}")
-    prototypes, shares = record[_PROTOTYPES].numpy(), record[_SHARES].numpy()
+    prototypes, shares = to_numpy(record[_PROTOTYPES]), to_numpy(record[_SHARES])
     if prototypes.ndim != 2 or shares.shape != prototypes.shape[:1]:
         raise BadReply(
             f"client {client}: prototypes must be (classes, width) and shares (classes,), "

@@ -13,6 +13,7 @@ from torch import nn
 from fedclust import records
 from fedclust.clustering import fedgmcc
 from fedclust.clustering.fedgmcc import Outcome, Parameters, Threshold
+from fedclust.federation import describe
 from fedclust.records import TrainReply
 from fedclust.rng import generator, torch_seed
 from fedclust.sampling import cohort_size, draw
@@ -77,14 +78,18 @@ class FedGMCC(ClusteredStrategy):
         self.device = automatic if device == "auto" else device
         self.parameters = parameters or Parameters()
         self.state: Threshold = fedgmcc.start(self.parameters)
+        self._mean: tuple[float, ...] = ()
+        self._std: tuple[float, ...] = ()
         self._outcome: Outcome | None = None
         self._clients: IntArray = np.zeros(0, dtype=np.int64)
         self._profile: dict[str, np.ndarray] = {}
         self._scores: FloatArray = np.zeros((0, 0))
 
     def assign(self, grid: Grid) -> IntArray:
-        """Start with everyone holding the initial model."""
+        """Start with everyone holding the initial model; ask how clients normalise their inputs."""
         assignment = super().assign(grid)
+        described = describe(grid)
+        self._mean, self._std = described.mean, described.std
         self._scores = np.full((self.num_clients, self.num_clients), np.nan)
         return assignment
 
@@ -107,7 +112,12 @@ class FedGMCC(ClusteredStrategy):
         models = _stack([records.to_state(reply.arrays) for reply in replies])
         draws = torch.Generator().manual_seed(torch_seed(self.seed, "curves", server_round))
         inputs = fedgmcc.draw_inputs(
-            self.parameters.num_inputs, self.input_shape, draws, self.vocabulary_size
+            self.parameters.num_inputs,
+            self.input_shape,
+            draws,
+            mean=self._mean,
+            std=self._std,
+            vocabulary_size=self.vocabulary_size,
         )
         self.state, self._outcome = fedgmcc.step(
             self.state, self.network, models, inputs, self.parameters, draws, self.device

@@ -23,11 +23,15 @@ class Descriptions:
         Number of samples of each client and class in its own training and test part, shape (K, C).
     groups
         The known grouping, shape (K,), or None where a client has none.
+    mean, std
+        What clients subtract from each channel of their images and divide it by, as the first one says.
     """
 
     train_counts: IntArray
     test_counts: IntArray
     groups: IntArray | None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
 
 def ask(grid: Grid, query: str) -> list[Message]:
@@ -75,4 +79,6 @@ def describe(grid: Grid) -> Descriptions:
         train_counts=np.stack([answer.train_counts for answer in answers]),
         test_counts=np.stack([answer.test_counts for answer in answers]),
         groups=np.asarray(groups, dtype=np.int64) if len(groups) == len(answers) else None,
+        mean=answers[0].mean,
+        std=answers[0].std,
     )

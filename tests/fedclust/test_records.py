@@ -147,11 +147,11 @@ def test_hosted_there_and_back() -> None:
 
 @pytest.mark.parametrize("group", [None, 0, 2])
 def test_description_there_and_back(group: int | None) -> None:
-    description = Description(np.array([3, 0]), np.array([1, 0]), group)
+    description = Description(np.array([3, 0]), np.array([1, 0]), group, (0.5,), (0.25,))
     read = records.read_description(_reply(records.description_content(description)))
     np.testing.assert_array_equal(read.train_counts, [3, 0])
     np.testing.assert_array_equal(read.test_counts, [1, 0])
-    assert read.group == group
+    assert (read.group, read.mean, read.std) == (group, (0.5,), (0.25,))
 
 
 def test_description_without_counts() -> None:

@@ -1,0 +1,86 @@
+"""Clust-PSI-PFL, FMCL and FedGMCC find known groups of clients on real digits, through the whole path."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra.utils import get_object, instantiate
+from rich.console import Console
+
+from fedclust.config import compose, to_run_config
+from fedclust.data.digits import Digits
+from fedclust.data.split import Split, save_split
+from fedclust.rng import generator
+from fedclust.server_app import federate
+
+
+def _run(folder: Path, *overrides: str) -> dict:
+    config = compose(["compare=[]", "evaluate_every=100", *overrides])
+    app = get_object(config.client_app)
+    grid = instantiate(config.engine, app=app, run_config=to_run_config(config))
+    return federate(config, grid, folder, Console(file=io.StringIO()))
+
+
+@pytest.fixture(scope="module")
+def disjoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save a split of the digits over 12 clients: 0-4 hold digits 0-2, 5-8 hold 3-5, 9-11 hold 6-9."""
+    digits = Digits(name="digits", num_classes=10, input_shape=[1, 8, 8]).load()
+    labels, draws = digits.labels.numpy(), generator(0, "test")
+    groups = np.repeat([0, 1, 2], [5, 4, 3])
+    train, test = [], []
+    for group, classes in enumerate(([0, 1, 2], [3, 4, 5], [6, 7, 8, 9])):
+        rows = draws.permutation(np.flatnonzero(np.isin(labels, classes)))
+        for part in np.array_split(rows, (groups == group).sum()):
+            train.append(np.sort(part[10:]))
+            test.append(np.sort(part[:10]))
+    path = tmp_path_factory.mktemp("split") / "disjoint.parquet"
+    save_split(Split(tuple(train), tuple(test), groups, (None,) * 12), digits, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "strategy", ["clust_psi_pfl", "clust_psi_pfl_paper", "clust_psi_pfl_released", "fmcl"]
+)
+def test_groups_with_disjoint_labels_are_found_exactly(strategy: str, disjoint: Path, tmp_path: Path) -> None:
+    summary = _run(tmp_path / "run", f"strategy={strategy}", f"partition.file={disjoint}", "rounds=2")
+    assert summary["rand_index"] == 1.0
+    assert summary["cluster_sizes"] == [5, 4, 3]
+    drawn = {path.stem for path in (tmp_path / "run" / "plots").glob("*.png")}
+    assert ("distances" if strategy == "fmcl" else "silhouette") in " ".join(drawn)
+
+
+FEDGMCC = [
+    "strategy=fedgmcc",
+    "rounds=8",
+    "participation=1",
+    "partition.num_clients=10",
+    "training.steps=null",
+    "training.epochs=2",
+    "strategy.parameters.num_inputs=512",
+]
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        ["partition=conventions", "partition.groups=[5,5]"],
+        [
+            "partition=domains",
+            "partition.clean=0.5",
+            "partition.invert=0.5",
+            "partition.noise=0",
+            "partition.blur=0",
+        ],
+    ],
+    ids=["conventions", "inverted"],
+)
+def test_fedgmcc_separates_two_groups_within_eight_rounds(partition: list[str], tmp_path: Path) -> None:
+    summary = _run(tmp_path / "run", *FEDGMCC, *partition)
+    assert summary["rand_index"] == 1.0
+    assert summary["cluster_sizes"] == [5, 5]
+    assert (tmp_path / "run" / "plots" / "loss_along_curves.png").exists()
+
+
+def test_fedgmcc_keeps_iid_clients_together(tmp_path: Path) -> None:
+    assert _run(tmp_path / "run", *FEDGMCC, "partition=iid")["num_clusters"] == 1

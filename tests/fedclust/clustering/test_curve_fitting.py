@@ -165,7 +165,7 @@ def test_fit_is_the_literal_loop_over_pairs(kind: str, pairs_per_batch: Any) -> 
     make, shape, vocabulary_size = NETWORKS[kind]
     network = make()
     models = random_models(network, 3)
-    inputs = draw_inputs(40, shape, seeded(1), vocabulary_size)
+    inputs = draw_inputs(40, shape, seeded(1), vocabulary_size=vocabulary_size)
     parameters = Parameters(
         steps=4, learning_rate=0.5, batch_size=16, num_points=9, pairs_per_batch=pairs_per_batch
     )
@@ -283,7 +283,16 @@ def test_inputs_are_uniform() -> None:
     assert torch.bincount(tokens.flatten(), minlength=4).sub(1500).abs().max() < 170
 
 
+def test_inputs_are_normalised_like_the_images() -> None:
+    plain = draw_inputs(5, (2, 3, 3), seeded())
+    normalised = draw_inputs(5, (2, 3, 3), seeded(), mean=(0.5, 0.25), std=(0.5, 2.0))
+    torch.testing.assert_close(normalised[:, 0], (plain[:, 0] - 0.5) / 0.5)
+    torch.testing.assert_close(normalised[:, 1], (plain[:, 1] - 0.25) / 2)
+
+
 def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="mean and std must have 2 numbers, one per channel"):
+        draw_inputs(1, (2, 3, 3), seeded(), mean=(0.5,), std=(0.5,))
     with pytest.raises(ValueError, match="num_inputs must be >= 1, got 0"):
         draw_inputs(0, (4,), seeded())
     with pytest.raises(ValueError, match="vocabulary_size must be >= 1, got 0"):

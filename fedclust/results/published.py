@@ -12,20 +12,21 @@ _PLAIN = "fedavg"  # the aggregator of a method that is named alone
 def published_for(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Select the published figures of the setting that a configuration has.
 
-    The node ``published`` of an experiment holds a table of its paper, laid out as there::
+    The node ``published`` of an experiment holds tables of its paper, laid out as there::
 
         published:
-          source: Clust-PSI-PFL, Tables III and IV; five seeds
-          settings: [{partition.alpha: 0.3}, {partition.alpha: 0.05}]   # the table's columns
-          figures:
-            clust_psi_pfl: {global_accuracy: [[0.80, 0.01], [0.83, 0.01]], ad: [0.18, 0.20]}
-            fedavg/fedavgm: {global_accuracy: [[0.80, 0.01], null]}
+          source: A paper, Tables 1 and 2; five seeds
+          figures:                       # of every setting
+            fedavg: {global_accuracy: [0.41, 0.02]}
+            fedavg/fedavgm: {global_accuracy: [0.42, 0.01]}
+          settings: [{partition.alpha: 0.3}, {partition.alpha: 0.05}]   # the columns of by_setting
+          by_setting:
+            fmcl: {global_accuracy: [[0.80, 0.01], null], ad: [0.18, 0.20]}
 
-    A setting maps keys of the configuration, with dots, to the values it has; the first one whose keys all
-    agree counts. Without ``settings``, figures are those of every run. Figures are by method, which may be
-    followed by the ``aggregator`` it had where that is not FedAvg, and by key of ``summary.json``, in
-    fractions where ours are: a number, a pair of mean and standard deviation, or null; with ``settings`` a
-    list with one of these per setting.
+    Figures are by method, which may be followed by the ``aggregator`` it had where that is not FedAvg, and by
+    key of ``summary.json``, in fractions where ours are: a number, a pair of mean and standard deviation, or
+    null. ``by_setting`` holds a list with one of these per setting. A setting maps keys of the configuration,
+    with dots, to the values it has; the first one whose keys all agree counts.
 
     Parameters
     ----------
@@ -40,27 +41,36 @@ def published_for(config: Mapping[str, Any]) -> dict[str, Any] | None:
     Raises
     ------
     ValueError
-        If ``published`` is not laid out as above.
+        If a list of ``by_setting`` does not have one entry for each of ``settings``.
     """
     published = config.get("published")
     if published is None:
         return None
-    settings = published.get("settings")
-    places = range(len(settings)) if settings is not None else ()
-    place = next((place for place in places if _holds(settings[place], config)), None)
-    if settings is not None:
-        _check_lists(published.get("figures", {}), len(settings))
-        if place is None:
-            return None
+    rows = {method: dict(row) for method, row in published.get("figures", {}).items()}
+    settings, table = published.get("settings", []), published.get("by_setting", {})
+    _check(table, len(settings))
+    place = next((place for place, setting in enumerate(settings) if _holds(setting, config)), None)
+    if place is not None:
+        for method, row in table.items():
+            rows.setdefault(method, {}).update((key, values[place]) for key, values in row.items())
     aggregator = str((config.get("choices") or {}).get("aggregator", _PLAIN))
-    figures: dict[str, dict[str, Any]] = {}
-    for name, row in published.get("figures", {}).items():
-        method, _, own = str(name).partition("/")
-        chosen = {key: value if place is None else value[place] for key, value in row.items()}
-        chosen = {key: value for key, value in chosen.items() if value is not None}
-        if (own or _PLAIN) == aggregator and chosen:
-            figures[method] = chosen
+    figures = {}
+    for name, row in rows.items():
+        method, _, own = name.partition("/")
+        known = {key: value for key, value in row.items() if value is not None}
+        if (own or _PLAIN) == aggregator and known:
+            figures[method] = known
     return {"source": published.get("source"), "figures": figures} if figures else None
+
+
+def _check(table: Mapping[str, Mapping[str, Any]], length: int) -> None:
+    for method, row in table.items():
+        for key, values in row.items():
+            if not isinstance(values, Sequence) or len(values) != length:
+                raise ValueError(
+                    f"published.by_setting.{method}.{key} must have one entry for each of the {length} "
+                    f"settings, got {values}"
+                )
 
 
 def _holds(setting: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
@@ -76,7 +86,7 @@ def _get(config: Mapping[str, Any], key: str) -> Any:
 
 def _equal(one: Any, other: Any) -> bool:
     """Compare values as a reader of YAML would: 1 is 1.0."""
-    if isinstance(one, Sequence) and isinstance(other, Sequence) and not isinstance(one, str):
+    if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_equal, one, other))
     if _is_number(one) and _is_number(other):
         return isclose(one, other)
@@ -84,14 +94,4 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _check_lists(figures: Mapping[str, Mapping[str, Any]], length: int) -> None:
-    for name, row in figures.items():
-        for key, values in row.items():
-            if not isinstance(values, Sequence) or len(values) != length:
-                raise ValueError(
-                    f"published.figures.{name}.{key} must have one entry for each of the {length} settings, "
-                    f"got {values}"
-                )
+    return isinstance(value, int | float) and not isinstance(value, bool)

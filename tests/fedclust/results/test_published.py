@@ -11,7 +11,7 @@ TABLE = {
         {"choices.partition": "similarity", "partition.similarity": 1},
         {"partition.groups": [10, 90]},
     ],
-    "figures": {
+    "by_setting": {
         "fmcl": {"global_accuracy": [[0.8, 0.01], [0.9, 0.02], None], "ad": [0.2, 0.1, 0.3]},
         "fmcl/fedavgm": {"global_accuracy": [0.7, 0.6, 0.5]},
         "fedavg": {"global_accuracy": [0.4, None, None]},
@@ -54,6 +54,19 @@ def test_lists_are_compared_entry_by_entry(groups: object, holds: bool) -> None:
     assert (published_for(config(TABLE, groups=groups)) is not None) == holds
 
 
+def test_figures_of_every_setting_stand_beside_those_of_one() -> None:
+    table = TABLE | {"figures": {"fedavg": {"ad": 0.5}, "fmcl": {"sdad": 0.1}, "fmcl/fedavgm": {"ad": 0.4}}}
+    found = published_for(config(table, alpha=0.05))
+    assert found is not None
+    assert found["figures"] == {
+        "fedavg": {"ad": 0.5, "global_accuracy": 0.4},
+        "fmcl": {"sdad": 0.1, "global_accuracy": [0.8, 0.01], "ad": 0.2},
+    }
+    elsewhere = published_for(config(table, alpha=7))
+    assert elsewhere is not None
+    assert elsewhere["figures"] == {"fedavg": {"ad": 0.5}, "fmcl": {"sdad": 0.1}}
+
+
 def test_the_first_setting_that_agrees_counts() -> None:
     found = published_for(config(TABLE, alpha=0.05, groups=[10, 90]))
     assert found is not None
@@ -82,7 +95,7 @@ def test_no_paper_at_all() -> None:
 
 @pytest.mark.parametrize("values", [0.5, [0.5, 0.6]])
 def test_a_figure_per_setting(values: object) -> None:
-    table = TABLE | {"figures": {"fmcl": {"ad": values}}}
-    rule = r"published.figures.fmcl.ad must have one entry for each of the 3 settings"
+    table = TABLE | {"by_setting": {"fmcl": {"ad": values}}}
+    rule = r"published.by_setting.fmcl.ad must have one entry for each of the 3 settings"
     with pytest.raises(ValueError, match=rule):
         published_for(config(table))

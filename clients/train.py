@@ -49,7 +49,8 @@ def _train(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
 
 
 def _jobs(node: Node, instructions: Mapping[int, Instruction]) -> list[Job]:
-    states = {id(instruction): records.to_state(instruction.arrays) for instruction in instructions.values()}
+    distinct = {id(instruction): instruction for instruction in instructions.values()}
+    states = {key: records.to_state(instruction.arrays) for key, instruction in distinct.items()}
     return [
         Job(client, node.data.train[client], states[id(instruction)])
         for client, instruction in instructions.items()

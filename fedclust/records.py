@@ -1,5 +1,6 @@
 """Flower records to arrays and back; the only place that knows what records are called."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -237,7 +238,8 @@ def read_train(message: Message, server_round: int) -> TrainReply:
     if NUM_EXAMPLES not in metrics:
         raise BadReply(_lacks(client, server_round, NUM_EXAMPLES, metrics))
     steps = np.asarray(losses, dtype=np.float64)
-    if steps.ndim != 1 or not len(steps) or not np.isfinite(steps).all():
+    # Finite numbers have a finite sum, but for a loss beyond 1e300.
+    if steps.ndim != 1 or not len(steps) or not math.isfinite(total := float(steps.sum())):
         raise BadReply(
             f"client {client}, round {server_round}: losses must be finite numbers, got {losses!r}"
         )
@@ -246,7 +248,7 @@ def read_train(message: Message, server_round: int) -> TrainReply:
         raise BadReply(
             f"client {client}, round {server_round}: {NUM_EXAMPLES} must be > 0, got {num_examples}"
         )
-    return TrainReply(client, int(num_examples), float(steps.mean()), steps, arrays, message)
+    return TrainReply(client, int(num_examples), total / len(steps), steps, arrays, message)
 
 
 @dataclass(frozen=True)

@@ -438,12 +438,12 @@ class ClusteredStrategy(Strategy):
 
 
 def _fits(reply: TrainReply, server_round: int, model: ArrayRecord) -> bool:
-    """Say whether a reply's model is finite; raise BadReply where its names or shapes are not the model's."""
+    """Say whether a reply's model is finite; raise BadReply where it is unreadable or not like the model."""
     try:
         records.like(reply.arrays, model)
+        return records.is_finite(reply.arrays)
     except ValueError as error:
         raise BadReply(f"client {reply.client}, round {server_round}: {error}") from error
-    return records.is_finite(reply.arrays)
 
 
 def _weighted_loss(replies: Sequence[TrainReply]) -> float | None:

@@ -91,4 +91,5 @@ def clients_of(bundle: RecordDict) -> Iterable[int]:
 def _index(bundle: RecordDict) -> dict[str, Any]:
     if not is_bundle(bundle):
         raise ValueError(f"content must be a bundle with a record {_INDEX!r}, its records are {list(bundle)}")
-    return json.loads(str(bundle.config_records[_INDEX]["index"]))
+    # Not through bundle.config_records, which would build a dictionary of every client's records.
+    return json.loads(str(bundle[_INDEX]["index"]))

@@ -17,7 +17,9 @@ from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Dirichlet", "client_size", "counts_by_class", "counts_by_client"]
 
-_MOST_DRAWS = 20_000  # 3 s for 100 clients and 10 classes; fewer where a draw costs more
+_WHOLE_DRAWS = 50
+_MIXING_SWEEPS = 10
+_MOST_STEPS = 20_000  # 3 s for 100 clients and 10 classes; fewer where a step costs more
 _MOST_SHARES = 20_000_000
 
 
@@ -25,8 +27,8 @@ class Dirichlet(ClientPartitioner):
     """Label skew set by one concentration alpha; the smaller, the more unlike the clients.
 
     By class, the rule is that of flwr-datasets' DirichletPartitioner. That class is not used because it gives
-    up after ten draws, and alpha = 0.05 over 100 clients (Clust-PSI-PFL, Table III) takes some twenty to
-    leave no client empty.
+    up after ten draws: alpha = 0.05 over 100 clients (Clust-PSI-PFL, Table III) takes some thirty to leave no
+    client empty, and twenty thousand to leave each the ten examples of that paper's tool.
 
     Parameters
     ----------
@@ -39,7 +41,7 @@ class Dirichlet(ClientPartitioner):
     samples_per_client
         Size of a client where sizes are equal; None is the largest there can be, ⌊N/K⌋.
     min_samples
-        By class: draws that leave a client fewer examples are thrown away and repeated.
+        By class: every client has at least so many examples; draws that leave one fewer do not count.
     self_balancing
         By class: a client that already has more than N/K examples gets none of the classes still to come, as
         in the code of the paper's authors, NIID-Bench and FedArtML (which Clust-PSI-PFL uses, with
@@ -101,9 +103,12 @@ def counts_by_class(
     self_balancing: bool,
     draws: np.random.Generator,
 ) -> IntArray:
-    """Cut every class by Dirichlet shares over the clients.
+    """Cut every class by Dirichlet shares over the clients, given that every client gets its minimum.
 
-    Source: Yurochkin et al. (2019), Section 5; the rounding is flwr-datasets'.
+    Source: Yurochkin et al. (2019), Section 5; the rounding is flwr-datasets'. Where whole draws keep missing
+    the minimum, one class at a time is drawn anew, and kept if no more clients are short than before; once
+    none is, this goes on for a few sweeps over the classes. That is Gibbs sampling of the same distribution
+    which repeating whole draws samples: the Dirichlet, given that no client is short.
 
     Parameters
     ----------
@@ -129,31 +134,49 @@ def counts_by_class(
             f"min_samples times num_clients must be at most the {total} examples, "
             f"got {min_samples} times {num_clients}"
         )
-    tries = int(np.clip(_MOST_SHARES // (num_clients * len(class_sizes)), 10, _MOST_DRAWS))
-    best = 0
-    for _ in range(tries):
-        shares = draws.dirichlet(np.full(num_clients, alpha), size=len(class_sizes))
-        counts = _cut(class_sizes, shares, total / num_clients if self_balancing else None)
-        smallest = 0 if counts is None else int(counts.sum(axis=1).min())
-        if counts is not None and smallest >= min_samples:
+    num_classes = len(class_sizes)
+    full = total / num_clients if self_balancing else None
+    alphas = np.full(num_clients, alpha)
+
+    def short_of(shares: FloatArray) -> tuple[int, IntArray]:
+        counts = _cut(class_sizes, shares, full)
+        return int((counts.sum(axis=1) < min_samples).sum()), counts
+
+    for _ in range(_WHOLE_DRAWS):
+        shares = draws.dirichlet(alphas, size=num_classes)
+        short, counts = short_of(shares)
+        if short == 0:
             return counts
-        best = max(best, smallest)
+
+    steps = int(np.clip(_MOST_SHARES // (num_clients * num_classes), num_classes, _MOST_STEPS))
+    mixing = _MIXING_SWEEPS * num_classes
+    for _ in range(steps):
+        redrawn = shares.copy()
+        redrawn[draws.integers(num_classes)] = draws.dirichlet(alphas)
+        now, redrawn_counts = short_of(redrawn)
+        if now <= short:
+            shares, short, counts = redrawn, now, redrawn_counts
+        mixing -= short == 0
+        if mixing == 0:
+            return counts
+    if short == 0:
+        return counts
     raise ValueError(
         f"alpha must leave every one of {num_clients} clients at least {min_samples} examples of "
-        f"{len(class_sizes)} classes, got {best} for the smallest client in the best of {tries} draws with "
+        f"{num_classes} classes, got {short} clients with fewer after {_WHOLE_DRAWS + steps} draws with "
         f"alpha {alpha}; raise alpha, ask for fewer clients or a smaller min_samples, or set equal_sizes=true"
     )
 
 
-def _cut(class_sizes: IntArray, shares: FloatArray, full: float | None) -> IntArray | None:
-    """Turn shares (C, K) into counts (K, C); clients above `full` get nothing more. None: nobody could."""
+def _cut(class_sizes: IntArray, shares: FloatArray, full: float | None) -> IntArray:
+    """Turn shares (C, K) into counts (K, C); clients above `full` get nothing more."""
     held = np.zeros(shares.shape[1], dtype=np.int64)
     counts = np.empty(shares.shape[::-1], dtype=np.int64)
     for label, (size, share) in enumerate(zip(class_sizes, shares, strict=True)):
         if full is not None:
             share = np.where(held > full, 0.0, share)
-            if share.sum() == 0:  # the shares of those still open have underflowed
-                return None
+            if share.sum() == 0:  # the shares of those still open have underflowed: all the same then
+                share = (held <= full).astype(float)
             share /= share.sum()
         cuts = (np.cumsum(share) * size).astype(np.int64)
         cuts[-1] = size
@@ -239,12 +262,11 @@ def counts_by_client(
     own = np.repeat(classes, _one_class_clients(class_sizes[classes], len(single)))
     counts[single, draws.permutation(own)] = samples
 
-    # The others share what is as mixed as the whole, where one-class clients leave enough for that.
     stock = class_sizes - counts.sum(axis=0)
-    needed = samples * (len(alphas) - len(single))
-    mixed = apportion(class_sizes * (needed / class_sizes.sum()), needed, draws)
-    if (mixed <= stock).all():
-        stock = mixed
+    if len(single):  # have the others share what is as mixed as the whole, where enough is left for that
+        needed = samples * (len(alphas) - len(single))
+        mixed = apportion(class_sizes * (needed / class_sizes.sum()), needed, draws)
+        stock = mixed if (mixed <= stock).all() else stock
     # From the largest alpha down: its clients need every class, the last ones only a few.
     for client in np.argsort(-alphas, kind="stable")[: len(alphas) - len(single)]:
         shares = np.zeros(len(class_sizes))

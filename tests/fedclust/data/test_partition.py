@@ -1,0 +1,290 @@
+"""From a dataset and a configuration node to who holds what."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset as TableDataset
+from hydra import compose, initialize_config_dir
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from fedclust.data.dataset import Dataset
+from fedclust.data.partition import Split, _clients, load_split, save_split, split
+from fedclust.data.shifts import Noise, Relabel
+
+CONF = Path(__file__).parents[3] / "conf"
+RULES = "fedclust.data.partitioners"
+
+
+def dataset(**changes: Any) -> Dataset:
+    """Return 300 images of 3 classes by 30 users, the last 60 of them the official test part."""
+    draws = np.random.default_rng(0)
+    values: dict[str, Any] = {
+        "name": "tiny",
+        "inputs": torch.from_numpy(draws.integers(0, 256, (300, 1, 2, 2), dtype=np.uint8)),
+        "labels": torch.arange(300) % 3,
+        "num_classes": 3,
+        "mean": (0.5,),
+        "std": (0.3,),
+        "class_names": ("a", "b", "c"),
+        "num_train": 240,
+        "natural": np.arange(300) // 10,
+        "fingerprint": "abc",
+    }
+    return Dataset(**(values | changes))
+
+
+def rows(split: Split) -> list[list[int]]:
+    return [part.tolist() for part in split.train + split.test]
+
+
+def check(split: Split, size: int) -> None:
+    """Check that every client has both parts and no row is used twice or out of range."""
+    used = np.concatenate(split.train + split.test)
+    assert len(split.train) == len(split.test) == len(split.shifts) == split.num_clients
+    assert min(map(len, split.train + split.test)) >= 1
+    assert 0 <= used.min() <= used.max() < size
+    assert len(np.unique(used)) == len(used)
+
+
+def test_holdout_partitions_all_rows() -> None:
+    found = split(dataset(), {"_target_": f"{RULES}.Iid", "num_clients": 5, "test_fraction": 0.25}, seed=0)
+    check(found, 300)
+    assert [len(part) for part in found.train] == [45] * 5  # 60 each, a quarter held out
+    assert [len(part) for part in found.test] == [15] * 5
+    assert found.groups is None
+    assert found.shifts == (None,) * 5
+
+
+@pytest.mark.parametrize("test", ["matched", "uniform"])
+def test_official_parts_stay_apart(test: str) -> None:
+    node = {"_target_": f"{RULES}.Similarity", "num_clients": 3, "similarity": 0, "test": test}
+    found = split(dataset(), node, seed=0)
+    check(found, 300)
+    assert max(part.max() for part in found.train) < 240 <= min(part.min() for part in found.test)
+    assert [len(part) for part in found.train] == [80] * 3
+    # Each client trains on one class; of the 60 test rows it gets that class, or 20 mixed ones.
+    mixes = [np.bincount(part % 3, minlength=3).tolist() for part in found.test]
+    assert all(sum(mix) == 20 for mix in mixes)
+    if test == "matched":
+        assert mixes == [[20, 0, 0], [0, 20, 0], [0, 0, 20]]
+
+
+@pytest.mark.parametrize("test", ["matched", "uniform"])
+def test_without_an_official_test_part_only_holdout_is_left(test: str) -> None:
+    node = {"_target_": f"{RULES}.Iid", "num_clients": 2, "test": test}
+    with pytest.raises(
+        ValueError, match=rf"partition\.test={test} needs an official test part, tiny has none"
+    ):
+        split(dataset(num_train=300), node, seed=0)
+
+
+def test_an_unknown_protocol_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"must be one of \['holdout', 'matched', 'uniform'\], got 'pooled'"):
+        split(dataset(), {"_target_": f"{RULES}.Iid", "num_clients": 2, "test": "pooled"}, seed=0)
+
+
+def test_groups_and_shifts_are_passed_on() -> None:
+    node = {"_target_": f"{RULES}.Conventions", "num_clients": 3, "groups": [2, 1]}
+    found = split(dataset(), node, seed=0)
+    assert found.groups is not None
+    assert found.groups.tolist() == [0, 0, 1]
+    assert found.shifts[:2] == (None, None)
+    shift = found.shifts[2]
+    assert isinstance(shift, Relabel)
+    assert all(name != label for label, name in enumerate(shift.permutation))
+
+
+def test_a_base_partition_needs_no_keys_of_the_protocol() -> None:
+    base = {"_target_": f"{RULES}.Dirichlet", "num_clients": 9, "alpha": 5.0, "file": None, "seed": None}
+    node = {"_target_": f"{RULES}.Domains", "num_clients": 4, "clean": 0.5, "noise": 0.5, "base": base}
+    found = split(dataset(), node, seed=0)
+    check(found, 300)
+    assert found.shifts == (None, None, Noise(0.2), Noise(0.2))
+    assert len({len(part) for part in found.train}) > 1
+
+
+def test_the_seed_is_the_runs_unless_the_partition_has_its_own() -> None:
+    node = {"_target_": f"{RULES}.Iid", "num_clients": 5}
+    first, second = split(dataset(), node, seed=1), split(dataset(), node, seed=2)
+    assert rows(first) != rows(second)
+    fixed = [split(dataset(), node | {"seed": 1}, seed=seed) for seed in (2, 3)]
+    assert rows(fixed[0]) == rows(fixed[1]) == rows(first)
+
+
+def test_a_saved_partition_replaces_all_else(tmp_path: Path) -> None:
+    saved = split(dataset(), {"_target_": f"{RULES}.Iid", "num_clients": 3}, seed=7)
+    save_split(saved, dataset(), tmp_path / "split.parquet")
+    node = {"_target_": f"{RULES}.Dirichlet", "num_clients": 50, "alpha": 0.1, "test": "uniform"}
+    found = split(dataset(), node | {"file": str(tmp_path / "split.parquet")}, seed=0)
+    assert rows(found) == rows(saved)
+
+
+def test_natural_clients_need_users() -> None:
+    node = {"_target_": f"{RULES}.Natural"}
+    found = split(dataset(), node, seed=0)
+    assert found.num_clients == 30
+    assert sorted(np.concatenate([found.train[3], found.test[3]])) == list(range(30, 40))
+    with pytest.raises(ValueError, match="needs writers, users or regions, tiny has none"):
+        split(dataset(natural=None), node, seed=0)
+
+
+def test_feature_skew_separates_what_looks_different() -> None:
+    images = torch.zeros(300, 1, 2, 2, dtype=torch.uint8)
+    images[150:] = 255
+    images[:, 0, 0, 0] = torch.arange(300) % 30  # so that there are bins enough
+    node = {"_target_": f"{RULES}.EmdKMeans", "num_clients": 2, "target": 1.0}
+    found = split(dataset(inputs=images), node, seed=0)
+    held = sorted(sorted(np.concatenate(parts)) for parts in zip(found.train, found.test, strict=True))
+    assert held == [list(range(150)), list(range(150, 300))]
+
+
+def test_where_every_position_has_a_label_the_largest_counts() -> None:
+    labels = torch.zeros(300, 4, dtype=torch.int64)
+    labels[::2, 1] = 1  # every other read has one sensitive base
+    node = {"_target_": f"{RULES}.Similarity", "num_clients": 2, "similarity": 0}
+    found = split(dataset(labels=labels), node, seed=0)
+    held = [np.concatenate(parts) % 2 for parts in zip(found.train, found.test, strict=True)]
+    assert held[0].all()
+    assert not held[1].any()
+
+
+def test_any_partitioner_of_flwr_datasets_will_do() -> None:
+    node = {"_target_": "flwr_datasets.partitioner.LinearPartitioner", "num_partitions": 3}
+    found = split(dataset(), node, seed=0)
+    check(found, 300)
+    sizes = [len(train) + len(test) for train, test in zip(found.train, found.test, strict=True)]
+    assert sizes == [50, 100, 150]  # in proportion to 1, 2, 3
+    assert found.shifts == (None,) * 3
+    assert found.groups is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([[0, 1], []], "every client must hold an example, got none for client 1"),
+        ([[0, 1], [1]], "an example must belong to one client, some of client 1's have another"),
+    ],
+)
+def test_other_partitioners_are_checked(parts: list[list[int]], message: str) -> None:
+    class Other:
+        dataset = TableDataset.from_dict({"row": [0, 1, 2]})
+        num_partitions = 2
+
+        def load_partition(self, client: int) -> TableDataset:
+            return self.dataset.select(parts[client])
+
+    with pytest.raises(ValueError, match=message):
+        _clients(Other())
+
+
+def test_what_is_no_partitioner_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"must be a flwr-datasets Partitioner, got builtins\.dict"):
+        split(dataset(), {"_target_": "builtins.dict"}, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"_target_": f"{RULES}.Iid", "num_clients": 301}, "at most the number of examples, 300, got 301"),
+        (
+            {"_target_": f"{RULES}.Iid", "num_clients": 200},
+            "at least 2 rows, .* got 1 for 100 of 200 clients",
+        ),
+        ({"_target_": f"{RULES}.Dirichlet", "num_clients": 5, "alpha": 0}, "alpha must be > 0"),
+        ({"_target_": f"{RULES}.Similarity", "num_clients": 5, "similarity": 2}, "similarity must be in"),
+        ({"_target_": f"{RULES}.Pathological", "num_clients": 5, "classes_per_client": 4}, "the 3 classes"),
+    ],
+)
+def test_impossible_requests_are_refused_with_figures(node: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        split(dataset(), node, seed=0)
+
+
+SETTINGS = {
+    "Iid": {},
+    "Dirichlet": {"alpha": 0.5},
+    "Similarity": {"similarity": 0.3},
+    "Pathological": {"classes_per_client": 2},
+    "QuantitySkew": {"alpha": 0.5},
+    "Conventions": {"groups": [3, 2]},
+    "Domains": {"clean": 0.6, "noise": 0.4, "alpha": 1.0},
+    "Heterogeneity": {"groups": [3, 2], "alphas": [10, 0]},
+    "EmdKMeans": {"target": 0.7, "bins": 3},
+}
+
+
+@pytest.mark.filterwarnings("ignore:the clients' distances")
+@pytest.mark.parametrize("test", ["holdout", "matched", "uniform"])
+@pytest.mark.parametrize("rule", SETTINGS)
+def test_same_seed_same_split_and_every_row_once(rule: str, test: str) -> None:
+    node = {"_target_": f"{RULES}.{rule}", "num_clients": 5, "test": test} | SETTINGS[rule]
+    first, second, other = (split(dataset(), node, seed) for seed in (4, 4, 5))
+    check(first, 300)
+    assert rows(first) == rows(second)
+    assert first.shifts == second.shifts
+    assert rows(first) != rows(other)
+
+
+@given(
+    rule=st.sampled_from([rule for rule in SETTINGS if rule != "EmdKMeans"]),
+    labels=st.lists(st.integers(0, 3), min_size=60, max_size=90),
+    test=st.sampled_from(["holdout", "matched", "uniform"]),
+    seed=st.integers(0, 9999),
+)
+def test_whatever_the_labels_every_row_is_used_once_or_the_request_refused(
+    tmp_path_factory: pytest.TempPathFactory, rule: str, labels: list[int], test: str, seed: int
+) -> None:
+    size = len(labels)
+    data = dataset(
+        inputs=torch.zeros(size, 1),
+        labels=torch.tensor(labels),
+        num_classes=4,
+        class_names=("a", "b", "c", "d"),
+        num_train=size - 20,
+        natural=None,
+    )
+    node = {"_target_": f"{RULES}.{rule}", "num_clients": 5, "test": test} | SETTINGS[rule]
+    try:
+        found = split(data, node, seed)
+    except ValueError as error:
+        assert any(word in str(error) for word in ("must", "needs")), error  # noqa: PT017
+        return
+    check(found, size)
+    path = tmp_path_factory.mktemp("splits") / "split.parquet"
+    save_split(found, data, path)
+    loaded = load_split(path, data)
+    assert rows(loaded) == rows(found)
+    assert loaded.shifts == found.shifts
+
+
+@pytest.mark.filterwarnings("ignore:the clients' distances")
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "partition").glob("*.yaml")))
+def test_every_configuration_composes_and_splits(name: str) -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        node = OmegaConf.to_container(compose(f"partition/{name}").partition, resolve=True)
+    large = dataset(
+        inputs=torch.from_numpy(np.random.default_rng(0).integers(0, 256, (20_000, 1, 2, 2), dtype=np.uint8)),
+        labels=torch.arange(20_000) % 10,
+        num_classes=10,
+        class_names=tuple("abcdefghij"),
+        natural=np.arange(20_000) // 100,
+    )
+    check(split(large, node, seed=0), 20_000)  # type: ignore[arg-type]
+
+
+def test_domains_compose_over_another_choice() -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        overrides = [
+            "partition@partition.base=dirichlet",
+            "partition.base.alpha=7",
+            "partition.num_clients=10",
+        ]
+        node = OmegaConf.to_container(compose("partition/domains", overrides).partition, resolve=True)
+    assert isinstance(node, dict)
+    assert node["base"]["alpha"] == 7
+    assert split(dataset(), node, seed=0).num_clients == 10

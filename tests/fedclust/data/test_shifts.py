@@ -1,0 +1,144 @@
+"""Labels renamed and images corrupted, on images small enough to work out by hand."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from fedclust.data.shifts import Blur, Invert, Noise, Relabel, Rotate, Shift, shift_from_dict, shift_to_dict
+
+SQUARE = torch.tensor([[[[10, 20], [30, 40]]]], dtype=torch.uint8)
+LABELS = torch.tensor([1])
+
+
+def draws() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def test_relabel_names_class_c_by_entry_c_and_leaves_inputs() -> None:
+    inputs, labels = Relabel((2, 0, 1)).apply(SQUARE, torch.tensor([0, 1, 2, 1]), draws())
+    assert inputs is SQUARE
+    assert labels.tolist() == [2, 0, 1, 0]
+
+
+def test_relabel_names_every_position() -> None:
+    _, labels = Relabel((1, 0)).apply(SQUARE, torch.tensor([[0, 1, 1], [0, 0, 1]]), draws())
+    assert labels.tolist() == [[1, 0, 0], [1, 1, 0]]
+
+
+def test_relabel_refuses_what_is_no_permutation_or_no_class() -> None:
+    with pytest.raises(ValueError, match=r"each class 0 to 2 once, got \[0, 0, 1\]"):
+        Relabel((0, 0, 1))
+    with pytest.raises(ValueError, match=r"below the permutation's 2 classes, got 2"):
+        Relabel((1, 0)).apply(SQUARE, torch.tensor([2]), draws())
+
+
+def test_invert_is_255_minus_each_pixel() -> None:
+    inputs, labels = Invert().apply(SQUARE, LABELS, draws())
+    assert inputs.tolist() == [[[[245, 235], [225, 215]]]]
+    assert inputs.dtype == torch.uint8
+    assert labels is LABELS
+
+
+@pytest.mark.parametrize(
+    ("degrees", "expected"),
+    [
+        (90, [[20, 40], [10, 30]]),  # counter-clockwise: the right column becomes the top row
+        (180, [[40, 30], [20, 10]]),
+        (-90, [[30, 10], [40, 20]]),
+        (360, [[10, 20], [30, 40]]),
+    ],
+)
+def test_rotation_by_right_angles_moves_pixels(degrees: float, expected: list[list[int]]) -> None:
+    inputs, labels = Rotate(degrees).apply(SQUARE, LABELS, draws())
+    assert inputs.tolist() == [[expected]]
+    assert labels is LABELS
+
+
+def test_rotation_by_other_angles_turns_the_same_way_and_blackens_corners() -> None:
+    # A bright spot right of the centre of 5 x 5: by 45 degrees counter-clockwise it goes up and right.
+    image = torch.zeros(1, 1, 5, 5, dtype=torch.uint8)
+    image[0, 0, 2, 4] = 200
+    turned, _ = Rotate(45).apply(image, LABELS, draws())
+    assert turned.dtype == torch.uint8
+    row, column = divmod(int(turned.argmax()), 5)
+    assert row < 2 < column
+    # A corner of 9 x 9 is 5.7 pixels from the centre, the border 4.5.
+    white, _ = Rotate(45).apply(torch.full((1, 1, 9, 9), 255, dtype=torch.uint8), LABELS, draws())
+    assert white[0, 0, 0, 0] == 0
+    assert white[0, 0, 4, 4] == 255
+
+
+def test_rotation_keeps_shapes_or_refuses() -> None:
+    oblong = torch.arange(6, dtype=torch.uint8).reshape(1, 1, 2, 3)
+    assert Rotate(180).apply(oblong, LABELS, draws())[0].tolist() == [[[[5, 4, 3], [2, 1, 0]]]]
+    with pytest.raises(ValueError, match="needs square images, got 2 x 3"):
+        Rotate(90).apply(oblong, LABELS, draws())
+
+
+def test_blur_spreads_a_point_as_a_gaussian_within_its_channel() -> None:
+    image = torch.zeros(1, 2, 7, 7, dtype=torch.uint8)
+    image[0, 0, 3, 3] = 255
+    blurred, labels = Blur(1.0).apply(image, LABELS, draws())
+    # A kernel of variance 1 on whole pixels: exp(-d^2 / 2), cut at 4 pixels, summing to 1 in each direction.
+    kernel = np.exp(-0.5 * np.arange(-4, 5) ** 2.0)
+    kernel = (kernel / kernel.sum())[1:-1]
+    np.testing.assert_allclose(blurred[0, 0], 255 * np.outer(kernel, kernel), atol=1)
+    assert not blurred[0, 1].any()
+    assert labels is LABELS
+
+
+def test_blur_leaves_an_even_image_even() -> None:
+    image = torch.full((2, 1, 4, 4), 77, dtype=torch.uint8)
+    assert Blur(3.0).apply(image, LABELS, draws())[0].eq(77).all()
+
+
+def test_noise_has_the_given_spread_and_keeps_the_range() -> None:
+    image = torch.full((50, 1, 20, 20), 128, dtype=torch.uint8)
+    noisy, labels = Noise(0.1).apply(image, LABELS, draws())
+    assert noisy.dtype == torch.uint8
+    # 20,000 pixels: the standard error of the mean is 25.5 / 141 = 0.18, of the spread 0.13.
+    assert float(noisy.float().mean()) == pytest.approx(128, abs=1)
+    assert float(noisy.float().std()) == pytest.approx(25.5, abs=0.7)
+    assert labels is LABELS
+    assert Noise(10.0).apply(image, LABELS, draws())[0].unique().numel() > 2  # clipped, not wrapped around
+
+
+def test_noise_on_numbers_is_in_their_own_units() -> None:
+    numbers = torch.zeros(5000, 2)
+    noisy, _ = Noise(3.0).apply(numbers, LABELS, draws())
+    assert noisy.dtype == torch.float32
+    assert stats.kstest(noisy.numpy().ravel() / 3.0, "norm").pvalue > 0.01
+    assert not numbers.any()
+
+
+def test_the_same_generator_gives_the_same_noise() -> None:
+    first, second = (Noise(0.2).apply(SQUARE, LABELS, draws())[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_shifts_refuse_inputs_they_mean_nothing_for() -> None:
+    tokens = torch.ones(1, 4, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"noise needs uint8 images or float32 inputs, got torch\.int64"):
+        Noise(0.1).apply(tokens, LABELS, draws())
+    for shift, word in ((Blur(1.0), "blur"), (Rotate(90), "rotation"), (Invert(), "inversion")):
+        with pytest.raises(ValueError, match=rf"{word} needs uint8 images of shape"):
+            shift.apply(torch.zeros(1, 4), LABELS, draws())
+
+
+def test_strengths_must_not_be_negative() -> None:
+    with pytest.raises(ValueError, match=r"std must be >= 0, got -0\.1"):
+        Noise(-0.1)
+    with pytest.raises(ValueError, match="sigma must be >= 0, got -1"):
+        Blur(-1)
+
+
+@pytest.mark.parametrize("shift", [Relabel((1, 0)), Noise(0.2), Blur(2.0), Rotate(45.0), Invert()])
+def test_a_shift_survives_being_written_as_plain_values(shift: Shift) -> None:
+    assert isinstance(shift, Shift)
+    assert shift_from_dict(shift_to_dict(shift)) == shift
+
+
+def test_an_unknown_kind_of_shift_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"must be one of \['blur', .*\], got 'sepia'"):
+        shift_from_dict({"kind": "sepia"})

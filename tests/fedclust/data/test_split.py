@@ -1,0 +1,197 @@
+"""Saved splits: what is written is read back, and what does not fit is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedclust.data.dataset import Dataset
+from fedclust.data.shifts import Noise, Relabel
+from fedclust.data.split import Split, load_split, save_split
+
+LINES = {
+    "client": [0, 0, 1, 1],
+    "part": ["train", "test", "train", "test"],
+    "row": [4, 1, 0, 3],
+}
+
+
+def dataset(rows: int = 6, fingerprint: str = "abc") -> Dataset:
+    return Dataset(
+        name="tiny",
+        inputs=torch.zeros(rows, 1),
+        labels=torch.zeros(rows, dtype=torch.int64),
+        num_classes=1,
+        mean=(),
+        std=(),
+        class_names=("only",),
+        num_train=rows,
+        natural=None,
+        fingerprint=fingerprint,
+    )
+
+
+def split(**changes: Any) -> Split:
+    values: dict[str, Any] = {
+        "train": (np.array([5, 2]), np.array([0])),
+        "test": (np.array([1]), np.array([4, 3])),
+        "groups": np.array([0, 1]),
+        "shifts": (None, Noise(0.2)),
+    }
+    return Split(**(values | changes))
+
+
+def write(path: Path, lines: dict[str, Any], about: dict[str, Any] | None = None) -> Path:
+    """Write a file as another tool would."""
+    table = pa.table(lines)
+    about = {"version": 1, "dataset": "tiny", "fingerprint": "abc"} | (about or {})
+    pq.write_table(table.replace_schema_metadata({"fedclust": json.dumps(about)}), path)
+    return path
+
+
+def same(one: Split, other: Split) -> bool:
+    return (
+        all(np.array_equal(a, b) for a, b in zip(one.train + one.test, other.train + other.test, strict=True))
+        and one.num_clients == other.num_clients
+        and (
+            one.groups is other.groups is None
+            or (one.groups is not None and np.array_equal(one.groups, other.groups))  # type: ignore[arg-type]
+        )
+        and one.shifts == other.shifts
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"groups": None},
+        {"shifts": (None, None)},
+        {"shifts": (Relabel((1, 0)), Relabel((1, 0)))},
+    ],
+)
+def test_saved_is_loaded(tmp_path: Path, changes: dict[str, Any]) -> None:
+    saved = split(**changes)
+    save_split(saved, dataset(), tmp_path / "folder" / "split.parquet")
+    assert same(load_split(tmp_path / "folder" / "split.parquet", dataset()), saved)
+
+
+@given(st.permutations(range(12)), st.integers(1, 4), st.booleans())
+def test_any_split_is_loaded_as_it_was_saved(
+    tmp_path_factory: pytest.TempPathFactory, order: list[int], num_clients: int, grouped: bool
+) -> None:
+    parts = [np.array(part) for part in np.array_split(np.array(order), 2 * num_clients)]
+    saved = split(
+        train=tuple(parts[:num_clients]),
+        test=tuple(parts[num_clients:]),
+        groups=np.arange(num_clients) % 2 if grouped else None,
+        shifts=(Noise(0.1), None, Noise(0.3), Noise(0.1))[:num_clients],
+    )
+    path = tmp_path_factory.mktemp("splits") / "split.parquet"
+    save_split(saved, dataset(12), path)
+    assert same(load_split(path, dataset(12)), saved)
+
+
+def test_the_file_is_as_described(tmp_path: Path) -> None:
+    save_split(split(), dataset(), tmp_path / "split.parquet")
+    table = pq.read_table(tmp_path / "split.parquet")
+    assert table.to_pydict() == {
+        "client": [0, 0, 0, 1, 1, 1],
+        "part": ["train", "train", "test", "train", "test", "test"],
+        "row": [5, 2, 1, 0, 4, 3],
+        "group": [0, 0, 0, 1, 1, 1],
+        "shift": [None, None, None, 0, 0, 0],
+    }
+    assert json.loads(table.schema.metadata[b"fedclust"]) == {
+        "version": 1,
+        "dataset": "tiny",
+        "fingerprint": "abc",
+        "shifts": [{"kind": "noise", "std": 0.2}],
+    }
+
+
+def test_another_tool_needs_three_columns(tmp_path: Path) -> None:
+    loaded = load_split(write(tmp_path / "split.parquet", LINES), dataset())
+    assert same(
+        loaded,
+        Split((np.array([4]), np.array([0])), (np.array([1]), np.array([3])), None, (None, None)),
+    )
+
+
+def test_a_file_that_does_not_name_its_dataset_is_loaded_with_a_warning(tmp_path: Path) -> None:
+    pd.DataFrame(LINES).to_parquet(tmp_path / "split.parquet")
+    with pytest.warns(UserWarning, match="does not say which dataset it splits; it is taken to be tiny"):
+        assert load_split(tmp_path / "split.parquet", dataset()).num_clients == 2
+
+
+def test_a_split_of_another_dataset_or_format_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "split.parquet", LINES)
+    with pytest.raises(ValueError, match="must split tiny with fingerprint xyz, got one of tiny .* abc"):
+        load_split(path, dataset(fingerprint="xyz"))
+    with pytest.raises(ValueError, match="version must be 1, got 2"):
+        load_split(write(path, LINES, {"version": 2}), dataset())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"row": [4, 1, 0, 6]}, r"row must be in \[0, 6\), got 0 to 6"),
+        ({"row": [4, 1, 0, -1]}, r"row must be in \[0, 6\), got -1 to 4"),
+        ({"row": [4, 1, 0, 4]}, "a row must belong to one part of one client, row 4 has two"),
+        ({"row": [4.0, 1.0, 0.0, 3.5]}, "row must hold whole numbers, got 4 of type float64"),
+        ({"client": [0, 0, 2, 2]}, "every client 0 to 2 must have train rows, got none for client 1"),
+        ({"client": [0, 0, -1, 1]}, r"client must be in \[0, 4\), got -1 to 1"),
+        (
+            {"part": ["train", "train", "train", "test"]},
+            "every client 0 to 1 must have test rows, got none for client 0",
+        ),
+        ({"group": [0, 1, 0, 0]}, "group must be the same in all lines of a client, and given"),
+        ({"group": [0, 0, None, None]}, "group must be the same in all lines of a client, and given"),
+        ({"shift": [0, 0, 1, 1]}, r"shift must be in \[0, 1\), the list of shifts, got 1"),
+        ({"shift": [0, None, None, None]}, "shift must be the same in all lines of a client"),
+    ],
+)
+def test_lines_that_contradict_themselves_are_refused(
+    tmp_path: Path, changes: dict[str, list], message: str
+) -> None:
+    path = write(tmp_path / "split.parquet", LINES | changes, {"shifts": [{"kind": "noise", "std": 0.1}]})
+    with pytest.raises(ValueError, match=message):
+        load_split(path, dataset())
+
+
+def test_another_part_than_train_and_test_is_refused(tmp_path: Path) -> None:
+    lines = {
+        "client": [0, 0, 0],
+        "part": ["train", "test", "valid"],
+        "row": [0, 1, 2],
+    }
+    with pytest.raises(ValueError, match="part must be 'train' or 'test', got .*'valid'"):
+        load_split(write(tmp_path / "split.parquet", lines), dataset())
+
+
+def test_an_empty_split_is_refused(tmp_path: Path) -> None:
+    lines = {
+        name: pa.array([], type=kind)
+        for name, kind in (("client", pa.int64()), ("part", pa.string()), ("row", pa.int64()))
+    }
+    with pytest.raises(ValueError, match="row must hold whole numbers, got 0 of type int64"):
+        load_split(write(tmp_path / "split.parquet", lines), dataset())
+
+
+def test_files_that_are_no_saved_split_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*nowhere\.parquet"):
+        load_split(tmp_path / "nowhere.parquet", dataset())
+    (tmp_path / "split.parquet").write_text("client,row")
+    with pytest.raises(ValueError, match="must be a Parquet file, got"):
+        load_split(tmp_path / "split.parquet", dataset())
+    pd.DataFrame({"client": [0]}).to_parquet(tmp_path / "split.parquet")
+    with pytest.raises(ValueError, match=r"must have columns client, part and row, got \['client'\]"):
+        load_split(tmp_path / "split.parquet", dataset())

@@ -1,5 +1,6 @@
 """FedGWC: clients are clustered by their training losses, round by round."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ from fedclust.clustering.fedgwc import Interaction, Outcome, Parameters
 from fedclust.records import TrainReply
 from fedclust.rng import generator, torch_seed
 from fedclust.sampling import cohort_size, draw, draw_least_sampled
-from fedclust.typing import IntArray
+from fedclust.typing import FloatArray, IntArray
 from strategies.clustered import ClusteredStrategy, Findings
 
 __all__ = ["FedGWC"]
 
 _SMALLEST_COHORT = 3  # Theorem A.5
+_MOST_SNAPSHOTS = 3  # splits whose matrices are kept for the plots; K² numbers each
 
 
 class FedGWC(ClusteredStrategy):
@@ -37,6 +39,7 @@ class FedGWC(ClusteredStrategy):
         self.states: dict[int, Interaction] = {}
         self.sampled: IntArray = np.zeros(0, dtype=np.int64)
         self._outcomes: dict[int, Outcome] = {}
+        self._snapshots: dict[str, FloatArray] = {}
 
     def assign(self, grid: Grid) -> IntArray:
         """Start with everyone in one cluster and nobody having met."""
@@ -70,6 +73,8 @@ class FedGWC(ClusteredStrategy):
             )
             self._outcomes[cluster] = outcome
             if outcome.labels is not None:
+                if len(self._snapshots) < _MOST_SNAPSHOTS:
+                    self._snapshots[f"affinity_round_{server_round}"] = self._matrices([cluster])["affinity"]
                 parts = fedgwc.children(self.states[cluster], outcome.labels)
                 reason = f"cluster {cluster} split in {len(parts)}"
                 for child, part in zip(
@@ -97,15 +102,23 @@ class FedGWC(ClusteredStrategy):
         }
 
     def findings(self) -> Findings:
-        """Give the interaction and affinity of every pair in one cluster, and each client's weight."""
-        interaction = np.full((self.num_clients, self.num_clients), np.nan)
-        affinity = interaction.copy()
+        """Give the interaction and affinity of every pair in one cluster, and each client's weight.
+
+        Affinities are also given as they were when clusters were split, which shows why.
+        """
         weights = np.zeros(self.num_clients)
         for state in self.states.values():
+            weights[state.members] = state.weights
+        return Findings(
+            arrays=self._matrices(self.clusters) | self._snapshots, clients={"gaussian_weight": weights}
+        )
+
+    def _matrices(self, clusters: Sequence[int]) -> dict[str, FloatArray]:
+        """Lay clusters' matrices out over all clients, shape (K, K), NaN for pairs not in one cluster."""
+        interaction = np.full((self.num_clients, self.num_clients), np.nan)
+        affinity = interaction.copy()
+        for state in (self.states[cluster] for cluster in clusters):
             pairs = np.ix_(state.members, state.members)
             interaction[pairs] = state.matrix
             affinity[pairs] = fedgwc.affinity_of(state, self.parameters)
-            weights[state.members] = state.weights
-        return Findings(
-            arrays={"interaction": interaction, "affinity": affinity}, clients={"gaussian_weight": weights}
-        )
+        return {"interaction": interaction, "affinity": affinity}

@@ -25,6 +25,10 @@ def test_two_kinds_of_losses_become_two_clusters(toy, watch) -> None:
     assert len(tried) == 1
     assert tried[0]["davies_bouldin"]["2"] < 0.5
     assert tried[0]["pair_coverage"] >= 0.9
+    # The affinity that was split covers all clients; since then only pairs within a cluster are compared.
+    found = strategy.findings().arrays
+    assert np.isfinite(found[f"affinity_round_{split[0]}"]).all()
+    assert np.isnan(found["affinity"]).sum() == 2 * 10 * 6
 
 
 def test_one_kind_of_losses_stays_one_cluster(toy) -> None:

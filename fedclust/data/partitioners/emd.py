@@ -48,8 +48,8 @@ class EmdKMeans(ClientPartitioner):
     bins
         Number of bins of the signatures.
     normality
-        True: ask that the distances of all pairs pass the Shapiro-Wilk test, as the module describes. Those of
-        many clients seldom do, and a test takes K²/2 optimal transports (some seconds for 30 clients).
+        True: ask that the distances of all pairs pass the Shapiro-Wilk test, as the module describes. Those
+        of many clients seldom do, and testing takes K²/2 optimal transports, some seconds for 30 clients.
     min_samples
         Examples every client must have; sizes are those of the k-means clusters.
 

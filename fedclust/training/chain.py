@@ -97,7 +97,11 @@ def find_chain(working: WorkingModel) -> Chain | None:
     linear = [layer for layer in layers if isinstance(layer, Linear)]
     parameters = [name for layer in linear for name in (layer.weight, layer.bias) if name is not None]
     # No layer twice, nothing frozen, nothing unused, no buffers.
-    if sorted(parameters) != sorted(working.trainable_names) or len(parameters) != len(working.tensors):
+    if (
+        not linear
+        or sorted(parameters) != sorted(working.trainable_names)
+        or len(parameters) != len(working.tensors)
+    ):
         return None
     return Chain(tuple(layers), flattens)
 

@@ -5,6 +5,7 @@ import torch
 __all__ = ["StepContext", "dropout_keys", "scramble"]
 
 _MASK = 0xFFFFFFFF
+_NO_KEY = torch.zeros((), dtype=torch.int64)
 
 
 class StepContext:
@@ -19,7 +20,7 @@ class StepContext:
     """
 
     def __init__(self) -> None:
-        self.key = torch.zeros((), dtype=torch.int64)
+        self.key = _NO_KEY
         self.real: torch.Tensor | None = None
         self._calls = 0
 
@@ -28,6 +29,10 @@ class StepContext:
         self.key = key
         self.real = real
         self._calls = 0
+
+    def end(self) -> None:
+        """Forget the step; under vmap and torch.compile its tensors must not outlive the forward pass."""
+        self.begin(_NO_KEY)
 
     def next_call(self) -> int:
         """Number the uses of random layers in this forward pass: 1, 2, ..."""

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from torch import nn
-from torch.func import grad_and_value, vmap
 
 from fedclust.training.chain import ChainKernel, find_chain
 from fedclust.training.cohort import CohortUpdate
+from fedclust.training.cohort_loss import CohortLoss
 from fedclust.training.device_data import DeviceData
-from fedclust.training.losses import example_losses, mean_loss
+from fedclust.training.losses import mean_loss
 from fedclust.training.optimisers import LocalUpdate
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.results import collect, stacked_start
@@ -80,6 +79,7 @@ class VectorisedTraining:
         suits = chain is not None and (chain.flattens or data.example_dims == 1)
         plain = training.precision != "bf16" and not data.labels_have_positions
         self.chain = chain if suits and plain else None
+        self._loss = CohortLoss(working, compiled=training.compile)
         self._used: list[str] | None = None
 
     def train(self, work: Work) -> CohortUpdate:
@@ -119,7 +119,7 @@ class VectorisedTraining:
         )
         if self.chain is not None:
             return ChainKernel(self.chain, {name: state[name] for name in used}, update)
-        return VmapKernel(self._working, state, used, update)
+        return VmapKernel(self._working, self._loss, state, used, update)
 
     def _used_parameters(self, work: Work) -> list[str]:
         """Name the parameters that the loss depends on: torch.optim leaves the others alone.
@@ -162,6 +162,8 @@ class VmapKernel:
     ----------
     working
         The model.
+    loss
+        Its loss and gradient.
     state
         Stacked tensors of n clients, updated in place.
     used
@@ -170,8 +172,10 @@ class VmapKernel:
         What to do with their gradients.
     """
 
-    def __init__(self, working: WorkingModel, state: State, used: Sequence[str], update: LocalUpdate) -> None:
-        self._working = working
+    def __init__(
+        self, working: WorkingModel, loss: CohortLoss, state: State, used: Sequence[str], update: LocalUpdate
+    ) -> None:
+        self._loss = loss
         self._update = update
         self._parameters = {name: state[name] for name in used}
         trained = {*used, *working.tied}
@@ -179,8 +183,6 @@ class VmapKernel:
         shared = {name for name in working.constant if state[name].stride(0) == 0}
         self._shared = {name: state[name][0] for name in shared - trained}
         self._own = {name: tensor for name, tensor in state.items() if name not in trained | shared}
-        # Recurrent layers have a batching rule only below a grad transform, the slower way for the rest.
-        self._recurrent = any(isinstance(module, nn.RNNBase) for module in working.model.modules())
 
     def narrow(self, clients: int) -> None:
         """Go on with the first `clients` clients."""
@@ -192,32 +194,8 @@ class VmapKernel:
         self, inputs: torch.Tensor, labels: torch.Tensor, real: torch.Tensor | None, keys: torch.Tensor
     ) -> torch.Tensor:
         """Update the clients' models in place; see :class:`Kernel`."""
-        in_dims = (0, 0, None, 0, 0, None if real is None else 0, 0)
-        batch = (self._own, self._shared, inputs, labels, real, keys)
-        if self._recurrent:
-            lanes = vmap(grad_and_value(self._loss), in_dims=in_dims, randomness="error")
-            gradients, losses = lanes(self._parameters, *batch)
-            found = list(gradients.values())
-        else:
-            leaves = {name: tensor.detach().requires_grad_() for name, tensor in self._parameters.items()}
-            losses = vmap(self._loss, in_dims=in_dims, randomness="error")(leaves, *batch)
-            # The clients' losses are independent: their sum's gradient is each client's own.
-            found = list(torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True))
-        self._update.step(list(self._parameters.values()), found)
-        return losses.detach()
-
-    def _loss(
-        self,
-        parameters: State,
-        own: State,
-        shared: State,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
-        real: torch.Tensor | None,
-        key: torch.Tensor,
-    ) -> torch.Tensor:
-        """Compute one client's loss."""
-        logits = self._working.forward(inputs, key, real, {**parameters, **own, **shared})
-        if real is None:
-            return mean_loss(logits, labels)
-        return (example_losses(logits, labels) * real).sum() / real.sum()
+        losses, gradients = self._loss.gradients(
+            self._parameters, self._own, self._shared, inputs, labels, real, keys
+        )
+        self._update.step(list(self._parameters.values()), gradients)
+        return losses

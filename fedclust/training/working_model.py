@@ -137,9 +137,12 @@ class WorkingModel:
         # One region per pass: autocast keeps its bfloat16 copies of the weights until the region ends.
         with self._autocast():
             if tensors is None:
-                return self.model(inputs)
-            placed = {name: tensors[first] for name, first in self._places.items()}
-            return functional_call(self.model, placed, (inputs,), tie_weights=False)
+                logits = self.model(inputs)
+            else:
+                placed = {name: tensors[first] for name, first in self._places.items()}
+                logits = functional_call(self.model, placed, (inputs,), tie_weights=False)
+        self.context.end()
+        return logits
 
     def _autocast(self) -> contextlib.AbstractContextManager[None]:
         if self._precision != "bf16":

@@ -15,12 +15,14 @@ SIZES = (1, 9, 20, 8, 13)  # with batches of 8: one sample, one batch + 1, sever
 
 
 class TokenModel(nn.Module):
-    """Embedding and LSTM; logits for the last position, or for each."""
+    """Embedding and a recurrent layer; logits for the last position, or for each."""
 
-    def __init__(self, num_classes: int = 3, every_position: bool = False) -> None:
+    def __init__(
+        self, recurrent: type[nn.RNNBase], num_classes: int = 3, every_position: bool = False
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(7, 4)
-        self.lstm = nn.LSTM(4, 5, batch_first=True)
+        self.lstm = recurrent(4, 5, batch_first=True)
         self.head = nn.Linear(5, num_classes)
         self.every_position = every_position
 
@@ -35,6 +37,15 @@ def build(kind: str) -> nn.Module:
     images: dict[str, Callable[[], list[nn.Module]]] = {
         "linear": lambda: [nn.Flatten(), nn.Linear(32, 6), nn.ReLU(), nn.Linear(6, 3)],
         "dropout": lambda: [nn.Flatten(), nn.Linear(32, 8), nn.Dropout(0.4), nn.ReLU(), nn.Linear(8, 3)],
+        "layer norm": lambda: [
+            nn.Flatten(),
+            nn.Linear(32, 6),
+            nn.LayerNorm(6),
+            nn.Dropout(0.3),
+            nn.GELU(),
+            nn.Linear(6, 3),
+        ],
+        "tanh": lambda: [nn.Flatten(), nn.Linear(32, 6, bias=False), nn.Tanh(), nn.Linear(6, 3)],
         "convolution": lambda: [
             nn.Conv2d(2, 4, 3, padding=1),
             nn.ReLU(),
@@ -62,14 +73,14 @@ def build(kind: str) -> nn.Module:
     }
     if kind in images:
         return nn.Sequential(*images[kind]())
-    return TokenModel(every_position=kind == "positions")
+    return TokenModel(nn.GRU if kind == "gru" else nn.LSTM, every_position=kind == "positions")
 
 
 def federation(kind: str = "linear", sizes: tuple[int, ...] = SIZES, classes: int = 3) -> FederatedData:
     """Make a federation of random examples that suits `build(kind)`; as many test as training rows."""
     draws = np.random.default_rng(5)
     total = 2 * sum(sizes)
-    if kind in ("lstm", "positions"):
+    if kind in ("lstm", "gru", "positions"):
         inputs = torch.from_numpy(draws.integers(0, 7, (total, 6)))
     else:
         inputs = torch.from_numpy(draws.integers(0, 256, (total, 2, 4, 4), dtype=np.uint8))

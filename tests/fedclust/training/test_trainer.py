@@ -23,7 +23,10 @@ KINDS = [
     "averaging batch norm",
     "group norm",
     "channel dropout",
+    "layer norm",
+    "tanh",
     "lstm",
+    "gru",
     "positions",
 ]
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -235,17 +238,20 @@ def test_clients_of_several_clusters_start_from_their_own_models(small: Any, mod
 
 
 class Frozen(nn.Module):
-    """A frozen encoder, a parameter the loss does not see, and a head tied to another name."""
+    """A frozen encoder, an unused parameter, a layer with two names and one that shares its weight."""
 
     def __init__(self) -> None:
         super().__init__()
         self.encoder = nn.Linear(32, 6).requires_grad_(False)
+        self.hidden = nn.Linear(6, 6)
+        self.again = nn.Linear(6, 6, bias=False)
+        self.again.weight = self.hidden.weight
         self.head = nn.Linear(6, 3)
         self.alias = self.head
         self.unused = nn.Parameter(torch.ones(2))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.relu(self.encoder(inputs.flatten(1))))
+        return self.alias(self.again(self.hidden(torch.relu(self.encoder(inputs.flatten(1))))))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -263,6 +269,7 @@ def test_frozen_unused_and_tied_parameters(small: Any, mode: str, clusters: int)
         torch.testing.assert_close(state, expected, rtol=2e-4, atol=2e-5)
         torch.testing.assert_close(state["unused"], start["unused"], rtol=0, atol=0)
         torch.testing.assert_close(state["alias.weight"], state["head.weight"], rtol=0, atol=0)
+        torch.testing.assert_close(state["again.weight"], state["hidden.weight"], rtol=0, atol=0)
 
 
 def test_layers_that_draw_by_themselves_are_seeded_per_client(small: Any) -> None:

@@ -1,0 +1,118 @@
+"""How many clients to train alone, from costs and from measurements."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from fedclust.training.batches import Batches
+from fedclust.training.choice import Chooser, Costs
+from fedclust.training.cohort import CohortUpdate, Job
+from fedclust.training.work import Work
+
+# A step costs 4 alone; with others 10 for the pass and 1 for each.
+COSTS = Costs(client=0.0, step=4.0, joint_client=0.0, joint_step=10.0, joint_client_step=1.0)
+
+
+def test_many_clients_train_together() -> None:
+    # Ten clients of 5 steps: alone 10 * 5 * 4 = 200, together 5 * 10 + 50 * 1 = 100.
+    assert COSTS.number_alone(np.full(10, 5)) == 0
+
+
+def test_few_clients_train_alone() -> None:
+    # Three clients of 5 steps: alone 60, together 50 + 15 = 65.
+    assert COSTS.number_alone(np.full(3, 5)) == 3
+
+
+def test_what_is_worth_a_change() -> None:
+    # Four clients of 5 steps: alone 80, together 50 + 20 = 70. With 11 a step 55 + 20 = 75, within 10 % of 80.
+    dearer = dataclasses.replace(COSTS, joint_step=11.0)
+    assert COSTS.number_alone(np.full(4, 5)) == 0
+    assert dearer.number_alone(np.full(4, 5)) == 4
+
+
+def test_a_long_client_is_taken_out() -> None:
+    # All together: 100 * 10 + 150 = 1150; all alone: 150 * 4 = 600. The long one alone and the ten of 5 steps
+    # together: 400 + 50 + 50 = 500.
+    assert COSTS.number_alone(np.array([100] + [5] * 10)) == 1
+
+
+def test_every_cut_is_compared_with_the_literal_sum() -> None:
+    draws = np.random.default_rng(0)
+    costs = Costs(client=3.0, step=2.0, joint_client=1.0, joint_step=5.0, joint_client_step=0.5)
+    for _ in range(50):
+        steps = np.sort(draws.integers(1, 40, draws.integers(1, 12)))[::-1]
+
+        def literal(alone: int, steps: np.ndarray = steps) -> float:
+            total = sum(3.0 + 2.0 * count for count in steps[:alone])
+            rest = steps[alone:]
+            for step in range(max(rest, default=0)):
+                total += 5.0 + 0.5 * sum(count > step for count in rest)
+            return total + 1.0 * len(rest)
+
+        chosen = costs.number_alone(steps)
+        # Cuts are looked for only where steps halve. Near ties go to the simpler way, at most 10 % dearer twice.
+        cuts = [m for m in range(1, len(steps)) if steps[m - 1] >= 2 * steps[m]] + [0, len(steps)]
+        assert chosen in cuts
+        assert literal(chosen) * 0.9**2 <= min(map(literal, cuts))
+        assert literal(chosen) <= literal(len(steps))
+
+
+def work_of(clients: int, steps: int) -> Work:
+    batches = Batches(
+        np.zeros((clients, steps, 2), dtype=np.int64),
+        np.full((clients, steps), 2),
+        np.full(clients, steps),
+    )
+    jobs = [Job(client, np.zeros(2, dtype=np.int64), {}) for client in range(clients)]
+    return Work(jobs, batches, torch.zeros(clients, steps, dtype=torch.int64), 0.1, 0.0)
+
+
+def way(per_step: float, per_client_step: float, loss: float = 1.0) -> Callable[[Work], CohortUpdate]:
+    """Make a way of training that only takes its time, in seconds."""
+
+    def train(work: Work) -> CohortUpdate:
+        steps = work.batches.rows.shape[1]
+        time.sleep(steps * (per_step + per_client_step * len(work.jobs)))
+        clients = np.array([job.client for job in work.jobs])
+        losses = (np.full(steps, loss),) * len(clients)
+        return CohortUpdate(clients, {}, losses, np.ones(len(clients), dtype=np.int64), {})
+
+    return train
+
+
+@pytest.mark.parametrize(("joint", "alone"), [(0.001, 0), (0.05, 8)])
+def test_the_faster_way_is_found_and_remembered(joint: float, alone: int) -> None:
+    # Alone, 8 clients take 8 * 2 ms a step; together 1 or 50 ms.
+    calls = []
+    together = way(joint, 0.0)
+
+    def counted(work: Work) -> CohortUpdate:
+        calls.append(len(work.jobs))
+        return together(work)
+
+    chooser = Chooser(way(0.0, 0.002), counted, torch.device("cpu"), 1e-3)
+    assert chooser.number_alone(work_of(8, 3)) == alone
+    measured = len(calls)
+    assert chooser.number_alone(work_of(9, 3)) == (alone and 9)
+    assert len(calls) == measured
+    chooser.number_alone(work_of(20, 3))
+    assert len(calls) > measured
+
+
+def test_ways_that_disagree_are_refused() -> None:
+    chooser = Chooser(way(0, 0), way(0, 0, loss=1.01), torch.device("cpu"), 1e-3)
+    with pytest.raises(ArithmeticError, match=r"losses are \[1.01, 1.01\] together and \[1.0, 1.0\] alone"):
+        chooser.number_alone(work_of(3, 4))
+
+
+def test_one_client_with_one_step() -> None:
+    chooser = Chooser(way(0.0, 0.001), way(0.02, 0.0), torch.device("cpu"), 1e-3)
+    assert chooser.number_alone(work_of(1, 1)) == 1
+
+
+def test_costs_are_plain_numbers() -> None:
+    assert dataclasses.astuple(COSTS) == (0.0, 4.0, 0.0, 10.0, 1.0)

@@ -1,0 +1,154 @@
+"""Fallbacks and memory limits."""
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedclust.training import CohortUpdate, LocalTraining, Trainer, engine
+from fedclust.training.vectorised import VectorisedTraining
+from fedclust.training.work import Work
+
+
+def hyperparameters(**changes: Any) -> LocalTraining:
+    return LocalTraining(**{"learning_rate": 0.1, "batch_size": 8, "epochs": 1, **changes})
+
+
+def final(updates: list[CohortUpdate]) -> dict[int, torch.Tensor]:
+    return {
+        int(client): torch.cat([stacked[index].flatten() for stacked in update.state.values()])
+        for update in updates
+        for index, client in enumerate(update.clients)
+    }
+
+
+class Branching(nn.Module):
+    """Chooses its head by looking at its data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList([nn.Linear(32, 3), nn.Linear(32, 3)])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        flat = inputs.flatten(1)
+        return self.heads[int(flat.mean() > 0)](flat)
+
+
+class Mixing(nn.Module):
+    """Subtracts the mean over the batch, and so sees what fills a short one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(32, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        flat = inputs.flatten(1)
+        return self.head(flat - flat.mean(0))
+
+
+def compare_with_sequential(small: Any, model: nn.Module, mode: str) -> None:
+    data = small.federation()
+    jobs = small.jobs(data, small.start_of(model))
+    trainer = Trainer(model, data, hyperparameters(mode=mode), seed=1)
+    expected = Trainer(model, data, hyperparameters(mode="sequential"), seed=1)
+    for server_round in (1, 2):
+        got = final(list(trainer.train(jobs, server_round)))
+        for client, values in final(list(expected.train(jobs, server_round))).items():
+            torch.testing.assert_close(got[client], values, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["auto", "vectorised"])
+def test_a_model_that_branches_on_data_trains_alone_and_says_so_once(
+    small: Any, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    with caplog.at_level(logging.WARNING):
+        compare_with_sequential(small, Branching(), mode)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "clients train one after another: training them together failed with RuntimeError: vmap: "
+    )
+
+
+def test_auto_notices_a_model_that_mixes_examples(small: Any, caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    with caplog.at_level(logging.WARNING):
+        compare_with_sequential(small, Mixing(), "auto")
+    (record,) = caplog.records
+    assert "failed with ArithmeticError: losses are" in record.getMessage()
+
+
+def test_small_chains_need_no_trial(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> int:
+        raise AssertionError("a trial was made")
+
+    monkeypatch.setattr(engine.Chooser, "number_alone", refuse)
+    model, data = small.build("linear"), small.federation()
+    trainer = Trainer(model, data, hyperparameters(mode="auto"), seed=1)
+    assert final(list(trainer.train(small.jobs(data, small.start_of(model)), 1))).keys() == set(range(5))
+    assert trainer._engine.together
+
+
+def test_memory_running_out_halves_the_pass(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = VectorisedTraining.train
+    sizes = []
+
+    def limited(self: VectorisedTraining, work: Work) -> CohortUpdate:
+        sizes.append(len(work.jobs))
+        if len(work.jobs) > 1:
+            raise torch.OutOfMemoryError("too many")
+        return honest(self, work)
+
+    monkeypatch.setattr(VectorisedTraining, "train", limited)
+    compare_with_sequential(small, small.build("linear"), "vectorised")
+    # 5 = 2 + 3, 2 = 1 + 1, 3 = 1 + 2, 2 = 1 + 1, in each of two rounds
+    assert sizes == [5, 2, 1, 1, 3, 1, 2, 1, 1] * 2
+
+
+def test_memory_running_out_for_one_client_trains_it_alone(
+    small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(self: VectorisedTraining, work: Work) -> CohortUpdate:
+        raise torch.OutOfMemoryError("too many")
+
+    monkeypatch.setattr(VectorisedTraining, "train", exhausted)
+    compare_with_sequential(small, small.build("linear"), "vectorised")
+
+
+@pytest.mark.parametrize("mode", ["sequential", "vectorised"])
+def test_chunks_follow_memory(small: Any, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The linear model has 32 * 6 + 6 + 6 * 3 + 3 = 219 parameters, 876 bytes. Two fit into 2,000 bytes when
+    # only results add up; together each client needs several times as much, so one at a time.
+    monkeypatch.setattr("fedclust.training.memory._CPU_BYTES", 2000)
+    model, data = small.build("linear"), small.federation()
+    trainer = Trainer(model, data, hyperparameters(mode=mode), seed=1)
+    updates = trainer.train(small.jobs(data, small.start_of(model)), 1)
+    assert [len(update.clients) for update in updates] == ([2, 2, 1] if mode == "sequential" else [1] * 5)
+
+
+def test_compiling_is_asked_for(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Compiling for real takes a minute; here it is enough that the right functions would be.
+    compiled = []
+
+    def pretend(function: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            compiled.append(function)
+            return function(*arguments)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", pretend)
+    model, data = small.build("convolution"), small.federation()
+    trainer = Trainer(model, data, hyperparameters(mode="vectorised", compile=True), seed=1)
+    list(trainer.train(small.jobs(data, small.start_of(model)), 1))
+    assert len(compiled) == 3  # client 2's 20 examples in batches of 8
+
+
+def test_what_is_global_in_torch_stays_as_it_was(small: Any) -> None:
+    model, data = small.build("dropout"), small.federation()
+    trainer = Trainer(model, data, hyperparameters(mode="auto"), seed=1)
+    before = torch.get_rng_state()
+    for _ in trainer.train(small.jobs(data, small.start_of(model)), 1):
+        torch.testing.assert_close(torch.get_rng_state(), before)

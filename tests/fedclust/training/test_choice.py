@@ -28,7 +28,7 @@ def test_few_clients_train_alone() -> None:
 
 
 def test_what_is_worth_a_change() -> None:
-    # Four clients of 5 steps: alone 80, together 50 + 20 = 70. With 11 a step 55 + 20 = 75, within 10 % of 80.
+    # Four clients of 5 steps: alone 80, together 50 + 20 = 70. With 11 a step 55 + 20 = 75, near 80.
     dearer = dataclasses.replace(COSTS, joint_step=11.0)
     assert COSTS.number_alone(np.full(4, 5)) == 0
     assert dearer.number_alone(np.full(4, 5)) == 4
@@ -54,7 +54,7 @@ def test_every_cut_is_compared_with_the_literal_sum() -> None:
             return total + 1.0 * len(rest)
 
         chosen = costs.number_alone(steps)
-        # Cuts are looked for only where steps halve. Near ties go to the simpler way, at most 10 % dearer twice.
+        # Cuts are looked for only where steps halve. Near ties go to the simpler way, by 10 % at most twice.
         cuts = [m for m in range(1, len(steps)) if steps[m - 1] >= 2 * steps[m]] + [0, len(steps)]
         assert chosen in cuts
         assert literal(chosen) * 0.9**2 <= min(map(literal, cuts))
@@ -84,9 +84,9 @@ def way(per_step: float, per_client_step: float, loss: float = 1.0) -> Callable[
     return train
 
 
-@pytest.mark.parametrize(("joint", "alone"), [(0.001, 0), (0.05, 8)])
+@pytest.mark.parametrize(("joint", "alone"), [(0.001, 0), (0.02, 8)])
 def test_the_faster_way_is_found_and_remembered(joint: float, alone: int) -> None:
-    # Alone, 8 clients take 8 * 2 ms a step; together 1 or 50 ms.
+    # Alone, 8 clients take 8 * 1 ms a step; together 1 or 20 ms.
     calls = []
     together = way(joint, 0.0)
 
@@ -94,7 +94,7 @@ def test_the_faster_way_is_found_and_remembered(joint: float, alone: int) -> Non
         calls.append(len(work.jobs))
         return together(work)
 
-    chooser = Chooser(way(0.0, 0.002), counted, torch.device("cpu"), 1e-3)
+    chooser = Chooser(way(0.0, 0.001), counted, torch.device("cpu"), 1e-3)
     assert chooser.number_alone(work_of(8, 3)) == alone
     measured = len(calls)
     assert chooser.number_alone(work_of(9, 3)) == (alone and 9)

@@ -73,3 +73,12 @@ def test_auc_is_undefined_where_one_class_is_all_there_is() -> None:
     assert np.isnan(scores["auc"])
     # Class 1: precision 1, recall 1/2, F1 2/3; class 0 was predicted but not held: F1 0.
     assert scores["macro-f1"] == pytest.approx(1 / 3)
+
+
+def test_a_diverged_model_has_no_auc() -> None:
+    (scores,) = scores_by_client(
+        np.array([2]), np.full(2, np.nan), np.array([0, 1]), np.array([0, 0]), 2, np.full((2, 2), np.nan)
+    )
+    assert np.isnan(scores["auc"])
+    assert np.isnan(scores["loss"])
+    assert scores["accuracy"] == 0.5

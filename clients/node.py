@@ -5,10 +5,9 @@ from functools import lru_cache
 
 import torch
 from flwr.app import Context
-from hydra.utils import instantiate
 
 from fedclust import data, models
-from fedclust.config import NodeSettings, node_settings
+from fedclust.config import NodeSettings, build, node_settings
 from fedclust.data import FederatedData
 from fedclust.federation import hosted_clients
 from fedclust.training import Trainer
@@ -64,7 +63,7 @@ def _prepare(settings: NodeSettings) -> tuple[FederatedData, Trainer]:
     seed = settings["seed"]
     federated = data.load(settings["dataset"], settings["partition"], seed)
     model = models.build(settings["model"], seed)
-    training = instantiate(settings["training"])
+    training = build(settings["training"])
     return federated, Trainer(model, federated, training, seed, device=_device(settings["device"]))
 
 

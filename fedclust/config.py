@@ -3,7 +3,7 @@
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +14,8 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -23,6 +24,7 @@ __all__ = [
     "ConfigError",
     "NodeSettings",
     "RunSettings",
+    "build",
     "compose",
     "from_run_config",
     "node_settings",
@@ -188,9 +190,29 @@ def with_strategy(config: DictConfig, name: str) -> DictConfig:
     return changed
 
 
+def build(node: Any, **arguments: Any) -> Any:
+    """Build the object that a node of the configuration describes.
+
+    Raises
+    ------
+    ConfigError
+        If what it names does not exist or refuses its arguments.
+    """
+    try:
+        return instantiate(node, **arguments)
+    except (InstantiationException, OmegaConfBaseException) as error:
+        raise ConfigError(_one_line(error.__cause__ or error)) from error
+
+
 def to_run_config(config: DictConfig) -> dict[str, str]:
-    """Put a composed configuration where a Flower app finds it, ``context.run_config``."""
-    return {_COMPOSED: json.dumps(OmegaConf.to_container(config, resolve=True))}
+    """Put a composed configuration where a Flower app finds it, ``context.run_config``.
+
+    Raises
+    ------
+    ConfigError
+        If a value that must be given is not.
+    """
+    return {_COMPOSED: json.dumps(plain(config))}
 
 
 def from_run_config(run_config: Mapping[str, Any]) -> DictConfig:
@@ -199,11 +221,13 @@ def from_run_config(run_config: Mapping[str, Any]) -> DictConfig:
     Raises
     ------
     ConfigError
-        If the overrides do not compose.
+        If the overrides do not compose, or leave out a value that must be given.
     """
     if _COMPOSED in run_config:
         return OmegaConf.create(json.loads(str(run_config[_COMPOSED])))
-    return compose(split_overrides(str(run_config.get(_OVERRIDES, ""))))
+    config = compose(split_overrides(str(run_config.get(_OVERRIDES, ""))))
+    plain(config)  # says what is missing
+    return config
 
 
 def split_overrides(text: str) -> list[str]:
@@ -239,8 +263,20 @@ def _node_settings(run_config: tuple[tuple[str, Any], ...]) -> NodeSettings:
 
 
 def plain(node: Any) -> Any:
-    """Turn a node of the configuration into plain Python, interpolations resolved; leave a value as it is."""
-    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+    """Turn a node of the configuration into plain Python, interpolations resolved; leave a value as it is.
+
+    Raises
+    ------
+    ConfigError
+        If a value that must be given is not.
+    """
+    if not OmegaConf.is_config(node):
+        return node
+    try:
+        return OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        missing = ", ".join(_missing(OmegaConf.to_container(node)))
+        raise ConfigError(f"{missing} must be given" if missing else _one_line(error)) from error
 
 
 # -- What is wrong, in one line -------------------------------------------------------------------------
@@ -248,60 +284,66 @@ def plain(node: Any) -> Any:
 
 def _explain(error: Exception, overrides: Sequence[str]) -> str:
     """Say which override is wrong and what exists in its place."""
+    parsed: list[Override] = []
     for text in overrides:
         try:
-            override = OverridesParser.create().parse_override(text)
+            parsed.append(OverridesParser.create().parse_override(text))
         except HydraException as parse_error:
-            return f"override {text!r} does not parse: {_first_line(parse_error)}"
-        if problem := _problem(override):
-            return problem
-    return _first_line(error)
-
-
-def _problem(override: Override) -> str | None:
-    """Say what is wrong with an override on its own, None where nothing is."""
-    key = override.key_or_group
-    if override.is_force_add() or override.is_delete() or key.startswith("hydra"):
-        return None
+            return f"override {text!r} does not parse: {_one_line(parse_error)}"
     with _hydra_of_our_own():
         loader = GlobalHydra.instance().config_loader()
-        options = _options(loader, key)
-        if options:
-            chosen = override.value()
-            if isinstance(chosen, str) and chosen not in options:
-                return f"{key} must be one of {', '.join(options)}, got {chosen!r}"
-            return None
-        base = hydra.compose("config", [])
-    if OmegaConf.select(base, key, throw_on_missing=False) is None and not _exists(base, key):
-        return _unknown(base, loader, key)
-    return None
+        problems = [_wrong_choice(loader, override) for override in parsed]
+        if not any(problems):
+            chosen = [text for text, override in zip(overrides, parsed, strict=True) if _is_choice(override)]
+            with suppress(HydraException):  # choices that do not go together: Hydra's own words, below
+                base = hydra.compose("config", chosen)
+                problems = [_unknown(base, override) for override in parsed]
+    return next((problem for problem in problems if problem), _one_line(error))
+
+
+def _wrong_choice(loader: ConfigLoader, override: Override) -> str | None:
+    """Say what there is in a group of which something else was asked for."""
+    options, chosen = _options(loader, override.key_or_group), override.value()
+    if override.is_delete() or not options or not isinstance(chosen, str) or chosen in options:
+        return None
+    return f"{override.key_or_group} must be one of {', '.join(options)}, got {chosen!r}"
+
+
+def _is_choice(override: Override) -> bool:
+    loader = GlobalHydra.instance().config_loader()
+    return bool(_options(loader, override.key_or_group)) or override.key_or_group.startswith("hydra/")
 
 
 def _options(loader: ConfigLoader, group: str) -> list[str]:
     return [name for name in loader.get_group_options(group) if name != "config"] if group else []
 
 
-def _exists(config: DictConfig, key: str) -> bool:
-    parent, _, name = key.rpartition(".")
-    node = OmegaConf.select(config, parent) if parent else config
-    return isinstance(node, DictConfig) and name in node
-
-
-def _unknown(config: DictConfig, loader: ConfigLoader, key: str) -> str | None:
-    parent, _, name = key.rpartition(".")
-    node = OmegaConf.select(config, parent) if parent else config
-    if not isinstance(node, DictConfig):
+def _unknown(config: DictConfig, override: Override) -> str | None:
+    """Say what there is beside a key that there is not."""
+    key = override.key_or_group
+    if override.is_force_add() or override.is_add() or _is_choice(override) or key.startswith("hydra"):
         return None
-    if parent and _options(loader, parent.split(".")[0]):
-        return None  # a key of another choice of the group: only the whole composition can tell
-    existing = sorted(str(existing) for existing in node if existing != "hydra")
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    if not isinstance(node, DictConfig) or name in node:
+        return None
+    existing = sorted(str(there) for there in node)
     near = difflib.get_close_matches(name, existing, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     where = f"{parent} has" if parent else "there is"
-    return f"unknown key {key!r}: {hint}{where} {', '.join(existing)}"
+    return f"unknown key {key!r}: {hint}{where} {', '.join(existing) or 'nothing'}"
 
 
-def _first_line(error: Exception) -> str:
+def _missing(node: Any, key: str = "") -> Iterator[str]:
+    """Go through the keys of the values that must be given and are not."""
+    if node == "???":
+        yield key
+    elif isinstance(node, dict | list):
+        for name, value in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from _missing(value, f"{key}.{name}" if key else str(name))
+
+
+def _one_line(error: BaseException) -> str:
     if isinstance(error, MissingConfigException) and error.options:
         return f"{error.missing_cfg_file} must be one of {', '.join(error.options)}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

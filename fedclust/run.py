@@ -1,25 +1,24 @@
 """The command line: ``python -m fedclust.run``, also installed as ``fedclust``."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import hydra
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from hydra.utils import get_object, instantiate
+from hydra.utils import get_object
 from omegaconf import DictConfig
 
-from fedclust.config import ConfigError, compose, run_settings, to_run_config, with_choices
-from fedclust.federation import FederationError
-from fedclust.server_app import federate
+from fedclust.config import ConfigError, build, compose, run_settings, to_run_config, with_choices
+from fedclust.server_app import USER_ERRORS, federate
 
 __all__ = ["main"]
-
-
-_USER_ERRORS = (ConfigError, FederationError, FileExistsError)
 
 
 def main() -> None:
@@ -37,16 +36,30 @@ def _main(config: DictConfig) -> None:
     config = with_choices(config, hydra_config.runtime.choices)
     folder = Path(hydra_config.runtime.output_dir)
     try:
-        run_settings(config)
-        app = get_object(config.client_app)
-        grid = instantiate(config.engine, app=app, run_config=to_run_config(config))
-        federate(config, grid, folder)
-    except _USER_ERRORS as error:
+        app = _client_app(config.client_app)
+        engine = build(config.engine, app=app, run_config=to_run_config(config))
+        if isinstance(engine, Grid):
+            federate(config, engine, folder)
+        else:  # the server, too, runs elsewhere
+            engine.submit(list(hydra_config.overrides.task), folder)
+    except USER_ERRORS as error:
         _give_up(error)
 
 
+def _client_app(name: str) -> ClientApp:
+    try:
+        app = get_object(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"client_app must be importable, got {name!r}: {error.__cause__ or error}"
+        ) from error
+    if not isinstance(app, ClientApp):
+        raise ConfigError(f"client_app must be a ClientApp, {name!r} is a {type(app).__name__}")
+    return app
+
+
 def _give_up(error: Exception) -> NoReturn:
-    print(f"fedclust: {error}", file=sys.stderr)
+    print("fedclust:", " ".join(str(error).split()), file=sys.stderr)
     sys.exit(2)
 
 
@@ -56,29 +69,35 @@ def _check(arguments: Sequence[str]) -> None:
     Raises
     ------
     ConfigError
-        If an override, or one choice of a sweep, names something that does not exist.
+        If an override, or one choice of a sweep, names something that does not exist, or a setting is
+        outside its range.
     """
-    if any(argument in ("-h", "--help", "--hydra-help", "--info", "--version") for argument in arguments):
+    asked = get_args_parser().parse_args(list(arguments))
+    if asked.help or asked.hydra_help or asked.info:
         return
-    overrides = [text for text in arguments if not text.startswith("-")]
-    single: list[str] = []
-    sweeps: dict[str, list[str]] = {}
+    for overrides in _jobs(asked.overrides) if asked.multirun else [asked.overrides]:
+        run_settings(compose(overrides))
+
+
+def _jobs(overrides: Sequence[str]) -> Iterator[list[str]]:
+    """Go through jobs of a sweep that have every choice among them, each once, beside the others' firsts."""
+    choices: list[list[str]] = []
     for text in overrides:
         try:
             override = OverridesParser.create().parse_override(text)
         except HydraException:
-            single.append(text)  # compose says what is wrong with it
+            choices.append([text])  # compose says what is wrong with it
             continue
         if override.is_sweep_override():
-            sweeps[override.get_key_element()] = [
-                f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()
-            ]
+            key = text.partition("=")[0]
+            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
         else:
-            single.append(text)
-    compose(single)
-    for choices in sweeps.values():
-        for choice in choices:
-            compose([*single, choice])
+            choices.append([text])
+    first = [options[0] for options in choices]
+    yield first
+    for place, options in enumerate(choices):
+        for option in options[1:]:
+            yield [*first[:place], option, *first[place + 1 :]]
 
 
 if __name__ == "__main__":

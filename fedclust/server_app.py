@@ -15,8 +15,16 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from fedclust import models, records, results
-from fedclust.config import ConfigError, RunSettings, from_run_config, plain, run_settings, with_strategy
-from fedclust.federation import ClientGrid, Descriptions, describe
+from fedclust.config import (
+    ConfigError,
+    RunSettings,
+    build,
+    from_run_config,
+    plain,
+    run_settings,
+    with_strategy,
+)
+from fedclust.federation import ClientGrid, Descriptions, FederationError, describe
 from fedclust.inspect import inspect
 from fedclust.results import Checkpoints, Progress, Recorder, plots
 from fedclust.typing import IntArray
@@ -24,7 +32,10 @@ from fedclust.typing import IntArray
 if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
     from strategies import ClusteredStrategy
 
-__all__ = ["app", "federate"]
+__all__ = ["USER_ERRORS", "app", "federate"]
+
+USER_ERRORS = (ConfigError, FederationError, FileExistsError)
+"""What a run raises where it was asked for something that cannot be; the message says it all."""
 
 app = ServerApp()
 
@@ -32,9 +43,13 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run configuration asks for; what ``flwr run`` starts."""
-    config = from_run_config(context.run_config)
-    folder = Path(str(context.run_config.get("output-dir") or config.output_dir)).absolute()
-    federate(config, grid, folder)
+    try:
+        config = from_run_config(context.run_config)
+        folder = Path(str(context.run_config.get("output-dir") or config.output_dir)).absolute()
+        federate(config, grid, folder)
+    except USER_ERRORS as error:
+        # Flower prints what led to an exception, and that says nothing to who asked for the impossible.
+        raise error.with_traceback(None) from None
 
 
 def federate(
@@ -80,7 +95,7 @@ def federate(
     described = describe(clients)
     with Recorder(folder, OmegaConf.to_yaml(config, resolve=True)) as recorder:
         if settings.task == "inspect":
-            return inspect(recorder, described, chosen, settings.seed, console)
+            return inspect(recorder, described, str(config.choices.partition), settings.seed, console)
         arrays = records.from_state(_model(config, settings.seed).state_dict())
         run = _Run(chosen, strategies[chosen], settings, described, recorder, console)
         summary = run.start(clients, arrays, published)
@@ -169,18 +184,14 @@ class _Run:
 
 
 def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
-    try:
-        instantiate(config.aggregator)  # made anew per cluster, so a wrong option would only show in round 1
-        return instantiate(
-            config.strategy,
-            participation=settings.participation,
-            seed=settings.seed,
-            aggregator=partial(instantiate, config.aggregator),
-            evaluate_every=settings.evaluate_every,
-        )
-    except (InstantiationException, ValueError, TypeError) as error:
-        cause = error.__cause__ or error
-        raise ConfigError(str(cause)) from error
+    build(config.aggregator)  # made anew per cluster, so a wrong option would only show in round 1
+    return build(
+        config.strategy,
+        participation=settings.participation,
+        seed=settings.seed,
+        aggregator=partial(instantiate, config.aggregator),
+        evaluate_every=settings.evaluate_every,
+    )
 
 
 def _published(config: DictConfig) -> dict[str, Any] | None:
@@ -193,5 +204,5 @@ def _published(config: DictConfig) -> dict[str, Any] | None:
 def _model(config: DictConfig, seed: int) -> Any:
     try:
         return models.build(plain(config.model), seed)
-    except InstantiationException as error:
+    except (InstantiationException, ValueError, TypeError) as error:
         raise ConfigError(str(error.__cause__ or error)) from error

@@ -7,9 +7,11 @@ from omegaconf import OmegaConf
 from fedclust.config import (
     CONF,
     ConfigError,
+    build,
     compose,
     from_run_config,
     node_settings,
+    plain,
     run_settings,
     split_overrides,
     to_run_config,
@@ -74,6 +76,8 @@ def test_defaults() -> None:
         ("strategy=fedawg", "strategy must be one of .*fedavg.*fedgwc.*, got 'fedawg'"),
         ("round=3", "unknown key 'round': did you mean 'rounds'?"),
         ("strategy.parameters.kernel_with=1", "kernel_with"),
+        ("aggregator.foo=1", "unknown key 'aggregator.foo': aggregator has .*min_train_nodes"),
+        ("seed=0,1", "Ambiguous value for argument 'seed=0,1'"),
         ("seed", "override 'seed' does not parse"),
         ("partition.alhpa=0.1", "alhpa"),
     ],
@@ -82,6 +86,32 @@ def test_a_slip_is_one_line_that_says_what_there_is(override: str, said: str) ->
     with pytest.raises(ConfigError, match=said) as error:
         compose([override])
     assert "\n" not in str(error.value)
+
+
+def test_keys_are_those_of_the_choice() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'alpha'. partition has .*min_samples"):
+        compose(["partition=dirichlet", "partition.alhpa=0.1"])
+    # Dirichlet takes `self_balancing`, the default partition does not.
+    with pytest.raises(ConfigError, match="unknown key 'partition.self_balancing': partition has .*groups"):
+        compose(["partition.self_balancing=true"])
+
+
+def test_what_must_be_given_is_named() -> None:
+    incomplete = compose(["dataset=csv", "dataset.path=x.csv"])
+    said = "^dataset.num_classes, dataset.input_shape must be given$"
+    with pytest.raises(ConfigError, match=said):
+        to_run_config(incomplete)
+    with pytest.raises(ConfigError, match=said):
+        plain(incomplete)
+    with pytest.raises(ConfigError, match=said):
+        from_run_config({"overrides": "dataset=csv dataset.path=x.csv"})
+
+
+def test_what_a_constructor_refuses_is_said_in_its_words() -> None:
+    with pytest.raises(ConfigError, match="^learning_rate must be > 0 and finite, got -1$"):
+        build(compose(["training.learning_rate=-1"]).training)
+    with pytest.raises(ConfigError, match="fedclust.none_such"):
+        build({"_target_": "fedclust.none_such"})
 
 
 @pytest.mark.parametrize(

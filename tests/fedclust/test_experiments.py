@@ -1,0 +1,167 @@
+"""Every file of conf/experiment: what it says of its paper, and that it works on tiny data."""
+
+import importlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from fedclust import data, models
+from fedclust.config import CONF, compose, plain, run_settings
+from fedclust.data.dataset import Dataset
+from fedclust.results import published_for
+from fedclust.training import Job, Trainer
+
+EXPERIMENTS = sorted((CONF / "experiment").glob("*.yaml"))
+NAMES = [path.stem for path in EXPERIMENTS]
+
+# What a file leaves to its user by ???, and what makes its images small.
+IMAGES = ["dataset.input_shape=[3,32,32]"]
+USERS = [*IMAGES, "dataset.num_classes=10", "model.pretrained=null"]
+NEEDS = {
+    "clust_psi_pfl_serengeti": ["dataset.input_shape=[4]"],
+    "fmcl_busi": ["encoder.path=models/usfm", *IMAGES],
+    "fmcl_imagenette": IMAGES,
+    "fmcl_lunghist700": ["encoder.path=models/chief", *IMAGES],
+    "fedgwc_landmarks": USERS,
+    "fedgwc_inaturalist": USERS,
+}
+# What makes a partition small enough for 400 training examples.
+SMALL: dict[str, dict[str, Any]] = {
+    "Dirichlet": {"alpha": 100},
+    "Heterogeneity": {"groups": [2, 1, 1], "test": "holdout"},
+    "Domains": {"base.samples_per_client": 50},
+    "Natural": {},
+    "EmdKMeans": {},
+}
+FIGURES = {
+    "global_accuracy", "mean_client_accuracy", "balanced_accuracy", "ad", "sdad", "was", "wadb", "rand_index",
+    "num_clusters",
+}  # fmt: skip
+OTHERS = {"pooled_macro_f1", "pooled_auc"}  # FMCL's, which no summary has
+
+
+@cache
+def config_of(name: str) -> DictConfig:
+    return compose([f"experiment={name}", *NEEDS.get(name, [])])
+
+
+def figures_of(published: dict[str, Any]) -> list[tuple[str, Any]]:
+    """All figures of an experiment's tables, with their keys."""
+    everywhere, columns = published.get("figures", {}), published.get("by_setting", {})
+    return [
+        *((key, value) for row in everywhere.values() for key, value in row.items()),
+        *((key, value) for row in columns.values() for key, values in row.items() for value in values),
+    ]
+
+
+class Tiny:
+    """480 random examples of a dataset's shape, one in six of them for testing, of 8 users."""
+
+    def __init__(self, node: dict[str, Any]) -> None:
+        self.node = node
+
+    def load(self, cache_dir: Path | None) -> Dataset:
+        draws, size = np.random.default_rng(0), 480
+        shape, classes = tuple(self.node["input_shape"]), int(self.node["num_classes"])
+        images = len(shape) == 3
+        if "vocabulary_size" in self.node:
+            inputs = draws.integers(0, self.node["vocabulary_size"], (size, *shape))
+        elif images:
+            inputs = draws.integers(0, 256, (size, *shape), dtype=np.uint8)
+        else:
+            inputs = draws.random((size, *shape), dtype=np.float32)
+        labels = np.arange(size) % classes
+        if self.node.get("per_position"):
+            labels = np.repeat(labels[:, None], shape[0], axis=1)
+        return Dataset(
+            name=self.node["name"],
+            inputs=torch.from_numpy(inputs),
+            labels=torch.from_numpy(labels),
+            num_classes=classes,
+            mean=(0.5,) * shape[0] if images else (),
+            std=(0.25,) * shape[0] if images else (),
+            class_names=tuple(map(str, range(classes))),
+            num_train=size * 5 // 6,
+            natural=np.arange(size) % 8,
+            fingerprint="tiny",
+        )
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=NAMES)
+def test_the_first_comment_is_the_command(path: Path) -> None:
+    package, command, *_ = path.read_text().splitlines()
+    assert package == "# @package _global_"
+    words = command.split()
+    assert words[:5] == ["#", "python", "-m", "fedclust.run", f"experiment={path.stem}"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_is_of_its_method_beside_fedavg(name: str) -> None:
+    config = config_of(name)
+    run_settings(config)
+    assert name.startswith(str(config.choices.strategy).removesuffix("_paper"))
+    assert list(config.compare) == ["fedavg"]
+    built = instantiate(config.strategy, participation=config.participation, seed=0)
+    assert built.participation == config.participation
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_figures_are_fractions_and_pairs(name: str) -> None:
+    published = plain(config_of(name).published)
+    assert published["source"]
+    figures = figures_of(published)
+    assert figures
+    for key, value in figures:
+        assert key in FIGURES | OTHERS
+        if value is None:
+            continue
+        mean, spread = value if isinstance(value, list) else (value, 0.0)
+        assert spread >= 0
+        assert {"was": -1, "num_clusters": 1}.get(key, 0) <= mean
+        assert mean <= (1 if key not in ("num_clusters", "wadb") else 40)
+    # The setting that the file itself has is one of the paper's, and has figures of the method.
+    found = published_for(plain(config_of(name)))
+    assert found is not None
+    assert str(config_of(name).choices.strategy).removesuffix("_paper") in found["figures"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_are_told_apart_by_keys_that_exist(name: str) -> None:
+    config = config_of(name)
+    similarity = OmegaConf.load(CONF / "partition" / "similarity.yaml")
+    settings = config.published.get("settings", [])
+    for key in {key for setting in settings for key in setting}:
+        node, _, last = key.rpartition(".")
+        assert last in OmegaConf.select(config, node) or (node == "partition" and last in similarity)
+    texts = [str(setting) for setting in settings]
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_builds_on_tiny_data(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `fedclust.data.load` is the function; the module of that name is only found so.
+    monkeypatch.setattr(importlib.import_module("fedclust.data.load"), "_builder", Tiny)
+    config = OmegaConf.create(plain(config_of(name)))
+    config.training.update(epochs=None, steps=1, batch_size=4, mode="sequential")
+    kind = config.partition._target_.rpartition(".")[2]
+    for key, value in {"num_clients": 4, **SMALL[kind]}.items():
+        OmegaConf.update(config.partition, key, value)
+    if config.partition.get("samples_per_client") is not None:
+        config.partition.samples_per_client = 50
+
+    federation = data.load(plain(config.dataset), plain(config.partition), 0, tmp_path)
+    assert federation.num_clients == 4
+    assert min(map(len, federation.test)) > 0
+    model = models.build(plain(config.model), seed=0)
+    trainer = Trainer(model, federation, instantiate(config.training), seed=0)
+    (update,) = trainer.train([Job(0, federation.train[0], dict(model.state_dict()))], server_round=1)
+    assert not update.failed
+    assert np.isfinite(update.losses[0]).all()

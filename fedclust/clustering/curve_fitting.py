@@ -137,7 +137,8 @@ def fit_pairs(
     w_k + w_l is no average) and takes SGD steps on E_u L(u). Parameters bend; buffers, such as running
     statistics, go straight from one model's to the other's. Networks are in evaluation mode.
 
-    A bend that SGD drives out of range is put back halfway.
+    A bend that SGD drives out of range is put back halfway. Time and the memory of the bends grow with the
+    number of pairs, that of the fit with ``parameters.pairs_per_batch`` only.
 
     Parameters
     ----------
@@ -289,7 +290,7 @@ class _Fitter:
         for column, u in enumerate(grid.tolist()):
             at_u = self._at(start, end, bend, u)
             for inputs, wanted in zip(self.inputs.split(height), target.split(height, dim=1), strict=True):
-                totals[:, column] += len(inputs) * self.value(*at_u, inputs, wanted).double().cpu()
+                totals[:, column] += len(inputs) * self.value(*at_u, inputs, wanted).cpu().double()
         return (totals / len(self.inputs)).nan_to_num(nan=2.0).numpy()
 
     def _gathered(self, positions: IntArray) -> State:

@@ -12,10 +12,12 @@ from fedclust.typing import State
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Any:
+def _repeatable() -> Any:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        yield
     torch.set_num_threads(before)
 
 
@@ -76,7 +78,7 @@ def random_models(network: nn.Module, n: int, seed: int = 0, spread: float = 0.5
     stacks = {}
     for name, tensor in network.state_dict().items():
         if tensor.is_floating_point():
-            noise = spread * torch.randn((n, *tensor.shape), generator=draws)
+            noise = spread * torch.randn((n, *tensor.shape), generator=draws, dtype=tensor.dtype)
             stacks[name] = tensor + (noise.abs() if name.endswith("running_var") else noise)
         else:
             stacks[name] = (
@@ -163,9 +165,10 @@ NETWORKS = {
 @pytest.mark.parametrize("kind", list(NETWORKS))
 def test_fit_is_the_literal_loop_over_pairs(kind: str, pairs_per_batch: Any) -> None:
     make, shape, vocabulary_size = NETWORKS[kind]
-    network = make()
+    network = make().double()
     models = random_models(network, 3)
     inputs = draw_inputs(40, shape, seeded(1), vocabulary_size=vocabulary_size)
+    inputs = inputs.double() if vocabulary_size is None else inputs
     parameters = Parameters(
         steps=4, learning_rate=0.5, batch_size=16, num_points=9, pairs_per_batch=pairs_per_batch
     )
@@ -179,9 +182,20 @@ def test_fit_is_the_literal_loop_over_pairs(kind: str, pairs_per_batch: Any) -> 
             network, one(models, k), one(models, m), inputs, parameters, seeded(2)
         )
         for name, tensor in one(chains.bends, row).items():
-            torch.testing.assert_close(tensor, bend[name], atol=2e-6, rtol=1e-5)
-        np.testing.assert_allclose(curves.chain[row], losses, atol=1e-6)
-        assert chains.scores[k, m] == pytest.approx(score, abs=1e-5)
+            torch.testing.assert_close(tensor, bend[name], atol=1e-12, rtol=1e-9)
+        np.testing.assert_allclose(curves.chain[row], losses, atol=1e-12)
+        assert chains.scores[k, m] == pytest.approx(score, abs=1e-10)
+
+
+def test_pairs_at_a_time_do_not_matter_in_single_precision() -> None:
+    network, inputs = conv_net(), draw_inputs(40, (1, 4, 4), seeded())
+    models = random_models(network, 4)
+    single, batched = (
+        fit_pairs(network, models, inputs, Parameters(steps=5, pairs_per_batch=count), seeded())
+        for count in (1, 4)
+    )
+    torch.testing.assert_close(single.bends, batched.bends, atol=1e-5, rtol=1e-4)
+    np.testing.assert_allclose(single.scores, batched.scores, atol=1e-4)
 
 
 def test_profile_compares_with_the_straight_line() -> None:

@@ -44,6 +44,9 @@ class ConfigError(ValueError):
     """The configuration asks for something that does not exist or cannot be."""
 
 
+TASKS = ("train", "inspect", "partition")
+
+
 @dataclass(frozen=True)
 class RunSettings:
     """What the server needs besides the objects that the configuration builds.
@@ -66,7 +69,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         rules = (
-            ("task", self.task in ("train", "inspect"), "one of train, inspect"),
+            ("task", self.task in TASKS, f"one of {', '.join(TASKS)}"),
             ("seed", self.seed >= 0, ">= 0"),
             ("rounds", self.rounds >= 1, ">= 1"),
             ("participation", 0 < self.participation <= 1, "in (0, 1]"),
@@ -167,7 +170,9 @@ def with_choices(config: DictConfig, choices: Mapping[str, Any]) -> DictConfig:
     """Copy a composed configuration without Hydra's own node, noting which choice was made per group."""
     kept = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     OmegaConf.set_struct(kept, False)
-    kept.choices = {group: choice for group, choice in choices.items() if "hydra" not in str(group)}
+    own = {group: choice for group, choice in choices.items() if "hydra" not in str(group)}
+    own.pop("tuned", None)  # follows from the others
+    kept.choices = own
     return kept
 
 

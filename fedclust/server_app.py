@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from fedclust import models, records, results
+from fedclust import data, models, records, results
 from fedclust.config import (
     ConfigError,
     RunSettings,
@@ -83,6 +83,8 @@ def federate(
     """
     console = console or Console()
     settings = run_settings(config)
+    if settings.task == "partition":
+        return _save_partition(config, folder / "partition.parquet", console)
     # Every strategy is built before anything is computed: a wrong option is said now, not in an hour.
     chosen = str(config.choices.strategy)
     names = [chosen, *(name for name in settings.compare if name != chosen)]
@@ -181,6 +183,12 @@ class _Run:
         )
         self._recorder.summary(summary)
         return summary
+
+
+def _save_partition(config: DictConfig, path: Path, console: Console) -> dict[str, object]:
+    data.save_partition(plain(config.dataset), plain(config.partition), config.seed, path)
+    console.print(f"partition: {path}", soft_wrap=True, highlight=False)
+    return {"task": "partition", "file": str(path)}
 
 
 def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":

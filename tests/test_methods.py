@@ -84,3 +84,17 @@ def test_fedgmcc_separates_two_groups_within_eight_rounds(partition: list[str], 
 
 def test_fedgmcc_keeps_iid_clients_together(tmp_path: Path) -> None:
     assert _run(tmp_path / "run", *FEDGMCC, "partition=iid")["num_clusters"] == 1
+
+
+def test_a_saved_partition_gives_the_very_same_run(tmp_path: Path) -> None:
+    config = compose(
+        ["task=partition", "partition=dirichlet", "partition.num_clients=8", "partition.alpha=1"]
+    )
+    app = get_object(config.client_app)
+    grid = instantiate(config.engine, app=app, run_config=to_run_config(config))
+    federate(config, grid, tmp_path, Console(file=io.StringIO()))
+    drawn = ["partition=dirichlet", "partition.num_clients=8", "partition.alpha=1"]
+    saved = ["partition=iid", f"partition.file={tmp_path / 'partition.parquet'}"]
+    first = _run(tmp_path / "drawn", "strategy=fedavg", "rounds=2", *drawn)
+    second = _run(tmp_path / "saved", "strategy=fedavg", "rounds=2", *saved)
+    assert {**first, "seconds": 0} == {**second, "seconds": 0}

@@ -2,6 +2,6 @@
 
 from fedclust.data.dataset import Dataset
 from fedclust.data.federated import FederatedData
-from fedclust.data.load import load
+from fedclust.data.load import load, save_partition
 
-__all__ = ["Dataset", "FederatedData", "load"]
+__all__ = ["Dataset", "FederatedData", "load", "save_partition"]

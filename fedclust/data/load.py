@@ -18,7 +18,7 @@ from fedclust.typing import IntArray
 if TYPE_CHECKING:
     from fedclust.data.partition import Split
 
-__all__ = ["load"]
+__all__ = ["load", "save_partition"]
 
 FORMAT = 1  # raise it when the same data, partition and seed give another federation
 
@@ -71,6 +71,33 @@ def load(
             fingerprint=fingerprint,
             storage=data.storage,
         )
+
+
+def save_partition(
+    dataset: Mapping[str, Any],
+    partition: Mapping[str, Any],
+    seed: int,
+    path: Path,
+    cache_dir: Path | None = None,
+) -> None:
+    """Write who holds what to a file, for ``partition.file=`` and for other tools.
+
+    Parameters
+    ----------
+    dataset, partition, seed, cache_dir
+        As for :func:`load`.
+    path
+        Parquet file to write; its format is described in :mod:`fedclust.data.split`.
+
+    Raises
+    ------
+    SourceError, ValueError, OSError
+        As for :func:`load`, or if the file cannot be written.
+    """
+    from fedclust.data.partition import save_split, split
+
+    data = _builder(dataset).load(cache_dir)
+    save_split(split(data, partition, seed), data, path)
 
 
 def _builder(dataset: Mapping[str, Any]) -> DatasetBuilder:

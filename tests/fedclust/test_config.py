@@ -127,7 +127,7 @@ def test_what_a_constructor_refuses_is_said_in_its_words() -> None:
         ("checkpoint_every=-1", "checkpoint_every must be >= 0"),
         ("wait=0", "wait must be > 0"),
         ("timeout=0", "timeout must be > 0"),
-        ("task=think", "task must be one of train, inspect, got think"),
+        ("task=think", "task must be one of train, inspect, partition, got think"),
     ],
 )
 def test_settings_outside_their_range(override: str, said: str) -> None:

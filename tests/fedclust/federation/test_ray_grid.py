@@ -1,0 +1,252 @@
+"""Nodes as Ray actors. One Ray serves all tests but the last, which starts a cluster of its own."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedclust import data, records
+from fedclust.config import compose, to_run_config
+from fedclust.federation import ClientGrid, FederationError, LocalGrid, pack, unpack
+from fedclust.federation.ray_grid import RayGrid
+from strategies import ClusteredStrategy
+
+ray = pytest.importorskip("ray")
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+CLIENTS = 4
+
+
+def _app() -> ClientApp:
+    """Make an app whose clients do what they are told in the message's config."""
+    app = ClientApp()
+
+    @app.query("clients")
+    def clients(message: Message, context: Context) -> Message:
+        nodes = int(context.node_config["num-partitions"])
+        hosted = tuple(range(int(context.node_config["partition-id"]), CLIENTS, nodes))
+        return Message(records.clients_content(hosted, CLIENTS), reply_to=message)
+
+    @app.query("do")
+    def do(message: Message, context: Context) -> Message:
+        answers = {}
+        for client, content in unpack(message.content)[0].items():
+            told = content.config_records["told"]
+            if client == told.get("die"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if client == told.get("sleep"):
+                time.sleep(30 if told.get("long") else 1)
+            machine = ray.get_runtime_context().get_node_id()
+            said = {"pid": os.getpid(), "machine": machine, "threads": torch.get_num_threads()}
+            answers[client] = RecordDict({"said": ConfigRecord(said)})
+        return Message(pack(answers), reply_to=message)
+
+    return app
+
+
+APP = _app()  # one app, so that the tests share their nodes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> Iterator[None]:
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def grid() -> ClientGrid:
+    clients = ClientGrid(RayGrid(APP, {}, num_nodes=2, num_cpus=0.5))
+    clients.connect()
+    return clients
+
+
+def _ask(grid: ClientGrid, timeout: float | None = None, **told: int) -> dict[int, Message]:
+    content = RecordDict({"told": ConfigRecord(told)})
+    messages = [Message(content, dst_node_id=client, message_type="query.do") for client in range(CLIENTS)]
+    replies = grid.send_and_receive(messages, timeout=timeout)
+    return {reply.metadata.src_node_id: reply for reply in replies}
+
+
+def _said(reply: Message, key: str) -> int | str:
+    return reply.content.config_records["said"][key]
+
+
+def _pids(grid: ClientGrid) -> list[int]:
+    return [int(_said(reply, "pid")) for reply in _ask(grid).values()]
+
+
+def test_each_node_is_a_process(grid) -> None:
+    pids = _pids(grid)
+    assert pids[0] == pids[2] != pids[1] == pids[3]  # clients 0 and 2 on one node, 1 and 3 on the other
+    assert os.getpid() not in pids
+
+
+def test_nodes_have_the_threads_they_have_cpus(grid) -> None:
+    assert {_said(reply, "threads") for reply in _ask(grid).values()} == {1}
+
+
+def test_the_next_grid_finds_the_same_nodes(grid) -> None:
+    again = ClientGrid(RayGrid(APP, {"another": "job"}, num_nodes=2, num_cpus=0.5))
+    again.connect()
+    assert _pids(again) == _pids(grid)
+
+
+def test_other_nodes_take_the_place_of_those_there_are(grid) -> None:
+    before = _pids(grid)
+    # All CPUs of the cluster: these could never start beside the others.
+    whole = ClientGrid(RayGrid(APP, {}, num_nodes=1), wait=60)
+    whole.connect()
+    assert len(set(_pids(whole))) == 1
+    assert not set(_pids(whole)) & set(before)
+
+
+def test_a_dead_node_costs_its_clients_the_round(grid) -> None:
+    before = _pids(grid)
+    replies = _ask(grid, die=2)
+    assert [client for client, reply in replies.items() if reply.has_error()] == [0, 2]
+    assert "the node died and is replaced" in replies[0].error.reason
+    after = _pids(grid)  # sent at once: it waits for the new process
+    assert after[1] == before[1]
+    assert after[0] == after[2] != before[0]
+
+
+def test_replies_come_as_they_are_ready(grid) -> None:
+    content = RecordDict({"told": ConfigRecord({"sleep": 0})})
+    ids = grid.push_messages(
+        [Message(content, dst_node_id=client, message_type="query.do") for client in range(CLIENTS)]
+    )
+    came: list[int] = []
+    deadline = time.monotonic() + 30
+    while len(came) < CLIENTS and time.monotonic() < deadline:
+        came += [reply.metadata.src_node_id for reply in grid.pull_messages(ids)]
+        time.sleep(0.01)
+    assert set(came[:2]) == {1, 3}  # the node of clients 0 and 2 sleeps
+    assert sorted(came) == [0, 1, 2, 3]
+
+
+def test_nobody_waits_longer_than_the_timeout(grid) -> None:
+    pids = _pids(grid)
+    began = time.monotonic()
+    replies = _ask(grid, timeout=2, sleep=1, long=1)
+    assert time.monotonic() - began < 10
+    assert [client for client, reply in replies.items() if reply.has_error()] == [1, 3]
+    assert replies[1].error.reason == "no reply within 2 s"
+    os.kill(pids[1], signal.SIGKILL)  # else it would sleep on in the tests that follow
+
+
+def test_nodes_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="1000 nodes of 4 CPUs and 0 GPUs must fit into the Ray cluster, "):
+        RayGrid(APP, {}, num_nodes=1000, num_cpus=4)
+    with pytest.raises(ValueError, match="num_cpus must be > 0, got -1"):
+        RayGrid(APP, {}, num_cpus=-1)
+
+
+class _Unreadable:
+    def __reduce__(self) -> tuple:
+        return _fail, ()
+
+
+def _fail() -> None:
+    raise ModuleNotFoundError("No module named 'clients'")
+
+
+def test_a_node_that_cannot_start_is_said_at_once() -> None:
+    app = ClientApp()
+    app.unreadable = _Unreadable()
+    grid = ClientGrid(RayGrid(app, {}, num_nodes=1, num_cpus=0.5), wait=60)
+    with pytest.raises(FederationError, match="the node does not start: .*No module named 'clients'"):
+        grid.connect()
+
+
+# -- The real app -----------------------------------------------------------------------------------------
+
+SMALL = ["partition=iid", "partition.num_clients=6", "training.steps=2", "device=cpu"]
+
+
+def _trained(grid: ClientGrid) -> np.ndarray:
+    config = compose(SMALL)
+    grid.connect()
+    from fedclust.models import build
+
+    model = records.from_state(build(json.loads(to_run_config(config)["config"])["model"], 0).state_dict())
+    strategy = ClusteredStrategy(participation=0.5, seed=3)
+    strategy.start(grid, model, num_rounds=3)
+    assert strategy.failed_replies == 0
+    return np.concatenate([array.numpy().ravel() for array in strategy.models[0].values()])
+
+
+def test_local_and_ray_train_the_same_model() -> None:
+    from clients import app
+
+    run_config = to_run_config(compose(SMALL))
+    local = _trained(ClientGrid(LocalGrid(app, run_config)))
+    spread = _trained(ClientGrid(RayGrid(app, run_config, num_nodes=2, num_cpus=0.5)))
+    np.testing.assert_allclose(spread, local, rtol=1e-5, atol=1e-7)
+
+
+def _data_app(cache: str) -> ClientApp:
+    """Make an app that tells how much of the mapped dataset is a copy of its own, in kB."""
+    app = ClientApp()
+
+    @app.query("memory")
+    def memory(message: Message, context: Context) -> Message:
+        config = json.loads(to_run_config(compose(SMALL))["config"])
+        federation = data.load(config["dataset"], config["partition"], 0, Path(cache))
+        total = int(federation.inputs.sum())  # every page is read
+        own = {"Private_Dirty": 0, "Rss": 0}
+        mapped = False
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            key, *values = line.split()
+            if not key.endswith(":"):
+                mapped = line.endswith("inputs.npy")
+            elif mapped and key[:-1] in own:
+                own[key[:-1]] += int(values[0])
+        return Message(RecordDict({"said": ConfigRecord({"total": total, **own})}), reply_to=message)
+
+    return app
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads Linux's account of memory")
+def test_the_dataset_is_mapped_not_copied(tmp_path) -> None:
+    grid = RayGrid(_data_app(str(tmp_path)), {}, num_nodes=2, num_cpus=0.5)
+    for reply in grid.send_and_receive(
+        [Message(RecordDict(), dst_node_id=node, message_type="query.memory") for node in grid.get_node_ids()]
+    ):
+        said = reply.content.config_records["said"]
+        assert said["Rss"] > 100  # 1,797 images of 64 bytes
+        assert said["Private_Dirty"] == 0
+
+
+# -- Clusters ---------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_of_two_machines() -> None:
+    from ray.cluster_utils import Cluster
+
+    ray.shutdown()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        grid = ClientGrid(RayGrid(APP, {}, address=cluster.address))  # one node per CPU
+        grid.connect()
+        machines = [_said(reply, "machine") for reply in _ask(grid).values()]
+        assert machines[0] == machines[2] != machines[1] == machines[3]
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def test_no_cluster_at_the_address() -> None:
+    ray.shutdown()
+    with pytest.raises(FederationError, match="there must be a Ray cluster at auto: "):
+        RayGrid(APP, {}, address="auto")

@@ -93,7 +93,6 @@ def test_a_saved_partition_gives_the_very_same_run(tmp_path: Path) -> None:
     app = get_object(config.client_app)
     grid = instantiate(config.engine, app=app, run_config=to_run_config(config))
     federate(config, grid, tmp_path, Console(file=io.StringIO()))
-    drawn = ["partition=dirichlet", "partition.num_clients=8", "partition.alpha=1"]
     saved = ["partition=iid", f"partition.file={tmp_path / 'partition.parquet'}"]
     first = _run(tmp_path / "drawn", "strategy=fedavg", "rounds=2", *drawn)
     second = _run(tmp_path / "saved", "strategy=fedavg", "rounds=2", *saved)

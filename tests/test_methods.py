@@ -87,9 +87,8 @@ def test_fedgmcc_keeps_iid_clients_together(tmp_path: Path) -> None:
 
 
 def test_a_saved_partition_gives_the_very_same_run(tmp_path: Path) -> None:
-    config = compose(
-        ["task=partition", "partition=dirichlet", "partition.num_clients=8", "partition.alpha=1"]
-    )
+    drawn = ["partition=dirichlet", "partition.num_clients=8", "partition.alpha=1"]
+    config = compose(["task=partition", *drawn])
     app = get_object(config.client_app)
     grid = instantiate(config.engine, app=app, run_config=to_run_config(config))
     federate(config, grid, tmp_path, Console(file=io.StringIO()))

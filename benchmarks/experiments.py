@@ -1,8 +1,9 @@
-"""Run experiments one after another, each in a folder that says from which commit and by which command.
+"""Run the experiments of docs/RESULTS.md, each in a folder that says from which commit and by which command.
 
-    python benchmarks/experiments.py FOLDER [NAME …] [--threads 1] [--list]
+    python benchmarks/experiments.py FOLDER [NAME …] [--seeds 0 1 2] [--threads 1]
+    python benchmarks/results.py FOLDER     makes docs/RESULTS.md of what is there
 
-What a finished folder holds is not run again. ``benchmarks/results.py FOLDER`` makes docs/RESULTS.md of it.
+Runs go one after another; one that has finished is not run again. Datasets are read from ../shared/data.
 """
 
 import argparse
@@ -11,62 +12,135 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 ROOT = Path(__file__).resolve().parent.parent
-FASHION_MNIST = ("experiment=clust_psi_pfl_fmnist", "dataset.path=../shared/data/fashion_mnist")
-EXPERIMENTS: dict[str, tuple[str, ...]] = {
-    "clust_psi_pfl_fmnist-alpha0.05": (*FASHION_MNIST, "partition.alpha=0.05", "evaluate_every=10"),
-    "clust_psi_pfl_fmnist-S0": (
-        *FASHION_MNIST, "partition=similarity", "partition.similarity=0", "evaluate_every=10",
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table of docs/RESULTS.md: one command, run with several seeds.
+
+    Attributes
+    ----------
+    title
+        Heading of the table.
+    overrides
+        What follows ``python -m fedclust.run``, but for the seed.
+    seeds
+        Seeds it is run with unless told otherwise.
+    """
+
+    title: str
+    overrides: tuple[str, ...]
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    def command(self, seed: int) -> tuple[str, ...]:
+        """Say what follows ``python -m fedclust.run``."""
+        return (*self.overrides, f"seed={seed}")
+
+
+def fashion_mnist(setting: str, *overrides: str) -> Experiment:
+    """Set up Clust-PSI-PFL on Fashion-MNIST; scores every tenth round only, to save time."""
+    common = ("experiment=clust_psi_pfl_fmnist", "dataset.path=../shared/data/fashion_mnist")
+    return Experiment(f"Fashion-MNIST, {setting}", (*common, *overrides, "evaluate_every=10"), seeds=(0,))
+
+
+ONE_SHOT = "compare=[clust_psi_pfl,fmcl,fedavg]"
+EXPERIMENTS = {
+    "fmnist-alpha-0.3": fashion_mnist("Dirichlet, α = 0.3", "partition.alpha=0.3"),
+    "fmnist-alpha-0.05": fashion_mnist("Dirichlet, α = 0.05", "partition.alpha=0.05"),
+    "fmnist-similarity-1": fashion_mnist(
+        "similarity, S = 1", "partition=similarity", "partition.similarity=1"
     ),
-    "clust_psi_pfl_fmnist-alpha0.3": (*FASHION_MNIST, "partition.alpha=0.3", "evaluate_every=10"),
-    "clust_psi_pfl_fmnist-S1": (
-        *FASHION_MNIST, "partition=similarity", "partition.similarity=1", "evaluate_every=10",
+    "fmnist-similarity-0": fashion_mnist(
+        "similarity, S = 0", "partition=similarity", "partition.similarity=0"
+    ),
+    "digits-conventions": Experiment("Digits, two labelling conventions", (ONE_SHOT,)),
+    "digits-dirichlet": Experiment(
+        "Digits, Dirichlet, α = 0.1", ("partition=dirichlet", "partition.alpha=0.1", ONE_SHOT)
+    ),
+    "digits-domains": Experiment(
+        "Digits, half of the clients' images inverted",
+        (
+            "partition=domains", "partition.num_clients=30", "partition.clean=0.5", "partition.noise=0",
+            "partition.blur=0", "partition.invert=0.5", ONE_SHOT,
+        ),
+    ),
+    "digits-fedgmcc": Experiment(
+        "Digits, two labelling conventions, 10 clients, all of them in each of 20 rounds",
+        (
+            "strategy=fedgmcc", "partition.num_clients=10", "partition.groups=[5,5]", "participation=1",
+            "rounds=20", "compare=[fedgmcc_paper,fmcl,fedavg]",
+        ),
     ),
 }  # fmt: skip
 
 
 def git(*arguments: str) -> str:
-    """Ask git about the repository."""
-    return subprocess.run(
-        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.strip()
+    """Ask git about this repository."""
+    done = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
-def run(name: str, overrides: tuple[str, ...], folder: Path, threads: int) -> int:
-    """Run one experiment from the repository's root; return its exit status."""
+def finished(folder: Path) -> bool:
+    """Say whether a run and all strategies beside it have come to an end."""
+    path = folder / "summary.json"
+    if not path.is_file():
+        return False
+    # The summary is written when the first strategy has finished, and again with the others.
+    compared = json.loads(path.read_text(encoding="utf-8"))["compare"]
+    return bool(compared) or "compare=[]" in _provenance(folder)["command"]
+
+
+def _provenance(folder: Path) -> dict[str, str]:
+    return json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+
+
+def run(overrides: tuple[str, ...], folder: Path, threads: int) -> int:
+    """Run one command in the repository's root; return its exit status."""
     folder.mkdir(parents=True)
     provenance = {
         "command": " ".join(("python -m fedclust.run", *overrides)),
         "commit": git("rev-parse", "HEAD"),
-        "clean": not git("status", "--porcelain", "--untracked-files=no"),
+        "changed": git("status", "--porcelain", "--untracked-files=no").splitlines(),
         "threads": threads,
-        "processor": platform.machine(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
         "python": platform.python_version(),
+        "torch": torch.__version__,
     }
     (folder / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n", encoding="utf-8")
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    print(provenance["command"], flush=True)
     command = [sys.executable, "-m", "fedclust.run", *overrides, f"output_dir={folder}"]
-    print(f"{name}: {provenance['command']}", flush=True)
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
 def main() -> int:
-    """Run the command line."""
+    """Run the command line; return 1 if a run failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(EXPERIMENTS)}")
+    parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    failed = 0
+    if unknown := sorted(set(options.names) - set(EXPERIMENTS)):
+        parser.error(f"NAME must be among {', '.join(EXPERIMENTS)}, got {', '.join(unknown)}")
+    failed = False
     for name in options.names or EXPERIMENTS:
-        folder = (options.folder / name).resolve()
-        if not (folder / "summary.json").is_file():
-            failed += run(name, EXPERIMENTS[name], folder, options.threads) != 0
-    return min(failed, 1)
+        for seed in options.seeds or EXPERIMENTS[name].seeds:
+            folder = (options.folder / name / f"seed-{seed}").resolve()
+            if folder.is_dir() and not finished(folder):
+                print(f"{folder}: has not finished; remove it to run it again", file=sys.stderr)
+                failed = True
+            elif not folder.is_dir():
+                failed |= run(EXPERIMENTS[name].command(seed), folder, options.threads) != 0
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,8 @@ def loss_along_curves(
     points
         Positions u from the first model to the second, in [0, 1], shape (n,).
     curve, line
-        Loss at those positions along the chain and the straight line, in nats, shape (pairs, n).
+        Loss at those positions along the chain and the straight line: mean squared distance of the outputs,
+        in [0, 2], shape (pairs, n).
     pairs
         The two clients of each row, shape (pairs, 2); the first six rows are drawn.
     assignment
@@ -76,7 +77,7 @@ def loss_along_curves(
         if assignment is not None:
             title += ", same cluster" if assignment[first] == assignment[second] else ", apart"
         below = place + columns >= shown
-        tidy(axes, "", "u" if below else "", "loss (nats)" if place % columns == 0 else "")
+        tidy(axes, "", "u" if below else "", "squared output distance" if place % columns == 0 else "")
         axes.set_title(title, loc="left", fontsize=9)
         axes.tick_params(labelbottom=below)
     grid[0, 0].set_ylim(bottom=0)  # shared by all, so only once every curve is there

@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 from hydra.utils import get_object
 from omegaconf import DictConfig
 
-from fedclust.config import ConfigError, build, compose, run_settings, to_run_config, with_choices
+from fedclust.config import CONF, ConfigError, build, compose, run_settings, to_run_config, with_choices
 from fedclust.server_app import USER_ERRORS, federate
 
 __all__ = ["main"]
@@ -30,7 +30,7 @@ def main() -> None:
     _main()
 
 
-@hydra.main(config_path="../conf", config_name="config", version_base="1.3")
+@hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
 def _main(config: DictConfig) -> None:
     hydra_config = HydraConfig.get()
     config = with_choices(config, hydra_config.runtime.choices)
@@ -75,24 +75,32 @@ def _check(arguments: Sequence[str]) -> None:
     asked = get_args_parser().parse_args(list(arguments))
     if asked.help or asked.hydra_help or asked.info:
         return
-    for overrides in _jobs(asked.overrides) if asked.multirun else [asked.overrides]:
+    if not asked.multirun:
+        run_settings(compose(asked.overrides))
+        return
+    choices = [_choices(override) for override in asked.overrides]
+    for overrides in _jobs(choices):
         run_settings(compose(overrides))
+    try:  # Hydra first composes what is fixed without what is swept
+        compose([options[0] for options in choices if len(options) == 1])
+    except ConfigError as error:
+        raise ConfigError(f"{error}; a key that only the swept choices have takes ++ before it") from error
 
 
-def _jobs(overrides: Sequence[str]) -> Iterator[list[str]]:
-    """Go through jobs of a sweep that have every choice among them, each once, beside the others' firsts."""
-    choices: list[list[str]] = []
-    for text in overrides:
-        try:
-            override = OverridesParser.create().parse_override(text)
-        except HydraException:
-            choices.append([text])  # compose says what is wrong with it
-            continue
-        if override.is_sweep_override():
-            key = text.partition("=")[0]
-            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
-        else:
-            choices.append([text])
+def _choices(override: str) -> list[str]:
+    """Write a sweep over choices as one override per choice; leave any other override as it is."""
+    try:
+        parsed = OverridesParser.create().parse_override(override)
+    except HydraException:
+        return [override]  # compose says what is wrong with it
+    if not parsed.is_sweep_override():
+        return [override]
+    key = override.partition("=")[0]
+    return [f"{key}={value}" for value in parsed.sweep_string_iterator()]
+
+
+def _jobs(choices: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """Go through jobs of a sweep such that each choice is in one: every choice beside the others' firsts."""
     first = [options[0] for options in choices]
     yield first
     for place, options in enumerate(choices):

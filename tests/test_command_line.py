@@ -1,0 +1,186 @@
+"""``python -m fedclust.run`` as it is typed."""
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from fedclust.run import main
+
+QUICK = ("rounds=2", "compare=[]", "training.mode=sequential")
+
+
+class Outcome(NamedTuple):
+    code: int
+    printed: str
+    complained: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run]:
+    """Run the command line in this process, in an empty folder."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    monkeypatch.chdir(tmp_path)
+
+    def typed(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Outcome(code, *capsys.readouterr())
+
+    yield typed
+    # Hydra has the root logger write to a stream that ends with this test.
+    root.handlers[:], root.level = handlers, level
+
+
+def _is_one_line(outcome: Outcome) -> bool:
+    return outcome.complained.startswith("fedclust: ") and len(outcome.complained.splitlines()) == 1
+
+
+# -- What cannot be -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["stratgy=fedavg"], "unknown key 'stratgy': did you mean 'strategy'?"),
+        (["strategy=fedawg"], "strategy must be one of"),
+        (["aggregator.eta=1"], "aggregator has"),
+        (["compare=[fedawg]"], "strategy must be one of"),
+        (["rounds=0"], "rounds must be >= 1, got 0"),
+        (["strategy.parameters.kernel_width=-1"], "kernel_width must be > 0, got -1"),
+        (["training.learning_rate=-1"], "learning_rate must be > 0 and finite, got -1"),
+        (["engine.num_nodes=0"], "num_nodes must be >= 1, got 0"),
+        (["client_app=none.such"], "client_app must be importable, got 'none.such': No module named 'none'"),
+        (["client_app=clients.node"], "client_app must be a ClientApp, 'clients.node' is a module"),
+        (["partition=iid", "partition.num_clients=100000"], "100000"),
+        (["partition.num_clients=100000"], "add up to num_clients, 100000, got [20, 10]"),
+        (["partition=dirichlet", "partition.alpha=0"], "alpha must be > 0 and finite, got 0"),
+        (["partition=dirichlet", "partition.alpha=-1", "engine.num_nodes=2"], "alpha must be > 0"),
+        (["dataset=csv", "dataset.path=x.csv"], "dataset.num_classes, dataset.input_shape must be given"),
+        (
+            ["dataset=csv", "dataset.path=none.csv", "dataset.num_classes=2", "dataset.input_shape=[3]"],
+            "there is no file or folder",
+        ),
+    ],
+)
+def test_the_impossible_is_refused_in_one_line(run: Run, arguments: list[str], said: str) -> None:
+    outcome = run(*QUICK[1:], *arguments)
+    assert outcome.code == 2
+    assert _is_one_line(outcome), outcome.complained
+    assert said in outcome.complained
+    assert "round 1/" not in outcome.printed
+
+
+def test_another_runs_folder_is_refused(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "taken"
+    folder.mkdir()
+    (folder / "rounds.jsonl").write_text("mine\n")
+    outcome = run(*QUICK, f"output_dir={folder}")
+    assert outcome.code == 2
+    assert _is_one_line(outcome), outcome.complained
+    assert f"output_dir must not hold another run, got {folder}" in outcome.complained
+    assert (folder / "rounds.jsonl").read_text() == "mine\n"
+
+
+def test_no_traceback_from_the_module_either(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedclust.run", "partition=iid", "partition.num_clients=100000"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.startswith("fedclust: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+# -- What Hydra offers ----------------------------------------------------------------------------------
+
+
+def test_the_configuration_is_shown_without_running(run: Run, tmp_path: Path) -> None:
+    outcome = run("--cfg", "job", "partition=dirichlet", "partition.alpha=0.25")
+    assert outcome.code == 0
+    shown = yaml.safe_load(outcome.printed)
+    assert shown["partition"]["alpha"] == 0.25
+    assert shown["rounds"] == 130
+    assert not list(tmp_path.iterdir())
+
+
+def test_results_go_where_output_dir_says(run: Run, tmp_path: Path) -> None:
+    outcome = run(*QUICK, "strategy=fedavg", "output_dir=here")
+    assert outcome.code == 0
+    assert f"results: {tmp_path / 'here'}" in outcome.printed
+    written = {path.name for path in (tmp_path / "here").iterdir()}
+    assert written == {
+        "checkpoints", "clients.parquet", "clusters.json", "config.yaml", "plots", "rounds.jsonl",
+        "summary.json",
+    }  # fmt: skip
+
+
+def test_a_sweep_makes_a_folder_per_job(run: Run, tmp_path: Path) -> None:
+    outcome = run("-m", "seed=0,1", "strategy=fedgwc,fedavg", *QUICK, "rounds=1")
+    assert outcome.code == 0
+    summaries = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/*/*/*/summary.json")]
+    assert sorted((summary["strategy"], summary["seed"]) for summary in summaries) == [
+        ("fedavg", 0),
+        ("fedavg", 1),
+        ("fedgwc", 0),
+        ("fedgwc", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["strategy=fedavg,fedawg"], "strategy must be one of"),
+        (["strategy=fedavg", "seed=0,-1"], "seed must be >= 0, got -1"),
+        (["partition=iid,dirichlet", "partition.num_clints=2,3"], "did you mean 'num_clients'?"),
+    ],
+)
+def test_a_slip_anywhere_in_a_sweep_is_refused_before_its_first_job(
+    run: Run, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    outcome = run("-m", *arguments, *QUICK)
+    assert outcome.code == 2
+    assert _is_one_line(outcome), outcome.complained
+    assert said in outcome.complained
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweep_may_set_what_only_its_choices_have(run: Run, tmp_path: Path) -> None:
+    # The default partition has no such key; both of these have.
+    arguments = ("-m", "partition=dirichlet,quantity_skew", "task=inspect")
+    outcome = run(*arguments, "partition.min_samples=3")
+    assert outcome.code == 2
+    assert _is_one_line(outcome), outcome.complained
+    assert "a key that only the swept choices have takes ++ before it" in outcome.complained
+    outcome = run(*arguments, "++partition.min_samples=3")
+    assert (outcome.code, outcome.complained) == (0, "")
+    assert len(list(tmp_path.glob("outputs/*/*/*/summary.json"))) == 2
+
+
+# -- Looking at a partition -----------------------------------------------------------------------------
+
+
+def test_inspecting_a_partition(run: Run, tmp_path: Path) -> None:
+    outcome = run("task=inspect", "partition=dirichlet", "partition.num_clients=10", "output_dir=here")
+    assert outcome.code == 0
+    assert "dirichlet, seed 0" in outcome.printed
+    assert "weighted psi" in outcome.printed
+    picture = tmp_path / "here" / "plots" / "label_counts.png"
+    assert f"picture: {picture}" in outcome.printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    summary = json.loads((tmp_path / "here" / "summary.json").read_text())
+    assert (summary["task"], summary["partition"], summary["num_clients"]) == ("inspect", "dirichlet", 10)
+    assert summary["num_train"] + summary["num_test"] == 1797  # all of the digits
+    assert not (tmp_path / "here" / "checkpoints").exists()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from hydra.utils import instantiate
+from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
 from fedclust import data, models
@@ -70,12 +71,11 @@ class Tiny:
         draws, size = np.random.default_rng(0), 480
         shape, classes = tuple(self.node["input_shape"]), int(self.node["num_classes"])
         images = len(shape) == 3
+        inputs: NDArray[Any] = draws.random((size, *shape), dtype=np.float32)
         if "vocabulary_size" in self.node:
-            inputs = draws.integers(0, self.node["vocabulary_size"], (size, *shape))
+            inputs = (inputs * self.node["vocabulary_size"]).astype(np.int64)
         elif images:
-            inputs = draws.integers(0, 256, (size, *shape), dtype=np.uint8)
-        else:
-            inputs = draws.random((size, *shape), dtype=np.float32)
+            inputs = (inputs * 255).astype(np.uint8)
         labels = np.arange(size) % classes
         if self.node.get("per_position"):
             labels = np.repeat(labels[:, None], shape[0], axis=1)

@@ -63,22 +63,26 @@ class DeviceData:
         if self._normalised:
             self._inputs = self._normalise(self._inputs)
 
+    @property
+    def rows_device(self) -> torch.device:
+        """Where rows must be to gather by them: where the dataset lives."""
+        return self._inputs.device
+
     def batch(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Gather examples.
 
         Parameters
         ----------
         rows
-            Rows of the dataset, int64, any shape, on the device.
+            Rows of the dataset, int64, any shape, on `rows_device`.
 
         Returns
         -------
         Inputs ready for a model and labels; the shape of `rows` takes the place of N in their shapes.
         """
-        here = self._inputs.device
-        flat = rows.reshape(-1).to(here)
+        flat = rows.reshape(-1)
         inputs = self._inputs.index_select(0, flat).to(self.device, non_blocking=True)
-        labels = self._labels.index_select(0, flat.to(self._labels.device)).to(self.device, non_blocking=True)
+        labels = self._labels.index_select(0, flat).to(self.device, non_blocking=True)
         if not self._normalised:
             inputs = self._normalise(inputs)
         if rows.dim() == 1:

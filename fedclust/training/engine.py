@@ -19,9 +19,10 @@ __all__ = ["Engine"]
 
 _logger = logging.getLogger(__name__)
 
-# A chain of linear layers trains faster together whenever the cohort's models fit into the cache; no trial is
-# needed to know, so that such runs repeat bit by bit.
-_CERTAIN_BYTES = 32 << 20
+# A chain of linear layers trains faster together whenever what a step touches fits into the cache: measured
+# for 1 to 20 clients, networks of 650 to 540,000 parameters and batches of 4 and 32, on one core. No trial is
+# needed to know, and such runs repeat bit by bit. Anything but plain SGD touches several times the memory.
+_CERTAIN_BYTES = {True: 32 << 20, False: 4 << 20}
 
 
 class Engine:
@@ -90,7 +91,8 @@ class Engine:
     def _number_alone(self, work: Work) -> int:
         if self._training.mode == "vectorised":
             return 0
-        small = len(work.jobs) * self._working.nbytes <= _CERTAIN_BYTES
+        plain = self._training.is_plain_sgd and not work.proximal_mu
+        small = len(work.jobs) * self._working.nbytes <= _CERTAIN_BYTES[plain]
         if self._vectorised.chain is not None and small:
             return 0
         return self._chooser.number_alone(work)

@@ -56,7 +56,7 @@ def _evaluate(
 ) -> list[dict[str, float]]:
     working.load(jobs[0].state)
     counts = np.array([len(job.rows) for job in jobs])
-    rows = torch.from_numpy(np.concatenate([job.rows for job in jobs]).astype(np.int64)).to(data.device)
+    rows = torch.from_numpy(np.concatenate([job.rows for job in jobs]).astype(np.int64)).to(data.rows_device)
     losses, outputs, labels = [], [], []
     for some in rows.split(batch_size) if len(rows) else ():
         inputs, targets = data.batch(some)

@@ -166,8 +166,8 @@ class ClientBatchNorm(_BatchNorm):
             )
         dims = [0, *range(2, input.dim())]
         channels = (1, -1, *[1] * (input.dim() - 2))
-        weights = real.view(-1, *[1] * (input.dim() - 1)).to(torch.float32)
-        values = input.float()
+        values = input.to(torch.promote_types(input.dtype, torch.float32))  # bfloat16 sums too coarsely
+        weights = real.view(-1, *[1] * (input.dim() - 1)).to(values.dtype)
         count = real.sum() * (input[0, 0].numel())
         mean = (values * weights).sum(dims) / count
         centred = values - mean.view(channels)
@@ -175,7 +175,7 @@ class ClientBatchNorm(_BatchNorm):
         several = count > 1
         counter = self.num_batches_tracked
         if self.running_mean is not None and self.running_var is not None and counter is not None:
-            factor = self._factor(counter, several)
+            factor = self._factor(counter, several, self.running_mean.dtype)
             unbiased = variance.detach() * count / (count - 1).clamp(min=1)
             self.running_mean.add_(factor * (mean.detach() - self.running_mean))
             self.running_var.add_(factor * (unbiased - self.running_var))
@@ -187,11 +187,10 @@ class ClientBatchNorm(_BatchNorm):
             normalised = normalised * self.weight.view(channels) + self.bias.view(channels)
         return normalised.to(input.dtype)
 
-    def _factor(self, counter: torch.Tensor, several: torch.Tensor) -> torch.Tensor:
+    def _factor(self, counter: torch.Tensor, several: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Count the batch and give its weight in the running statistics: 0 where it has but one value."""
-        if self.momentum is not None:
-            factor = torch.full((), self.momentum, device=several.device)
-        else:  # the plain average over batches, this one included
-            factor = 1.0 / (counter + 1).float()
-        counter.add_(several.to(torch.int64))
-        return factor * several
+        counted = several.to(dtype)
+        # Without a momentum it is the plain average over batches, this one included.
+        factor = counted / (counter + 1) if self.momentum is None else counted * self.momentum
+        counter.add_(several.to(counter.dtype))
+        return factor

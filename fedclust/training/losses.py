@@ -20,7 +20,7 @@ def mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     -------
     Loss in nats, a scalar.
     """
-    return functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
+    return functional.cross_entropy(_precise(logits).flatten(0, -2), labels.flatten())
 
 
 def example_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -37,5 +37,9 @@ def example_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     -------
     Losses in nats, shape (B,).
     """
-    losses = functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), reduction="none")
+    losses = functional.cross_entropy(_precise(logits).flatten(0, -2), labels.flatten(), reduction="none")
     return losses.unflatten(0, labels.shape).flatten(1).mean(1) if labels.dim() > 1 else losses
+
+
+def _precise(logits: torch.Tensor) -> torch.Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -63,7 +63,7 @@ def _saved_bytes(working: WorkingModel, data: DeviceData, work: Work) -> int:
 
     working.load(work.jobs[0].state)
     working.model.train()
-    rows = torch.from_numpy(work.batches.rows[0, 0, : work.batches.sizes[0, 0]]).to(data.device)
+    rows = torch.from_numpy(work.batches.rows[0, 0, : work.batches.sizes[0, 0]]).to(data.rows_device)
     inputs, labels = data.batch(rows)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         mean_loss(working.forward(inputs, work.keys[0, 0]), labels)

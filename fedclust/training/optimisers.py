@@ -145,9 +145,7 @@ class LocalUpdate:
         self._proximal_mu = proximal_mu
         self._stacked = stacked
         self._start = [tensor.detach().clone() for tensor in parameters] if proximal_mu else []
-        extras = proximal_mu or training.momentum or training.weight_decay or training.clip_norm
-        plain = training.optimizer == "sgd" and not extras
-        self.plain_rate = learning_rate if plain else None
+        self.plain_rate = learning_rate if training.is_plain_sgd and not proximal_mu else None
 
     def narrow(self, clients: int) -> None:
         """Go on with the first `clients` clients of a stacked cohort."""

@@ -62,7 +62,7 @@ def _train_client(
 ) -> None:
     """Take one client's steps from the working model; `losses` receives the loss before each."""
     steps = int(work.batches.steps[index])
-    rows = torch.from_numpy(work.batches.rows[index, :steps]).to(data.device)
+    rows = torch.from_numpy(work.batches.rows[index, :steps]).to(data.rows_device)
     sizes = work.batches.sizes[index].tolist()
     parameters: list[torch.Tensor] = []
     update = None

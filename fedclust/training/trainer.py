@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Trainer"]
 
+# Most memory for the rows of a pass's batches.
+_BATCH_BYTES = 256 << 20
+
 
 class Trainer:
     """Trains and evaluates clients on one device.
@@ -154,7 +157,8 @@ class Trainer:
         """Take as many clients as fit into memory, longest first, and draw their batches."""
         dropout_seed = torch_seed(self._seed, "dropout", server_round)
         one = self._work(jobs[:1], server_round, learning_rate, mu, dropout_seed)
-        size = self._engine.capacity(one)
+        # Batches of short clients are padded to the length of the longest, on paper.
+        size = min(self._engine.capacity(one), max(1, _BATCH_BYTES // one.batches.rows.nbytes))
         return self._work(jobs[:size], server_round, learning_rate, mu, dropout_seed)
 
     def _work(

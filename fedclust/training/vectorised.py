@@ -130,7 +130,7 @@ class VectorisedTraining:
             working = self._working
             working.load(work.jobs[0].state)
             rows = torch.from_numpy(work.batches.rows[0, 0, : work.batches.sizes[0, 0]])
-            inputs, labels = self._data.batch(rows.to(self._data.device))
+            inputs, labels = self._data.batch(rows.to(self._data.rows_device))
             loss = mean_loss(working.forward(inputs, work.keys[0, 0]), labels)
             found = torch.autograd.grad(loss, working.trainable, allow_unused=True)
             pairs = zip(working.trainable_names, found, strict=True)
@@ -139,7 +139,7 @@ class VectorisedTraining:
 
     def _run(self, kernel: Kernel, work: Work, losses: torch.Tensor) -> None:
         batches, device = work.batches, self._data.device
-        rows = torch.from_numpy(batches.rows).to(device)
+        rows = torch.from_numpy(batches.rows).to(self._data.rows_device)
         sizes = torch.from_numpy(batches.sizes).to(device)
         places = torch.arange(batches.rows.shape[2], device=device)
         active_at = (batches.sizes > 0).sum(axis=0).tolist()

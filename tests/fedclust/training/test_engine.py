@@ -91,6 +91,28 @@ def test_small_chains_need_no_trial(small: Any, monkeypatch: pytest.MonkeyPatch)
     assert trainer._engine.together
 
 
+@pytest.mark.parametrize(
+    ("changes", "certain"), [({}, True), ({"momentum": 0.9}, False), ({"proximal_mu": 0.1}, False)]
+)
+def test_larger_chains_are_tried_unless_sgd_is_plain(
+    small: Any, changes: dict[str, float], certain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Five clients of 876 bytes each are within 5,000 bytes and beyond 4,000.
+    monkeypatch.setattr(engine, "_CERTAIN_BYTES", {True: 5000, False: 4000})
+    asked = []
+
+    def number_alone(_: Any, work: Work) -> int:
+        asked.append(len(work.jobs))
+        return 2
+
+    monkeypatch.setattr(engine.Chooser, "number_alone", number_alone)
+    model, data = small.build("linear"), small.federation()
+    trainer = Trainer(model, data, hyperparameters(mode="auto", **changes), seed=1)
+    updates = list(trainer.train(small.jobs(data, small.start_of(model)), 1))
+    assert asked == ([] if certain else [5])
+    assert [len(update.clients) for update in updates] == ([5] if certain else [2, 3])
+
+
 def test_memory_running_out_halves_the_pass(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = VectorisedTraining.train
     sizes = []

@@ -292,6 +292,19 @@ def test_layers_that_draw_by_themselves_are_seeded_per_client(small: Any) -> Non
     torch.testing.assert_close(together[2][0], alone[2][0], rtol=0, atol=0)
 
 
+def test_batch_norm_agrees_to_float64(small: Any) -> None:
+    # Normalising batches of two or three examples magnifies rounding; in float64 little is left to magnify.
+    model, data = small.build("batch norm").double(), small.federation(sizes=(11, 3, 10, 1))
+    object.__setattr__(data, "inputs", data.inputs.double() / 255)
+    jobs = small.jobs(data, small.start_of(model))
+    alone, together = (
+        by_client(list(Trainer(model, data, hyperparameters(mode=mode, momentum=0.9), seed=1).train(jobs, 1)))
+        for mode in ("sequential", "vectorised")
+    )
+    for client, (state, _) in alone.items():
+        torch.testing.assert_close(together[client][0], state, rtol=1e-9, atol=1e-11)
+
+
 def test_precision_bf16_is_near_float32(small: Any) -> None:
     model, data = small.build("convolution"), small.federation()
     jobs = small.jobs(data, small.start_of(model))

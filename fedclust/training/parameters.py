@@ -55,8 +55,8 @@ class LocalTraining:
     chunk
         Most clients in one pass; ``"auto"`` bounds their memory instead.
     compile
-        Whether to pass the vectorised step through ``torch.compile``: faster after 20 s to minutes of compiling;
-        networks of linear layers have their own kernel and need none.
+        Whether to pass the vectorised step through ``torch.compile``: faster, after 20 s to minutes of
+        compiling. Networks of linear layers have their own kernel and need none.
     precision
         ``"float32"``; ``"tf32"``, faster matrix products on GPUs; ``"bf16"``, bfloat16 autocast.
     evaluation_batch_size

@@ -1,0 +1,179 @@
+"""Write docs/RESULTS.md from the folders that benchmarks/experiments.py left: no figure in it is typed.
+
+    python benchmarks/results.py FOLDER [--out docs/RESULTS.md]
+
+The text around the tables is benchmarks/results_text.md; ``<!-- tables -->`` in it is where they go.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from experiments import EXPERIMENTS, ROOT, Experiment, finished
+
+from fedclust.config import compose, plain
+from fedclust.results import SavedRun, published_for
+
+TEXT = Path(__file__).with_name("results_text.md")
+PLACE = "<!-- tables -->"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure of ``summary.json``, or two with ± between them where they are of one run.
+
+    Attributes
+    ----------
+    title
+        Heading.
+    keys
+        One key, shown with its sample standard deviation over the seeds, or two, shown as a pair.
+    digits
+        Decimals.
+    """
+
+    title: str
+    keys: tuple[str, ...]
+    digits: int = 3
+
+
+COLUMNS = (
+    Column("clusters", ("num_clusters",), 1),
+    Column("global accuracy", ("global_accuracy",)),
+    Column("mean client accuracy", ("mean_client_accuracy",)),
+    Column("balanced accuracy", ("balanced_accuracy",)),
+    Column("AD ± SDAD", ("ad", "sdad")),
+    Column("Rand index", ("rand_index",)),
+    Column("WAS", ("was",)),
+    Column("WADB", ("wadb",)),
+    Column("best global accuracy", ("best_global_accuracy",)),
+    Column("seconds", ("seconds",), 0),
+)
+
+
+def number(value: float, digits: int) -> str:
+    """Write a number; whole ones of a table's counts without decimals."""
+    return f"{value:,.{0 if digits == 1 and value == round(value) else digits}f}"
+
+
+def measured(column: Column, summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Write a column's figure over the seeds: mean ± sample standard deviation, or that of the one seed."""
+    found = [[summary.get(key) for summary in summaries] for key in column.keys]
+    values = [np.array([value for value in each if value is not None], dtype=float) for each in found]
+    if not all(each.size for each in values):
+        return "–"
+    if len(values) == 1 and values[0].size > 1:
+        spread = float(values[0].std(ddof=1))
+        return f"{number(float(values[0].mean()), column.digits)} ± {number(spread, column.digits)}"
+    return " ± ".join(number(float(each.mean()), column.digits) for each in values)
+
+
+def published(column: Column, figures: Mapping[str, Any]) -> str:
+    """Write a paper's figure, with its own spread where it gives one."""
+    parts: list[float] = []
+    for key in column.keys:
+        value = figures.get(key)
+        parts += value if isinstance(value, list) else [value] if value is not None else []
+    return " ± ".join(f"{part:g}" for part in parts) or "–"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lay out a Markdown table; the first column is text."""
+    rules = ["---", *["---:"] * (len(headings) - 1)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (headings, rules, *rows))
+
+
+def with_best(run: SavedRun) -> dict[str, Any]:
+    """Add to a summary the best of the rounds that were scored, as some papers report it."""
+    _, values = run.series("global_accuracy")
+    return dict(run.summary) | {"best_global_accuracy": float(values.max()) if values.size else None}
+
+
+def figures_of(run: SavedRun) -> dict[str, Any]:
+    """Find the published figures of a run's setting in its experiment's file, empty where there are none."""
+    name = run.config["choices"].get("experiment")
+    if not name:
+        return {}
+    # A run's own copy may be of an earlier commit; the file is what is kept right.
+    tables = plain(compose([f"experiment={name}"]).published)
+    return published_for(run.config | {"published": tables}) or {}
+
+
+def section(experiment: Experiment, runs: Sequence[SavedRun], provenance: Sequence[Mapping[str, Any]]) -> str:
+    """Write an experiment's heading, its table, and where its figures come from."""
+    by_strategy: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        for strategy, beside in run.side_by_side:
+            by_strategy.setdefault(strategy, []).append(with_best(beside))
+    paper = figures_of(runs[0])
+    theirs = {name: _of_method(name, paper.get("figures", {})) for name in by_strategy}
+    everything = [summary for summaries in by_strategy.values() for summary in summaries]
+    scored = {run.config["evaluate_every"] for run in runs}
+    columns = [("strategy", [f"`{name}`" for name in by_strategy])]
+    for column in COLUMNS:
+        if all(summary.get(column.keys[0]) is None for summary in everything):
+            continue
+        columns.append((column.title, [measured(column, each) for each in by_strategy.values()]))
+        if any(key in figures for key in column.keys for figures in theirs.values()):
+            columns.append(("published", [published(column, theirs[name]) for name in by_strategy]))
+    headings, cells = zip(*columns, strict=True)
+    seeds = [str(run.summary["seed"]) for run in runs]
+    lines = [f"### {experiment.title}\n", table(headings, zip(*cells, strict=True))]
+    facts = [
+        f"Command: `{provenance[0]['command'].rpartition(' seed=')[0] or provenance[0]['command']}`, "
+        f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}.",
+        f"Rounds: {runs[0].summary['rounds']}, scored every {' or '.join(map(str, sorted(scored)))}; "
+        f"clients: {runs[0].summary['num_clients']}; weighted PSI of the partition: "
+        f"{measured(Column('', ('weighted_psi',), 2), [run.summary for run in runs])}.",
+        f"Commit: {', '.join(sorted({_commit(each) for each in provenance}))}; "
+        f"{provenance[0]['device']}, {provenance[0]['threads']} thread.",
+    ]
+    if paper:
+        facts.insert(0, f"Published: {paper['source']}.")
+    return "\n".join([*lines, *(f"- {fact}" for fact in facts)]) + "\n"
+
+
+def _of_method(strategy: str, figures: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Find a strategy's figures; a preset such as ``fedgwc_paper`` has those of its method."""
+    names = [name for name in figures if strategy == name or strategy.startswith(f"{name}_")]
+    return figures[max(names, key=len)] if names else {}
+
+
+def _commit(provenance: Mapping[str, Any]) -> str:
+    changed = provenance.get("changed", [])
+    return f"`{provenance['commit'][:7]}`" + (
+        f" with {len(changed)} changed file{'s' * (len(changed) > 1)}" if changed else ""
+    )
+
+
+def main() -> int:
+    """Run the command line; return 1 where there is nothing to report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "RESULTS.md")
+    options = parser.parse_args()
+    sections = []
+    for name, experiment in EXPERIMENTS.items():
+        folders = [folder for folder in sorted((options.folder / name).glob("seed-*")) if finished(folder)]
+        if folders:
+            provenance = [json.loads((folder / "provenance.json").read_text("utf-8")) for folder in folders]
+            sections.append(section(experiment, [SavedRun(folder) for folder in folders], provenance))
+        else:
+            print(f"{name}: no finished run in {options.folder}", file=sys.stderr)
+    if not sections:
+        return 1
+    text = TEXT.read_text("utf-8")
+    options.out.write_text(text.replace(PLACE, "\n".join(sections).rstrip()), encoding="utf-8")
+    print(options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""How benchmarks/results.py turns folders into docs/RESULTS.md."""
+
+import importlib
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("results")
+
+
+def test_over_seeds_the_sample_deviation(results: ModuleType) -> None:
+    column = results.Column("accuracy", ("accuracy",))
+    # 0.5, 0.7 and 0.9: mean 0.7, squared deviations 0.04, 0 and 0.04 over n - 1 = 2: 0.2.
+    summaries = [{"accuracy": value} for value in (0.5, 0.7, 0.9)]
+    assert results.measured(column, summaries) == "0.700 ± 0.200"
+    assert results.measured(column, summaries[:1]) == "0.500"
+    assert results.measured(column, [{"accuracy": None}, *summaries[1:2]]) == "0.700"
+    assert results.measured(column, [{}]) == "–"
+
+
+def test_a_pair_of_keys_is_averaged_each(results: ModuleType) -> None:
+    column = results.Column("AD ± SDAD", ("ad", "sdad"))
+    assert results.measured(column, [{"ad": 0.2, "sdad": 0.1}, {"ad": 0.4, "sdad": 0.2}]) == "0.300 ± 0.150"
+    assert results.measured(column, [{"ad": 0.2, "sdad": None}]) == "–"
+
+
+@pytest.mark.parametrize(
+    ("figures", "text"),
+    [({"ad": 0.2, "sdad": 0.3}, "0.2 ± 0.3"), ({"ad": [0.2, 0.01]}, "0.2 ± 0.01"), ({}, "–")],
+)
+def test_published_figures_as_the_paper_has_them(results: ModuleType, figures: dict, text: str) -> None:
+    assert results.published(results.Column("AD ± SDAD", ("ad", "sdad")), figures) == text
+
+
+def test_counts_without_decimals_where_whole(results: ModuleType) -> None:
+    column = results.Column("clusters", ("num_clusters",), 1)
+    assert results.measured(column, [{"num_clusters": 11}]) == "11"
+    assert results.measured(column, [{"num_clusters": 2}, {"num_clusters": 3}]) == "2.5 ± 0.7"
+
+
+def write_run(folder: Path, compared: bool) -> None:
+    figures = {
+        "num_clients": 4,
+        "rounds": 3,
+        "seed": 0,
+        "weighted_psi": 1.25,
+        "num_clusters": 2,
+        "seconds": 7.0,
+    }
+    beside = {"strategy": "fedavg", "global_accuracy": 0.5, **figures}
+    folder.mkdir(parents=True)
+    own = {"strategy": "clust_psi_pfl_paper", "global_accuracy": 0.75, **figures}
+    own["compare"] = {"fedavg": beside} if compared else {}
+    (folder / "summary.json").write_text(json.dumps(own))
+    (folder / "rounds.jsonl").write_text(
+        '{"round": 2, "global_accuracy": 0.8}\n{"round": 3, "global_accuracy": 0.75}\n'
+    )
+    config = "evaluate_every: 1\nchoices: {experiment: clust_psi_pfl_fmnist, aggregator: fedavg}\n"
+    (folder / "config.yaml").write_text(config + "partition: {alpha: 0.05}\n")
+    provenance = {
+        "command": "python -m fedclust.run experiment=clust_psi_pfl_fmnist seed=0",
+        "changed": ["x"],
+    }
+    provenance |= {"commit": "0123456789", "device": "cpu", "threads": 1}
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    if compared:
+        (folder / "compare" / "fedavg").mkdir(parents=True)
+        shutil.copy(folder / "rounds.jsonl", folder / "compare" / "fedavg")
+        (folder / "compare" / "fedavg" / "summary.json").write_text(json.dumps(beside))
+
+
+def test_measured_stands_beside_published(
+    results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "runs" / "fmnist-alpha-0.05" / "seed-0", compared=True)
+    out = tmp_path / "RESULTS.md"
+    monkeypatch.setattr(sys, "argv", ["results.py", str(tmp_path / "runs"), "--out", str(out)])
+    assert results.main() == 0
+    text = out.read_text()
+    assert "| strategy | clusters | global accuracy | published | best global accuracy | seconds |" in text
+    # Table III at alpha = 0.05; the best of the scored rounds is 0.8.
+    assert "| `clust_psi_pfl_paper` | 2 | 0.750 | 0.83 ± 0.01 | 0.800 | 7 |" in text
+    assert "| `fedavg` | 2 | 0.500 | 0.68 ± 0.03 | 0.800 | 7 |" in text
+    assert "Published: Clust-PSI-PFL, Tables III and IV, five seeds." in text
+    assert "Command: `python -m fedclust.run experiment=clust_psi_pfl_fmnist`, seed 0." in text
+    assert "Commit: `0123456` with 1 changed file; cpu, 1 thread." in text
+    assert results.PLACE not in text
+
+
+def test_a_run_whose_compared_strategy_is_missing_does_not_count(
+    results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "fmnist-alpha-0.05" / "seed-0", compared=False)
+    monkeypatch.setattr(sys, "argv", ["results.py", str(tmp_path), "--out", str(tmp_path / "RESULTS.md")])
+    assert results.main() == 1
+    assert not (tmp_path / "RESULTS.md").exists()
+
+
+def test_every_setting_of_the_issue_can_be_run(results: ModuleType) -> None:
+    for experiment in results.EXPERIMENTS.values():
+        assert results.compose(list(experiment.command(3))).seed == 3

@@ -36,7 +36,7 @@ class Experiment:
 
     title: str
     overrides: tuple[str, ...]
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (6, 7, 8)  # FedGWC's settings for the digits were found on 0 to 5
 
     def command(self, seed: int) -> tuple[str, ...]:
         """Say what follows ``python -m fedclust.run``."""

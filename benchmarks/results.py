@@ -67,10 +67,12 @@ def measured(column: Column, summaries: Sequence[Mapping[str, Any]]) -> str:
     values = [np.array([value for value in each if value is not None], dtype=float) for each in found]
     if not all(each.size for each in values):
         return "–"
+    parts = [float(each.mean()) for each in values]
     if len(values) == 1 and values[0].size > 1:
-        spread = float(values[0].std(ddof=1))
-        return f"{number(float(values[0].mean()), column.digits)} ± {number(spread, column.digits)}"
-    return " ± ".join(number(float(each.mean()), column.digits) for each in values)
+        parts.append(float(values[0].std(ddof=1)))
+    text = " ± ".join(number(part, column.digits) for part in parts)
+    # A figure undefined for some seeds, such as WAS with a single cluster, is a mean over fewer.
+    return text if values[0].size == len(summaries) else f"{text} ({values[0].size} of {len(summaries)})"
 
 
 def published(column: Column, figures: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ def test_over_seeds_the_sample_deviation(results: ModuleType) -> None:
     summaries = [{"accuracy": value} for value in (0.5, 0.7, 0.9)]
     assert results.measured(column, summaries) == "0.700 ± 0.200"
     assert results.measured(column, summaries[:1]) == "0.500"
-    assert results.measured(column, [{"accuracy": None}, *summaries[1:2]]) == "0.700"
+    assert results.measured(column, [{"accuracy": None}, *summaries[1:2]]) == "0.700 (1 of 2)"
     assert results.measured(column, [{}]) == "–"
 
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 import torch
 from flwr.app import Context
 
+from clients.threads import worthwhile_threads
 from fedclust import data, models
 from fedclust.config import NodeSettings, build, node_settings
 from fedclust.data import FederatedData
@@ -52,19 +53,30 @@ class Node:
             does not say which clients it hosts.
         """
         settings = node_settings(context.run_config)
-        federated, trainer = _prepare(settings)
+        federated, trainer, threads = _prepare(settings)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
         return cls(
             _hosted(tuple(context.node_config.items()), federated.num_clients), federated, trainer, settings
         )
 
 
 @lru_cache(maxsize=4)  # a sweep's next job may bring another dataset; the last few stay
-def _prepare(settings: NodeSettings) -> tuple[FederatedData, Trainer]:
+def _prepare(settings: NodeSettings) -> tuple[FederatedData, Trainer, int]:
     seed = settings["seed"]
     federated = data.load(settings["dataset"], settings["partition"], seed)
     model = models.build(settings["model"], seed)
     training = build(settings["training"])
-    return federated, Trainer(model, federated, training, seed, device=_device(settings["device"]))
+    device = _device(settings["device"])
+    threads = _most_threads()
+    if device == "cpu":
+        threads = worthwhile_threads(model, federated.inputs[:1], training.batch_size, threads)
+    return federated, Trainer(model, federated, training, seed, device=device), threads
+
+
+@lru_cache(maxsize=1)  # asked before the first node changes the number
+def _most_threads() -> int:
+    return torch.get_num_threads()
 
 
 @lru_cache(maxsize=1024)

@@ -27,9 +27,11 @@ __all__ = [
     "build",
     "compose",
     "from_run_config",
+    "join_overrides",
     "node_settings",
     "plain",
     "run_settings",
+    "split_overrides",
     "to_run_config",
     "with_choices",
     "with_strategy",
@@ -233,6 +235,20 @@ def from_run_config(run_config: Mapping[str, Any]) -> DictConfig:
     config = compose(split_overrides(str(run_config.get(_OVERRIDES, ""))))
     plain(config)  # says what is missing
     return config
+
+
+def join_overrides(overrides: Sequence[str]) -> str:
+    """Write overrides in one string, from which :func:`split_overrides` gets them back.
+
+    Raises
+    ------
+    ConfigError
+        If an override has white space outside of brackets and quotes.
+    """
+    for override in overrides:
+        if split_overrides(override) != [override]:
+            raise ConfigError(f"override must have white space in quotes only, got {override!r}")
+    return " ".join(overrides)
 
 
 def split_overrides(text: str) -> list[str]:

@@ -10,6 +10,7 @@ from fedclust.config import (
     build,
     compose,
     from_run_config,
+    join_overrides,
     node_settings,
     plain,
     run_settings,
@@ -177,6 +178,16 @@ def test_a_run_config_carries_overrides() -> None:
 )
 def test_overrides_in_one_string(text: str, parts: list[str]) -> None:
     assert split_overrides(text) == parts
+
+
+@pytest.mark.parametrize("parts", [[], ["a=1"], ["compare=[a, b]", "name='two words'", "+x={y: 1}"]])
+def test_joined_overrides_split_again(parts: list[str]) -> None:
+    assert split_overrides(join_overrides(parts)) == parts
+
+
+def test_white_space_that_would_split_an_override_is_refused() -> None:
+    with pytest.raises(ConfigError, match="white space in quotes only, got 'name=two words'"):
+        join_overrides(["a=1", "name=two words"])
 
 
 def test_node_settings_ignore_what_nodes_do_not_use() -> None:

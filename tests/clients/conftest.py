@@ -1,0 +1,100 @@
+"""Nodes with real handwriting, asked one message at a time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+import clients
+from fedclust import data, models, records
+from fedclust.config import compose, plain, to_run_config
+from fedclust.data import FederatedData
+from fedclust.federation import pack, unpack
+from fedclust.federation.identity import assume_identity
+
+CONFIG = compose(
+    [
+        "partition.num_clients=6",
+        "partition.groups=[4,2]",
+        "training.steps=3",
+        "training.batch_size=16",
+        "training.mode=sequential",  # auto times passes first, and these are short
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A node, to put messages to.
+
+    Attributes
+    ----------
+    config
+        Its node configuration.
+    """
+
+    config: Mapping[str, str | int]
+
+    def ask(self, kind: str, content: RecordDict) -> Message:
+        """Put a message to the node as it is."""
+        assume_identity()
+        context = Context(1, 2, dict(self.config), RecordDict(), to_run_config(CONFIG))
+        return clients.app(Message(content, 2, kind), context)
+
+    def ask_clients(
+        self, kind: str, contents: Mapping[int, RecordDict]
+    ) -> tuple[dict[int, RecordDict], dict[int, str]]:
+        """Put a bundle to the node; get contents and errors by client."""
+        return unpack(self.ask(kind, pack(contents)).content)
+
+
+@pytest.fixture
+def node() -> type[Asked]:
+    """Give a node's class, to be called with its configuration."""
+    return Asked
+
+
+@pytest.fixture(scope="session")
+def federation() -> FederatedData:
+    """Give the data that the nodes prepare for themselves."""
+    return data.load(plain(CONFIG.dataset), plain(CONFIG.partition), CONFIG.seed)
+
+
+@pytest.fixture(scope="session")
+def network() -> torch.nn.Module:
+    """Give the network that everyone starts from."""
+    return models.build(plain(CONFIG.model), CONFIG.seed)
+
+
+@pytest.fixture(scope="session")
+def model(network: torch.nn.Module) -> ArrayRecord:
+    """Give the model that everyone starts from."""
+    return records.from_state(network.state_dict())
+
+
+@dataclass(frozen=True)
+class Telling:
+    """Makes what a server sends with a model."""
+
+    model: ArrayRecord
+
+    def __call__(self, arrays: ArrayRecord | None = None, **config: Any) -> RecordDict:
+        told = {"server-round": 1, **{key.replace("_", "-"): value for key, value in config.items()}}
+        return RecordDict({records.ARRAYS: arrays or self.model, records.CONFIG: ConfigRecord(told)})
+
+
+@pytest.fixture(scope="session")
+def tell(model: ArrayRecord) -> Telling:
+    """Make a message's content: the initial model, or another, and what to do with it."""
+    return Telling(model)
+
+
+@pytest.fixture(scope="session")
+def broken(model: ArrayRecord) -> ArrayRecord:
+    """Give a model nothing can be learnt from: all its numbers are NaN."""
+    return records.from_state(
+        {name: torch.full_like(tensor, torch.nan) for name, tensor in records.to_state(model).items()}
+    )

@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from clients.app import app, respond
+from fedclust import models, records
+from fedclust.config import compose, plain, to_run_config
+from fedclust.federation import ClientGrid, LocalGrid
+from strategies import ClusteredStrategy
+
+ALONE = {"clients": "2"}
+SEVERAL = {"partition-id": 0, "num-partitions": 2}  # clients 0, 2 and 4 of 6
+NO_MINIMA = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
+
+
+def test_a_node_says_which_clients_it_hosts(node) -> None:
+    assert records.read_hosted(node(SEVERAL).ask("query.clients", RecordDict()).content) == ((0, 2, 4), 6)
+    assert records.read_hosted(node(ALONE).ask("query.clients", RecordDict()).content) == ((2,), 6)
+
+
+def test_a_node_whose_configuration_names_no_clients_is_refused(node) -> None:
+    with pytest.raises(ValueError, match="node_config must have 'clients', or 'partition-id' and"):
+        node({}).ask("query.clients", RecordDict())
+    with pytest.raises(ValueError, match=r"clients must be in 0..5, got \[6\]"):
+        node({"clients": "5-6"}).ask("query.clients", RecordDict())
+
+
+def test_a_plain_message_is_for_the_only_client(node, tell) -> None:
+    reply = node(ALONE).ask("train", tell()).content
+    contents, errors = node(ALONE).ask_clients("train", {2: tell()})
+    assert errors == {}
+    assert reply.array_records[records.ARRAYS] == contents[2].array_records[records.ARRAYS]
+    assert reply.metric_records[records.METRICS] == contents[2].metric_records[records.METRICS]
+
+
+def test_a_plain_message_to_several_clients_is_refused(node, tell) -> None:
+    with pytest.raises(
+        ValueError, match=r"a node of several clients must be sent bundles, this one hosts \[0, 2, 4\]"
+    ):
+        node(SEVERAL).ask("train", tell())
+
+
+def test_an_only_clients_failure_is_the_nodes(node, tell, broken) -> None:
+    with pytest.raises(RuntimeError, match="loss"):
+        node(ALONE).ask("train", tell(broken))
+
+
+def test_a_stranger_gets_an_error_and_the_others_their_answers(node, tell) -> None:
+    content = tell()
+    contents, errors = node(SEVERAL).ask_clients("train", {0: content, 1: content, 4: content})
+    assert contents.keys() == {0, 4}
+    assert errors == {1: "client 1 must be hosted by this node, it hosts [0, 2, 4]"}
+
+
+def test_the_contents_of_strangers_are_never_worked_on(node) -> None:
+    seen = []
+
+    def work(_, contents):
+        seen.extend(contents)
+        return {client: RecordDict({"config": ConfigRecord()}) for client in contents}, {}
+
+    @app.query("test_only")
+    def handler(message: Message, context) -> Message:
+        return respond(message, context, work)
+
+    contents, errors = node(SEVERAL).ask_clients("query.test_only", {2: RecordDict(), 3: RecordDict()})
+    assert seen == [2]
+    assert (contents.keys(), errors.keys()) == ({2}, {3})
+
+
+def test_stock_fedavg_needs_no_grid_of_ours() -> None:
+    """One client per node is plain Flower: its own strategy serves without ClientGrid."""
+    config = compose(["partition.num_clients=3", "partition.groups=[2,1]", "training.mode=sequential"])
+    arrays = records.from_state(models.build(plain(config.model), 0).state_dict())
+    result = FedAvg(**NO_MINIMA).start(LocalGrid(app, to_run_config(config), 3), arrays, num_rounds=2)
+    grid = ClientGrid(LocalGrid(app, to_run_config(config), 1))
+    grid.connect()
+    strategy = ClusteredStrategy()
+    strategy.start(grid, arrays, num_rounds=2)
+    for name, array in result.arrays.items():
+        np.testing.assert_allclose(array.numpy(), strategy.models[0][name].numpy(), atol=1e-6)

@@ -1,0 +1,27 @@
+import numpy as np
+from flwr.app import RecordDict
+
+from fedclust.records import read_description
+
+
+def test_a_client_counts_its_labels_and_names_its_group(node, federation) -> None:
+    reply = node({"clients": "4"}).ask("query.description", RecordDict())
+    said = read_description(reply)
+    for counts, rows in ((said.train_counts, federation.train[4]), (said.test_counts, federation.test[4])):
+        expected = np.zeros(10, dtype=int)
+        for row in rows:
+            expected[int(federation.labels[row])] += 1
+        np.testing.assert_array_equal(counts, expected)
+    assert said.group == 1  # groups of 4 and 2
+
+
+def test_several_clients_speak_each_for_itself(node, federation) -> None:
+    contents, errors = node({"clients": "0,5"}).ask_clients(
+        "query.description", {0: RecordDict(), 5: RecordDict()}
+    )
+    assert errors == {}
+    assert [contents[client]["config"]["group"] for client in (0, 5)] == [0, 1]
+    assert [sum(contents[client]["config"]["train-counts"]) for client in (0, 5)] == [
+        len(federation.train[0]),
+        len(federation.train[5]),
+    ]

@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+
+from fedclust import records
+
+SEVERAL = {"clients": "0-3"}
+
+
+def _arrays(content) -> dict[str, np.ndarray]:
+    return {name: array.numpy() for name, array in content.array_records[records.ARRAYS].items()}
+
+
+def _num_examples(content) -> int:
+    return content.metric_records[records.METRICS][records.NUM_EXAMPLES]
+
+
+def test_a_client_reports_model_losses_and_sample_count(node, tell, model, federation) -> None:
+    contents, errors = node(SEVERAL).ask_clients("train", {1: tell()})
+    assert errors == {}
+    trained = contents[1].array_records[records.ARRAYS]
+    assert list(trained) == list(model)
+    for name, array in trained.items():
+        assert (array.shape, array.dtype) == (model[name].shape, model[name].dtype)
+        assert np.abs(array.numpy() - model[name].numpy()).max() > 0
+    assert _num_examples(contents[1]) == len(federation.train[1])
+    losses = contents[1].config_records[records.LOSSES][records.LOSSES]
+    assert len(losses) == 3  # training.steps
+    assert contents[1].metric_records[records.METRICS][records.LOSS] == pytest.approx(sum(losses) / 3)
+
+
+def test_clients_that_share_a_model_answer_with_their_weighted_mean(node, tell) -> None:
+    asked = node(SEVERAL)
+    alone, _ = asked.ask_clients("train", dict.fromkeys(range(4), tell()))
+    shared, errors = asked.ask_clients("train", dict.fromkeys(range(4), tell(mean_reply=True)))
+    assert errors == {}
+    total = sum(_num_examples(alone[client]) for client in range(4))
+    records_of_all = {id(content.array_records[records.ARRAYS]) for content in shared.values()}
+    assert len(records_of_all) == 1  # it travels once
+    for name, mean in _arrays(shared[0]).items():
+        expected = np.zeros(mean.shape)
+        for client in range(4):
+            expected += _num_examples(alone[client]) * _arrays(alone[client])[name].astype(np.float64)
+        np.testing.assert_allclose(mean, expected / total, rtol=1e-6, atol=1e-7)
+    for client in range(4):  # what is not the model stays each client's own
+        assert _num_examples(shared[client]) == _num_examples(alone[client])
+        assert shared[client].config_records == alone[client].config_records
+
+
+def test_clusters_have_a_mean_each(node, tell, model) -> None:
+    asked = node(SEVERAL)
+    other = records.from_state({name: tensor * 0.5 for name, tensor in records.to_state(model).items()})
+    first, second = tell(mean_reply=True), tell(other, mean_reply=True)
+    contents, _ = asked.ask_clients("train", {0: first, 1: second, 2: first, 3: second})
+    apart = {
+        **asked.ask_clients("train", dict.fromkeys((0, 2), tell(mean_reply=True)))[0],
+        **asked.ask_clients("train", dict.fromkeys((1, 3), tell(other, mean_reply=True)))[0],
+    }
+    for client in range(4):
+        for name, array in _arrays(contents[client]).items():
+            np.testing.assert_allclose(array, _arrays(apart[client])[name], rtol=1e-6, atol=1e-7)
+    assert contents[0].array_records[records.ARRAYS] == contents[2].array_records[records.ARRAYS]
+    assert contents[0].array_records[records.ARRAYS] != contents[1].array_records[records.ARRAYS]
+
+
+@pytest.mark.parametrize("mean_reply", [False, True])
+def test_a_failing_client_costs_only_its_own_part(node, tell, broken, mean_reply) -> None:
+    asked = node(SEVERAL)
+    good = tell(mean_reply=mean_reply)
+    contents, errors = asked.ask_clients(
+        "train", {0: good, 1: good, 2: tell(broken, mean_reply=mean_reply), 3: good}
+    )
+    assert contents.keys() == {0, 1, 3}
+    assert errors.keys() == {2}
+    assert "loss" in errors[2]
+    without, _ = asked.ask_clients("train", dict.fromkeys((0, 1, 3), tell(mean_reply=mean_reply)))
+    for client in (0, 1, 3):
+        for name, array in _arrays(contents[client]).items():
+            np.testing.assert_allclose(array, _arrays(without[client])[name], rtol=1e-6, atol=1e-7)
+
+
+def test_the_servers_proximal_weight_holds(node, tell, model) -> None:
+    """A large weight holds the model where it started."""
+    asked = node({"clients": "0"})
+    moved = {
+        mu: sum(
+            np.square(array - model[name].numpy()).sum()
+            for name, array in _arrays(asked.ask_clients("train", {0: tell(proximal_mu=mu)})[0][0]).items()
+        )
+        for mu in (0.0, 5.0)
+    }
+    assert 0 < moved[5.0] < moved[0.0]
+
+
+def test_rounds_differ_and_repeat(node, tell) -> None:
+    asked = node({"clients": "0"})
+
+    def losses(server_round: int) -> list[float]:
+        contents, _ = asked.ask_clients("train", {0: tell(server_round=server_round)})
+        return contents[0].config_records[records.LOSSES][records.LOSSES]
+
+    assert losses(1) == losses(1)
+    assert losses(1) != losses(2)

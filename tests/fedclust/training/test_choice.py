@@ -103,6 +103,26 @@ def test_the_faster_way_is_found_and_remembered(joint: float, alone: int) -> Non
     assert len(calls) > measured
 
 
+def test_a_disturbed_trial_is_corrected() -> None:
+    # Together is the faster way, but the first trial finds it slow.
+    delay = [0.02]
+
+    def together(work: Work) -> CohortUpdate:
+        return way(delay[0], 0.0)(work)
+
+    chooser = Chooser(way(0.0, 0.001), together, torch.device("cpu"), 1e-3)
+    assert chooser.number_alone(work_of(8, 3)) == 8
+    delay[0] = 0.001
+    assert [chooser.number_alone(work_of(8, 3)) for _ in range(4)] == [8, 8, 0, 0]
+
+
+def test_the_better_of_two_measurements() -> None:
+    # For 4 clients a joint step costs 10 + 4 * 1 = 14 or 2 + 4 * 2 = 10.
+    other = Costs(client=1.0, step=3.0, joint_client=5.0, joint_step=2.0, joint_client_step=2.0)
+    expected = Costs(client=0.0, step=3.0, joint_client=5.0, joint_step=2.0, joint_client_step=2.0)
+    assert COSTS.better(other, 4) == other.better(COSTS, 4) == expected
+
+
 def test_ways_that_disagree_are_refused() -> None:
     chooser = Chooser(way(0, 0), way(0, 0, loss=1.01), torch.device("cpu"), 1e-3)
     with pytest.raises(ArithmeticError, match=r"losses are \[1.01, 1.01\] together and \[1.0, 1.0\] alone"):

@@ -1,0 +1,172 @@
+"""``flwr run`` as it is typed: Flower's own simulation, in processes of its own."""
+
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sysconfig
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import clients
+from fedclust.config import CONF, compose, to_run_config
+from fedclust.federation import LocalGrid
+from fedclust.results import SavedRun
+from fedclust.server_app import federate
+
+APP = CONF.parent
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+# Splits in round 4, so that there is an assignment to agree on, and trains the same way everywhere.
+OVERRIDES = (
+    "rounds=6",
+    "compare=[]",
+    "seed=2",
+    "training.mode=sequential",
+    "participation=1",
+    "strategy.parameters.patience=1",
+    "strategy.parameters.tolerance=1",
+    "strategy.parameters.max_davies_bouldin=10",
+)
+
+
+@dataclass(frozen=True)
+class Flower:
+    """Flower's command line, with a home folder and a SuperLink of the test's own."""
+
+    environment: dict[str, str]
+    folder: Path
+
+    def __call__(self, *arguments: str, command: str = "flwr") -> str:
+        """Run a command in a folder that is not the app's; give what it prints."""
+        done = subprocess.run(
+            [SCRIPTS / command, *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=600,
+        )
+        return done.stdout
+
+    def state(self, printed: str) -> dict[str, Any]:
+        """Get the state of the run that a command's output tells of."""
+        found = re.search(r"started run (\d+)", printed)
+        assert found, printed
+        (state,) = json.loads(self("list", "local", "--run-id", found[1], "--format", "json"))["runs"]
+        return state
+
+
+@pytest.fixture(scope="module")
+def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+    """Start the SuperLink that `flwr run` would start, so as to be able to stop it."""
+    folder = tmp_path_factory.mktemp("flower")
+    port, control = _free_ports(2)
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(SCRIPTS), os.environ.get("PATH", "")]),
+        "FLWR_HOME": str(folder / "home"),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port,
+        "FLWR_LOCAL_CONTROL_API_PORT": control,
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [
+        *(SCRIPTS / "flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"),
+        *("--control-api-address", f"127.0.0.1:{control}", "--host", "127.0.0.1", "--port", port),
+        *("--database", folder / "state.db"),
+    ]
+    with (folder / "superlink.log").open("w") as log:
+        superlink = subprocess.Popen(
+            command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        _wait_for(f"http://127.0.0.1:{port}/health", superlink)
+        yield Flower(environment, folder)
+    finally:
+        superlink.terminate()
+        try:
+            superlink.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(superlink.pid, signal.SIGKILL)
+
+
+def _free_ports(number: int) -> list[str]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    ports = [str(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _wait_for(address: str, process: subprocess.Popen) -> None:
+    for _ in range(300):
+        assert process.poll() is None, f"the SuperLink ended with {process.returncode}"
+        try:
+            with urllib.request.urlopen(address, timeout=1):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise TimeoutError(f"no SuperLink at {address}")
+
+
+@pytest.fixture(scope="module")
+def local_run(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
+    """The same federation in this process."""
+    folder = tmp_path_factory.mktemp("local")
+    config = compose(OVERRIDES)
+    federate(config, LocalGrid(clients.app, to_run_config(config)), folder, Console(file=io.StringIO()))
+    return SavedRun(folder)
+
+
+def _assert_same(run: SavedRun, local: SavedRun) -> None:
+    """Expect the same assignment, and the same figures to float tolerance."""
+    assert run.changes == local.changes
+    assert [line["cohort"] for line in run.rounds] == [line["cohort"] for line in local.rounds]
+    for line, expected in zip(run.rounds, local.rounds, strict=True):
+        assert line["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+    for key in ("global_accuracy", "mean_client_accuracy", "balanced_accuracy", "macro_f1", "ad", "sdad"):
+        assert run.summary[key] == pytest.approx(local.summary[key], abs=1e-5), key
+    assert run.summary["failed_replies"] == 0
+
+
+def test_this_federation_splits(local_run: SavedRun) -> None:
+    assert local_run.summary["num_clusters"] > 1
+
+
+def test_two_nodes_by_default(flower: Flower, local_run: SavedRun) -> None:
+    results = flower.folder / "two"
+    told = f'overrides="{" ".join(OVERRIDES)}" output-dir="{results}"'
+    printed = flower("run", str(APP), "--stream", "--run-config", told)
+    assert f"results: {results}" in printed, printed
+    assert flower.state(printed)["status"] == "finished:completed"
+    _assert_same(SavedRun(results), local_run)
+
+
+def test_a_node_per_client_through_our_own_command_line(flower: Flower, local_run: SavedRun) -> None:
+    """``engine=superlink`` is ``flwr run`` with another face; a relative folder is the caller's."""
+    engine = ("engine=superlink", "engine.connection=local", "engine.federation_config='num-supernodes=30'")
+    printed = flower(*engine, *OVERRIDES, "output_dir=thirty", command="fedclust")
+    assert f"results: {flower.folder / 'thirty'}" in printed, printed
+    _assert_same(SavedRun(flower.folder / "thirty"), local_run)
+
+
+def test_a_wrong_override_fails_with_one_line(flower: Flower) -> None:
+    printed = flower("run", str(APP), "--stream", "--run-config", 'overrides="stratgy=fedavg"')
+    state = flower.state(printed)
+    assert state["status"] == "finished:failed"
+    assert "unknown key 'stratgy': did you mean 'strategy'?" in state["status-details"]
+    assert printed.count("unknown key 'stratgy'") == 1
+    assert "hydra" not in printed  # nothing of what led to it

@@ -65,7 +65,7 @@ class _Shared:
         self.reported: dict[int, tuple[int, np.ndarray]] = {}
 
     def answers(self) -> dict[int, RecordDict]:
-        arrays: ArrayRecord = records.from_state(self.mean.state())
+        arrays: ArrayRecord = records.from_state(self.mean.state(exact=True))
         return {
             client: records.train_content(arrays, num_examples, losses)
             for client, (num_examples, losses) in self.reported.items()

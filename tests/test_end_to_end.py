@@ -127,7 +127,7 @@ def test_the_configuration_left_behind_says_what_ran(default_runs: list[SavedRun
 # -- Reproducible ---------------------------------------------------------------------------------------
 
 # Which way of training is quickest is measured, and so may differ between runs: fix it.
-SHORT = ("training.mode=vectorised", "compare=[]", "rounds=10", "evaluate_every=2")
+SHORT = ("compare=[]", "rounds=20", "evaluate_every=4")
 
 
 @pytest.fixture(scope="module")
@@ -150,22 +150,4 @@ def test_the_number_of_nodes_changes_nothing(
     tmp_path: Path, first_run: list[dict[str, Any]], num_nodes: int
 ) -> None:
     spread = comparable(_run(tmp_path, *SHORT, num_nodes=num_nodes).rounds)
-    assert len(spread) == len(first_run)
-    for ours, theirs in zip(first_run, spread, strict=True):
-        _assert_close(ours, theirs)
-
-
-def _assert_close(first: Any, second: Any) -> None:
-    """Compare two lines of ``rounds.jsonl``, floats to a tolerance."""
-    if isinstance(first, dict):
-        assert first.keys() == second.keys()
-        for key, value in first.items():
-            _assert_close(value, second[key])
-    elif isinstance(first, list):
-        assert len(first) == len(second)
-        for one, other in zip(first, second, strict=True):
-            _assert_close(one, other)
-    elif isinstance(first, float):
-        assert second == pytest.approx(first, abs=1e-5)
-    else:
-        assert second == first
+    assert spread == first_run  # to the last bit

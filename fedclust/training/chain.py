@@ -215,7 +215,9 @@ def _cross_entropy(
     shifted = logits - logits.amax(2, keepdim=True)
     exponentials = shifted.exp()
     total = exponentials.sum(2, keepdim=True)
-    losses = ((total.log() - shifted.gather(2, chosen)).squeeze(2) * shares).sum(1)
+    # In float32 the last bit of a logarithm may depend on where in the tensor it stands: on who else trains.
+    logarithms = total.double().log().to(total.dtype)
+    losses = ((logarithms - shifted.gather(2, chosen)).squeeze(2) * shares).sum(1)
     gradient = exponentials.div_(total)
     gradient.scatter_add_(2, chosen, gradient.new_full((1, 1, 1), -1.0).expand_as(chosen))
     return losses, gradient.mul_(shares.unsqueeze(2))

@@ -113,13 +113,19 @@ class ModelMean:
             total = _weighted_sum(stacked, torch.tensor(chosen), torch.from_numpy(weights.astype(np.float64)))
             self._sums[name] = self._sums[name] + total if name in self._sums else total
 
-    def state(self) -> State:
+    def state(self, *, exact: bool = False) -> State:
         """Give the mean.
+
+        Parameters
+        ----------
+        exact
+            Whether to keep the mean in float64: for one that goes into another mean, which then hardly
+            depends on how the clients were divided.
 
         Returns
         -------
-        One model, on the CPU, in the dtypes of what was added. Integer buffers (BatchNorm's counter) become
-        the nearest integer.
+        One model, on the CPU, in the dtypes of what was added unless `exact`. Integer buffers (BatchNorm's
+        counter) become the nearest integer.
 
         Raises
         ------
@@ -131,6 +137,9 @@ class ModelMean:
         mean = {}
         for name, total in self._sums.items():
             value = total / self.num_examples
+            if exact:
+                mean[name] = value.cpu()
+                continue
             rounded = value if self._dtypes[name].is_floating_point else value.round()
             mean[name] = rounded.to(self._dtypes[name]).cpu()
         return mean

@@ -58,6 +58,16 @@ def test_like_restores_types_and_order() -> None:
     assert restored["steps"].numpy().dtype == np.int64
 
 
+def test_a_mean_between_two_floats_falls_the_same_way_whatever_its_round_off() -> None:
+    # 1 + 2^-24 lies halfway between the float32 numbers 1 and 1 + 2^-23; ties go to the even one, 1. One bit
+    # of float64 more, 2^-52, would send it up.
+    template = _model(w=np.zeros(3, dtype=np.float32))
+    tie = 1 + 2.0**-24
+    settled = records.like(_model(w=np.array([tie, tie + 2.0**-52, tie - 2.0**-53])), template)
+    np.testing.assert_array_equal(settled["w"].numpy(), np.ones(3, dtype=np.float32))
+    assert np.float32(tie + 2.0**-52) != 1
+
+
 def test_like_refuses_another_model() -> None:
     template = _model(w=np.zeros(2))
     with pytest.raises(ValueError, match=r"arrays must be named \['w'\], got \['v'\]"):

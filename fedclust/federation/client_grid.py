@@ -109,6 +109,7 @@ class ClientGrid(WrappedGrid):
         super().__init__(grid)
         self._wait, self._poll, self._say = wait, poll, say
         self._num_clients: int | None = None
+        self._connected = False
         self._claims: dict[int, tuple[int, ...]] = {}  # node: its clients, in the order nodes were met
         self._node_of: dict[int, int] = {}  # client: the node that hosts it
         self._pushed: dict[str, _Parcel] = {}
@@ -135,6 +136,7 @@ class ClientGrid(WrappedGrid):
             self._meet_nodes()
             self._refuse_double_claims()
             if self._num_clients is not None and len(self._node_of) == self._num_clients:
+                self._connected = True
                 return self._num_clients
             if len(self._node_of) != said:
                 said = len(self._node_of)
@@ -172,19 +174,33 @@ class ClientGrid(WrappedGrid):
             for node in sorted(nodes - self._claims.keys())
         ]
         for reply in self._grid.send_and_receive(questions, timeout=self._wait) if questions else ():
-            if reply.has_error():
-                if reply.error.code in _NODE_LOST:
-                    continue
-                raise FederationError(f"a node cannot serve its clients: {reply.error.reason}")
-            clients, num_clients = records.read_hosted(reply.content)
-            if self._num_clients not in (None, num_clients):
-                raise FederationError(
-                    "all nodes must have the same number of clients, "
-                    f"one has {self._num_clients} and another {num_clients}"
-                )
-            self._num_clients = num_clients
-            self._claims[reply.metadata.src_node_id] = clients
+            if reply.has_error() and reply.error.code in _NODE_LOST:
+                continue
+            try:
+                self._claims[reply.metadata.src_node_id] = self._hosted(reply)
+            except FederationError as error:
+                if not self._connected:
+                    raise
+                # The run goes on without a node that joins it and is of no use to it.
+                self._claims[reply.metadata.src_node_id] = ()
+                self._say(f"a node is left out: {error}")
         self._assign_hosts()
+
+    def _hosted(self, reply: Message) -> tuple[int, ...]:
+        """Read which clients a node hosts."""
+        if reply.has_error():
+            raise FederationError(f"a node cannot serve its clients: {reply.error.reason}")
+        try:
+            clients, num_clients = records.read_hosted(reply.content)
+        except records.BadReply as error:
+            raise FederationError(str(error)) from error
+        if self._num_clients not in (None, num_clients):
+            raise FederationError(
+                "all nodes must have the same number of clients, "
+                f"one has {self._num_clients} and another {num_clients}"
+            )
+        self._num_clients = num_clients
+        return clients
 
     def _assign_hosts(self) -> None:
         # A node that comes back has a new id while the old one still counts as online: the first keeps its

@@ -195,6 +195,30 @@ def test_clients_of_a_node_that_left_are_offline_and_come_back_with_another() ->
     assert not any(reply.has_error() for reply in grid.send_and_receive(_messages(range(K))))
 
 
+def test_a_node_that_joins_a_run_and_cannot_serve_is_left_out() -> None:
+    # Node 0 hosts all of 2 clients; node 1, which comes later, believes in 5.
+    nodes = _Nodes(_local(_claiming({0: (0, 1), 1: (1, 4)}, {0: 2, 1: 5}), num_nodes=2), online=[0])
+    said: list[str] = []
+    grid = ClientGrid(nodes, say=said.append)
+    grid.connect()
+    nodes.online.append(1)
+    assert [grid.get_node_ids() for _ in range(2)] == [[0, 1], [0, 1]]
+    assert said == [
+        "a node is left out: all nodes must have the same number of clients, one has 2 and another 5"
+    ]
+
+
+def test_a_node_that_does_not_say_whom_it_hosts_is_an_error() -> None:
+    app = ClientApp()
+
+    @app.query("clients")
+    def clients(message: Message, context: Context) -> Message:
+        return Message(RecordDict(), reply_to=message)
+
+    with pytest.raises(FederationError, match="a node's reply has no 'clients'"):
+        ClientGrid(_local(app)).connect()
+
+
 def test_a_node_without_reply_fails_its_clients() -> None:
     nodes = _Nodes(_local(_echo_app()), online=[0, 1, 2])
     grid = ClientGrid(nodes)

@@ -36,6 +36,7 @@ NEEDS = {
         "dataset.input_shape=[3,8,8]",
     ],
     ("dataset", "serengeti"): ["dataset.input_shape=[3]"],
+    ("experiment", "clust_psi_pfl_serengeti"): ["dataset.input_shape=[3]"],
     ("model", "embedding_dense"): TEXT,
     ("model", "embedding_lstm"): TEXT,
     ("model", "bilstm_tagger"): TEXT,

@@ -1,0 +1,158 @@
+"""What a round costs under engine=local, by size of cohort, by number of clients, and besides training.
+
+    python benchmarks/scaling.py [cohort clients overhead] [--turns 7] [--write]
+
+The digits setting of settings.py, one thread. ``cohort``: 10 to 1,000 of 1,000 clients a round; ``clients``:
+100 a round of 100 to 10,000; ``overhead``: FedGWC, 10 of 100 clients a round, three steps each, everything
+written that a run writes.
+"""
+
+import argparse
+import dataclasses
+import io
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+from rich.console import Console
+from settings import SETTINGS
+from tables import machine, show, spread, table
+
+from clients import app
+from fedclust import records
+from fedclust.config import to_run_config
+from fedclust.federation import ClientGrid, LocalGrid
+from fedclust.sampling import cohort_size
+from fedclust.server_app import federate
+from fedclust.training.engine import Engine
+from strategies import ClusteredStrategy
+
+DIGITS = SETTINGS["digits"]
+STEPS = "forward, backward, update"
+
+
+class Training(ClusteredStrategy):
+    """One model for all, never evaluated."""
+
+    def configure_evaluate(self, *_: object) -> list:
+        """Ask nobody."""
+        return []
+
+
+def rounds(clients: int, cohort: int) -> Callable[[int], None]:
+    """Make a function that runs so many rounds."""
+    setting = dataclasses.replace(DIGITS, clients=clients)
+    grid = ClientGrid(LocalGrid(app, to_run_config(setting.config())))
+    grid.connect()
+    arrays = records.from_state(setting.network().state_dict())
+    share = cohort / clients
+    if cohort_size(clients, share) != cohort:
+        raise ValueError(f"cohort must be a share of {clients} clients, got {cohort}")
+    return lambda number: Training(participation=share).start(grid, arrays, num_rounds=number)
+
+
+@contextmanager
+def stopwatch() -> Iterator[list[float]]:
+    """Measure the seconds spent in forward, backward and update."""
+    spent = [0.0]
+    train = Engine.train
+
+    def timed(self: Engine, work: Any) -> Iterator[Any]:
+        began = time.perf_counter()
+        updates = list(train(self, work))
+        spent[0] += time.perf_counter() - began
+        return iter(updates)
+
+    Engine.train = timed  # type: ignore[method-assign]
+    try:
+        yield spent
+    finally:
+        Engine.train = train  # type: ignore[method-assign]
+
+
+def compare(head: str, ways: dict[str, Callable[[int], None]], turns: int) -> str:
+    """Let each way have its turns; give the table of milliseconds per round."""
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    steps: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(turns + 1):
+        for name, run in ways.items():
+            number = 3 if turn else 1
+            with stopwatch() as spent:
+                began = time.perf_counter()
+                run(number)
+                seconds = time.perf_counter() - began
+            if turn:  # the first warms up, and the trainer makes its choice
+                took[name].append(1000 * seconds / number)
+                steps[name].append(1000 * spent[0] / number)
+    rows = [[name, *spread(took[name], 1), spread(steps[name], 1)[0]] for name in ways]
+    return table([head, "ms per round, median", "minimum", "maximum", f"of which {STEPS}"], rows)
+
+
+def cohorts(turns: int) -> str:
+    """Compare sizes of the cohort."""
+    sizes = (10, 30, 100, 300, 1000)
+    ways = {f"{size:,}": rounds(1000, size) for size in sizes}
+    return compare("clients a round, of 1,000", ways, turns)
+
+
+def numbers_of_clients(turns: int) -> str:
+    """Compare numbers of clients."""
+    ways = {f"{clients:,}": rounds(clients, 100) for clients in (100, 1000, 10_000)}
+    return compare("clients, 100 of them a round", ways, turns)
+
+
+def overhead(turns: int) -> str:
+    """Run FedGWC as a user does, results included."""
+    setting = dataclasses.replace(DIGITS, training={"learning_rate": 0.1, "batch_size": 8, "steps": 3})
+    number = 100
+    options = ["strategy=fedgwc", "compare=[]", f"rounds={number}", f"evaluate_every={number}"]
+    config = setting.config(*options)
+    config.participation = 0.1
+    grid = instantiate(config.engine, app=app, run_config=to_run_config(config))
+    took, steps = [], []
+    for turn in range(turns + 1):
+        with tempfile.TemporaryDirectory() as folder, stopwatch() as spent:
+            federate(config, grid, Path(folder) / "run", Console(file=io.StringIO()))
+            lines = (Path(folder) / "run" / "rounds.jsonl").read_text().splitlines()
+        if turn:
+            # Of the rounds alone: the last one's evaluation, the report and the plots come once a run.
+            seconds = [json.loads(line)["seconds"] for line in lines[:-1]]
+            took.append(1000 * sum(seconds) / len(seconds))
+            steps.append(1000 * spent[0] / number)
+    rest = [one - other for one, other in zip(took, steps, strict=True)]
+    rows = [
+        ["whole round", *spread(took, 1)],
+        [STEPS, *spread(steps, 1)],
+        ["everything else", *spread(rest, 1)],
+    ]
+    return table(["ms per round, FedGWC, 10 clients a round", "median", "minimum", "maximum"], rows)
+
+
+PARTS = {"cohort": cohorts, "clients": numbers_of_clients, "overhead": overhead}
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"any of {', '.join(PARTS)}; all by default")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - PARTS.keys():
+        parser.error(f"parts must be among {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
+    torch.set_num_threads(1)
+    for part in arguments.parts or PARTS:
+        text = PARTS[part](arguments.turns)
+        show(part, f"{machine()}, {arguments.turns} turns.\n\n{text}", arguments.write)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The two settings that all ways of training are compared in, on random data: only the shapes matter."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf
+from training_speed import cnn_model, digits_model
+
+from fedclust import data, models
+from fedclust.config import compose
+from fedclust.data import Dataset, FederatedData
+
+_TEST_FRACTION = 0.1  # held out and not used
+
+__all__ = ["SETTINGS", "RandomImages", "Setting"]
+
+
+@dataclass(frozen=True)
+class RandomImages:
+    """A dataset builder: so many images of one shape in so many classes."""
+
+    examples: int
+    input_shape: Sequence[int]
+    num_classes: int
+
+    def load(self, cache_dir: Path | None = None) -> Dataset:  # noqa: ARG002
+        """Draw the images, the same in every process."""
+        draws = np.random.default_rng(0)
+        shape = (self.examples, *self.input_shape)
+        name = "random-" + "x".join(map(str, shape))
+        return Dataset(
+            name=name,
+            inputs=torch.from_numpy(draws.integers(0, 256, shape, dtype=np.uint8)),
+            labels=torch.from_numpy(draws.integers(0, self.num_classes, self.examples)),
+            num_classes=self.num_classes,
+            mean=(0.5,),
+            std=(0.25,),
+            class_names=tuple(map(str, range(self.num_classes))),
+            num_train=self.examples,
+            natural=None,
+            fingerprint=name,
+        )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained.
+
+    Attributes
+    ----------
+    title
+        In words.
+    clients
+        Clients K, all of which take part in every round.
+    examples
+        Training examples of each.
+    side
+        Width and height of an image.
+    model
+        Function in training_speed.py that makes the model.
+    training
+        Hyperparameters.
+    """
+
+    title: str
+    clients: int
+    examples: int
+    side: int
+    model: str
+    training: Mapping[str, Any]
+
+    def config(self, *overrides: str) -> DictConfig:
+        """Compose fedclust's configuration."""
+        config = compose(
+            ["partition=iid", f"partition.num_clients={self.clients}", "participation=1.0", *overrides]
+        )
+        OmegaConf.set_struct(config, False)
+        config.partition.test_fraction = _TEST_FRACTION
+        config.dataset = {
+            "_target_": "settings.RandomImages",
+            "examples": round(self.clients * self.examples / (1 - _TEST_FRACTION)),
+            "input_shape": [1, self.side, self.side],
+            "num_classes": 10,
+        }
+        config.model = {"_target_": f"training_speed.{self.model}"}
+        config.device = "cpu"
+        config.training = {**config.training, "epochs": None, "steps": None, **self.training}
+        return config
+
+    def federation(self) -> FederatedData:
+        """Prepare the data."""
+        config = OmegaConf.to_container(self.config(), resolve=True)
+        assert isinstance(config, dict)
+        return data.load(config["dataset"], config["partition"], 0)
+
+    def network(self) -> torch.nn.Module:
+        """Build the model."""
+        return models.build({"_target_": f"training_speed.{self.model}"}, 0)
+
+
+SETTINGS = {
+    "digits": Setting(
+        "Digits: 64-64-10 network, 100 clients a round, 18 samples each, 5 epochs, batch 16",
+        clients=100,
+        examples=18,
+        side=8,
+        model=digits_model.__name__,
+        training={"learning_rate": 0.1, "batch_size": 16, "epochs": 5},
+    ),
+    "cnn": Setting(
+        "CNN: 28×28, 3×3 convolutions 8-16-32 with pooling, dense 2048, 20 clients a round, "
+        "480 samples each, 1 epoch, batch 32",
+        clients=20,
+        examples=480,
+        side=28,
+        model=cnn_model.__name__,
+        training={"learning_rate": 0.05, "batch_size": 32, "epochs": 1},
+    ),
+}

@@ -1,0 +1,57 @@
+"""Tables on the terminal and in docs/PERFORMANCE.md, between markers that name them."""
+
+import os
+import re
+import statistics
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+__all__ = ["DOCUMENT", "machine", "show", "spread", "table"]
+
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "PERFORMANCE.md"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write a table in Markdown that also reads well as it is; numbers to the right."""
+    lines = [list(head), *[list(row) for row in rows]]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    written = [
+        "| "
+        + " | ".join(
+            text.ljust(width) if column == 0 else text.rjust(width)
+            for column, (text, width) in enumerate(zip(line, widths, strict=True))
+        )
+        + " |"
+        for line in lines
+    ]
+    rule = (
+        "|"
+        + "|".join("-" * (width + 1) + ("-" if column == 0 else ":") for column, width in enumerate(widths))
+        + "|"
+    )
+    return "\n".join([written[0], rule, *written[1:]])
+
+
+def spread(values: Sequence[float], digits: int = 0) -> list[str]:
+    """Write median, minimum and maximum."""
+    return [f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
+
+
+def machine() -> str:
+    """Say what was measured on: without it a table means little."""
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    return f"{os.cpu_count()} cores, load {load} at the end, {date.today()}"
+
+
+def show(name: str, text: str, write: bool) -> None:
+    """Print a text, and put it between the markers ``<!-- name -->`` and ``<!-- /name -->`` if asked to."""
+    print(text, flush=True)
+    if not write:
+        return
+    document = DOCUMENT.read_text(encoding="utf-8")
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    if not pattern.search(document):
+        raise ValueError(f"{DOCUMENT} must have the markers <!-- {name} --> and <!-- /{name} -->")
+    changed = pattern.sub(lambda found: f"{found[1]}\n{text}\n\n{found[2]}", document)
+    DOCUMENT.write_text(changed, encoding="utf-8")

@@ -29,12 +29,15 @@ PAIR = {
     "LOCAL_RANK": "{rank}",
 }
 
+# As fedclust's own nodes: at Ray's niceness of 15 whatever else runs would slow these ways most.
+EQUAL = {"RAY_worker_niceness": "0"}
+
 # Name, in words, number of processes, their environment.
 WAYS: dict[str, tuple[str, int, dict[str, str]]] = {
     "fedclust-local": ("fedclust, engine=local", 1, {}),
     "fedclust-ray": ("fedclust, engine=ray", 1, {}),
-    "fedclust-flower": ("fedclust in Flower's simulation (flwr run)", 1, {}),
-    "stock-flower": ("stock Flower, one SuperNode per client", 1, {}),
+    "fedclust-flower": ("fedclust in Flower's simulation (flwr run)", 1, EQUAL),
+    "stock-flower": ("stock Flower, one SuperNode per client", 1, EQUAL),
     "pfl": ("pfl-research, one process", 1, ONE_THREAD),
     "pfl-2": ("pfl-research, two processes", 2, PAIR),
     "plain": ("plain PyTorch loop, one process", 1, ONE_THREAD),

@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import io
 import json
+import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -149,6 +150,7 @@ def main() -> None:
     if unknown := set(arguments.parts) - PARTS.keys():
         parser.error(f"parts must be among {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
     torch.set_num_threads(1)
+    logging.disable(logging.INFO)  # as in a run of fedclust, Flower's lines per round are not written
     for part in arguments.parts or PARTS:
         text = PARTS[part](arguments.turns)
         show(part, f"{machine()}, {arguments.turns} turns.\n\n{text}", arguments.write)

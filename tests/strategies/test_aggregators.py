@@ -1,0 +1,42 @@
+"""Every aggregator works inside every clustering method, on real digits."""
+
+import io
+from pathlib import Path
+
+import pytest
+from hydra.utils import get_object, instantiate
+from rich.console import Console
+
+from fedclust.config import CONF, ConfigError, compose, to_run_config
+from fedclust.server_app import federate
+
+AGGREGATORS = sorted(path.stem for path in (CONF / "aggregator").glob("*.yaml"))
+SMALL = ["rounds=2", "compare=[]", "partition.num_clients=10", "partition.groups=[5,5]", "training.steps=2"]
+
+
+def _run(folder: Path, *overrides: str) -> dict:
+    config = compose([*SMALL, *overrides])
+    app = get_object(config.client_app)
+    grid = instantiate(config.engine, app=app, run_config=to_run_config(config))
+    return federate(config, grid, folder, Console(file=io.StringIO()))
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+@pytest.mark.parametrize("strategy", ["fedavg", "fedgwc", "clust_psi_pfl", "fmcl"])
+def test_works_inside(
+    strategy: str, aggregator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedclust.results.plots.draw", lambda folder: [])  # drawing is tested elsewhere
+    fixed = ["strategy.parameters.num_clusters=2"] if strategy == "fmcl" else []
+    summary = _run(tmp_path / "run", f"strategy={strategy}", f"aggregator={aggregator}", *fixed)
+    assert summary["failed_replies"] == 0
+    assert 0 < summary["mean_client_accuracy"] <= 1
+    if strategy == "fmcl":
+        assert summary["cluster_sizes"] == [5, 5]
+
+
+def test_fedgmcc_says_in_one_line_what_cannot_apply(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="aggregator must be fedavg or fedprox .*, got krum") as error:
+        _run(tmp_path / "run", "strategy=fedgmcc", "aggregator=krum")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()

@@ -3,7 +3,9 @@
 # make check  lint, types and tests, as CI does
 # make clean  remove the environment and everything a run leaves here
 
-PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3,$(shell command -v $(name))))
+RECENT := 'import sys; sys.exit(sys.version_info < (3, 11))'
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
+  $$name -c $(RECENT) >/dev/null 2>&1 && echo $$name && break; done)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -23,8 +25,8 @@ lint: .venv/.installed-dev
 check: lint test
 
 .venv/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "Python >= 3.11 is needed, $(PYTHON) is $$($(PYTHON) --version): make PYTHON=path/to/python" >&2; exit 1; }
+	@$(or $(PYTHON),false) -c $(RECENT) \
+	  || { echo "Python >= 3.11 is needed and not found: make PYTHON=path/to/python" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
 .venv/.installed: pyproject.toml constraints.txt | .venv/bin/python

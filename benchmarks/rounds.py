@@ -9,6 +9,7 @@ docs/PERFORMANCE.md. Run it on a quiet machine; ratios hold on a busy one as wel
 
 import argparse
 import importlib.util
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -23,7 +24,6 @@ PAIR = {
     **ONE_THREAD,
     "TORCHELASTIC_RUN_ID": "benchmark",
     "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "29517",
     "WORLD_SIZE": "2",
     "RANK": "{rank}",
     "LOCAL_RANK": "{rank}",
@@ -44,6 +44,13 @@ WAYS: dict[str, tuple[str, int, dict[str, str]]] = {
     "plain-2": ("plain PyTorch loop, two processes", 2, ONE_THREAD),
     "vmapped": ("bare vmapped loop, one thread", 1, ONE_THREAD),
 }
+
+
+def free_port() -> int:
+    """Find a port where nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def main() -> None:
@@ -67,6 +74,8 @@ def main() -> None:
     try:
         for way in ways:
             _, size, environment = WAYS[way]
+            if "MASTER_ADDR" in environment:
+                environment = {**environment, "MASTER_PORT": str(free_port())}
             command = [sys.executable, str(script), arguments.setting, way]
             groups[way] = Group(command, size, environment, logs / f"{way}.log")
         seconds = interleave(groups, arguments.turns)

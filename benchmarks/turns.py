@@ -6,6 +6,7 @@ whose turn it is not wait for a line on their standard input.
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -78,6 +79,7 @@ class Group:
                         stdout=subprocess.PIPE,
                         stderr=errors,
                         text=True,
+                        start_new_session=True,
                         env={**os.environ, **variables},
                     )
                 )
@@ -100,10 +102,10 @@ class Group:
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
         for process in self._processes:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # pfl-research's sampler outlives its parent
 
 
 def interleave(groups: Mapping[str, Group], turns: int, warm_up: int = 2) -> dict[str, list[float]]:

@@ -126,7 +126,7 @@ def test_the_configuration_left_behind_says_what_ran(default_runs: list[SavedRun
 
 # -- Reproducible ---------------------------------------------------------------------------------------
 
-# Which way of training is quickest is measured, and so may differ between runs: fix it.
+# The default model always trains in one way; for others it is timed, unless training.mode says which.
 SHORT = ("compare=[]", "rounds=20", "evaluate_every=4")
 
 

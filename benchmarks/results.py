@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments import EXPERIMENTS, ROOT, Experiment, finished
+from experiments import EXPERIMENTS, ROOT, Experiment
 
 from fedclust.config import compose, plain
 from fedclust.results import SavedRun, published_for
@@ -111,7 +111,8 @@ def section(experiment: Experiment, runs: Sequence[SavedRun], provenance: Sequen
     by_strategy: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         for strategy, beside in run.side_by_side:
-            by_strategy.setdefault(strategy, []).append(with_best(beside))
+            if beside.summary:  # a strategy that is still running has none
+                by_strategy.setdefault(strategy, []).append(with_best(beside))
     paper = figures_of(runs[0])
     theirs = {name: _of_method(name, paper.get("figures", {})) for name in by_strategy}
     everything = [summary for summaries in by_strategy.values() for summary in summaries]
@@ -135,9 +136,19 @@ def section(experiment: Experiment, runs: Sequence[SavedRun], provenance: Sequen
         f"Commit: {', '.join(sorted({_commit(each) for each in provenance}))}; "
         f"{provenance[0]['device']}, {provenance[0]['threads']} thread.",
     ]
+    if len(runs) == 1 and min(scored) > 1:
+        course = [f"`{name}` {_course(run)}" for name, run in runs[0].side_by_side if run.summary]
+        facts.append(f"Global accuracy of the rounds scored: {'; '.join(course)}.")
+    if unfinished := sorted({name for run in runs for name in run.config["compare"]} - set(by_strategy)):
+        facts.append(f"Not finished: {', '.join(f'`{name}`' for name in unfinished)}.")
     if paper:
         facts.insert(0, f"Published: {paper['source']}.")
     return "\n".join([*lines, *(f"- {fact}" for fact in facts)]) + "\n"
+
+
+def _course(run: SavedRun) -> str:
+    rounds, values = run.series("global_accuracy")
+    return ", ".join(f"{value:.3f} ({number})" for number, value in zip(rounds, values, strict=True))
 
 
 def _of_method(strategy: str, figures: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -163,7 +174,7 @@ def main() -> int:
     options = parser.parse_args()
     sections = []
     for name, experiment in EXPERIMENTS.items():
-        folders = [folder for folder in sorted((options.folder / name).glob("seed-*")) if finished(folder)]
+        folders = [path.parent for path in sorted((options.folder / name).glob("seed-*/summary.json"))]
         if folders:
             provenance = [json.loads((folder / "provenance.json").read_text("utf-8")) for folder in folders]
             sections.append(section(experiment, [SavedRun(folder) for folder in folders], provenance))

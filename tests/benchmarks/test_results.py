@@ -65,8 +65,9 @@ def write_run(folder: Path, compared: bool) -> None:
     (folder / "rounds.jsonl").write_text(
         '{"round": 2, "global_accuracy": 0.8}\n{"round": 3, "global_accuracy": 0.75}\n'
     )
-    config = "evaluate_every: 1\nchoices: {experiment: clust_psi_pfl_fmnist, aggregator: fedavg}\n"
-    (folder / "config.yaml").write_text(config + "partition: {alpha: 0.05}\n")
+    config = "evaluate_every: 2\ncompare: [fedavg]\npartition: {alpha: 0.05}\n"
+    choices = "choices: {experiment: clust_psi_pfl_fmnist, aggregator: fedavg}\n"
+    (folder / "config.yaml").write_text(config + choices)
     provenance = {
         "command": "python -m fedclust.run experiment=clust_psi_pfl_fmnist seed=0",
         "changed": ["x"],
@@ -94,13 +95,22 @@ def test_measured_stands_beside_published(
     assert "Published: Clust-PSI-PFL, Tables III and IV, five seeds." in text
     assert "Command: `python -m fedclust.run experiment=clust_psi_pfl_fmnist`, seed 0." in text
     assert "Commit: `0123456` with 1 changed file; cpu, 1 thread." in text
+    assert "- Global accuracy of the rounds scored: `clust_psi_pfl_paper` 0.800 (2), 0.750 (3)" in text
     assert results.PLACE not in text
 
 
-def test_a_run_whose_compared_strategy_is_missing_does_not_count(
+def test_a_strategy_that_still_runs_is_named(
     results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run(tmp_path / "fmnist-alpha-0.05" / "seed-0", compared=False)
+    out = tmp_path / "RESULTS.md"
+    monkeypatch.setattr(sys, "argv", ["results.py", str(tmp_path), "--out", str(out)])
+    assert results.main() == 0
+    assert "- Not finished: `fedavg`." in out.read_text()
+    assert "| `fedavg`" not in out.read_text()
+
+
+def test_nothing_to_report(results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["results.py", str(tmp_path), "--out", str(tmp_path / "RESULTS.md")])
     assert results.main() == 1
     assert not (tmp_path / "RESULTS.md").exists()

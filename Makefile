@@ -38,4 +38,4 @@ check: lint test
 	@touch .venv/.installed $@
 
 clean:
-	rm -rf .venv outputs multirun build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv outputs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,9 +7,10 @@ from flwr.serverapp import Grid
 from fedclust.clustering import clust_psi_pfl
 from fedclust.clustering.clust_psi_pfl import Parameters, Report
 from fedclust.federation import describe
+from fedclust.findings import Findings
 from fedclust.rng import torch_seed
 from fedclust.typing import IntArray
-from strategies.clustered import ClusteredStrategy, Findings
+from strategies.clustered import ClusteredStrategy
 
 __all__ = ["ClustPSIPFL"]
 

@@ -1,11 +1,9 @@
 """The base of every strategy here: one model per cluster of clients."""
 
 import copy
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -23,12 +21,14 @@ from flwr.serverapp.strategy import (
 
 from fedclust import metrics, records
 from fedclust.federation import CohortView
+from fedclust.federation.replies import merge_shared, read_replies, weighted_loss
+from fedclust.findings import Findings, Nobody, Observer
 from fedclust.records import BadReply, Evaluation, TrainReply
 from fedclust.rng import generator
 from fedclust.sampling import cohort_size, draw
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["ClusteredStrategy", "Findings", "Observer"]
+__all__ = ["ClusteredStrategy"]
 
 # Their aggregate is a function of the weighted mean of the replies, so replies that share a record may be
 # merged. Exactly these: a subclass may do something else.
@@ -37,53 +37,6 @@ _WEIGHTED_MEANS = (FedAvg, FedAvgM, FedProx, FedAdam, FedYogi, FedAdagrad)
 
 def _fedavg() -> Strategy:
     return FedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
-
-
-class Observer(Protocol):
-    """Who is told how a run goes."""
-
-    def assignment(self, server_round: int, assignment: IntArray, reason: str) -> None:
-        """Take note of who is in which cluster after a round (0: before the first)."""
-
-    def round(self, record: Mapping[str, Any]) -> None:
-        """Take note of a round that is over."""
-
-
-class _Nobody:
-    def assignment(self, server_round: int, assignment: IntArray, reason: str) -> None: ...
-
-    def round(self, record: Mapping[str, Any]) -> None: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Findings:
-    """What a method has to say about the clients after a run, for the results.
-
-    Attributes
-    ----------
-    summary
-        Figures, by name.
-    arrays
-        Matrices and curves for plots, by name.
-    clients
-        A value per client, by name, each of shape (K,).
-    """
-
-    summary: dict[str, Any] = field(default_factory=dict)
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    clients: dict[str, np.ndarray] = field(default_factory=dict)
-
-    @classmethod
-    def of_silhouettes(cls, scores: Mapping[int, float]) -> "Findings":
-        """Tell which numbers of clusters were tried, and how each scored."""
-        if not scores:
-            return cls()
-        numbers = sorted(scores)
-        curve = [scores[number] for number in numbers]
-        return cls(
-            summary={"silhouette": {str(number): scores[number] for number in numbers}},
-            arrays={"silhouette_numbers": np.asarray(numbers), "silhouette_scores": np.asarray(curve)},
-        )
 
 
 class ClusteredStrategy(Strategy):
@@ -131,7 +84,7 @@ class ClusteredStrategy(Strategy):
         self.participation = participation
         self.seed = seed
         self.evaluate_every = evaluate_every
-        self.observer: Observer = _Nobody()
+        self.observer: Observer = Nobody()
         self.failed_replies = 0
         self._make_aggregator = aggregator
         self._num_rounds = 0
@@ -306,11 +259,12 @@ class ClusteredStrategy(Strategy):
         A reply that is an error, lacks something or is not finite costs that client's part in the round;
         it is counted and named in the round's record. A cluster without a valid reply keeps its model.
         """
-        valid, failures = self._read(server_round, replies)
+        sent = {client: self.models[cluster] for client, cluster in self._cohort.items()}
+        valid, failures = read_replies(replies, server_round, sent)
         self._record = {
             "round": server_round,
             "cohort": sorted(self._cohort),
-            "loss": _weighted_loss(valid),
+            "loss": weighted_loss(valid),
             "failures": failures,
         }
         self.failed_replies += len(failures)
@@ -323,7 +277,7 @@ class ClusteredStrategy(Strategy):
     def aggregate(self, server_round: int, cluster: int, replies: list[TrainReply]) -> ArrayRecord:
         """Make a cluster's next model from its clients' valid replies, by its aggregator."""
         aggregator, model = self.aggregators[cluster], self.models[cluster]
-        messages = _merge_shared(replies) if self._takes_means(aggregator) else [r.message for r in replies]
+        messages = merge_shared(replies) if self._takes_means(aggregator) else [r.message for r in replies]
         arrays, _ = aggregator.aggregate_train(server_round, messages)
         if arrays is None:
             return model
@@ -389,31 +343,6 @@ class ClusteredStrategy(Strategy):
     def _takes_means(self, aggregator: Strategy) -> bool:
         return not self.needs_client_models and type(aggregator) in _WEIGHTED_MEANS
 
-    def _read(
-        self, server_round: int, messages: Iterable[Message]
-    ) -> tuple[list[TrainReply], list[dict[str, Any]]]:
-        valid: list[TrainReply] = []
-        failures: list[dict[str, Any]] = []
-        finite: dict[int, bool] = {}
-        silent = set(self._cohort)
-        for message in sorted(messages, key=lambda message: message.metadata.src_node_id):
-            client = message.metadata.src_node_id
-            silent.discard(client)
-            try:
-                if message.has_error():
-                    raise BadReply(str(message.error.reason))
-                reply = records.read_train(message, server_round)
-                model = self.models[self._cohort[client]]
-                if id(reply.arrays) not in finite:
-                    finite[id(reply.arrays)] = _fits(reply, server_round, model)
-                if not finite[id(reply.arrays)]:
-                    raise BadReply(f"client {client}, round {server_round}: model must be finite, it is not")
-                valid.append(reply)
-            except BadReply as error:
-                failures.append({"client": client, "phase": "train", "reason": str(error)})
-        failures += [{"client": client, "phase": "train", "reason": "no reply"} for client in sorted(silent)]
-        return valid, failures
-
     def _fail(self, client: int, phase: str, reason: str) -> None:
         self._record["failures"].append({"client": client, "phase": phase, "reason": reason})
         self.failed_replies += 1
@@ -435,43 +364,3 @@ class ClusteredStrategy(Strategy):
             "mean_client_accuracy": float(accuracy.mean()),
             "balanced_accuracy": float(np.nanmean(measured["balanced-accuracy"][known])),
         }
-
-
-def _fits(reply: TrainReply, server_round: int, model: ArrayRecord) -> bool:
-    """Say whether a reply's model is finite; raise BadReply where it is unreadable or not like the model."""
-    try:
-        records.like(reply.arrays, model)
-        return records.is_finite(reply.arrays)
-    except ValueError as error:
-        raise BadReply(f"client {reply.client}, round {server_round}: {error}") from error
-
-
-def _weighted_loss(replies: Sequence[TrainReply]) -> float | None:
-    total = sum(reply.num_examples for reply in replies)
-    return math.fsum(reply.loss * reply.num_examples for reply in replies) / total if total else None
-
-
-def _merge_shared(replies: Sequence[TrainReply]) -> list[Message]:
-    """Merge the replies that share a model into one with the sum of their samples.
-
-    The weighted mean stays what it is, and is computed over one model per node instead of one per client.
-    """
-    sharing: dict[int, list[TrainReply]] = {}
-    for reply in replies:
-        sharing.setdefault(id(reply.arrays), []).append(reply)
-    merged = []
-    for group in sharing.values():
-        message = copy.copy(group[0].message)
-        message.content = RecordDict(
-            {
-                records.ARRAYS: group[0].arrays,
-                records.METRICS: MetricRecord(
-                    {
-                        records.NUM_EXAMPLES: sum(reply.num_examples for reply in group),
-                        records.LOSS: _weighted_loss(group) or 0.0,
-                    }
-                ),
-            }
-        )
-        merged.append(message)
-    return merged

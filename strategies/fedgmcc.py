@@ -14,11 +14,12 @@ from fedclust import records
 from fedclust.clustering import fedgmcc
 from fedclust.clustering.fedgmcc import Outcome, Parameters, Threshold
 from fedclust.federation import describe
+from fedclust.findings import Findings
 from fedclust.records import TrainReply
 from fedclust.rng import generator, torch_seed
 from fedclust.sampling import cohort_size, draw
 from fedclust.typing import FloatArray, IntArray, State
-from strategies.clustered import ClusteredStrategy, Findings
+from strategies.clustered import ClusteredStrategy
 
 __all__ = ["FedGMCC"]
 

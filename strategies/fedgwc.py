@@ -8,11 +8,12 @@ from flwr.serverapp import Grid
 
 from fedclust.clustering import fedgwc
 from fedclust.clustering.fedgwc import Interaction, Outcome, Parameters
+from fedclust.findings import Findings
 from fedclust.records import TrainReply
 from fedclust.rng import generator, torch_seed
 from fedclust.sampling import cohort_size, draw, draw_least_sampled
 from fedclust.typing import FloatArray, IntArray
-from strategies.clustered import ClusteredStrategy, Findings
+from strategies.clustered import ClusteredStrategy
 
 __all__ = ["FedGWC"]
 

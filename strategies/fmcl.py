@@ -9,8 +9,9 @@ from fedclust import records
 from fedclust.clustering import fmcl
 from fedclust.clustering.fmcl import Parameters, Report
 from fedclust.federation import ask
+from fedclust.findings import Findings
 from fedclust.typing import IntArray
-from strategies.clustered import ClusteredStrategy, Findings
+from strategies.clustered import ClusteredStrategy
 
 __all__ = ["FMCL"]
 

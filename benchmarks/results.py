@@ -81,7 +81,12 @@ def published(column: Column, figures: Mapping[str, Any]) -> str:
     for key in column.keys:
         value = figures.get(key)
         parts += value if isinstance(value, list) else [value] if value is not None else []
-    return " ± ".join(f"{part:g}" for part in parts) or "–"
+    return " ± ".join(_as_published(part) for part in parts) or "–"
+
+
+def _as_published(value: float) -> str:
+    """Write two decimals, as the papers mostly do; more where there are more, none of a count."""
+    return f"{value:.2f}" if isinstance(value, float) and round(value, 2) == value else f"{value:g}"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

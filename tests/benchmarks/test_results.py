@@ -36,7 +36,12 @@ def test_a_pair_of_keys_is_averaged_each(results: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("figures", "text"),
-    [({"ad": 0.2, "sdad": 0.3}, "0.2 ± 0.3"), ({"ad": [0.2, 0.01]}, "0.2 ± 0.01"), ({}, "–")],
+    [
+        ({"ad": 0.2, "sdad": 0.3}, "0.20 ± 0.30"),
+        ({"ad": [0.534, 0.01]}, "0.534 ± 0.01"),
+        ({"ad": 4}, "4"),
+        ({}, "–"),
+    ],
 )
 def test_published_figures_as_the_paper_has_them(results: ModuleType, figures: dict, text: str) -> None:
     assert results.published(results.Column("AD ± SDAD", ("ad", "sdad")), figures) == text

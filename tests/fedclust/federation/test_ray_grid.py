@@ -246,7 +246,12 @@ def test_a_cluster_of_two_machines() -> None:
         cluster.shutdown()
 
 
-def test_no_cluster_at_the_address() -> None:
+def test_no_cluster_at_the_address(monkeypatch) -> None:
     ray.shutdown()
+
+    def nobody_there(**options) -> None:
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr(ray, "init", nobody_there)  # this machine may run a cluster of somebody else's
     with pytest.raises(FederationError, match="there must be a Ray cluster at auto: "):
         RayGrid(APP, {}, address="auto")

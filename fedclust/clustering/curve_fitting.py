@@ -9,7 +9,9 @@ other pairs there are or how they are batched, and scores differ by the models a
 """
 
 import copy
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,9 +177,13 @@ def fit_pairs(
     bends = {name: tensor.new_empty((len(pairs), *tensor.shape[1:])) for name, tensor in models.items()}
     scores = np.zeros((n, n))
     grid = torch.linspace(0, 1, parameters.num_points, dtype=torch.float64)
-    for batch in fitter.batches(len(pairs)):
-        bend = fitter.fit(pairs[batch], schedule)
-        slopes = _steepest(fitter.losses(pairs[batch], bend, grid))
+
+    def fitted(batch: slice) -> tuple[slice, State, FloatArray]:
+        mine = fitter.of_this_thread()
+        bend = mine.fit(pairs[batch], schedule)
+        return batch, bend, _steepest(mine.losses(pairs[batch], bend, grid))
+
+    for batch, bend, slopes in _each(fitted, list(fitter.batches(len(pairs))), fitter.num_threads):
         scores[pairs[batch, 0], pairs[batch, 1]] = slopes
         scores[pairs[batch, 1], pairs[batch, 0]] = slopes
         for name, tensor in bend.items():
@@ -253,9 +259,25 @@ class _Fitter:
         self.inputs = inputs.to(device)
         if self.channels_last:
             self.inputs = self.inputs.to(memory_format=torch.channels_last)
+        # One pair at a time leaves a core idle between operations: two pairs on two threads do not.
+        self.num_threads = (
+            torch.get_num_threads() if self.pairs_per_batch == 1 and device.type == "cpu" else 1
+        )
+        self._thread = threading.local()
         self.slope = self._over_pairs(grad(self._loss))
         self.value = self._over_pairs(self._loss)
         self.outputs = torch.stack([self._outputs(position) for position in range(self.num_models)])
+
+    def of_this_thread(self) -> "_Fitter":
+        """Get a fitter with a network of its own: a functional call swaps a network's parameters."""
+        if self.num_threads == 1:
+            return self
+        if not hasattr(self._thread, "fitter"):
+            twin = copy.copy(self)
+            twin.network = copy.deepcopy(self.network)
+            twin.slope, twin.value = twin._over_pairs(grad(twin._loss)), twin._over_pairs(twin._loss)
+            self._thread.fitter = twin
+        return self._thread.fitter
 
     def batches(self, num_pairs: int) -> Iterator[slice]:
         for begin in range(0, num_pairs, self.pairs_per_batch):
@@ -341,6 +363,19 @@ class _Fitter:
             if self.channels_last and tensor.ndim == 4
             else tensor
         )
+
+
+def _each(work: Callable[[slice], Any], batches: Sequence[slice], num_threads: int) -> Iterator[Any]:
+    """Do the work of every batch, in order, on so many threads of one core each."""
+    if num_threads == 1 or len(batches) == 1:
+        yield from map(work, batches)
+        return
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield from pool.map(work, batches)
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _midpoint(start: Tensor, end: Tensor) -> Tensor:

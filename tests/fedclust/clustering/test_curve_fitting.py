@@ -324,3 +324,17 @@ def test_bad_arguments_are_refused() -> None:
     nothing = Chains(np.zeros((0, 2), np.int64), {}, np.zeros((3, 3)))
     with pytest.raises(ValueError, match="models must be finite"):
         profile(network, models, inputs, nothing, [], Parameters())
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_the_number_of_threads_changes_nothing(threads: int) -> None:
+    network = conv_net()
+    models, inputs = random_models(network, 5), torch.rand(32, 1, 4, 4, generator=seeded(1))
+    parameters = Parameters(steps=5, batch_size=8, pairs_per_batch=1)
+    alone = fit_pairs(network, models, inputs, parameters, seeded())
+    torch.set_num_threads(threads)
+    together = fit_pairs(network, models, inputs, parameters, seeded())
+    assert torch.get_num_threads() == threads
+    np.testing.assert_array_equal(together.scores, alone.scores)
+    for name, bends in alone.bends.items():
+        assert torch.equal(together.bends[name], bends), name

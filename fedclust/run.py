@@ -25,9 +25,12 @@ def main() -> None:
     """Run what the command line asks for; a wrong option is one line on standard error and exit code 2."""
     try:
         _check(sys.argv[1:])
+        _main()
     except ConfigError as error:
         _give_up(error)
-    _main()
+    except KeyboardInterrupt:
+        print("fedclust: interrupted; what was finished is in the results folder", file=sys.stderr)
+        sys.exit(130)  # as shells say it
 
 
 @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")

@@ -184,3 +184,17 @@ def test_inspecting_a_partition(run: Run, tmp_path: Path) -> None:
     assert (summary["task"], summary["partition"], summary["num_clients"]) == ("inspect", "dirichlet", 10)
     assert summary["num_train"] + summary["num_test"] == 1797  # all of the digits
     assert not (tmp_path / "here" / "checkpoints").exists()
+
+
+def test_an_interrupt_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.argv", ["fedclust"])
+    monkeypatch.setattr("fedclust.run._main", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == ("fedclust: interrupted; what was finished is in the results folder\n")

@@ -8,8 +8,9 @@ from flwr.clientapp import ClientApp
 from clients.node import Node
 from fedclust import records
 from fedclust.federation import is_bundle, pack, unpack
+from fedclust.records import Instruction
 
-__all__ = ["Answers", "app", "respond"]
+__all__ = ["Answers", "app", "read_shared", "respond"]
 
 app = ClientApp()
 
@@ -63,3 +64,16 @@ def respond(
     if client in errors:
         raise RuntimeError(errors[client])
     return Message(answers[client], reply_to=message)
+
+
+def read_shared(contents: Mapping[int, RecordDict]) -> list[tuple[Instruction, list[int]]]:
+    """Read what clients are told, once for all that share a content: they start from the same model.
+
+    Returns
+    -------
+    Each instruction with the clients it is for.
+    """
+    sharing: dict[int, list[int]] = {}
+    for client, content in contents.items():
+        sharing.setdefault(id(content), []).append(client)
+    return [(records.read_instruction(contents[clients[0]]), clients) for clients in sharing.values()]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from flwr.app import Context, Message, RecordDict
 
-from clients.app import Answers, app, respond
+from clients.app import Answers, app, read_shared, respond
 from clients.node import Node
 from fedclust import records
 from fedclust.training import Job
@@ -19,12 +19,8 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def _evaluate(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
-    sharing: dict[int, list[int]] = {}
-    for client, content in contents.items():
-        sharing.setdefault(id(content), []).append(client)
     jobs: dict[bool, list[Job]] = {}
-    for clients in sharing.values():
-        instruction = records.read_instruction(contents[clients[0]])
+    for instruction, clients in read_shared(contents):
         state = records.to_state(instruction.arrays)
         jobs.setdefault(instruction.full, []).extend(
             Job(client, node.data.test[client], state) for client in clients

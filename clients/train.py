@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
-from clients.app import Answers, app, respond
+from clients.app import Answers, app, read_shared, respond
 from clients.node import Node
 from fedclust import records
 from fedclust.records import Instruction
@@ -21,15 +21,8 @@ def train(message: Message, context: Context) -> Message:
 
 
 def _train(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
-    # Clients with the same content start from the same model: read it once, and let them share a mean.
-    groups: dict[int, list[int]] = {}
-    for client, content in contents.items():
-        groups.setdefault(id(content), []).append(client)
     instructions = {
-        client: instruction
-        for clients in groups.values()
-        for instruction in [records.read_instruction(contents[clients[0]])]
-        for client in clients
+        client: instruction for instruction, clients in read_shared(contents) for client in clients
     }
     answers: dict[int, RecordDict] = {}
     errors: dict[int, str] = {}

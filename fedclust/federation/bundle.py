@@ -6,12 +6,12 @@ both ends may rely on ``is`` to see who shares what.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
-__all__ = ["clients_of", "is_bundle", "pack", "unpack"]
+__all__ = ["is_bundle", "pack", "unpack"]
 
 _INDEX = "fedclust-bundle"
 
@@ -80,12 +80,6 @@ def unpack(bundle: RecordDict) -> tuple[dict[int, RecordDict], dict[int, str]]:
     shared = [RecordDict({key: bundle[name] for key, name in layout.items()}) for layout in index["layouts"]]
     contents = {client: shared[i] for client, i in zip(index["clients"], index["layout"], strict=True)}
     return contents, dict(index["errors"])
-
-
-def clients_of(bundle: RecordDict) -> Iterable[int]:
-    """List the clients a bundle speaks of, with a content or an error, without unpacking it."""
-    index = _index(bundle)
-    return [*index["clients"], *(client for client, _ in index["errors"])]
 
 
 def _index(bundle: RecordDict) -> dict[str, Any]:

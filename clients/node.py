@@ -68,10 +68,10 @@ def _prepare(settings: NodeSettings) -> tuple[FederatedData, Trainer, int]:
     model = models.build(settings["model"], seed)
     training = build(settings["training"])
     device = _device(settings["device"])
-    threads = _most_threads()
+    most = threads = _most_threads()
     if device == "cpu":
-        threads = worthwhile_threads(model, federated.inputs[:1], training.batch_size, threads)
-    return federated, Trainer(model, federated, training, seed, device=device), threads
+        threads = worthwhile_threads(model, federated.inputs[:1], training.batch_size, most)
+    return federated, Trainer(model, federated, training, seed, device=device, threads=most), threads
 
 
 @lru_cache(maxsize=1)  # asked before the first node changes the number

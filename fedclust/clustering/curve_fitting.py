@@ -22,6 +22,7 @@ from torch.func import functional_call, grad, vmap
 
 from fedclust.clustering.chains import chain, chain_weights
 from fedclust.clustering.fedgmcc_parameters import Parameters
+from fedclust.threads import torch_threads
 from fedclust.typing import FloatArray, IntArray, State
 
 __all__ = ["Chains", "Profile", "draw_inputs", "fit_pairs", "profile"]
@@ -370,12 +371,11 @@ def _each(work: Callable[[slice], Any], batches: Sequence[slice], num_threads: i
     if num_threads == 1 or len(batches) == 1:
         yield from map(work, batches)
         return
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield from pool.map(work, batches)
-    finally:
-        torch.set_num_threads(num_threads)
+    with (
+        torch_threads(1),
+        ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+    ):
+        yield from pool.map(work, batches)
 
 
 def _midpoint(start: Tensor, end: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ Train = Callable[[Work], CohortUpdate]
 # A less simple way must take less than this share of a simpler one's time: one after another is simplest,
 # then everybody together. Near ties so fall the same way in every run.
 _MARGIN = 0.9
-# Steps and clients of the trial, and how long its repetitions may take in seconds.
+# Steps and clients of the trial on one thread, and how long its repetitions may take in seconds.
 _STEPS = 4
 _CLIENTS = 3
 # Passes after which the trial is repeated: one disturbed by other programs must not decide a whole run.
@@ -115,13 +115,19 @@ class Chooser:
         Where they compute.
     tolerance
         By how much the losses of the two ways may differ, relatively.
+    threads
+        How many clients `alone` trains at a time, at most.
     """
 
-    def __init__(self, alone: Train, together: Train, device: torch.device, tolerance: float) -> None:
+    def __init__(
+        self, alone: Train, together: Train, device: torch.device, tolerance: float, threads: int = 1
+    ) -> None:
         self._alone = alone
         self._together = together
         self._device = device
         self._tolerance = tolerance
+        # Several for each thread: one client more or less must not make them wait for one.
+        self._clients = _CLIENTS if threads == 1 else 2 * threads
         self._known: dict[tuple[int, int], Costs] = {}
         self._passes: Counter[tuple[int, int]] = Counter()
 

@@ -9,12 +9,12 @@ import torch
 from fedclust.training.choice import Chooser
 from fedclust.training.cohort import CohortUpdate
 from fedclust.training.device_data import DeviceData
+from fedclust.training.lanes import Lanes
 from fedclust.training.memory import clients_per_pass
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.sequential import train_sequentially
 from fedclust.training.vectorised import VectorisedTraining
 from fedclust.training.work import Work
-from fedclust.training.working_model import WorkingModel
 
 __all__ = ["Engine"]
 
@@ -33,8 +33,8 @@ class Engine:
 
     Parameters
     ----------
-    working
-        The model.
+    lanes
+        The model, and the threads that may train clients of their own.
     data
         The dataset.
     training
@@ -46,9 +46,10 @@ class Engine:
         Whether clients may still train together.
     """
 
-    def __init__(self, working: WorkingModel, data: DeviceData, training: LocalTraining) -> None:
+    def __init__(self, lanes: Lanes, data: DeviceData, training: LocalTraining) -> None:
         self.together = training.mode != "sequential"
-        self._working = working
+        self._lanes = lanes
+        self._working = working = lanes.working
         self._data = data
         self._training = training
         self._vectorised = VectorisedTraining(working, data, training)
@@ -59,6 +60,7 @@ class Engine:
             working.device,
             # The two ways differ by rounding, which is coarser in the reduced precisions.
             tolerance=1e-3 if training.precision == "float32" else 5e-2,
+            threads=lanes.most,
         )
 
     def capacity(self, one: Work) -> int:
@@ -127,7 +129,7 @@ class Engine:
         )
 
     def _alone(self, work: Work) -> CohortUpdate:
-        return train_sequentially(self._working, self._data, self._training, work)
+        return train_sequentially(self._lanes, self._data, self._training, work)
 
     def _give_up(self, error: Exception) -> None:
         self.together = False

@@ -8,6 +8,7 @@ import torch
 
 from fedclust.training.cohort import Job
 from fedclust.training.device_data import DeviceData
+from fedclust.training.lanes import Lanes
 from fedclust.training.losses import example_losses
 from fedclust.training.scores import scores_by_client
 from fedclust.training.working_model import WorkingModel
@@ -16,7 +17,7 @@ __all__ = ["evaluate_jobs"]
 
 
 def evaluate_jobs(
-    working: WorkingModel, data: DeviceData, jobs: Sequence[Job], batch_size: int, *, full: bool
+    lanes: Lanes, data: DeviceData, jobs: Sequence[Job], batch_size: int, *, full: bool
 ) -> list[dict[str, float]]:
     """Measure models on clients' rows.
 
@@ -24,8 +25,8 @@ def evaluate_jobs(
 
     Parameters
     ----------
-    working
-        The model to evaluate in; its state on entry and exit is of no account.
+    lanes
+        The models to evaluate in; their state on entry and exit is of no account.
     data
         The dataset.
     jobs
@@ -41,36 +42,41 @@ def evaluate_jobs(
     """
     results: list[dict[str, float]] = [{} for _ in jobs]
     order = sorted(range(len(jobs)), key=lambda index: id(jobs[index].state))
-    working.model.eval()
     for _, group in groupby(order, key=lambda index: id(jobs[index].state)):
         indices = sorted(group)
         together = [jobs[index] for index in indices]
-        for index, scores in zip(indices, _evaluate(working, data, together, batch_size, full), strict=True):
+        for index, scores in zip(indices, _evaluate(lanes, data, together, batch_size, full), strict=True):
             results[index] = scores
     return results
 
 
-@torch.inference_mode()
 def _evaluate(
-    working: WorkingModel, data: DeviceData, jobs: Sequence[Job], batch_size: int, full: bool
+    lanes: Lanes, data: DeviceData, jobs: Sequence[Job], batch_size: int, full: bool
 ) -> list[dict[str, float]]:
-    working.load(jobs[0].state)
+    state = jobs[0].state
     counts = np.array([len(job.rows) for job in jobs])
     rows = torch.from_numpy(np.concatenate([job.rows for job in jobs]).astype(np.int64)).to(data.rows_device)
-    losses, outputs, labels = [], [], []
-    for some in rows.split(batch_size) if len(rows) else ():
-        inputs, targets = data.batch(some)
+    loaded: set[int] = set()
+
+    @torch.inference_mode()
+    def measure(working: WorkingModel, some: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if id(working) not in loaded:
+            loaded.add(id(working))
+            working.load(state)
+            working.model.eval()
+        inputs, labels = data.batch(some)
         logits = working.forward(inputs).float()
-        losses.append(example_losses(logits, targets))
-        outputs.append(logits.softmax(-1) if full else logits.argmax(-1))
-        labels.append(targets)
-    if not losses:
+        return example_losses(logits, labels), logits.softmax(-1) if full else logits.argmax(-1), labels
+
+    batches = rows.split(batch_size) if len(rows) else ()
+    measured = lanes.each("evaluate", measure, batches)
+    if not measured:
         return scores_by_client(counts, np.zeros(0), np.zeros(0, int), np.zeros(0, int), data.num_classes)
-    output = torch.cat(outputs)
+    losses, output, labels = (torch.cat(parts) for parts in zip(*measured, strict=True))
     return scores_by_client(
         counts,
-        torch.cat(losses).cpu().numpy(),
-        torch.cat(labels).cpu().numpy(),
+        losses.cpu().numpy(),
+        labels.cpu().numpy(),
         (output.argmax(-1) if full else output).cpu().numpy(),
         data.num_classes,
         output.cpu().numpy() if full else None,

@@ -4,6 +4,7 @@ import torch
 
 from fedclust.training.cohort import CohortUpdate
 from fedclust.training.device_data import DeviceData
+from fedclust.training.lanes import Lanes
 from fedclust.training.losses import mean_loss
 from fedclust.training.optimisers import LocalUpdate
 from fedclust.training.parameters import LocalTraining
@@ -14,15 +15,13 @@ from fedclust.training.working_model import WorkingModel
 __all__ = ["train_sequentially"]
 
 
-def train_sequentially(
-    working: WorkingModel, data: DeviceData, training: LocalTraining, work: Work
-) -> CohortUpdate:
-    """Train the clients of a pass one by one.
+def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, work: Work) -> CohortUpdate:
+    """Train the clients of a pass one by one, on several threads where that pays.
 
     Parameters
     ----------
-    working
-        The model to train in; its state on entry and exit is of no account.
+    lanes
+        The models to train in; their state on entry and exit is of no account.
     data
         The dataset.
     training
@@ -34,22 +33,26 @@ def train_sequentially(
     -------
     What they learnt, in the order of ``work.jobs``.
     """
-    state = empty_rows(working, work.jobs)
+    state = empty_rows(lanes.working, work.jobs)
     losses = torch.zeros(work.batches.sizes.shape, device=data.device)
     failed: dict[int, str] = {}
     seeds = work.keys[:, 0].tolist()  # for layers that draw from torch's own generator
-    working.model.train()
-    for index, job in enumerate(work.jobs):
-        working.load(job.state)
+
+    def train(working: WorkingModel, index: int) -> None:
+        working.load(work.jobs[index].state)
         working.seed(seeds[index])
+        working.model.train()
         try:
             _train_client(working, data, training, work, index, losses[index])
         # The model is the user's code: whatever it raises on one client's data must not cost the others.
         except Exception as error:
-            failed[job.client] = f"{type(error).__name__}: {error}"
+            failed[work.jobs[index].client] = f"{type(error).__name__}: {error}"
         for name in working.changing:
             state[name][index].copy_(working.tensors[name].detach())
-    return collect(working, work, state, losses, failed)
+
+    kind = "train", work.batches.rows.shape[2]
+    lanes.each(kind, train, range(len(work.jobs)), work.batches.steps.tolist())
+    return collect(lanes.working, work, state, losses, failed)
 
 
 def _train_client(

@@ -15,6 +15,7 @@ from fedclust.training.cohort import CohortUpdate, Job
 from fedclust.training.device_data import DeviceData
 from fedclust.training.engine import Engine
 from fedclust.training.evaluation import evaluate_jobs
+from fedclust.training.lanes import Lanes
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.results import untrained
 from fedclust.training.step_context import dropout_keys
@@ -48,6 +49,9 @@ class Trainer:
         The run's seed; batches and dropout masks derive from it, the round and the client.
     device
         Where to compute.
+    threads
+        Most clients to train at a time on threads of their own, where `device` is the CPU and that pays;
+        None for as many as PyTorch may use.
 
     Raises
     ------
@@ -62,13 +66,15 @@ class Trainer:
         training: LocalTraining,
         seed: int,
         device: str | torch.device = "cpu",
+        threads: int | None = None,
     ) -> None:
         self.training = training
         self._seed = seed
         self._device = torch.device(device)
         self._data = DeviceData(data, self._device)
         self._working = WorkingModel(model, self._device, training.precision)
-        self._engine = Engine(self._working, self._data, training)
+        self._lanes = Lanes(self._working, threads or torch.get_num_threads())
+        self._engine = Engine(self._lanes, self._data, training)
 
     def train(
         self, jobs: Sequence[Job], server_round: int, *, proximal_mu: float | None = None
@@ -139,7 +145,7 @@ class Trainer:
         """
         with self._working.settings():
             return evaluate_jobs(
-                self._working, self._data, self._check(jobs), self.training.evaluation_batch_size, full=full
+                self._lanes, self._data, self._check(jobs), self.training.evaluation_batch_size, full=full
             )
 
     def _check(self, jobs: Sequence[Job]) -> list[Job]:

@@ -1,0 +1,120 @@
+"""Work for several clients at once, each on a thread of its own.
+
+Where a step is long, Python has time to start the steps of other clients meanwhile: on two cores two clients
+of a convolutional network train twice as fast on two threads as one after the other, and faster than with two
+threads inside every operation, which wait for each other. Where a step is short, threads only wait for
+Python's lock.
+"""
+
+import copy
+import itertools
+import time
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+from fedclust.threads import torch_threads
+from fedclust.training.working_model import WorkingModel
+
+__all__ = ["Lanes"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# CPU seconds of a step per thread that it keeps busy, Python's part being some 0.3 ms. Measured on two cores
+# for networks from 50,000 to 1.8 million parameters: two threads take as long as one with steps of 0.5 ms,
+# 0.75 times as long with 0.8 ms and 0.55 times with 2 ms and more.
+_SECONDS_PER_LANE = 4e-4
+
+
+class Lanes:
+    """Threads with a copy of the model each.
+
+    How many there are is measured; every item is computed in the same way whatever their number.
+
+    Parameters
+    ----------
+    working
+        The model; it serves the calling thread.
+    most
+        Most threads, >= 1; on a GPU there is always one.
+
+    Attributes
+    ----------
+    most
+        Most threads.
+    """
+
+    def __init__(self, working: WorkingModel, most: int) -> None:
+        self.most = most if working.device.type == "cpu" else 1
+        self._models = [working]
+        self._seconds: dict[Hashable, float] = {}
+
+    @property
+    def working(self) -> WorkingModel:
+        """The calling thread's model."""
+        return self._models[0]
+
+    def each(
+        self,
+        kind: Hashable,
+        work: Callable[[WorkingModel, T], R],
+        items: Sequence[T],
+        steps: Sequence[int] | None = None,
+    ) -> list[R]:
+        """Do some work for every item.
+
+        Parameters
+        ----------
+        kind
+            Items of one kind have steps that cost alike.
+        work
+            What to do with an item, in the model given.
+        items
+            What to do it with; begun in this order.
+        steps
+            Number of steps of each item, >= 1; None where each has one.
+
+        Returns
+        -------
+        What `work` returned for each item, in order.
+        """
+        results: list[R | None] = [None] * len(items)
+        waiting = iter(range(len(items)))  # a thread takes the next one when it has done its last
+
+        def do(model: WorkingModel, index: int) -> None:
+            start = time.thread_time()  # neither waiting for a core nor for Python's lock counts
+            results[index] = work(model, items[index])
+            seconds = (time.thread_time() - start) / (steps[index] if steps else 1)
+            self._seconds[kind] = min(seconds, self._seconds.get(kind, seconds))
+
+        def serve(model: WorkingModel) -> None:
+            for index in waiting:
+                do(model, index)
+
+        # Not by the number of lanes, which is measured: rounding would depend on the clock.
+        inside = max(1, torch.get_num_threads() // max(1, min(self.most, len(items))))
+        with torch_threads(inside):
+            if self.most > 1 and kind not in self._seconds:
+                before = torch.get_rng_state()
+                for index in itertools.islice(waiting, 1):
+                    do(self.working, index)
+                if not torch.equal(before, torch.get_rng_state()):
+                    self.most = 1  # threads would take random numbers out of each other's hands
+            lanes = self._worthwhile(kind, len(items))
+            if lanes == 1:
+                serve(self.working)
+            else:
+                with ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(inside,)) as pool:
+                    list(pool.map(serve, self._first_models(lanes)))
+        return results  # type: ignore[return-value]  # every item has been done
+
+    def _worthwhile(self, kind: Hashable, items: int) -> int:
+        return max(1, min(self.most, items, int(self._seconds.get(kind, 0.0) / _SECONDS_PER_LANE)))
+
+    def _first_models(self, number: int) -> list[WorkingModel]:
+        while len(self._models) < number:
+            self._models.append(copy.deepcopy(self.working))
+        return self._models[:number]

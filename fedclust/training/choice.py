@@ -29,6 +29,8 @@ _CLIENTS = 3
 # Passes after which the trial is repeated: one disturbed by other programs must not decide a whole run.
 _REPEATED_AFTER = (3, 15)
 _REPEATED_SECONDS = 0.1
+# Clients whose first step takes so many times as long together as alone are measured no further.
+_HOPELESS = 2.0
 # A call longer than this, in seconds, is timed once, and for one size of cohort only.
 _COSTLY_SECONDS = 1.0
 
@@ -184,7 +186,10 @@ class Chooser:
         n, few = len(many.jobs), many.part(0, _CLIENTS)
         client, step = self._rest_and_step(self._alone, few)
         client, step = client / len(few.jobs), step / len(few.jobs)
-        rest, joint = self._rest_and_step(self._together, many)
+        first = self._seconds(self._together, many.part(0, n, steps=1))
+        if first > _HOPELESS * n * (client + step):
+            return Costs(client, step, 0.0, first, 0.0)
+        rest, joint = self._rest_and_step(self._together, many, first)
         if n < 4 or joint > _COSTLY_SECONDS:
             # A second size says nothing, or takes too long: take all of the cost to be fixed.
             return Costs(client, step, rest / n, joint, 0.0)
@@ -193,10 +198,14 @@ class Chooser:
         slope = min(max(0.0, (joint - joint_fewer) / (n - len(fewer.jobs))), joint / n)
         return Costs(client, step, rest / n, joint - slope * n, slope)
 
-    def _rest_and_step(self, train: Train, work: Work) -> tuple[float, float]:
-        """Measure what a call costs besides its steps, and what a step of all its clients costs."""
+    def _rest_and_step(self, train: Train, work: Work, first: float | None = None) -> tuple[float, float]:
+        """Measure what a call costs besides its steps, and what a step of all its clients costs.
+
+        `first` is what a call of one step takes, if that is known.
+        """
         steps = work.batches.rows.shape[1]
-        first = self._seconds(train, work.part(0, len(work.jobs), steps=1))
+        if first is None:
+            first = self._seconds(train, work.part(0, len(work.jobs), steps=1))
         if steps == 1:
             return 0.0, first
         step = max((self._seconds(train, work) - first) / (steps - 1), 0.0)

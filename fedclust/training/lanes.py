@@ -63,6 +63,7 @@ class Lanes:
         work: Callable[[WorkingModel, T], R],
         items: Sequence[T],
         steps: Sequence[int] | None = None,
+        seeds: Sequence[int] | None = None,
     ) -> list[R]:
         """Do some work for every item.
 
@@ -76,6 +77,9 @@ class Lanes:
             What to do it with; begun in this order.
         steps
             Number of steps of each item, >= 1; None where each has one.
+        seeds
+            Seed of torch's own generator for each item, for models that draw from it: they keep to one
+            thread. None where nothing can be drawn.
 
         Returns
         -------
@@ -94,18 +98,24 @@ class Lanes:
             for index in waiting:
                 do(model, index)
 
+        def serve_alone(most: int | None = None) -> None:
+            for index in itertools.islice(waiting, most):
+                before = None
+                if seeds is not None:
+                    self.working.seed(seeds[index])
+                    before = torch.get_rng_state() if self.most > 1 else None
+                do(self.working, index)
+                if before is not None and not torch.equal(before, torch.get_rng_state()):
+                    self.most = 1  # threads would take random numbers out of each other's hands
+
         # Not by the number of lanes, which is measured: rounding would depend on the clock.
         inside = max(1, torch.get_num_threads() // max(1, min(self.most, len(items))))
         with torch_threads(inside):
-            if self.most > 1 and kind not in self._seconds:
-                before = torch.get_rng_state()
-                for index in itertools.islice(waiting, 1):
-                    do(self.working, index)
-                if not torch.equal(before, torch.get_rng_state()):
-                    self.most = 1  # threads would take random numbers out of each other's hands
+            if kind not in self._seconds:
+                serve_alone(1)
             lanes = self._worthwhile(kind, len(items))
             if lanes == 1:
-                serve(self.working)
+                serve_alone()
             else:
                 with ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(inside,)) as pool:
                     list(pool.map(serve, self._first_models(lanes)))

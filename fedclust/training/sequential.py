@@ -36,11 +36,9 @@ def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, 
     state = empty_rows(lanes.working, work.jobs)
     losses = torch.zeros(work.batches.sizes.shape, device=data.device)
     failed: dict[int, str] = {}
-    seeds = work.keys[:, 0].tolist()  # for layers that draw from torch's own generator
 
     def train(working: WorkingModel, index: int) -> None:
         working.load(work.jobs[index].state)
-        working.seed(seeds[index])
         working.model.train()
         try:
             _train_client(working, data, training, work, index, losses[index])
@@ -50,8 +48,13 @@ def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, 
         for name in working.changing:
             state[name][index].copy_(working.tensors[name].detach())
 
-    kind = "train", work.batches.rows.shape[2]
-    lanes.each(kind, train, range(len(work.jobs)), work.batches.steps.tolist())
+    lanes.each(
+        ("train", work.batches.rows.shape[2]),
+        train,
+        range(len(work.jobs)),
+        steps=work.batches.steps.tolist(),
+        seeds=work.keys[:, 0].tolist(),
+    )
     return collect(lanes.working, work, state, losses, failed)
 
 

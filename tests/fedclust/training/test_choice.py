@@ -103,6 +103,20 @@ def test_the_faster_way_is_found_and_remembered(joint: float, alone: int) -> Non
     assert len(calls) > measured
 
 
+def test_what_is_hopeless_is_measured_for_one_step_only() -> None:
+    # 8 clients alone take 8 ms a step, together 20 ms: more than twice as long.
+    steps = []
+    together = way(0.02, 0.0)
+
+    def counted(work: Work) -> CohortUpdate:
+        steps.append(work.batches.rows.shape[1])
+        return together(work)
+
+    chooser = Chooser(way(0.0, 0.001), counted, torch.device("cpu"), 1e-3)
+    assert chooser.number_alone(work_of(8, 4)) == 8
+    assert set(steps[1:]) == {1}  # the first call compares the two ways' results
+
+
 def test_a_disturbed_trial_is_corrected() -> None:
     # Together is the faster way, but the first trial finds it slow.
     delay = [0.02]

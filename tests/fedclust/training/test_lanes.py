@@ -2,6 +2,8 @@
 
 import itertools
 import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,14 @@ from fedclust.training.lanes import Lanes
 from fedclust.training.working_model import WorkingModel
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def one_thread_inside() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def lanes_of(model: nn.Module, most: int) -> Lanes:
@@ -99,9 +109,18 @@ def test_threads_that_clients_leave_serve_inside_operations(
 
 @pytest.mark.parametrize("kind", ["convolution", "dropout", "batch norm", "lstm"])
 def test_a_cohort_learns_the_same_bits_on_any_number_of_threads(
-    small: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+    small: Any, kind: str, monkeypatch: pytest.MonkeyPatch, one_thread_inside: None
 ) -> None:
     let_every_step_take(1.0, monkeypatch)
+    threads_seen = set()
+    plain_forward = WorkingModel.forward
+
+    def forward(*arguments: Any) -> torch.Tensor:
+        threads_seen.add(threading.get_ident())
+        time.sleep(0.001)  # so that no thread has done all before the others have started
+        return plain_forward(*arguments)
+
+    monkeypatch.setattr(WorkingModel, "forward", forward)
     data, model = small.federation(kind), small.build(kind)
     training = LocalTraining(learning_rate=0.1, batch_size=4, epochs=2, momentum=0.9, mode="sequential")
     jobs = small.jobs(data, small.start_of(model))
@@ -112,6 +131,7 @@ def test_a_cohort_learns_the_same_bits_on_any_number_of_threads(
             (update,) = trainer.train(jobs, server_round)
         scores = trainer.evaluate(jobs, full=True)
         results.append((update, scores))
+    assert len(threads_seen) > 2
     (one, scores), (three, same_scores) = results
     for name, tensor in one.state.items():
         assert torch.equal(three.state[name], tensor), name

@@ -1,19 +1,24 @@
-"""Clients trained per second on this machine, several ways, interleaved in one run.
+"""Clients trained per second by the trainer alone, several ways, interleaved in one run.
 
-    python benchmarks/training_speed.py [--threads 2] [--rounds 12] [--setting digits|cnn|both]
+    python benchmarks/training_speed.py [--rounds 12] [--setting digits|cnn|both] [--write]
 
 Settings: ``digits``, a 64-64-10 network, 100 clients of 10 to 26 examples, 5 epochs, batches of 16;
 ``cnn``, 28x28 images, convolutions 8-16-32 with pooling and a dense layer of 2048, 20 clients of 480
 examples, 1 epoch, batches of 32. Data are random: only their shapes matter here. The plain loop and the bare
-vmapped loop are handed their batches ready-made; fedclust draws and gathers its own.
+vmapped loop are handed their batches ready-made; fedclust draws and gathers its own. All use one thread but
+where a row says otherwise.
 """
 
 import argparse
+import copy
+import os
 import time
 from collections.abc import Callable
+from statistics import median
 
 import numpy as np
 import torch
+from tables import machine, show, spread, table
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
@@ -95,8 +100,34 @@ def bare_vmap(
         torch._foreach_add_(list(parameters.values()), list(gradients.values()), alpha=-lr)
 
 
-def measure(name: str, rounds: int) -> None:
-    """Time one setting and print its table."""
+def compiled_loop(
+    model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, batches: Batches, lr: float
+) -> None:
+    """Train like the plain loop, the whole step compiled, update included; batches must all be full."""
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    names = [name for name, _ in model.named_parameters()]
+
+    def loss(parameters: list[torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        own = dict(zip(names, parameters, strict=True))
+        return functional.cross_entropy(functional_call(model, own, (x,)), y)
+
+    @torch.compile
+    def update(parameters: list[torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> None:
+        gradients, _ = grad_and_value(loss)(parameters, x, y)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.sub_(gradient, alpha=lr)
+
+    for index, steps in enumerate(batches.steps):
+        own = [
+            parameter.detach().clone(memory_format=torch.preserve_format) for parameter in model.parameters()
+        ]
+        for step in range(steps):
+            rows = torch.from_numpy(batches.rows[index, step, : batches.sizes[index, step]])
+            update(own, inputs[rows], labels[rows])
+
+
+def measure(name: str, rounds: int, write: bool) -> None:
+    """Time one setting and show its table."""
     draws = np.random.default_rng(1)
     if name == "digits":
         model, data = digits_model(), federation(draws.integers(10, 27, 100).tolist(), 8)
@@ -110,8 +141,13 @@ def measure(name: str, rounds: int) -> None:
     inputs = (data.inputs / 255 - 0.5) / 0.25
     batches = draw_batches(range(len(jobs)), data.train, training, 0, 1)
 
-    def trainer(mode: str, **more: object) -> Callable[[int], None]:
-        built = Trainer(model, data, LocalTraining(**options, mode=mode, **more), seed=0)  # type: ignore[arg-type]
+    def bare(loop: Callable[..., None]) -> Callable[[int], None]:
+        own = copy.deepcopy(model)
+        return lambda _: loop(own, inputs, data.labels, batches, training.learning_rate)
+
+    def trainer(mode: str, threads: int = 1, **more: object) -> Callable[[int], None]:
+        wanted = LocalTraining(**options, mode=mode, **more)  # type: ignore[arg-type]
+        built = Trainer(model, data, wanted, seed=0, threads=threads)
 
         def train(server_round: int) -> None:
             for update in built.train(jobs, server_round):
@@ -119,16 +155,20 @@ def measure(name: str, rounds: int) -> None:
 
         return train
 
+    cores = os.cpu_count() or 1
     ways: dict[str, Callable[[int], None]] = {
-        "plain loop, torch.optim": lambda _: plain_loop(
-            model, inputs, data.labels, batches, training.learning_rate
-        ),
-        "bare vmapped loop": lambda _: bare_vmap(model, inputs, data.labels, batches, training.learning_rate),
-        "fedclust sequential": trainer("sequential"),
-        "fedclust vectorised": trainer("vectorised"),
-        "fedclust auto": trainer("auto"),
-        "fedclust auto, bf16": trainer("auto", precision="bf16"),
+        "plain loop, torch.optim": bare(plain_loop),
+        "bare vmapped loop": bare(bare_vmap),
+        "bare loop, the step compiled": bare(compiled_loop),
+        "fedclust, sequential": trainer("sequential"),
+        "fedclust, sequential, bf16": trainer("sequential", precision="bf16"),
+        "fedclust, vectorised": trainer("vectorised"),
+        "fedclust, auto": trainer("auto"),
+        f"fedclust, auto, up to {cores} threads": trainer("auto", threads=cores),
+        f"fedclust, auto, up to {cores} threads, bf16": trainer("auto", threads=cores, precision="bf16"),
     }
+    if name == "digits":
+        del ways["bare loop, the step compiled"]  # its batches are not all full
     rates: dict[str, list[float]] = {way: [] for way in ways}
     for server_round in range(1, rounds + 2):
         for way, train in ways.items():
@@ -136,20 +176,23 @@ def measure(name: str, rounds: int) -> None:
             train(server_round)
             if server_round > 1:  # the first round warms up, and auto makes its choice
                 rates[way].append(len(jobs) / (time.perf_counter() - start))
-    print(f"\n{name}: clients per second, {rounds} rounds, {torch.get_num_threads()} threads")
-    print(f"{'':28}{'median':>10}{'min':>10}{'max':>10}")
-    for way, values in rates.items():
-        print(f"{way:28}{np.median(values):10.1f}{min(values):10.1f}{max(values):10.1f}")
+    plain = median(rates["plain loop, torch.optim"])
+    rows = [
+        [way, *spread(values, 1 if plain < 100 else 0), f"{median(values) / plain:.2f}"]
+        for way, values in rates.items()
+    ]
+    head = ["clients per second", "median", "minimum", "maximum", "× plain loop"]
+    show(f"{name}-trainer", f"{machine()}, {rounds} rounds.\n\n{table(head, rows)}", write)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--setting", choices=["digits", "cnn", "both"], default="both")
+    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(1)
     for setting in ("digits", "cnn") if arguments.setting == "both" else (arguments.setting,):
-        measure(setting, arguments.rounds)
+        measure(setting, arguments.rounds, arguments.write)

@@ -179,7 +179,7 @@ def with_choices(config: DictConfig, choices: Mapping[str, Any]) -> DictConfig:
 
 
 def with_strategy(config: DictConfig, name: str) -> DictConfig:
-    """Copy a configuration with another strategy in it, at that strategy's defaults.
+    """Copy a configuration with another strategy in it, at its defaults for that experiment and dataset.
 
     Raises
     ------
@@ -187,8 +187,11 @@ def with_strategy(config: DictConfig, name: str) -> DictConfig:
         If there is no such strategy.
     """
     choices = [f"strategy={name}"]
-    if config.choices.get("dataset"):
-        choices.append(f"dataset={config.choices.dataset}")
+    choices += [
+        f"{group}={config.choices[group]}"
+        for group in ("experiment", "dataset")  # which may have values for it
+        if config.choices.get(group)
+    ]
     other = compose(choices)
     changed = OmegaConf.merge(config, {})
     assert isinstance(changed, DictConfig)

@@ -156,6 +156,11 @@ def test_another_strategy_has_its_own_defaults_and_nothing_else_changes() -> Non
         with_strategy(config, "none_such")
 
 
+def test_another_strategy_has_what_the_experiment_sets_for_it() -> None:
+    other = with_strategy(compose(["experiment=fedgwc_cifar100", "strategy=fedavg"]), "fedgwc_paper")
+    assert other.strategy.parameters.min_cluster_size == 10
+
+
 def test_a_run_config_carries_the_composed_configuration() -> None:
     config = compose(["seed=5", "partition.num_clients=7"])
     carried = from_run_config(to_run_config(config))

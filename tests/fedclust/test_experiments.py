@@ -52,6 +52,15 @@ def config_of(name: str) -> DictConfig:
     return compose([f"experiment={name}", *NEEDS.get(name, [])])
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("strategy", ["fedavg", "fmcl"])
+def test_other_methods_run_in_every_setting(name: str, strategy: str) -> None:
+    # What an experiment sets for its own method must not reach the others, which have other parameters.
+    config = compose([f"experiment={name}", f"strategy={strategy}", *NEEDS.get(name, [])])
+    assert config.choices.strategy == strategy
+    instantiate(config.strategy, participation=0.5, seed=0)
+
+
 def figures_of(published: dict[str, Any]) -> list[tuple[str, Any]]:
     """All figures of an experiment's tables, with their keys."""
     everywhere, columns = published.get("figures", {}), published.get("by_setting", {})

@@ -38,6 +38,9 @@ class Tables(SourcedDataset):
         ``"onehot"``: a column per category of the training part; one it lacks is all zeros. ``"index"``:
         one column per category, holding 1, 2, … in sorted order, and 0 for what the training part lacks, for
         models that embed categories.
+    category_sizes
+        With ``"index"``, how many numbers each column of categories may hold, 0 included; a model is built
+        before the data are seen. None leaves them unchecked.
 
     Raises
     ------
@@ -49,6 +52,7 @@ class Tables(SourcedDataset):
     categories: Sequence[str] | None = None
     ignore: Sequence[str] = ()
     encoding: Literal["onehot", "index"] = "onehot"
+    category_sizes: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,10 +73,24 @@ class Tables(SourcedDataset):
         )[labels.kept]
         frame = self._typed(frame, numbers, categories)
         transformer = self._transformer(numbers, categories).fit(frame.iloc[: labels.num_train])
+        self._check_sizes(transformer)
         values = transformer.transform(frame)
         inputs = self.new_inputs(folder, np.float32, len(values), values.shape[1:])
         inputs[:] = values
         return Statistics()
+
+    def _check_sizes(self, transformer: "ColumnTransformer") -> None:
+        if self.encoding != "index" or self.category_sizes is None:
+            return
+        encoder = transformer.named_transformers_["categories"]
+        found = (
+            [len(names) + 1 for names in encoder[0].categories_] if transformer.transformers_[1][2] else []
+        )
+        if list(self.category_sizes) != found:
+            raise SourceError(
+                f"dataset {self.name}: dataset.category_sizes must be {found}, one more than the training part "
+                f"has categories in each column, got {list(self.category_sizes)}"
+            )
 
     def _columns(self, part: Part) -> tuple[list[str], list[str]]:
         """Say which columns are numbers and which are categories."""

@@ -39,6 +39,19 @@ def test_categories_as_indices(tmp_path: Path) -> None:
     assert data.inputs[:, 1].tolist() == [2, 1, 0]  # baker 1, cook 2, unknown 0
 
 
+@pytest.mark.parametrize("categories", [["job"], []])
+def test_sizes_of_categories_are_checked(tmp_path: Path, categories: list[str]) -> None:
+    write(tmp_path, TRAIN)
+    right = [3] * len(categories)  # baker, cook, unknown
+    table = {"encoding": "index", "numbers": ["age"], "categories": categories}
+    width = 1 + len(categories)
+    builder(tmp_path, width, category_sizes=right, **table).load(tmp_path / "cache")
+    with pytest.raises(
+        SourceError, match=rf"category_sizes must be \[{', '.join(map(str, right))}\], .*got \[5, 5\]"
+    ):
+        builder(tmp_path, width, category_sizes=[5, 5], **table).load(tmp_path / "cache")
+
+
 def test_missing_values(tmp_path: Path) -> None:
     write(tmp_path, {"age": [1.0, None, 3.0], "job": [None, "cook", "cook"], "label": [0, 1, 1]})
     data = builder(tmp_path, 3).load(tmp_path / "cache")

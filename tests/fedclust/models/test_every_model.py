@@ -42,6 +42,8 @@ MODELS: dict[str, tuple[list[int], int, int | None, int]] = {
     "linear": ([64], 10, None, dense(64, 10)),
     "mlp": ([1, 8, 8], 10, None, dense(64, 64) + dense(64, 10)),
     "mlp_500": ([64], 10, None, dense(64, 500) + 2 * dense(500, 500) + dense(500, 10)),
+    # 6 numbers and 8 categories of 110 values in all, each embedded in 8 numbers: 70 columns
+    "table_embedding": ([14], 2, None, 110 * 8 + dense(6 + 8 * 8, 64) + dense(64, 2)),
     # 28 → 26 → 13 → 11 → 5 → 3 → 1 pixels
     "cnn_fmnist": (
         [1, 28, 28],
@@ -115,6 +117,7 @@ STATED = {
     "linear": 650,
     "mlp": 4_810,
     "mlp_500": 538_510,
+    "table_embedding": 5_554,
     "cnn_fmnist": 93_962,
     "cnn_cifar10": 551_722,
     "cnn_fedgwc": 815_332,
@@ -129,9 +132,14 @@ STATED = {
 }
 
 
+CATEGORY_SIZES = [10, 17, 8, 16, 7, 6, 3, 43]
+
+
 def config(name: str) -> dict[str, Any]:
     shape, classes, vocabulary, _ = MODELS[name]
-    dataset = {"input_shape": shape, "num_classes": classes, "vocabulary_size": vocabulary}
+    dataset: dict[str, Any] = {"input_shape": shape, "num_classes": classes, "vocabulary_size": vocabulary}
+    if name == "table_embedding":
+        dataset["category_sizes"] = CATEGORY_SIZES
     whole = OmegaConf.create({"dataset": dataset, "model": OmegaConf.load(CONF / f"{name}.yaml")})
     return dict(OmegaConf.to_container(whole, resolve=True)["model"])  # type: ignore[call-overload,index]
 
@@ -141,6 +149,9 @@ def batch(name: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(7)
     if vocabulary is None:
         inputs = torch.randn(size, *shape, generator=generator)
+        if name == "table_embedding":
+            columns = [torch.randint(count, (size,), generator=generator) for count in CATEGORY_SIZES]
+            inputs[:, 6:] = torch.stack(columns, dim=1)
     else:
         inputs = torch.randint(1, vocabulary, (size, *shape), generator=generator)
     labels = (size, *shape) if name == "bilstm_tagger" else (size,)

@@ -88,8 +88,8 @@ class Tables(SourcedDataset):
         )
         if list(self.category_sizes) != found:
             raise SourceError(
-                f"dataset {self.name}: dataset.category_sizes must be {found}, one more than the training part "
-                f"has categories in each column, got {list(self.category_sizes)}"
+                f"dataset {self.name}: dataset.category_sizes must be {found}, one more than the training "
+                f"part has categories in each column, got {list(self.category_sizes)}"
             )
 
     def _columns(self, part: Part) -> tuple[list[str], list[str]]:

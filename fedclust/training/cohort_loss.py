@@ -29,7 +29,7 @@ class CohortLoss:
         # Recurrent layers have a batching rule only below a grad transform; for the rest, differentiating
         # the whole from outside spends less time in Python.
         self._inside = any(isinstance(module, nn.RNNBase) for module in working.model.modules())
-        self._lanes = {padded: self._make_lanes(padded, compiled) for padded in (False, True)}
+        self._mapped = {padded: self._map(padded, compiled) for padded in (False, True)}
 
     def gradients(
         self,
@@ -62,22 +62,22 @@ class CohortLoss:
         -------
         Losses, shape (a,), and gradients in the order of `parameters`.
         """
-        lanes = self._lanes[real is not None]
+        mapped = self._mapped[real is not None]
         batch = (own, shared, inputs, labels, real, keys)
         if self._inside:
-            gradients, losses = lanes(parameters, *batch)
+            gradients, losses = mapped(parameters, *batch)
             return losses, list(gradients.values())
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
-        losses = lanes(leaves, *batch)
+        losses = mapped(leaves, *batch)
         # The clients' losses are independent: their sum's gradient is each client's own.
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         return losses.detach(), list(found)
 
-    def _make_lanes(self, padded: bool, compiled: bool) -> Callable:
+    def _map(self, padded: bool, compiled: bool) -> Callable:
         function = grad_and_value(self._loss) if self._inside else self._loss
         in_dims = (0, 0, None, 0, 0, 0 if padded else None, 0)
-        lanes = vmap(function, in_dims=in_dims, randomness="error")
-        return torch.compile(lanes) if compiled else lanes
+        mapped = vmap(function, in_dims=in_dims, randomness="error")
+        return torch.compile(mapped) if compiled else mapped
 
     def _loss(
         self,

@@ -36,12 +36,13 @@ def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, 
     state = empty_rows(lanes.working, work.jobs)
     losses = torch.zeros(work.batches.sizes.shape, device=data.device)
     failed: dict[int, str] = {}
+    rows = torch.from_numpy(work.batches.rows).to(data.rows_device)
 
     def train(working: WorkingModel, index: int) -> None:
         working.load(work.jobs[index].state)
         working.model.train()
         try:
-            _train_client(working, data, training, work, index, losses[index])
+            _train_client(working, data, training, work, index, rows[index], losses[index])
         # The model is the user's code: whatever it raises on one client's data must not cost the others.
         except Exception as error:
             failed[work.jobs[index].client] = f"{type(error).__name__}: {error}"
@@ -64,11 +65,11 @@ def _train_client(
     training: LocalTraining,
     work: Work,
     index: int,
+    rows: torch.Tensor,
     losses: torch.Tensor,
 ) -> None:
     """Take one client's steps from the working model; `losses` receives the loss before each."""
     steps = int(work.batches.steps[index])
-    rows = torch.from_numpy(work.batches.rows[index, :steps]).to(data.rows_device)
     sizes = work.batches.sizes[index].tolist()
     parameters: list[torch.Tensor] = []
     update = None

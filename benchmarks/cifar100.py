@@ -1,0 +1,125 @@
+"""FedGWC's CIFAR-100 setting in rounds per second, on a GPU where there is one.
+
+    python benchmarks/cifar100.py [--rounds 30] [--ways sequential auto ...] [--write]
+
+100 clients of 500 images, 10 a round, 7 steps of batch 64, the paper's network with 815,332 parameters, the
+whole strategy with `rounds.jsonl`, on random images: only the shapes matter. Ways run one after another; of
+each, the first rounds, in which the trainer makes its choice or compiles, are left out.
+"""
+
+import argparse
+import io
+import json
+import logging
+import tempfile
+from pathlib import Path
+from statistics import median
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from tables import machine, show, spread, table
+
+from clients import app
+from fedclust.config import compose, to_run_config
+from fedclust.server_app import federate
+
+ROUNDS = 20_000  # the paper's
+LEFT_OUT = 6
+
+WAYS: dict[str, tuple[str, ...]] = {
+    "sequential": ("training.mode=sequential",),
+    "auto": (),
+    "auto-bf16": ("training.precision=bf16",),
+    "auto-tf32": ("training.precision=tf32",),
+    "vectorised": ("training.mode=vectorised",),
+    "vectorised-compiled": ("training.mode=vectorised", "training.compile=true"),
+    "vectorised-compiled-bf16": (
+        "training.mode=vectorised",
+        "training.compile=true",
+        "training.precision=bf16",
+    ),
+}
+ON_CPUS = ("sequential", "auto", "auto-bf16")
+
+
+def setting(overrides: tuple[str, ...], rounds: int) -> DictConfig:
+    """Compose the experiment with random images of CIFAR-100's shape."""
+    config = compose(
+        [
+            "experiment=fedgwc_cifar100",
+            "compare=[]",
+            f"rounds={rounds}",
+            f"evaluate_every={rounds}",
+            *overrides,
+        ]
+    )
+    OmegaConf.set_struct(config, False)
+    config.dataset = {
+        "_target_": "settings.RandomImages",
+        "examples": 60_000,
+        "input_shape": [3, 32, 32],
+        "num_classes": 100,
+    }
+    # 600 images each, of which a sixth is held out.
+    config.partition = {
+        **config.partition,
+        "samples_per_client": 600,
+        "test": "holdout",
+        "test_fraction": 1 / 6,
+    }
+    config.partition.alpha = 1000
+    return config
+
+
+def seconds_per_round(config: DictConfig) -> list[float]:
+    """Run a federation; give what its rounds took, the last one's evaluation apart."""
+    grid = instantiate(config.engine, app=app, run_config=to_run_config(config))
+    with tempfile.TemporaryDirectory() as folder:
+        federate(config, grid, Path(folder) / "run", Console(file=io.StringIO()))
+        lines = (Path(folder) / "run" / "rounds.jsonl").read_text().splitlines()
+    return [json.loads(line)["seconds"] for line in lines[LEFT_OUT:-1]]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--ways", nargs="+", choices=WAYS)
+    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
+    arguments = parser.parse_args()
+    if arguments.rounds < LEFT_OUT + 2:
+        parser.error(f"--rounds must be >= {LEFT_OUT + 2}, got {arguments.rounds}")
+    logging.disable(logging.INFO)
+    on_gpu = torch.cuda.is_available()
+    rates: dict[str, list[float]] = {}
+    for way in arguments.ways or (WAYS if on_gpu else ON_CPUS):
+        rates[way] = [1 / took for took in seconds_per_round(setting(WAYS[way], arguments.rounds))]
+    base = median(rates["sequential"]) if "sequential" in rates else None
+    rows = [
+        [
+            way,
+            *spread(values, 2),
+            f"{median(values) / base:.2f}" if base else "",
+            f"{ROUNDS / median(values) / 3600:.1f}",
+        ]
+        for way, values in rates.items()
+    ]
+    head = [
+        "rounds per second",
+        "median",
+        "minimum",
+        "maximum",
+        "× sequential",
+        f"hours for {ROUNDS:,} rounds",
+    ]
+    text = table(head, rows)
+    where = f"{torch.cuda.get_device_name()}, {machine()}" if on_gpu else machine()
+    show("cifar100", f"{where}, {arguments.rounds} rounds.\n\n{text}", arguments.write)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """How long FedGWC's server-side work takes against the number of clients K, and how much memory.
 
-    python benchmarks/fedgwc_scale.py [--clients 100 1000 2714] [--cohort 10] [--repeats 5]
+    python benchmarks/fedgwc_scale.py [--clients 100 1000 2714] [--cohort 10] [--repeats 5] [--no-clusters]
 
 An update is made every round, a test for a split (affinity, then a clustering per number of clusters) only
 when the matrix has settled. Target at 2,714 clients (iNaturalist-Users): update and affinity under 1 s.
@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument(
         "--repeats", type=int, default=5, help="times each test is run; updates 100 times more"
     )
+    parser.add_argument("--no-clusters", action="store_true", help="stop before the spectral clustering")
     arguments = parser.parse_args()
     print("clients  what                       median   minimum   maximum ms  peak GiB so far")
     for num_clients in arguments.clients:
@@ -77,6 +78,8 @@ def main() -> None:
         del update
         matrix = settled_matrix(num_clients, draws)
         report(num_clients, "affinity", partial(fedgwc.affinity, matrix, 0.5), arguments.repeats)
+        if arguments.no_clusters:
+            continue
         affinities = fedgwc.affinity(matrix, 0.5)
         del matrix
         report(num_clients, "2 to 5 clusters", partial(candidates, affinities, 5, seed=0), arguments.repeats)

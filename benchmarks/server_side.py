@@ -12,6 +12,7 @@ from tables import machine, show
 
 SCRIPTS = {
     "FedGWC": ["fedgwc_scale.py"],
+    "FedGWC, 10,000 clients": ["fedgwc_scale.py", "--clients", "10000", "--repeats", "1", "--no-clusters"],
     "Clust-PSI-PFL": ["label_clustering_scale.py"],
     "FMCL": ["prototype_distances_scale.py"],
 }
@@ -30,7 +31,8 @@ def main() -> None:
         output = subprocess.run(
             [sys.executable, str(path), *options], stdout=subprocess.PIPE, text=True, check=True
         ).stdout
-        parts.append(f"{name} (`benchmarks/{script}`):\n\n```text\n{output.rstrip()}\n```")
+        command = " ".join([f"benchmarks/{script}", *options])
+        parts.append(f"{name} (`{command}`):\n\n```text\n{output.rstrip()}\n```")
     show("server", f"{machine()}.\n\n" + "\n\n".join(parts), arguments.write)
 
 

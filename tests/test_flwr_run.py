@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from rich.console import Console
 
 import clients
 from fedclust.config import CONF, compose, to_run_config
 from fedclust.federation import LocalGrid
+from fedclust.federation.ray_grid import RayGrid
 from fedclust.results import SavedRun
 from fedclust.server_app import federate
 
@@ -161,6 +163,17 @@ def test_a_node_per_client_through_our_own_command_line(flower: Flower, local_ru
     printed = flower(*engine, *OVERRIDES, "output_dir=thirty", command="fedclust")
     assert f"results: {flower.folder / 'thirty'}" in printed, printed
     _assert_same(SavedRun(flower.folder / "thirty"), local_run)
+
+
+def test_nodes_that_are_ray_actors(local_run: SavedRun, tmp_path: Path) -> None:
+    """``engine=ray``: with the tests above, one seed gives one result under all three engines."""
+    config = compose(OVERRIDES)
+    grid = RayGrid(clients.app, to_run_config(config), num_nodes=2, num_cpus=0.5)
+    try:
+        federate(config, grid, tmp_path / "ray", Console(file=io.StringIO()))
+    finally:
+        ray.shutdown()
+    _assert_same(SavedRun(tmp_path / "ray"), local_run)
 
 
 def test_a_wrong_override_fails_with_one_line(flower: Flower) -> None:

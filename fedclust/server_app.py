@@ -24,6 +24,7 @@ from fedclust.config import (
     run_settings,
     with_strategy,
 )
+from fedclust.experiment import departures
 from fedclust.federation import ClientGrid, Descriptions, FederationError, describe
 from fedclust.inspect import inspect
 from fedclust.results import Checkpoints, Progress, Recorder, plots
@@ -90,7 +91,7 @@ def federate(
     names = [chosen, *(name for name in settings.compare if name != chosen)]
     configs = {name: config if name == chosen else with_strategy(config, name) for name in names}
     strategies = {name: _strategy(configs[name], settings) for name in names}
-    published = _published(config)
+    published = _published(config, console)
     logging.getLogger("flwr").setLevel(logging.WARNING)  # ten lines a round; rounds.jsonl says it better
     clients = ClientGrid(grid, wait=settings.wait, say=partial(console.print, highlight=False))
     clients.connect()
@@ -202,11 +203,16 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
     )
 
 
-def _published(config: DictConfig) -> dict[str, Any] | None:
+def _published(config: DictConfig, console: Console) -> dict[str, Any] | None:
     try:
-        return results.published_for(plain(config))
+        found = results.published_for(plain(config))
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    if found and (theirs := departures(config)):
+        setting = ", ".join(f"{key}={value}" for key, value in theirs.items())
+        console.print(f"published figures are for {setting}: left out", highlight=False, soft_wrap=True)
+        return None
+    return found
 
 
 def _model(config: DictConfig, seed: int) -> Any:

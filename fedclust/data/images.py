@@ -139,7 +139,12 @@ class Images(SourcedDataset):
         try:
             pixels = decode(opened, MODES[shape[0]], (shape[1], shape[2]), self.resize)
         except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # SyntaxError: a broken PNG
-            raise SourceError(f"dataset {self.name}: cannot read image {position}: {error}") from error
+            where = f" ({opened})" if isinstance(opened, Path) else ""
+            reason = getattr(error, "strerror", None) or error  # a missing file's message has its name again
+            raise SourceError(
+                f"dataset {self.name}: cannot read image {position}{where}: {reason}; give another source "
+                "by dataset.path=<a local copy> or dataset.hub=<an id of the hub>"
+            ) from error
         if pixels.shape != shape:
             raise SourceError(
                 f"dataset {self.name}: input_shape must be {list(pixels.shape)}, the shape of image "

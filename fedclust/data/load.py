@@ -128,7 +128,7 @@ def _write(folder: Path, data: Dataset, partition: Mapping[str, Any], seed: int)
     if parts.groups is not None:
         arrays["groups"] = parts.groups
     np.savez(folder / "clients.npz", **arrays)  # type: ignore[arg-type]  # its stub takes `allow_pickle` only
-    _write_shifted(folder, data, parts, seed)
+    _write_shifted(folder, data, parts, seed if parts.seed is None else parts.seed)
 
 
 def _write_shifted(folder: Path, data: Dataset, parts: "Split", seed: int) -> None:

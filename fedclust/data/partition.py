@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from inspect import signature
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -119,6 +120,7 @@ def split(dataset: Dataset, partition: Mapping[str, Any], seed: int) -> Split:
         test=rows_by_client(test, num_clients),
         groups=partitioner.groups if ours else None,
         shifts=partitioner.shifts if ours else (None,) * num_clients,
+        seed=seed,
     )
 
 
@@ -138,6 +140,13 @@ def _build(node: Mapping[str, Any], seed: int) -> Any:
         raise ValueError(f"partition._target_ must be a flwr-datasets Partitioner, got {node['_target_']}")
     if issubclass(cls, ClientPartitioner):
         arguments["seed"] = seed
+    known = signature(cls).parameters.keys()
+    if unknown := [key for key in arguments if key not in known]:
+        takes = ", ".join(sorted((known | own) - {"seed"}))
+        got = ", ".join(f"{key}={arguments[key]}" for key in unknown)
+        raise ValueError(
+            f"partition {cls.__name__} takes {takes}, got {got}; to leave a key out: ~partition.{unknown[0]}"
+        )
     return cls(**arguments)
 
 

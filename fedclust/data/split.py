@@ -13,7 +13,9 @@ shift    int64   position in the list of shifts below; null (or no such column) 
 ======== ======= ==========================================================================
 
 The key ``fedclust`` of the schema's metadata holds a JSON object: ``version`` (1), ``dataset`` (its name),
-``fingerprint`` (of the dataset), and ``shifts``, a list of objects such as ``{"kind": "noise", "std": 0.2}``.
+``fingerprint`` (of the dataset), ``shifts``, a list of objects such as ``{"kind": "noise", "std": 0.2}``, and
+``seed``, a whole number that noise is drawn from; null (or no such key) for the seed of the run that loads
+it.
 A file without the key is loaded with a warning, for it does not say which dataset it splits.
 """
 
@@ -50,12 +52,15 @@ class Split:
         Known grouping of the clients, an index from 0, shape (K,); None where there is none.
     shifts
         What is particular to each client's distribution, K entries.
+    seed
+        What the shifts draw from; None for the run's seed.
     """
 
     train: tuple[IntArray, ...]
     test: tuple[IntArray, ...]
     groups: IntArray | None
     shifts: tuple[Shift | None, ...]
+    seed: int | None = None
 
     @property
     def num_clients(self) -> int:
@@ -104,6 +109,7 @@ def save_split(split: Split, dataset: Dataset, path: Path | str) -> None:
         "dataset": dataset.name,
         "fingerprint": dataset.fingerprint,
         "shifts": [shift_to_dict(shift) for shift in distinct],
+        "seed": split.seed,
     }
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table.replace_schema_metadata({_KEY: json.dumps(about)}), path)
@@ -142,7 +148,7 @@ def load_split(path: Path | str, dataset: Dataset) -> Split:
         raise ValueError(
             f"partition {path}: must have columns client, part and row, got {table.column_names}"
         )
-    shifts = _check_dataset(path, table, dataset)
+    shifts, seed = _check_dataset(path, table, dataset)
     lines = table.to_pandas()
     rows = _whole(path, lines, "row", len(dataset.inputs))
     if len(np.unique(rows)) < len(rows):
@@ -176,11 +182,12 @@ def load_split(path: Path | str, dataset: Dataset) -> Split:
         test=parts["test"],
         groups=groups,
         shifts=_pick(path, shifts, shift_of, num_clients),
+        seed=seed,
     )
 
 
-def _check_dataset(path: Path | str, table: pa.Table, dataset: Dataset) -> list[Shift]:
-    """Check what the file says of itself against the dataset; return its list of shifts."""
+def _check_dataset(path: Path | str, table: pa.Table, dataset: Dataset) -> tuple[list[Shift], int | None]:
+    """Check what the file says of itself against the dataset; return its list of shifts and their seed."""
     metadata = table.schema.metadata or {}
     if _KEY not in metadata:
         warnings.warn(
@@ -188,7 +195,7 @@ def _check_dataset(path: Path | str, table: pa.Table, dataset: Dataset) -> list[
             f"with fingerprint {dataset.fingerprint}",
             stacklevel=3,
         )
-        return []
+        return [], None
     about: dict[str, Any] = json.loads(metadata[_KEY])
     if about.get("version") != _VERSION:
         raise ValueError(f"partition {path}: version must be {_VERSION}, got {about.get('version')}")
@@ -197,7 +204,10 @@ def _check_dataset(path: Path | str, table: pa.Table, dataset: Dataset) -> list[
             f"partition {path}: must split {dataset.name} with fingerprint {dataset.fingerprint}, got one of "
             f"{about.get('dataset')} with fingerprint {about.get('fingerprint')}"
         )
-    return [shift_from_dict(values) for values in about.get("shifts", [])]
+    seed = about.get("seed")
+    if seed is not None and (not isinstance(seed, int) or seed < 0):
+        raise ValueError(f"partition {path}: seed must be a whole number >= 0 or null, got {seed}")
+    return [shift_from_dict(values) for values in about.get("shifts", [])], seed
 
 
 def _whole(path: Path | str, lines: pd.DataFrame, column: str, size: int) -> IntArray:

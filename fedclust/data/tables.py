@@ -25,7 +25,8 @@ class Tables(SourcedDataset):
     """Rows of numbers and categories, as float32 columns: first the numbers, then the categories.
 
     Numbers have mean 0 and variance 1 over the training part, and a missing one becomes 0. A missing
-    category is a category of its own.
+    category is a category of its own. The training part is the source's: where it has no test part, that is
+    all of it, for who will be tested on which rows is only known to a partition.
 
     Attributes
     ----------

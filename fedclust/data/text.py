@@ -33,8 +33,9 @@ class Text(SourcedDataset):
         Number of different tokens a model must be able to embed.
     tokenizer
         None: lower-case words and runs of punctuation, of which the training part's `vocabulary_size` most
-        frequent are kept, 0 being padding and 1 any other word. Otherwise a pretrained tokenizer, by id on
-        the Hugging Face hub or as a local folder, loaded through transformers.
+        frequent are kept, 0 being padding and 1 any other word; without a test part of the source all texts
+        are the training part. Otherwise a pretrained tokenizer, by id on the Hugging Face hub or as a local
+        folder, loaded through transformers; its token 0 and its padding change places.
 
     Raises
     ------
@@ -105,7 +106,10 @@ class Text(SourcedDataset):
 
         def tokenise(texts: list[str]) -> IntArray:
             options: dict[str, Any] = {"padding": "max_length", "truncation": True, "return_tensors": "np"}
-            return loaded(texts, max_length=self.input_shape[0], **options)["input_ids"]
+            tokens: IntArray = loaded(texts, max_length=self.input_shape[0], **options)["input_ids"]
+            # Our networks read token 0 as padding: the tokenizer's own and its 0 change places.
+            swapped = np.where(tokens == 0, loaded.pad_token_id, tokens)
+            return np.where(tokens == loaded.pad_token_id, 0, swapped)
 
         return tokenise
 

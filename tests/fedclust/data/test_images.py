@@ -184,6 +184,16 @@ def test_a_broken_image_is_named(tmp_path: Path, broken: bytes) -> None:
         builder(tmp_path).load(tmp_path / "cache")
 
 
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("image,label\na.png,0\nb.png,1\n")
+    (tmp_path / "a.png").write_bytes(grey(1))
+    (tmp_path / "b.png").write_bytes(grey(1)[:40])
+    with pytest.raises(
+        SourceError, match=r"cannot read image 1 \(.*b\.png\): .*dataset\.path=.*dataset\.hub="
+    ):
+        builder(tmp_path).load(tmp_path / "cache")
+
+
 def test_a_missing_image_is_named(tmp_path: Path) -> None:
     write(tmp_path / "data.parquet", [None, grey(1)], [0, 1])
     with pytest.raises(SourceError, match="example 0 has no image"):
@@ -193,7 +203,7 @@ def test_a_missing_image_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("image_path", ["img/{id}.png", "**/{id}.png"])
 def test_a_missing_file_is_named(tmp_path: Path, image_path: str) -> None:
     (tmp_path / "data.csv").write_text("image,label\na,0\nb,1\n")
-    with pytest.raises(SourceError, match=r"cannot read image 0: .*a\.png"):
+    with pytest.raises(SourceError, match=r"cannot read image 0 \(.*a\.png\): No such file"):
         builder(tmp_path, image_path=image_path).load(tmp_path / "cache")
 
 

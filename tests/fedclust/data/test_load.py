@@ -12,6 +12,7 @@ import fedclust.data.partition
 from fedclust.data import FederatedData, load
 from fedclust.data.dataset import Dataset
 from fedclust.data.digits import Digits
+from fedclust.data.load import save_partition
 from fedclust.data.partition import save_split
 from fedclust.data.shifts import Invert, Noise, Relabel
 from fedclust.data.source import SourceError
@@ -131,6 +132,17 @@ def test_a_clients_corruption_is_in_its_inputs_alone(tmp_path: Path, monkeypatch
     torch.testing.assert_close(data.inputs, expected)
     torch.testing.assert_close(data.labels, original.labels)
     assert not torch.equal(original.inputs[:4], data.inputs[:4])  # the dataset itself is as it was
+
+
+def test_a_saved_partition_draws_the_same_noise_under_any_seed(tmp_path: Path) -> None:
+    noisy = IID | {"_target_": "fedclust.data.partitioners.Domains", "clean": 0.5, "noise": 0.5, "blur": 0.0}
+    path = tmp_path / "split.parquet"
+    save_partition(DIGITS, noisy, 3, path, tmp_path)
+    original = load(DIGITS, noisy, seed=3, cache_dir=tmp_path)
+    loaded = load(DIGITS, noisy | {"file": str(path)}, seed=9, cache_dir=tmp_path)
+    assert rows(loaded) == rows(original)
+    torch.testing.assert_close(loaded.inputs, original.inputs)
+    assert not torch.equal(load(DIGITS, noisy, seed=9, cache_dir=tmp_path).inputs, original.inputs)
 
 
 def test_large_data_say_that_they_stay_on_disk(tmp_path: Path) -> None:

@@ -196,6 +196,10 @@ def test_what_is_no_partitioner_is_refused() -> None:
             "at least 2 rows, .* got 1 for 100 of 200 clients",
         ),
         ({"_target_": f"{RULES}.Dirichlet", "num_clients": 5, "alpha": 0}, "alpha must be > 0"),
+        (
+            {"_target_": f"{RULES}.Iid", "num_clients": 5, "alpha": 1, "target": 2},
+            r"Iid takes file, .*num_clients, .* got alpha=1, target=2; to leave a key out: ~partition.alpha",
+        ),
         ({"_target_": f"{RULES}.Similarity", "num_clients": 5, "similarity": 2}, "similarity must be in"),
         ({"_target_": f"{RULES}.Pathological", "num_clients": 5, "classes_per_client": 4}, "the 3 classes"),
     ],

@@ -66,6 +66,7 @@ def same(one: Split, other: Split) -> bool:
             or (one.groups is not None and np.array_equal(one.groups, other.groups))  # type: ignore[arg-type]
         )
         and one.shifts == other.shifts
+        and one.seed == other.seed
     )
 
 
@@ -74,6 +75,7 @@ def same(one: Split, other: Split) -> bool:
     [
         {},
         {"groups": None},
+        {"seed": 7},
         {"shifts": (None, None)},
         {"shifts": (Relabel((1, 0)), Relabel((1, 0)))},
     ],

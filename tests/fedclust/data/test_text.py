@@ -62,10 +62,14 @@ def test_the_tokenizer_is_kept_for_new_text(tmp_path: Path) -> None:
     assert Tokenizer.from_file(str(saved)).encode("B A").ids == [3, 2]
 
 
-def pretrained(folder: Path, padding: str | None = "[PAD]") -> str:
+VOCABULARY = ("[PAD]", "[UNK]", "cat", "dog")
+
+
+def pretrained(folder: Path, padding: str | None = "[PAD]", vocabulary: tuple[str, ...] = VOCABULARY) -> str:
     from transformers import PreTrainedTokenizerFast
 
-    words = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "cat": 2, "dog": 3}, unk_token="[UNK]"))
+    numbers = {word: number for number, word in enumerate(vocabulary)}
+    words = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     options = {"tokenizer_object": words, "unk_token": "[UNK]", "pad_token": padding}
     PreTrainedTokenizerFast(**options).save_pretrained(folder)
@@ -81,6 +85,14 @@ def test_a_pretrained_tokenizer_from_a_local_folder(tmp_path: Path) -> None:
         SourceError, match="vocabulary_size must be at least 4, the size of tokenizer .* got 3"
     ):
         builder(tmp_path, 2, tokenizer=tokenizer, vocabulary_size=3).load(tmp_path / "cache")
+
+
+def test_a_pretrained_tokenizers_padding_becomes_0(tmp_path: Path) -> None:
+    write(tmp_path, ["dog cat", "dog"])
+    tokenizer = pretrained(tmp_path / "tokenizer", vocabulary=("dog", "cat", "[PAD]", "[UNK]"))
+    data = builder(tmp_path, 3, tokenizer=tokenizer, vocabulary_size=4).load(tmp_path / "cache")
+    # dog is 0, cat 1 and padding 2; dog and padding change places
+    assert data.inputs.tolist() == [[2, 1, 0], [2, 0, 0]]
 
 
 def test_a_pretrained_tokenizer_must_be_able_to_pad(tmp_path: Path) -> None:

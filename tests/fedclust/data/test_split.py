@@ -117,6 +117,7 @@ def test_the_file_is_as_described(tmp_path: Path) -> None:
         "dataset": "tiny",
         "fingerprint": "abc",
         "shifts": [{"kind": "noise", "std": 0.2}],
+        "seed": None,
     }
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 _FIRST_NODE_ID = SUPERLINK_NODE_ID + 1
 
+_KNOCK_SECONDS = 10.0  # for a cluster's address to answer
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anyone, and start-up does not ask
     "RAY_worker_niceness": "0",  # nodes do the work: at Ray's 15 anything else on the machine goes first
@@ -203,6 +205,8 @@ class _Node:
         torch.set_num_threads(max(1, int(shares.cpus)))
         if shares.gpus == 0:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a node without a share of a GPU must not use one
+        elif shares.gpus < 1 and torch.cuda.is_available():
+            torch.cuda.set_per_process_memory_fraction(shares.gpus)
         self._app = app
 
     def answer(self, message: Message, context: Context) -> Message:
@@ -237,11 +241,23 @@ def _start_ray(address: str | None) -> None:
         ray.shutdown()
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    _knock(address)
     try:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
         raise FederationError(f"there must be a Ray cluster at {address}: {_short(error)}") from error
     _address = address
+
+
+def _knock(address: str | None) -> None:
+    """See whether anybody listens where the cluster should be: Ray itself would ask for many minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():  # auto, or what Ray has a message for
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise FederationError(f"there must be a Ray cluster at {address}: {error}") from error
 
 
 def _machines() -> list[Machine]:

@@ -62,6 +62,8 @@ class Chain:
 
 def find_chain(working: WorkingModel) -> Chain | None:
     """Read a model's forward pass; None if it is anything but a chain of the layers known here."""
+    if any(_has_hooks(module) for module in working.model.modules()):
+        return None
     try:
         graph = _Tracer().trace(working.model)
     # Whatever symbolic tracing cannot follow is no chain; it raises all kinds of exceptions.
@@ -80,6 +82,8 @@ def find_chain(working: WorkingModel) -> Chain | None:
         module = working.model.get_submodule(node.target) if node.op == "call_module" else None
         kind = type(module) if module is not None else node.target
         if node.op == "output" or kind is nn.Identity:
+            continue
+        if isinstance(module, ClientDropout) and module.p == 0.0:  # no more than the identity
             continue
         if kind in _FLATTEN and not layers and not flattens and _flattens_examples(node, module):
             flattens = True
@@ -104,6 +108,11 @@ def find_chain(working: WorkingModel) -> Chain | None:
     ):
         return None
     return Chain(tuple(layers), flattens)
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    return any(getattr(module, kind) for kind in kinds)
 
 
 class _Tracer(fx.Tracer):

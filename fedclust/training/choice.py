@@ -16,7 +16,7 @@ from fedclust.training.cohort import CohortUpdate
 from fedclust.training.work import Work
 from fedclust.typing import IntArray
 
-__all__ = ["Chooser", "Costs"]
+__all__ = ["Chooser", "Costs", "agree"]
 
 Train = Callable[[Work], CohortUpdate]
 
@@ -104,6 +104,49 @@ class Costs:
         return cuts[best]
 
 
+def agree(alone: Train, together: Train, work: Work, tolerance: float) -> bool:
+    """Compare two ways on a client and on the same client with half of each batch.
+
+    A model that mixes the examples of a batch by means other than BatchNorm would see the filling of short
+    batches.
+
+    Parameters
+    ----------
+    alone, together
+        The ways.
+    work
+        The pass; the first client whose losses are numbers is taken.
+    tolerance
+        By how much the losses of the two ways may differ, relatively.
+
+    Returns
+    -------
+    Whether there was such a client.
+
+    Raises
+    ------
+    ArithmeticError
+        If the two ways disagree.
+    Exception
+        Whatever training together raises where the model does not allow it.
+    """
+    for client in range(len(work.jobs)):
+        pair = work.select([client, client]).part(0, 2, steps=2)
+        rows, sizes = pair.batches.rows.copy(), pair.batches.sizes.copy()
+        sizes[1] = (sizes[1] + 1) // 2
+        for row, size in zip(rows[1], sizes[1], strict=True):
+            row[size:] = row[0]
+        pair = dataclasses.replace(pair, batches=Batches(rows, sizes, pair.batches.steps))
+        expected = alone(pair)
+        if expected.failed:
+            continue
+        for one, other in zip(expected.losses, together(pair).losses, strict=True):
+            if not np.allclose(one, other, rtol=tolerance, atol=tolerance):
+                raise ArithmeticError(f"losses are {other.tolist()} together and {one.tolist()} alone")
+        return True
+    return False
+
+
 class Chooser:
     """Measures both ways on the clients at hand, a few times per size of cohort and batch.
 
@@ -115,19 +158,14 @@ class Chooser:
         Trains clients together.
     device
         Where they compute.
-    tolerance
-        By how much the losses of the two ways may differ, relatively.
     threads
         How many clients `alone` trains at a time, at most.
     """
 
-    def __init__(
-        self, alone: Train, together: Train, device: torch.device, tolerance: float, threads: int = 1
-    ) -> None:
+    def __init__(self, alone: Train, together: Train, device: torch.device, threads: int = 1) -> None:
         self._alone = alone
         self._together = together
         self._device = device
-        self._tolerance = tolerance
         # Several for each thread: one client more or less must not make them wait for one.
         self._clients = _CLIENTS if threads == 1 else 2 * threads
         self._known: dict[tuple[int, int], Costs] = {}
@@ -147,36 +185,17 @@ class Chooser:
 
         Raises
         ------
-        ArithmeticError
-            If the two ways disagree.
         Exception
             Whatever training together raises where the model does not allow it.
         """
         # Powers of two: a cohort a little larger or smaller needs no trial of its own.
         key = len(work.jobs).bit_length(), work.batches.rows.shape[2].bit_length()
         if key not in self._known:
-            self._check(work)
             self._known[key] = self._measure(work)
         elif self._passes[key] in _REPEATED_AFTER:
             self._known[key] = self._known[key].better(self._measure(work), len(work.jobs))
         self._passes[key] += 1
         return self._known[key].number_alone(work.batches.steps)
-
-    def _check(self, work: Work) -> None:
-        """Compare the two ways on a client and on the same client with half of each batch.
-
-        A model that mixes the examples of a batch by means other than BatchNorm would see the filling of
-        short batches.
-        """
-        pair = work.select([0, 0]).part(0, 2, steps=2)
-        rows, sizes = pair.batches.rows.copy(), pair.batches.sizes.copy()
-        sizes[1] = (sizes[1] + 1) // 2
-        for row, size in zip(rows[1], sizes[1], strict=True):
-            row[size:] = row[0]
-        pair = dataclasses.replace(pair, batches=Batches(rows, sizes, pair.batches.steps))
-        for one, other in zip(self._alone(pair).losses, self._together(pair).losses, strict=True):
-            if not np.allclose(one, other, rtol=self._tolerance, atol=self._tolerance, equal_nan=True):
-                raise ArithmeticError(f"losses are {other.tolist()} together and {one.tolist()} alone")
 
     def _measure(self, work: Work) -> Costs:
         steps = work.batches.steps

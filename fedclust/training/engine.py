@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from fedclust.training.choice import Chooser
+from fedclust.training.choice import Chooser, agree
 from fedclust.training.cohort import CohortUpdate
 from fedclust.training.device_data import DeviceData
 from fedclust.training.lanes import Lanes
@@ -53,15 +53,9 @@ class Engine:
         self._data = data
         self._training = training
         self._vectorised = VectorisedTraining(working, data, training)
+        self._agreed = False
         self._capacities: dict[tuple[int, bool], int] = {}
-        self._chooser = Chooser(
-            self._alone,
-            self._vectorised.train,
-            working.device,
-            # The two ways differ by rounding, which is coarser in the reduced precisions.
-            tolerance=1e-3 if training.precision == "float32" else 5e-2,
-            threads=lanes.most,
-        )
+        self._chooser = Chooser(self._alone, self._vectorised.train, working.device, threads=lanes.most)
 
     def capacity(self, one: Work) -> int:
         """Tell how many clients like that of `one` fit into a pass: `chunk`, or what memory allows."""
@@ -83,6 +77,8 @@ class Engine:
         if self.together:
             try:
                 alone = self._number_alone(work)
+            except torch.OutOfMemoryError:
+                alone = 0  # too much for one pass, which says nothing about smaller ones
             # A model may refuse to be vectorised with any exception at all.
             except Exception as error:
                 self._give_up(error)
@@ -92,27 +88,47 @@ class Engine:
             yield from self._train_together(work.part(alone, len(work.jobs)))
 
     def _number_alone(self, work: Work) -> int:
-        if self._training.mode == "vectorised":
-            return 0
         plain = self._training.is_plain_sgd and not work.proximal_mu
         small = len(work.jobs) * self._working.nbytes <= _CERTAIN_BYTES[plain]
-        if self._vectorised.chain is not None and small:
+        if self._vectorised.chain is not None and (small or self._training.mode == "vectorised"):
             return 0
-        return self._chooser.number_alone(work)
+        if not self._agreed:
+            self._agreed = self._agree(work)
+        return 0 if self._training.mode == "vectorised" else self._chooser.number_alone(work)
+
+    def _agree(self, work: Work) -> bool:
+        """Compare the two ways once; not compiled, for the comparison has batches of its own shape."""
+        plain = replace(self._training, compile=False)
+        together = VectorisedTraining(self._working, self._data, plain).train
+        # The two ways differ by rounding, which is coarser in the reduced precisions.
+        tolerance = 1e-3 if self._training.precision == "float32" else 5e-2
+        return agree(self._alone, together, work, tolerance)
 
     def _train_together(self, work: Work) -> Iterator[CohortUpdate]:
-        try:
-            yield self._in_one_pass(work)
-        except torch.OutOfMemoryError:
-            half = len(work.jobs) // 2
-            if half == 0:
-                yield self._alone(work)
+        parts = [work]
+        while parts:
+            part = parts.pop()
+            update, too_large = self._attempt(part) if self.together else (None, False)
+            if update is not None:
+                yield update
+            elif too_large and len(part.jobs) > 1:
+                half = len(part.jobs) // 2
+                parts += [part.part(half, len(part.jobs)), part.part(0, half)]
             else:
-                yield from self._train_together(work.part(0, half))
-                yield from self._train_together(work.part(half, len(work.jobs)))
+                yield self._alone(part)
+
+    def _attempt(self, work: Work) -> tuple[CohortUpdate | None, bool]:
+        """Train a pass together; where that fails, say whether for want of memory.
+
+        Nothing of a failed attempt outlives this call, or the next one would find the memory still taken.
+        """
+        try:
+            return self._in_one_pass(work), False
+        except torch.OutOfMemoryError:
+            return None, True
         except Exception as error:
             self._give_up(error)
-            yield self._alone(work)
+            return None, False
 
     def _in_one_pass(self, work: Work) -> CohortUpdate:
         if len(work.jobs) > 1:

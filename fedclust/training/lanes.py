@@ -8,6 +8,7 @@ Python's lock.
 
 import copy
 import itertools
+import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +50,8 @@ class Lanes:
 
     def __init__(self, working: WorkingModel, most: int) -> None:
         self.most = most if working.device.type == "cpu" else 1
+        # Copied now: a module that has kept a result of its forward pass cannot be copied any more.
+        self._template = copy.deepcopy(working) if self.most > 1 else None
         self._models = [working]
         self._seconds: dict[Hashable, float] = {}
 
@@ -94,9 +97,17 @@ class Lanes:
             seconds = (time.thread_time() - start) / (steps[index] if steps else 1)
             self._seconds[kind] = min(seconds, self._seconds.get(kind, seconds))
 
+        stop = threading.Event()
+
         def serve(model: WorkingModel) -> None:
-            for index in waiting:
-                do(model, index)
+            try:
+                for index in waiting:
+                    if stop.is_set():
+                        return
+                    do(model, index)
+            except BaseException:
+                stop.set()
+                raise
 
         def serve_alone(most: int | None = None) -> None:
             for index in itertools.islice(waiting, most):
@@ -118,7 +129,11 @@ class Lanes:
                 serve_alone()
             else:
                 with ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(inside,)) as pool:
-                    list(pool.map(serve, self._first_models(lanes)))
+                    try:
+                        list(pool.map(serve, self._first_models(lanes)))
+                    except BaseException:  # an interrupt, too: the threads must not go on to the end
+                        stop.set()
+                        raise
         return results  # type: ignore[return-value]  # every item has been done
 
     def _worthwhile(self, kind: Hashable, items: int) -> int:
@@ -126,5 +141,5 @@ class Lanes:
 
     def _first_models(self, number: int) -> list[WorkingModel]:
         while len(self._models) < number:
-            self._models.append(copy.deepcopy(self.working))
+            self._models.append(copy.deepcopy(self._template or self.working))
         return self._models[:number]

@@ -45,8 +45,9 @@ def prepare(model: nn.Module) -> tuple[nn.Module, StepContext]:
                 replaced[module] = ClientBatchNorm(module, context)
             else:
                 replaced[module] = module
-                for name, child in module.named_children():
-                    if replacement(child) is not child:
+                # Not named_children, which leaves out the second name of a layer that has two.
+                for name, child in list(module._modules.items()):
+                    if child is not None and replacement(child) is not child:
                         setattr(module, name, replacement(child))
         return replaced[module]
 

@@ -38,7 +38,8 @@ def clients_per_pass(
     Number of clients, at least 1.
     """
     if working.device.type == "cuda":
-        budget = _GPU_SHARE * torch.cuda.get_device_properties(working.device).total_memory
+        ours = torch.cuda.get_per_process_memory_fraction(working.device)  # several nodes may share a GPU
+        budget = _GPU_SHARE * ours * torch.cuda.get_device_properties(working.device).total_memory
     else:
         budget = float(_CPU_BYTES)
     if not together:

@@ -144,6 +144,7 @@ class LocalUpdate:
         self._clip_norm = training.clip_norm
         self._proximal_mu = proximal_mu
         self._stacked = stacked
+        self._changes_gradients = bool(proximal_mu or training.clip_norm or training.weight_decay)
         self._start = [tensor.detach().clone() for tensor in parameters] if proximal_mu else []
         self.plain_rate = learning_rate if training.is_plain_sgd and not proximal_mu else None
 
@@ -154,11 +155,27 @@ class LocalUpdate:
 
     def step(self, parameters: Tensors, gradients: Tensors) -> None:
         """Update `parameters` in place; `gradients` may be overwritten."""
+        if self._changes_gradients:
+            gradients = _apart(gradients)
         if self._proximal_mu:
             add_proximal_term(gradients, parameters, self._start, self._proximal_mu)
         if self._clip_norm is not None:
             clip_norm(gradients, self._clip_norm, stacked=self._stacked)
         self._optimiser.step(parameters, gradients)
+
+
+def _apart(gradients: Tensors) -> Tensors:
+    """Copy gradients that lie where another one does, or on themselves: each is to be changed once.
+
+    Autograd hands out one tensor for two parameters that only occur in a sum, as an LSTM's two biases do.
+    """
+    seen: set[int] = set()
+    apart = []
+    for gradient in gradients:
+        place = gradient.data_ptr()
+        apart.append(gradient.clone() if place in seen or 0 in gradient.stride() else gradient)
+        seen.add(place)
+    return apart
 
 
 def _make_optimiser(parameters: Tensors, training: LocalTraining, learning_rate: float) -> Sgd | Adam:

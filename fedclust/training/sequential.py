@@ -46,6 +46,7 @@ def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, 
         # The model is the user's code: whatever it raises on one client's data must not cost the others.
         except Exception as error:
             failed[work.jobs[index].client] = f"{type(error).__name__}: {error}"
+        working.settle()
         for name in working.changing:
             state[name][index].copy_(working.tensors[name].detach())
 

@@ -76,6 +76,12 @@ class WorkingModel:
             owner, _, attribute = name.rpartition(".")
             places.setdefault((id(self.model.get_submodule(owner)), attribute), name)
         self._places = {name: self.tied.get(name, name) for name in places.values()}
+        self._buffers = [
+            (module, own, self.tensors[f"{prefix}.{own}".lstrip(".")])
+            for prefix, module in self.model.named_modules()
+            for own in module._buffers
+            if f"{prefix}.{own}".lstrip(".") in self.tensors
+        ]
         self._precision = precision
 
     @property
@@ -84,8 +90,19 @@ class WorkingModel:
         return sum(self.tensors[name].nbytes for name in self.changing if name not in self.tied)
 
     @torch.no_grad()
+    def settle(self) -> None:
+        """Take in buffers that the model has replaced since it was loaded: ``self.n = self.n + 1``."""
+        for module, name, tensor in self._buffers:
+            current = module._buffers[name]
+            if current is not tensor:
+                if current is not None:
+                    tensor.copy_(current)
+                module._buffers[name] = tensor
+
+    @torch.no_grad()
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Copy a model's state into the working tensors."""
+        self.settle()
         for name, tensor in self.tensors.items():
             if name not in self.tied:
                 tensor.copy_(state[name])
@@ -140,7 +157,12 @@ class WorkingModel:
                 logits = self.model(inputs)
             else:
                 placed = {name: tensors[first] for name, first in self._places.items()}
+                before = dict(placed) if self._buffers else placed
                 logits = functional_call(self.model, placed, (inputs,), tie_weights=False)
+                # What the model put in a buffer's place, functional_call leaves in `placed`.
+                for name, tensor in before.items():
+                    if placed[name] is not tensor:
+                        tensor.copy_(placed[name].detach())
         self.context.end()
         return logits
 

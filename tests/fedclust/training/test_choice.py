@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedclust.training.batches import Batches
-from fedclust.training.choice import Chooser, Costs
+from fedclust.training.choice import Chooser, Costs, agree
 from fedclust.training.cohort import CohortUpdate, Job
 from fedclust.training.work import Work
 
@@ -94,7 +94,7 @@ def test_the_faster_way_is_found_and_remembered(joint: float, alone: int) -> Non
         calls.append(len(work.jobs))
         return together(work)
 
-    chooser = Chooser(way(0.0, 0.001), counted, torch.device("cpu"), 1e-3)
+    chooser = Chooser(way(0.0, 0.001), counted, torch.device("cpu"))
     assert chooser.number_alone(work_of(8, 3)) == alone
     measured = len(calls)
     assert chooser.number_alone(work_of(9, 3)) == (alone and 9)
@@ -112,9 +112,9 @@ def test_what_is_hopeless_is_measured_for_one_step_only() -> None:
         steps.append(work.batches.rows.shape[1])
         return together(work)
 
-    chooser = Chooser(way(0.0, 0.001), counted, torch.device("cpu"), 1e-3)
+    chooser = Chooser(way(0.0, 0.001), counted, torch.device("cpu"))
     assert chooser.number_alone(work_of(8, 4)) == 8
-    assert set(steps[1:]) == {1}  # the first call compares the two ways' results
+    assert set(steps) == {1}
 
 
 def test_a_disturbed_trial_is_corrected() -> None:
@@ -124,7 +124,7 @@ def test_a_disturbed_trial_is_corrected() -> None:
     def together(work: Work) -> CohortUpdate:
         return way(delay[0], 0.0)(work)
 
-    chooser = Chooser(way(0.0, 0.001), together, torch.device("cpu"), 1e-3)
+    chooser = Chooser(way(0.0, 0.001), together, torch.device("cpu"))
     assert chooser.number_alone(work_of(8, 3)) == 8
     delay[0] = 0.001
     assert [chooser.number_alone(work_of(8, 3)) for _ in range(4)] == [8, 8, 0, 0]
@@ -138,13 +138,28 @@ def test_the_better_of_two_measurements() -> None:
 
 
 def test_ways_that_disagree_are_refused() -> None:
-    chooser = Chooser(way(0, 0), way(0, 0, loss=1.01), torch.device("cpu"), 1e-3)
+    assert agree(way(0, 0), way(0, 0, loss=1.0005), work_of(3, 4), 1e-3)
     with pytest.raises(ArithmeticError, match=r"losses are \[1.01, 1.01\] together and \[1.0, 1.0\] alone"):
-        chooser.number_alone(work_of(3, 4))
+        agree(way(0, 0), way(0, 0, loss=1.01), work_of(3, 4), 1e-3)
+
+
+def test_ways_are_compared_on_a_client_that_can_be_trained() -> None:
+    # The first client's data are not numbers, which would agree with anything.
+    asked = []
+
+    def alone(work: Work) -> CohortUpdate:
+        asked.append(work.jobs[0].client)
+        update = way(0, 0)(work)
+        return dataclasses.replace(update, failed={0: "non-finite loss"} if work.jobs[0].client == 0 else {})
+
+    with pytest.raises(ArithmeticError):
+        agree(alone, way(0, 0, loss=1.01), work_of(3, 4), 1e-3)
+    assert asked == [0, 1]
+    assert not agree(alone, way(0, 0, loss=1.01), work_of(1, 4), 1e-3)  # nobody to ask: ask again next time
 
 
 def test_one_client_with_one_step() -> None:
-    chooser = Chooser(way(0.0, 0.001), way(0.02, 0.0), torch.device("cpu"), 1e-3)
+    chooser = Chooser(way(0.0, 0.001), way(0.02, 0.0), torch.device("cpu"))
     assert chooser.number_alone(work_of(1, 1)) == 1
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -255,3 +256,14 @@ def test_no_cluster_at_the_address(monkeypatch) -> None:
     monkeypatch.setattr(ray, "init", nobody_there)  # this machine may run a cluster of somebody else's
     with pytest.raises(FederationError, match="there must be a Ray cluster at auto: "):
         RayGrid(APP, {}, address="auto")
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_nobody_listens_at_the_address(scheme: str) -> None:
+    ray.shutdown()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    began = time.monotonic()
+    with pytest.raises(FederationError, match=f"there must be a Ray cluster at {scheme}127.0.0.1:{port}: "):
+        RayGrid(APP, {}, address=f"{scheme}127.0.0.1:{port}")
+    assert time.monotonic() - began < 15

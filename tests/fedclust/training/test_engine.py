@@ -1,6 +1,7 @@
 """Fallbacks and memory limits."""
 
 import logging
+import weakref
 from typing import Any
 
 import pytest
@@ -48,8 +49,8 @@ class Mixing(nn.Module):
         return self.head(flat - flat.mean(0))
 
 
-def compare_with_sequential(small: Any, model: nn.Module, mode: str) -> None:
-    data = small.federation()
+def compare_with_sequential(small: Any, model: nn.Module, mode: str, data: Any = None) -> None:
+    data = data or small.federation()
     jobs = small.jobs(data, small.start_of(model))
     trainer = Trainer(model, data, hyperparameters(mode=mode), seed=1)
     expected = Trainer(model, data, hyperparameters(mode="sequential"), seed=1)
@@ -72,10 +73,19 @@ def test_a_model_that_branches_on_data_trains_alone_and_says_so_once(
     )
 
 
-def test_auto_notices_a_model_that_mixes_examples(small: Any, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("mode", ["auto", "vectorised"])
+@pytest.mark.parametrize("longest_is_bad", [False, True])
+def test_a_model_that_mixes_examples_is_noticed(
+    small: Any, mode: str, longest_is_bad: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     torch.manual_seed(0)
+    data = small.federation()
+    if longest_is_bad:  # whose losses would agree with any others
+        inputs = data.inputs.float()
+        inputs[data.train[2]] = torch.nan
+        object.__setattr__(data, "inputs", inputs)
     with caplog.at_level(logging.WARNING):
-        compare_with_sequential(small, Mixing(), "auto")
+        compare_with_sequential(small, Mixing(), mode, data)
     (record,) = caplog.records
     assert "failed with ArithmeticError: losses are" in record.getMessage()
 
@@ -127,6 +137,23 @@ def test_memory_running_out_halves_the_pass(small: Any, monkeypatch: pytest.Monk
     compare_with_sequential(small, small.build("linear"), "vectorised")
     # 5 = 2 + 3, 3 = 1 + 2, in each of two rounds; one client trains in company of its twin
     assert sizes == [5, 2, 3, 2, 2] * 2
+
+
+def test_a_failed_attempt_leaves_nothing_in_memory(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = VectorisedTraining.train
+    taken: list[weakref.ref] = []
+
+    def limited(self: VectorisedTraining, work: Work) -> CohortUpdate:
+        assert not [ref for ref in taken if ref() is not None]
+        if len(work.jobs) > 2:
+            activations = torch.zeros(1000)
+            taken.append(weakref.ref(activations))
+            raise torch.OutOfMemoryError("too many")
+        return honest(self, work)
+
+    monkeypatch.setattr(VectorisedTraining, "train", limited)
+    compare_with_sequential(small, small.build("linear"), "vectorised")
+    assert len(taken) == 4
 
 
 def test_memory_running_out_for_one_client_trains_it_alone(

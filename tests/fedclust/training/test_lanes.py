@@ -1,6 +1,7 @@
 """Clients on threads of their own: as many as pay, and the same results whatever their number."""
 
 import itertools
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -86,6 +87,57 @@ def test_what_is_raised_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="the fifth"):
         lanes_of(nn.Linear(2, 2), 2).each("kind", work, range(9))
     assert torch.get_num_threads() == before
+
+
+def test_the_others_stop_when_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_every_step_take(2.0e-3, monkeypatch)
+    done = []
+
+    def work(_: WorkingModel, item: int) -> None:
+        if item == 1:
+            raise ValueError("at once")
+        time.sleep(0.02)
+        done.append(item)
+
+    with pytest.raises(ValueError, match="at once"):
+        lanes_of(nn.Linear(2, 2), 2).each("kind", work, range(100))
+    assert len(done) < 5  # the first, which is measured, and what another thread had begun
+
+
+def test_an_interrupt_ends_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_every_step_take(2.0e-3, monkeypatch)
+    done = []
+
+    def work(_: WorkingModel, item: int) -> None:
+        if item == 3:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # which only waits
+        time.sleep(0.02)
+        done.append(item)
+
+    with pytest.raises(KeyboardInterrupt):
+        lanes_of(nn.Linear(2, 2), 2).each("kind", work, range(200))
+    assert len(done) < 50
+
+
+def test_a_model_that_keeps_what_it_computed(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor with a history cannot be copied; the threads' models are copied before there is one."""
+    let_every_step_take(1.0, monkeypatch)
+
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(32, 3)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            self.kept = self.head(inputs.flatten(1))
+            return self.kept
+
+    data, model = small.federation(), Keeping()
+    training = LocalTraining(learning_rate=0.1, batch_size=4, epochs=1, mode="sequential")
+    (update,) = Trainer(model, data, training, seed=1, threads=2).train(
+        small.jobs(data, small.start_of(model)), 1
+    )
+    assert not update.failed
 
 
 def test_nothing_to_do() -> None:

@@ -123,7 +123,7 @@ def test_every_model_trains_as_the_literal_loop(small: Any, kind: str, mode: str
 
 @pytest.mark.parametrize("mode", ["sequential", "vectorised"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("kind", ["linear", "batch norm"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_option_trains_as_the_literal_loop(
     small: Any, kind: str, options: dict[str, Any], mode: str
 ) -> None:
@@ -270,6 +270,88 @@ def test_frozen_unused_and_tied_parameters(small: Any, mode: str, clusters: int)
         torch.testing.assert_close(state["unused"], start["unused"], rtol=0, atol=0)
         torch.testing.assert_close(state["alias.weight"], state["head.weight"], rtol=0, atol=0)
         torch.testing.assert_close(state["again.weight"], state["hidden.weight"], rtol=0, atol=0)
+
+
+class Summed(nn.Module):
+    """Two weights that only occur in their sum: autograd gives both the same tensor as gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Parameter(torch.randn(3, 32) / 6), nn.Parameter(torch.randn(3, 32) / 6)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return functional.linear(inputs.flatten(1), self.one + self.other)
+
+
+class Spread(nn.Module):
+    """A parameter whose gradient is one number seen through several places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.shift = nn.Linear(32, 3), nn.Parameter(torch.zeros(4))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(inputs.flatten(1)) * (1 + self.shift.sum())
+
+
+class Counting(nn.Module):
+    """Replaces its buffer by another tensor in every step, and computes with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(32, 3)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.count = self.count + 1
+        return self.head(inputs.flatten(1)) / self.count.clamp(min=1)
+
+
+class TwoNames(nn.Module):
+    """A BatchNorm and a Dropout that are each used under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(32, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.norm = self.again = nn.BatchNorm1d(6)
+        self.drop = self.once_more = nn.Dropout(0.3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.drop(self.norm(self.first(inputs.flatten(1))).relu())
+        return self.head(self.once_more(self.again(self.second(hidden))))
+
+
+def hooked() -> nn.Module:
+    """A chain, but for a hook that doubles what a layer gives."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(32, 6), nn.ReLU(), nn.Linear(6, 3))
+    model[1].register_forward_hook(lambda _, __, output: 2 * output)
+    return model
+
+
+def idle_dropout() -> nn.Module:
+    """A dropout that drops nothing before one that does."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(32, 6), nn.Dropout(0.0), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3)
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("options", ["adam", "everything"])
+@pytest.mark.parametrize("make", [Summed, Spread, Counting, TwoNames, hooked, idle_dropout])
+def test_models_with_peculiarities(small: Any, make: Any, options: str, mode: str) -> None:
+    torch.manual_seed(0)
+    model, data = make(), small.federation()
+    start = small.start_of(model)
+    training = hyperparameters(mode=mode, **OPTIONS[options])
+    trainer = Trainer(model, data, training, seed=1, threads=1)
+    for _ in range(2):  # nothing of a call is left for the next
+        updates = list(trainer.train(small.jobs(data, start), 3))
+        assert not any(update.failed for update in updates)
+    for client, (state, losses) in by_client(updates).items():
+        expected, expected_losses = literal(model, data, training, client, start)
+        np.testing.assert_allclose(losses, expected_losses, rtol=2e-4, atol=2e-5)
+        torch.testing.assert_close(state, expected, rtol=2e-4, atol=2e-5)
 
 
 def test_layers_that_draw_by_themselves_are_seeded_per_client(small: Any) -> None:

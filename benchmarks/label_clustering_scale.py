@@ -5,6 +5,7 @@
 Targets on two cores: 100 clients searched to K − 1 under 3 s; 1,000 clients to 50 clusters under 20 s.
 """
 
+import argparse
 import time
 
 import numpy as np
@@ -14,6 +15,9 @@ from fedclust.clustering import clust_psi_pfl
 
 def main() -> None:
     """Print the seconds of both searches on label counts drawn from Dirichlet distributions."""
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     print("clients  classes  alpha  max_clusters  chosen  seconds")
     for num_clients, max_clusters in ((100, None), (1000, 50)):
         for num_classes, alpha in ((10, 0.1), (10, 1.0), (100, 0.1)):

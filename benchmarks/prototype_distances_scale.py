@@ -1,12 +1,12 @@
 """How long FMCL takes, and how much memory, from prototypes to an assignment.
 
-    python benchmarks/prototype_distances_scale.py [clients] [classes] [width]
+    python benchmarks/prototype_distances_scale.py [--clients 1000] [--classes 100] [--width 384]
 
 Target for 1,000 clients × 100 classes × 384 dimensions on two cores: 60 s and 4 GB, the prototypes included.
 """
 
+import argparse
 import resource
-import sys
 import time
 
 import numpy as np
@@ -14,8 +14,16 @@ import numpy as np
 from fedclust.clustering import fmcl
 
 
-def main(num_clients: int = 1000, num_classes: int = 100, width: int = 384) -> None:
+def main() -> None:
     """Print seconds of each step and the peak memory, with most classes on every client, then with few."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--classes", type=int, default=100)
+    parser.add_argument("--width", type=int, default=384)
+    arguments = parser.parse_args()
+    num_clients, num_classes, width = arguments.clients, arguments.classes, arguments.width
     for alpha in (10.0, 0.1):
         draws = np.random.default_rng(0)
         prototypes = draws.standard_normal((num_clients, num_classes, width), dtype=np.float32)
@@ -36,4 +44,4 @@ def main(num_clients: int = 1000, num_classes: int = 100, width: int = 384) -> N
 
 
 if __name__ == "__main__":
-    main(*(int(argument) for argument in sys.argv[1:]))
+    main()

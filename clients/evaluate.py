@@ -1,6 +1,6 @@
 """Evaluate the clients of a message on their own test parts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from flwr.app import Context, Message, RecordDict
 
@@ -25,8 +25,31 @@ def _evaluate(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
         jobs.setdefault(instruction.full, []).extend(
             Job(client, node.data.test[client], state) for client in clients
         )
-    answers = {}
+    answers: dict[int, RecordDict] = {}
+    errors: dict[int, str] = {}
     for full, batch in jobs.items():
-        for job, metrics in zip(batch, node.trainer.evaluate(batch, full=full), strict=True):
-            answers[job.client] = records.evaluate_content(metrics)
-    return answers, {}
+        scores, failed = _scores(node, batch, full)
+        answers.update((client, records.evaluate_content(metrics)) for client, metrics in scores.items())
+        errors.update(failed)
+    return answers, errors
+
+
+def _scores(
+    node: Node, batch: Sequence[Job], full: bool
+) -> tuple[dict[int, dict[str, float]], dict[int, str]]:
+    """Evaluate clients, together if that works; one on whose data the model raises has an error instead."""
+    try:
+        measured = node.trainer.evaluate(batch, full=full)
+    # The model is the user's code.
+    except Exception as error:
+        if len(batch) == 1:
+            return {}, {batch[0].client: f"{type(error).__name__}: {error}"}
+    else:
+        return {job.client: metrics for job, metrics in zip(batch, measured, strict=True)}, {}
+    scores: dict[int, dict[str, float]] = {}
+    errors: dict[int, str] = {}
+    for job in batch:
+        one, failed = _scores(node, [job], full)
+        scores |= one
+        errors |= failed
+    return scores, errors

@@ -1,6 +1,6 @@
 """From stacked tensors to a CohortUpdate, with the failures found."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -28,24 +28,37 @@ def empty_rows(working: WorkingModel, jobs: Sequence[Job]) -> State:
     Name to tensor of shape (n, *shape). What training changes is left undefined, frozen parameters are
     those of `jobs`.
     """
-    state: State = {}
-    for name, tensor in working.tensors.items():
-        if name in working.constant:
-            state[name] = stacked_start(jobs, name)
-        else:
-            state[name] = torch.empty((len(jobs), *tensor.shape), dtype=tensor.dtype, device=tensor.device)
-    return state
+    constant = stacked_start(jobs, working.constant)
+    return {
+        name: constant[name]
+        if name in constant
+        else torch.empty((len(jobs), *tensor.shape), dtype=tensor.dtype, device=tensor.device)
+        for name, tensor in working.tensors.items()
+    }
 
 
-def stacked_start(jobs: Sequence[Job], name: str) -> torch.Tensor:
-    """Stack a tensor of the models that clients start from; a view of one if all start from the same."""
+def stacked_start(jobs: Sequence[Job], names: Iterable[str]) -> State:
+    """Stack tensors of the models that clients start from; views of one if all start from the same.
+
+    Parameters
+    ----------
+    jobs
+        The n clients.
+    names
+        Which tensors.
+
+    Returns
+    -------
+    Name to tensor of shape (n, *shape).
+    """
     states = {id(job.state): job.state for job in jobs}
     if len(states) == 1:
-        tensor = jobs[0].state[name]
-        return tensor.unsqueeze(0).expand(len(jobs), *tensor.shape)
+        (state,) = states.values()
+        return {name: state[name].unsqueeze(0).expand(len(jobs), *state[name].shape) for name in names}
     positions = {key: position for position, key in enumerate(states)}
-    distinct = torch.stack([state[name] for state in states.values()])
-    return distinct[torch.tensor([positions[id(job.state)] for job in jobs], device=distinct.device)]
+    device = next(iter(jobs[0].state.values())).device
+    of_client = torch.tensor([positions[id(job.state)] for job in jobs], device=device)
+    return {name: torch.stack([state[name] for state in states.values()])[of_client] for name in names}
 
 
 def collect(
@@ -99,7 +112,7 @@ def untrained(jobs: Sequence[Job], reason: str) -> CohortUpdate:
     """Make the result of clients that could not start, all for one reason."""
     return CohortUpdate(
         clients=np.array([job.client for job in jobs], dtype=np.int64),
-        state={name: stacked_start(jobs, name) for name in jobs[0].state},
+        state=stacked_start(jobs, jobs[0].state),
         losses=(np.zeros(0),) * len(jobs),
         num_examples=np.array([len(job.rows) for job in jobs], dtype=np.int64),
         failed={job.client: reason for job in jobs},

@@ -95,7 +95,7 @@ class VectorisedTraining:
         What they learnt, in the order of ``work.jobs``.
         """
         working = self._working
-        state = {name: stacked_start(work.jobs, name) for name in working.tensors}
+        state = stacked_start(work.jobs, working.tensors)
         for name in working.changing:
             state[name] = state[name].clone(memory_format=torch.contiguous_format)
         for name, first in working.tied.items():

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from fedclust import records
+from fedclust.training import Trainer
 
 SEVERAL = {"clients": "0-3"}
 
@@ -48,3 +49,19 @@ def test_each_cluster_measures_its_own_model(node, tell, model) -> None:
 def test_an_only_client_answers_a_plain_message(node, tell) -> None:
     contents, _ = node(SEVERAL).ask_clients("evaluate", {2: tell()})
     assert _metrics(node({"clients": "2"}).ask("evaluate", tell()).content) == _metrics(contents[2])
+
+
+def test_data_that_cannot_be_evaluated_cost_one_client(node, tell, federation, monkeypatch) -> None:
+    honest = Trainer.evaluate
+
+    def evaluate(self, jobs, *, full=False):
+        if any(job.client == 1 for job in jobs):
+            raise KeyError("an odd batch")
+        return honest(self, jobs, full=full)
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    content = tell()
+    contents, errors = node(SEVERAL).ask_clients("evaluate", {0: content, 1: content, 3: content})
+    assert errors == {1: "KeyError: 'an odd batch'"}
+    assert sorted(contents) == [0, 3]
+    assert _metrics(contents[3])["num-examples"] == len(federation.test[3])

@@ -52,7 +52,6 @@ COLUMNS = (
     Column("WAS", ("was",)),
     Column("WADB", ("wadb",)),
     Column("best global accuracy", ("best_global_accuracy",)),
-    Column("seconds", ("seconds",), 0),
 )
 
 

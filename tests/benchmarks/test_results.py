@@ -71,7 +71,9 @@ def write_run(folder: Path, compared: bool) -> None:
         '{"round": 2, "global_accuracy": 0.8}\n{"round": 3, "global_accuracy": 0.75}\n'
     )
     config = "evaluate_every: 2\ncompare: [fedavg]\npartition: {alpha: 0.05}\n"
-    choices = "choices: {experiment: clust_psi_pfl_fmnist, aggregator: fedavg}\n"
+    choices = (
+        "choices: {experiment: clust_psi_pfl_fmnist, aggregator: fedavg, partition: dirichlet_fedartml}\n"
+    )
     (folder / "config.yaml").write_text(config + choices)
     provenance = {
         "command": "python -m fedclust.run experiment=clust_psi_pfl_fmnist seed=0",

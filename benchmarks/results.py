@@ -42,6 +42,8 @@ class Column:
     digits: int = 3
 
 
+_MOST_CLUSTERS = 12  # more would not be read
+
 COLUMNS = (
     Column("clusters", ("num_clusters",), 1),
     Column("global accuracy", ("global_accuracy",)),
@@ -143,11 +145,39 @@ def section(experiment: Experiment, runs: Sequence[SavedRun], provenance: Sequen
     if len(runs) == 1 and min(scored) > 1:
         course = [f"`{name}` {_course(run)}" for name, run in runs[0].side_by_side if run.summary]
         facts.append(f"Global accuracy of the rounds scored: {'; '.join(course)}.")
+        facts += [_by_cluster(name, run, runs[0]) for name, run in runs[0].side_by_side if _has_clusters(run)]
     if unfinished := sorted({name for run in runs for name in run.config["compare"]} - set(by_strategy)):
         facts.append(f"Not finished: {', '.join(f'`{name}`' for name in unfinished)}.")
     if paper:
         facts.insert(0, f"Published: {paper['source']}.")
     return "\n".join([*lines, *(f"- {fact}" for fact in facts)]) + "\n"
+
+
+def _has_clusters(run: SavedRun) -> bool:
+    return bool(run.summary) and 1 < run.summary["num_clusters"] <= _MOST_CLUSTERS
+
+
+def _by_cluster(name: str, run: SavedRun, whole: SavedRun) -> str:
+    """List a run's clusters, and how FedAvg's one model does on the same clients where it ran beside."""
+    frame = run.clients
+    columns = {"own": frame["accuracy"]}
+    for other, beside in whole.side_by_side:
+        if other == "fedavg" and beside.summary:
+            columns["fedavg"] = beside.clients["accuracy"]
+    parts = []
+    for _, rows in frame.groupby("cluster"):
+        tested = rows["num_test"]
+        scores = [float((values[rows.index] * tested).sum() / tested.sum()) for values in columns.values()]
+        shares = [max(counts) / sum(counts) for counts in rows["label_counts"]]
+        parts.append(
+            f"{len(rows)}, {rows['num_train'].sum():,}, {np.mean(shares):.2f}, "
+            + ", ".join(f"{score:.3f}" for score in scores)
+        )
+    beside = ", `fedavg`'s on the same clients" if "fedavg" in columns else ""
+    return (
+        f"Clusters of `{name}` (clients, training images, mean share of a client's largest class, global "
+        f"accuracy{beside}): {'; '.join(parts)}."
+    )
 
 
 def _course(run: SavedRun) -> str:

@@ -59,6 +59,11 @@ EXPERIMENTS = {
     "fmnist-similarity-0": fashion_mnist(
         "similarity, S = 0", "partition=similarity", "partition.similarity=0"
     ),
+    "emnist-fedgmcc": Experiment(
+        "EMNIST, a client per k-means cluster of the images",
+        ("experiment=fedgmcc_emnist62", "dataset.path=../shared/data/emnist62", "rounds=10"),
+        seeds=(0,),
+    ),
     "digits-conventions": Experiment("Digits, two labelling conventions", (ONE_SHOT,)),
     "digits-dirichlet": Experiment(
         "Digits, Dirichlet, α = 0.1", ("partition=dirichlet", "partition.alpha=0.1", ONE_SHOT)

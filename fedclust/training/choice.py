@@ -29,8 +29,10 @@ _CLIENTS = 3
 # Passes after which the trial is repeated: one disturbed by other programs must not decide a whole run.
 _REPEATED_AFTER = (3, 15)
 _REPEATED_SECONDS = 0.1
-# Clients whose first step takes so many times as long together as alone are measured no further.
+# Clients whose first step takes so many times as long together as alone are measured no further, and only
+# once more in a run.
 _HOPELESS = 2.0
+_LONG_STEP_SECONDS = 0.01
 # A call longer than this, in seconds, is timed once, and for one size of cohort only.
 _COSTLY_SECONDS = 1.0
 
@@ -58,6 +60,11 @@ class Costs:
     joint_client: float
     joint_step: float
     joint_client_step: float
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether training together is far from worthwhile, for any number of clients."""
+        return self.joint_client_step > _HOPELESS * (self.client + self.step)
 
     def better(self, other: Costs, clients: int) -> Costs:
         """Combine two measurements: whatever disturbs a measurement makes it longer."""
@@ -192,7 +199,7 @@ class Chooser:
         key = len(work.jobs).bit_length(), work.batches.rows.shape[2].bit_length()
         if key not in self._known:
             self._known[key] = self._measure(work)
-        elif self._passes[key] in _REPEATED_AFTER:
+        elif self._passes[key] in _REPEATED_AFTER[self._known[key].hopeless :]:
             self._known[key] = self._known[key].better(self._measure(work), len(work.jobs))
         self._passes[key] += 1
         return self._known[key].number_alone(work.batches.steps)
@@ -205,9 +212,12 @@ class Chooser:
         n, few = len(many.jobs), many.part(0, _CLIENTS)
         client, step = self._rest_and_step(self._alone, few)
         client, step = client / len(few.jobs), step / len(few.jobs)
-        first = self._seconds(self._together, many.part(0, n, steps=1))
-        if first > _HOPELESS * n * (client + step):
-            return Costs(client, step, 0.0, first, 0.0)
+        # Where a step is long, what it costs for all beside what it costs for each is no great matter: some
+        # clients tell of all.
+        for size in sorted({min(n, _CLIENTS + 1), n} if step > _LONG_STEP_SECONDS else {n}):
+            first = self._seconds(self._together, many.part(0, size, steps=1))
+            if first > _HOPELESS * size * (client + step):
+                return Costs(client, step, 0.0, 0.0, first / size)
         rest, joint = self._rest_and_step(self._together, many, first)
         if n < 4 or joint > _COSTLY_SECONDS:
             # A second size says nothing, or takes too long: take all of the cost to be fixed.

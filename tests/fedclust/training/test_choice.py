@@ -117,9 +117,28 @@ def test_what_is_hopeless_is_measured_for_one_step_only() -> None:
     assert set(steps) == {1}
 
 
+def test_what_is_hopeless_is_measured_on_few_clients_and_once_more() -> None:
+    # A client's step takes 12 ms alone and 30 ms together.
+    calls = []
+    together = way(0.0, 0.03)
+
+    def counted(work: Work) -> CohortUpdate:
+        calls.append(len(work.jobs))
+        return together(work)
+
+    chooser = Chooser(way(0.0, 0.012), counted, torch.device("cpu"))
+    measured = []
+    for _ in range(40):
+        before = len(calls)
+        assert chooser.number_alone(work_of(30, 4)) == 30
+        measured.append(len(calls) > before)
+    assert set(calls) == {4}
+    assert [number for number, trial in enumerate(measured) if trial] == [0, 15]
+
+
 def test_a_disturbed_trial_is_corrected() -> None:
-    # Together is the faster way, but the first trial finds it slow.
-    delay = [0.02]
+    # Together is the faster way, but the first trial finds it slow: 12 ms instead of 8.
+    delay = [0.012]
 
     def together(work: Work) -> CohortUpdate:
         return way(delay[0], 0.0)(work)

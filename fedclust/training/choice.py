@@ -122,7 +122,7 @@ def agree(alone: Train, together: Train, work: Work, tolerance: float) -> bool:
     alone, together
         The ways.
     work
-        The pass; the first client whose losses are numbers is taken.
+        The pass; of its first clients, the one whose losses are numbers is taken.
     tolerance
         By how much the losses of the two ways may differ, relatively.
 
@@ -137,7 +137,7 @@ def agree(alone: Train, together: Train, work: Work, tolerance: float) -> bool:
     Exception
         Whatever training together raises where the model does not allow it.
     """
-    for client in range(len(work.jobs)):
+    for client in range(min(_CLIENTS, len(work.jobs))):
         pair = work.select([client, client]).part(0, 2, steps=2)
         rows, sizes = pair.batches.rows.copy(), pair.batches.sizes.copy()
         sizes[1] = (sizes[1] + 1) // 2
@@ -209,7 +209,7 @@ class Chooser:
         # As many steps as most clients take, and only clients that take them.
         trial = min(_STEPS, int(steps[len(steps) // 2]))
         many = work.part(0, int((steps >= trial).sum()), steps=trial)
-        n, few = len(many.jobs), many.part(0, _CLIENTS)
+        n, few = len(many.jobs), many.part(0, self._clients)
         client, step = self._rest_and_step(self._alone, few)
         client, step = client / len(few.jobs), step / len(few.jobs)
         # Where a step is long, what it costs for all beside what it costs for each is no great matter: some

@@ -94,6 +94,8 @@ class Engine:
             return 0
         if not self._agreed:
             self._agreed = self._agree(work)
+        if not self._agreed:  # all clients that were tried failed, and one by one is always right
+            return len(work.jobs)
         return 0 if self._training.mode == "vectorised" else self._chooser.number_alone(work)
 
     def _agree(self, work: Work) -> bool:

@@ -136,6 +136,19 @@ def test_what_is_hopeless_is_measured_on_few_clients_and_once_more() -> None:
     assert [number for number, trial in enumerate(measured) if trial] == [0, 15]
 
 
+def test_a_trial_with_threads_gives_each_of_them_several_clients() -> None:
+    # On two threads, 3 clients would take as long as 4.
+    sizes = []
+    alone = way(0.0, 0.001)
+
+    def counted(work: Work) -> CohortUpdate:
+        sizes.append(len(work.jobs))
+        return alone(work)
+
+    Chooser(counted, way(0.001, 0.0), torch.device("cpu"), threads=2).number_alone(work_of(8, 3))
+    assert set(sizes) == {4}
+
+
 def test_a_disturbed_trial_is_corrected() -> None:
     # Together is the faster way, but the first trial finds it slow: 12 ms instead of 8.
     delay = [0.012]

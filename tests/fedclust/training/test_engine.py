@@ -201,3 +201,15 @@ def test_what_is_global_in_torch_stays_as_it_was(small: Any) -> None:
     before = torch.get_rng_state()
     for _ in trainer.train(small.jobs(data, small.start_of(model)), 1):
         torch.testing.assert_close(torch.get_rng_state(), before)
+
+
+def test_a_cohort_of_bad_data_is_not_trained_together(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no client tells whether training together is right, nobody is trained together."""
+    data = small.federation()
+    inputs = data.inputs.float()
+    inputs[torch.from_numpy(data.train[2])] = torch.nan
+    inputs[torch.from_numpy(data.train[4])] = torch.nan
+    inputs[torch.from_numpy(data.train[1])] = torch.nan  # the three longest
+    object.__setattr__(data, "inputs", inputs)
+    torch.manual_seed(0)
+    compare_with_sequential(small, Mixing(), "vectorised", data)

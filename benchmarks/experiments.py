@@ -61,7 +61,7 @@ EXPERIMENTS = {
     ),
     "emnist-fedgmcc": Experiment(
         "EMNIST, a client per k-means cluster of the images",
-        ("experiment=fedgmcc_emnist62", "dataset.path=../shared/data/emnist62", "rounds=10"),
+        ("experiment=fedgmcc_emnist62", "dataset.path=../shared/data/emnist62"),
         seeds=(0,),
     ),
     "digits-conventions": Experiment("Digits, two labelling conventions", (ONE_SHOT,)),

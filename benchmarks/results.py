@@ -154,15 +154,16 @@ def section(experiment: Experiment, runs: Sequence[SavedRun], provenance: Sequen
 
 
 def _has_clusters(run: SavedRun) -> bool:
-    return bool(run.summary) and 1 < run.summary["num_clusters"] <= _MOST_CLUSTERS
+    return run.clients is not None and 1 < run.summary.get("num_clusters", 1) <= _MOST_CLUSTERS
 
 
 def _by_cluster(name: str, run: SavedRun, whole: SavedRun) -> str:
     """List a run's clusters, and how FedAvg's one model does on the same clients where it ran beside."""
     frame = run.clients
+    assert frame is not None
     columns = {"own": frame["accuracy"]}
     for other, beside in whole.side_by_side:
-        if other == "fedavg" and beside.summary:
+        if other == "fedavg" and beside.clients is not None:
             columns["fedavg"] = beside.clients["accuracy"]
     parts = []
     for _, rows in frame.groupby("cluster"):

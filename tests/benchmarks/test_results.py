@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -81,8 +82,19 @@ def write_run(folder: Path, compared: bool) -> None:
     }
     provenance |= {"commit": "0123456789", "device": "cpu", "threads": 1}
     (folder / "provenance.json").write_text(json.dumps(provenance))
+    clients = pd.DataFrame(
+        {
+            "cluster": [0, 0, 0, 1],
+            "num_train": [30, 10, 20, 40],
+            "num_test": [10, 10, 20, 40],
+            "label_counts": [[15, 15], [10, 0], [5, 15], [0, 40]],
+            "accuracy": [1.0, 0.5, 0.5, 0.9],
+        }
+    )
+    clients.to_parquet(folder / "clients.parquet")
     if compared:
         (folder / "compare" / "fedavg").mkdir(parents=True)
+        clients.assign(accuracy=[0.0, 0.0, 0.5, 0.2]).to_parquet(folder / "compare/fedavg/clients.parquet")
         shutil.copy(folder / "rounds.jsonl", folder / "compare" / "fedavg")
         (folder / "compare" / "fedavg" / "summary.json").write_text(json.dumps(beside))
 
@@ -103,6 +115,10 @@ def test_measured_stands_beside_published(
     assert "Command: `python -m fedclust.run experiment=clust_psi_pfl_fmnist`, seed 0." in text
     assert "Commit: `0123456` with 1 changed file; cpu, 1 thread." in text
     assert "- Global accuracy of the rounds scored: `clust_psi_pfl_paper` 0.800 (2), 0.750 (3)" in text
+    # Three clients with 40 test images: 10 + 5 + 10 are right with their cluster's model, 0 + 0 + 10 with the
+    # one of FedAvg;
+    # their largest classes are 1/2, 1 and 3/4 of their images.
+    assert "`fedavg`'s on the same clients): 3, 60, 0.75, 0.625, 0.250; 1, 40, 1.00, 0.900, 0.200." in text
     assert results.PLACE not in text
 
 

@@ -43,10 +43,10 @@ def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, 
         working.model.train()
         try:
             _train_client(working, data, training, work, index, rows[index], losses[index])
+            working.settle()
         # The model is the user's code: whatever it raises on one client's data must not cost the others.
         except Exception as error:
             failed[work.jobs[index].client] = f"{type(error).__name__}: {error}"
-        working.settle()
         for name in working.changing:
             state[name][index].copy_(working.tensors[name].detach())
 

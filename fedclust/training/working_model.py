@@ -91,18 +91,25 @@ class WorkingModel:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Take in buffers that the model has replaced since it was loaded: ``self.n = self.n + 1``."""
+        """Take in buffers that the model has replaced since it was loaded: ``self.n = self.n + 1``.
+
+        Raises
+        ------
+        RuntimeError
+            If one has another shape now; the buffer is as it was before.
+        """
         for module, name, tensor in self._buffers:
             current = module._buffers[name]
             if current is not tensor:
+                module._buffers[name] = tensor
                 if current is not None:
                     tensor.copy_(current)
-                module._buffers[name] = tensor
 
     @torch.no_grad()
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Copy a model's state into the working tensors."""
-        self.settle()
+        for module, name, buffer in self._buffers:
+            module._buffers[name] = buffer
         for name, tensor in self.tensors.items():
             if name not in self.tied:
                 tensor.copy_(state[name])

@@ -224,6 +224,34 @@ def test_an_exception_costs_its_client_only(small: Any, mode: str) -> None:
     assert failed == dict.fromkeys(odd, "KeyError: 'an odd batch'")
 
 
+class Growing(nn.Module):
+    """Lets a buffer grow for an odd batch: no state to send back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        if int(tokens.sum()) % 2:
+            self.seen = torch.zeros(2)
+        return self.head(tokens.float())
+
+
+def test_a_buffer_that_changes_its_shape_costs_its_client_only(small: Any) -> None:
+    data = small.federation("lstm", sizes=(5, 5, 5, 5, 5, 5))
+    odd = {client for client, rows in enumerate(data.train) if int(data.inputs[rows].sum()) % 2}
+    assert 0 < len(odd) < 6
+    model = Growing()
+    trainer = Trainer(model, data, hyperparameters(mode="sequential"), seed=1)
+    for _ in range(2):
+        (update,) = trainer.train(small.jobs(data, small.start_of(model)), 1)
+        assert update.failed.keys() == odd
+        assert [reason[:14] for reason in update.failed.values()] == ["RuntimeError: "] * len(odd), (
+            update.failed
+        )
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_clients_of_several_clusters_start_from_their_own_models(small: Any, mode: str) -> None:
     model, data = small.build("linear"), small.federation()

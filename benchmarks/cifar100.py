@@ -8,22 +8,17 @@ each, the first rounds, in which the trainer makes its choice or compiles, are l
 """
 
 import argparse
-import io
-import json
 import logging
-import tempfile
-from pathlib import Path
 from statistics import median
 
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
+from scaling import seconds_per_round
 from tables import machine, show, spread, table
 
 from clients import app
 from fedclust.config import compose, to_run_config
-from fedclust.server_app import federate
 
 ROUNDS = 20_000  # the paper's
 LEFT_OUT = 6
@@ -62,24 +57,15 @@ def setting(overrides: tuple[str, ...], rounds: int) -> DictConfig:
         "input_shape": [3, 32, 32],
         "num_classes": 100,
     }
-    # 600 images each, of which a sixth is held out.
+    # 600 images each, of which a sixth is held out; labels mean nothing here.
     config.partition = {
         **config.partition,
         "samples_per_client": 600,
         "test": "holdout",
         "test_fraction": 1 / 6,
+        "alpha": 1000,
     }
-    config.partition.alpha = 1000
     return config
-
-
-def seconds_per_round(config: DictConfig) -> list[float]:
-    """Run a federation; give what its rounds took, the last one's evaluation apart."""
-    grid = instantiate(config.engine, app=app, run_config=to_run_config(config))
-    with tempfile.TemporaryDirectory() as folder:
-        federate(config, grid, Path(folder) / "run", Console(file=io.StringIO()))
-        lines = (Path(folder) / "run" / "rounds.jsonl").read_text().splitlines()
-    return [json.loads(line)["seconds"] for line in lines[LEFT_OUT:-1]]
 
 
 def main() -> None:
@@ -97,7 +83,9 @@ def main() -> None:
     on_gpu = torch.cuda.is_available()
     rates: dict[str, list[float]] = {}
     for way in arguments.ways or (WAYS if on_gpu else ON_CPUS):
-        rates[way] = [1 / took for took in seconds_per_round(setting(WAYS[way], arguments.rounds))]
+        config = setting(WAYS[way], arguments.rounds)
+        grid = instantiate(config.engine, app=app, run_config=to_run_config(config))
+        rates[way] = [1 / took for took in seconds_per_round(config, grid)[LEFT_OUT:]]
     base = median(rates["sequential"]) if "sequential" in rates else None
     rows = [
         [

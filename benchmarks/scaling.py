@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from flwr.serverapp import Grid
 from hydra.utils import instantiate
+from omegaconf import DictConfig
 from rich.console import Console
 from settings import SETTINGS
 from tables import machine, show, spread, table
@@ -108,6 +110,17 @@ def numbers_of_clients(turns: int) -> str:
     return compare("clients, 100 of them a round", ways, turns)
 
 
+def seconds_per_round(config: DictConfig, grid: Grid) -> list[float]:
+    """Run a federation as a user does; give what each round took, but for the last, which is evaluated.
+
+    The report and the plots, too, come once a run.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        federate(config, grid, Path(folder) / "run", Console(file=io.StringIO()))
+        lines = (Path(folder) / "run" / "rounds.jsonl").read_text().splitlines()
+    return [json.loads(line)["seconds"] for line in lines[:-1]]
+
+
 def overhead(turns: int) -> str:
     """Run FedGWC as a user does, results included."""
     setting = dataclasses.replace(DIGITS, training={"learning_rate": 0.1, "batch_size": 8, "steps": 3})
@@ -118,12 +131,9 @@ def overhead(turns: int) -> str:
     grid = instantiate(config.engine, app=app, run_config=to_run_config(config))
     took, steps = [], []
     for turn in range(turns + 1):
-        with tempfile.TemporaryDirectory() as folder, stopwatch() as spent:
-            federate(config, grid, Path(folder) / "run", Console(file=io.StringIO()))
-            lines = (Path(folder) / "run" / "rounds.jsonl").read_text().splitlines()
+        with stopwatch() as spent:
+            seconds = seconds_per_round(config, grid)
         if turn:
-            # Of the rounds alone: the last one's evaluation, the report and the plots come once a run.
-            seconds = [json.loads(line)["seconds"] for line in lines[:-1]]
             took.append(1000 * sum(seconds) / len(seconds))
             steps.append(1000 * spent[0] / number)
     rest = [one - other for one, other in zip(took, steps, strict=True)]

@@ -49,7 +49,7 @@ def departures(config: DictConfig) -> dict[str, Any]:
         changed["choices.dataset"] = original.choices.dataset
     if config.choices.get("partition") not in partitions:
         changed["choices.partition"] = original.choices.partition
-    else:
+    elif config.choices.partition != original.choices.partition:
         original = compose([f"experiment={experiment}", f"partition={config.choices.partition}"])
     ours, theirs = _values(config), _values(original)
     for key, value in theirs.items():
@@ -63,8 +63,9 @@ def departures(config: DictConfig) -> dict[str, Any]:
 def _values(config: DictConfig) -> dict[str, Any]:
     """List the compared values by key, as they are written, lists and nodes within nodes whole."""
     values: dict[str, Any] = {}
+    whole = OmegaConf.to_container(config, resolve=False)
     for name in _COMPARED:
-        node = OmegaConf.to_container(config, resolve=False)[name]  # type: ignore[index, call-overload]
+        node = whole[name]  # type: ignore[index, call-overload]
         if isinstance(node, dict):
             values |= {f"{name}.{key}": value for key, value in node.items()}
         else:

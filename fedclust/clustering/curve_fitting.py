@@ -11,7 +11,6 @@ other pairs there are or how they are batched, and scores differ by the models a
 import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,7 @@ from torch.func import functional_call, grad, vmap
 
 from fedclust.clustering.chains import chain, chain_weights
 from fedclust.clustering.fedgmcc_parameters import Parameters
-from fedclust.threads import torch_threads
+from fedclust.threads import thread_pool
 from fedclust.typing import FloatArray, IntArray, State
 
 __all__ = ["Chains", "Profile", "draw_inputs", "fit_pairs", "profile"]
@@ -371,10 +370,7 @@ def _each(work: Callable[[slice], Any], batches: Sequence[slice], num_threads: i
     if num_threads == 1 or len(batches) == 1:
         yield from map(work, batches)
         return
-    with (
-        torch_threads(1),
-        ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool,
-    ):
+    with thread_pool(num_threads, inside=1) as pool:
         yield from pool.map(work, batches)
 
 

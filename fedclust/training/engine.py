@@ -99,12 +99,14 @@ class Engine:
         return 0 if self._training.mode == "vectorised" else self._chooser.number_alone(work)
 
     def _agree(self, work: Work) -> bool:
-        """Compare the two ways once; not compiled, for the comparison has batches of its own shape."""
-        plain = replace(self._training, compile=False)
-        together = VectorisedTraining(self._working, self._data, plain).train
+        """Compare the two ways once."""
+        together = self._vectorised
+        if self._training.compile:  # the comparison has batches of its own shape, not worth compiling for
+            plain = replace(self._training, compile=False)
+            together = VectorisedTraining(self._working, self._data, plain)
         # The two ways differ by rounding, which is coarser in the reduced precisions.
         tolerance = 1e-3 if self._training.precision == "float32" else 5e-2
-        return agree(self._alone, together, work, tolerance)
+        return agree(self._alone, together.train, work, tolerance)
 
     def _train_together(self, work: Work) -> Iterator[CohortUpdate]:
         parts = [work]

@@ -11,12 +11,11 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
 
-from fedclust.threads import torch_threads
+from fedclust.threads import thread_pool, torch_threads
 from fedclust.training.working_model import WorkingModel
 
 __all__ = ["Lanes"]
@@ -128,7 +127,7 @@ class Lanes:
             if lanes == 1:
                 serve_alone()
             else:
-                with ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(inside,)) as pool:
+                with thread_pool(lanes, inside) as pool:
                     try:
                         list(pool.map(serve, self._first_models(lanes)))
                     except BaseException:  # an interrupt, too: the threads must not go on to the end

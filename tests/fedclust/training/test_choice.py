@@ -84,69 +84,56 @@ def way(per_step: float, per_client_step: float, loss: float = 1.0) -> Callable[
     return train
 
 
+def watched(train: Callable[[Work], CohortUpdate]) -> tuple[Callable[[Work], CohortUpdate], list[Work]]:
+    """Make a way of training keep a list of what it is given."""
+    seen: list[Work] = []
+
+    def keeping(work: Work) -> CohortUpdate:
+        seen.append(work)
+        return train(work)
+
+    return keeping, seen
+
+
 @pytest.mark.parametrize(("joint", "alone"), [(0.001, 0), (0.02, 8)])
 def test_the_faster_way_is_found_and_remembered(joint: float, alone: int) -> None:
     # Alone, 8 clients take 8 * 1 ms a step; together 1 or 20 ms.
-    calls = []
-    together = way(joint, 0.0)
-
-    def counted(work: Work) -> CohortUpdate:
-        calls.append(len(work.jobs))
-        return together(work)
-
-    chooser = Chooser(way(0.0, 0.001), counted, torch.device("cpu"))
+    together, seen = watched(way(joint, 0.0))
+    chooser = Chooser(way(0.0, 0.001), together, torch.device("cpu"))
     assert chooser.number_alone(work_of(8, 3)) == alone
-    measured = len(calls)
+    measured = len(seen)
     assert chooser.number_alone(work_of(9, 3)) == (alone and 9)
-    assert len(calls) == measured
+    assert len(seen) == measured
     chooser.number_alone(work_of(20, 3))
-    assert len(calls) > measured
+    assert len(seen) > measured
 
 
 def test_what_is_hopeless_is_measured_for_one_step_only() -> None:
     # 8 clients alone take 8 ms a step, together 20 ms: more than twice as long.
-    steps = []
-    together = way(0.02, 0.0)
-
-    def counted(work: Work) -> CohortUpdate:
-        steps.append(work.batches.rows.shape[1])
-        return together(work)
-
-    chooser = Chooser(way(0.0, 0.001), counted, torch.device("cpu"))
+    together, seen = watched(way(0.02, 0.0))
+    chooser = Chooser(way(0.0, 0.001), together, torch.device("cpu"))
     assert chooser.number_alone(work_of(8, 4)) == 8
-    assert set(steps) == {1}
+    assert {work.batches.rows.shape[1] for work in seen} == {1}
 
 
 def test_what_is_hopeless_is_measured_on_few_clients_and_once_more() -> None:
     # A client's step takes 12 ms alone and 30 ms together.
-    calls = []
-    together = way(0.0, 0.03)
-
-    def counted(work: Work) -> CohortUpdate:
-        calls.append(len(work.jobs))
-        return together(work)
-
-    chooser = Chooser(way(0.0, 0.012), counted, torch.device("cpu"))
+    together, seen = watched(way(0.0, 0.03))
+    chooser = Chooser(way(0.0, 0.012), together, torch.device("cpu"))
     measured = []
     for _ in range(40):
-        before = len(calls)
+        before = len(seen)
         assert chooser.number_alone(work_of(30, 4)) == 30
-        measured.append(len(calls) > before)
-    assert set(calls) == {4}
+        measured.append(len(seen) > before)
+    assert {len(work.jobs) for work in seen} == {4}
     assert [number for number, trial in enumerate(measured) if trial] == [0, 15]
 
 
 def test_a_trial_with_threads_gives_each_of_them_several_clients() -> None:
     # On two threads, 3 clients would take as long as 4.
-    sizes = []
-    alone = way(0.0, 0.001)
-
-    def counted(work: Work) -> CohortUpdate:
-        sizes.append(len(work.jobs))
-        return alone(work)
-
-    Chooser(counted, way(0.001, 0.0), torch.device("cpu"), threads=2).number_alone(work_of(8, 3))
-    assert set(sizes) == {4}
+    alone, seen = watched(way(0.0, 0.001))
+    Chooser(alone, way(0.001, 0.0), torch.device("cpu"), threads=2).number_alone(work_of(8, 3))
+    assert {len(work.jobs) for work in seen} == {4}
 
 
 def test_a_disturbed_trial_is_corrected() -> None:

@@ -1,25 +1,32 @@
 """Flower strategies for clustered federations."""
 
-from fedclust.strategies.auto import Auto
-from fedclust.strategies.centralised import Centralised
-from fedclust.strategies.centralised_groups import CentralisedGroups
-from fedclust.strategies.cfl import CFL
-from fedclust.strategies.clove import CLoVE
-from fedclust.strategies.clust_psi_pfl import ClustPSIPFL
-from fedclust.strategies.clustered import ClusteredStrategy
-from fedclust.strategies.fecfl import FECFL
-from fedclust.strategies.fedclust_weights import FedClustWeights
-from fedclust.strategies.fedgmcc import FedGMCC
-from fedclust.strategies.fedgwc import FedGWC
-from fedclust.strategies.fedgwc_traces import FedGWCTraces
-from fedclust.strategies.fedsoft import FedSoft
-from fedclust.strategies.fesem import FeSEM
-from fedclust.strategies.fl_hc import FLHC
-from fedclust.strategies.fmcl import FMCL
-from fedclust.strategies.ifca import IFCA
-from fedclust.strategies.known_groups import KnownGroups
-from fedclust.strategies.local import Local
-from fedclust.strategies.pacfl import PACFL
+from typing import TYPE_CHECKING
+
+from fedclust._lazy import lazily
+
+if TYPE_CHECKING:
+    from fedclust.strategies.auto import Auto
+    from fedclust.strategies.centralised import Centralised
+    from fedclust.strategies.centralised_groups import CentralisedGroups
+    from fedclust.strategies.cfl import CFL
+    from fedclust.strategies.clove import CLoVE
+    from fedclust.strategies.clust_psi_pfl import ClustPSIPFL
+    from fedclust.strategies.clustered import ClusteredStrategy
+    from fedclust.strategies.fecfl import FECFL
+    from fedclust.strategies.fedclust_weights import FedClustWeights
+    from fedclust.strategies.fedgmcc import FedGMCC
+    from fedclust.strategies.fedgwc import FedGWC
+    from fedclust.strategies.fedgwc_traces import FedGWCTraces
+    from fedclust.strategies.fedsoft import FedSoft
+    from fedclust.strategies.fesem import FeSEM
+    from fedclust.strategies.fl_hc import FLHC
+    from fedclust.strategies.fmcl import FMCL
+    from fedclust.strategies.ifca import IFCA
+    from fedclust.strategies.known_groups import KnownGroups
+    from fedclust.strategies.local import Local
+    from fedclust.strategies.pacfl import PACFL
+else:
+    __getattr__, __dir__ = lazily(__name__)
 
 __all__ = [
     "CFL",

@@ -3,19 +3,26 @@
 :class:`~fedclust.federation.ray_grid.RayGrid` is not imported here: Ray takes seconds to import.
 """
 
-from fedclust.federation.bundle import is_bundle, pack, unpack
-from fedclust.federation.client_grid import ClientGrid, CohortView, FederationError
-from fedclust.federation.clusters import Clusters
-from fedclust.federation.confusion import confuse_clusters
-from fedclust.federation.evaluations import Measured, round_figures
-from fedclust.federation.failures import RunFailed
-from fedclust.federation.fairavg import FairAvg
-from fedclust.federation.federation import Answers, Descriptions, Failure, Federation, left_out_line
-from fedclust.federation.hosting import hosted_clients
-from fedclust.federation.local_grid import LocalGrid
-from fedclust.federation.replies import Reply
-from fedclust.federation.starting_models import starting_models
-from fedclust.federation.traffic import Traffic
+from typing import TYPE_CHECKING
+
+from fedclust._lazy import lazily
+
+if TYPE_CHECKING:
+    from fedclust.federation.bundle import is_bundle, pack, unpack
+    from fedclust.federation.client_grid import ClientGrid, CohortView, FederationError
+    from fedclust.federation.clusters import Clusters
+    from fedclust.federation.confusion import confuse_clusters
+    from fedclust.federation.evaluations import Measured, round_figures
+    from fedclust.federation.failures import RunFailed
+    from fedclust.federation.fairavg import FairAvg
+    from fedclust.federation.federation import Answers, Descriptions, Failure, Federation, left_out_line
+    from fedclust.federation.hosting import hosted_clients
+    from fedclust.federation.local_grid import LocalGrid
+    from fedclust.federation.replies import Reply
+    from fedclust.federation.starting_models import starting_models
+    from fedclust.federation.traffic import Traffic
+else:
+    __getattr__, __dir__ = lazily(__name__)
 
 __all__ = [
     "Answers",

@@ -3,28 +3,35 @@
 All functions take arrays and return numbers or arrays.
 """
 
-from fedclust.metrics.accuracy import (
-    CLIENT_FIGURES,
-    balanced_accuracy,
-    classification,
-    classification_by_client,
-    fairness,
-    global_accuracy,
-)
-from fedclust.metrics.clusters import (
-    adjusted_rand_index,
-    rand_index,
-    wasserstein_adjusted_davies_bouldin,
-    wasserstein_adjusted_silhouette,
-)
-from fedclust.metrics.heterogeneity import earth_movers, hellinger, jensen_shannon, weighted_psi
-from fedclust.metrics.pooled import (
-    Outcomes,
-    outcomes,
-    pooled_auc,
-    pooled_macro_f1,
-    share_weighted_accuracy,
-)
+from typing import TYPE_CHECKING
+
+from fedclust._lazy import lazily
+
+if TYPE_CHECKING:
+    from fedclust.metrics.accuracy import (
+        CLIENT_FIGURES,
+        balanced_accuracy,
+        classification,
+        classification_by_client,
+        fairness,
+        global_accuracy,
+    )
+    from fedclust.metrics.clusters import (
+        adjusted_rand_index,
+        rand_index,
+        wasserstein_adjusted_davies_bouldin,
+        wasserstein_adjusted_silhouette,
+    )
+    from fedclust.metrics.heterogeneity import earth_movers, hellinger, jensen_shannon, weighted_psi
+    from fedclust.metrics.pooled import (
+        Outcomes,
+        outcomes,
+        pooled_auc,
+        pooled_macro_f1,
+        share_weighted_accuracy,
+    )
+else:
+    __getattr__, __dir__ = lazily(__name__)
 
 __all__ = [
     "CLIENT_FIGURES",

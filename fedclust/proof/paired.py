@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtr, stdtrit
 
 from fedclust.typing import FloatArray
 
@@ -126,6 +125,8 @@ def p_values(of: Statistic) -> FloatArray:
     -------
     In [0, 1], of the shape of the entries of `of`.
     """
+    from scipy.special import stdtr  # clients import this module and never test
+
     certain = of.standard_error == 0
     ratio = of.gain / np.where(certain, 1.0, of.standard_error)
     finite = np.where(certain, 1.0, of.degrees_of_freedom)
@@ -239,4 +240,6 @@ def _half_width(found: Statistic, confidence: float) -> float:
     """Compute half the width of the interval, from Student's t or by Hoeffding as in :func:`p_values`."""
     if found.standard_error == 0:
         return float(np.sqrt(np.log(2 / (1 - confidence)) * _RANGE**2 * found.bound / 2))
+    from scipy.special import stdtrit
+
     return float(found.standard_error * stdtrit(found.degrees_of_freedom, (1 + confidence) / 2))

@@ -3,13 +3,20 @@
 Pictures are in :mod:`fedclust.results.plots`.
 """
 
-from fedclust.results.checkpoints import Checkpoints, load_checkpoint
-from fedclust.results.progress import Progress
-from fedclust.results.recorder import Recorder, comparable
-from fedclust.results.report import final_table, print_report
-from fedclust.results.saved_run import SavedRun
-from fedclust.results.summary import client_table, named, summarise
-from fedclust.settings.published import published_for
+from typing import TYPE_CHECKING
+
+from fedclust._lazy import lazily
+
+if TYPE_CHECKING:
+    from fedclust.results.checkpoints import Checkpoints, load_checkpoint
+    from fedclust.results.progress import Progress
+    from fedclust.results.recorder import Recorder, comparable
+    from fedclust.results.report import final_table, print_report
+    from fedclust.results.saved_run import SavedRun
+    from fedclust.results.summary import client_table, named, summarise
+    from fedclust.settings.published import published_for
+else:
+    __getattr__, __dir__ = lazily(__name__)
 
 __all__ = [
     "Checkpoints",

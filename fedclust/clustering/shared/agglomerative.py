@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.spatial.distance import pdist, squareform
 
 from fedclust.clustering.shared.grouping import (
     Linkage,
@@ -182,6 +181,8 @@ def lp_distances(vectors: FloatArray, power: int) -> FloatArray:
     -------
     Distances >= 0, symmetric with diagonal 0, shape (K, K), float64.
     """
+    from scipy.spatial.distance import pdist, squareform
+
     rows = np.asarray(vectors, dtype=np.float64)
     return np.asarray(squareform(pdist(rows, "cityblock" if power == 1 else "euclidean")))
 

@@ -4,8 +4,6 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.cluster import AgglomerativeClustering
-from sklearn.metrics import silhouette_score
 
 from fedclust.typing import FloatArray, IntArray
 
@@ -53,6 +51,8 @@ def silhouette(distances: FloatArray, labels: IntArray) -> float:
     -------
     Mean silhouette, in [-1, 1], rounded to 12 decimals so that rounding errors do not decide ties.
     """
+    from sklearn.metrics import silhouette_score
+
     return round(float(silhouette_score(distances, labels, metric="precomputed")), 12)
 
 
@@ -77,6 +77,8 @@ def agglomerate(
     -------
     Cluster of each client, numbered in order of first appearance, shape (K,).
     """
+    from sklearn.cluster import AgglomerativeClustering  # takes a second to import
+
     if len(distances) < 2:
         return np.zeros(len(distances), dtype=np.int64)  # scikit-learn requires at least two
     if threshold is not None:

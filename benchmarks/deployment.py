@@ -1,0 +1,191 @@
+"""Where a round's seconds go on real SuperNodes: a SuperLink and idle SuperNodes on this machine.
+
+    python benchmarks/deployment.py [--rounds 5] [--nodes 3] [--app FOLDER] [--poll SECONDS]
+
+Starts what docs/DEPLOYMENT.md starts, in processes of its own and with ports of its own, runs FedAvg on the
+digits, and prints a line per part of a message's way. The processes' log lines are timed as they arrive.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sysconfig
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+_SCRIPTS = Path(sysconfig.get_path("scripts"))
+_TICKS = os.sysconf("SC_CLK_TCK")
+_CLIENTS = 30
+
+
+class Node:
+    """A SuperNode that runs, and when it wrote which line."""
+
+    def __init__(self, command: Sequence[str | Path], environment: dict[str, str], folder: Path) -> None:
+        self.lines: list[tuple[float, str]] = []
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.lines.append((time.perf_counter(), line))
+
+    def app_cpu_seconds(self) -> float:
+        """CPU seconds of the app's processes that have ended and been waited for, which the last has not."""
+        (executor,) = _children(self._process.pid)
+        fields = Path(f"/proc/{executor}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[13]) + int(fields[14])) / _TICKS
+
+    def messages(self) -> list[dict[str, float]]:
+        """When each message came, its process said its first word, and its reply was sent."""
+        found: list[dict[str, float]] = []
+        marks = {"Receiving:": "came", "Start `flwr-clientapp`": "started", "Sending:": "done"}
+        for seconds, line in self.lines:
+            for mark, key in marks.items():
+                if mark in line:
+                    if key == "came":
+                        kind = re.search(r"Receiving: (\S+)", line)
+                        found.append({"train": float("train" in (kind[1] if kind else ""))})
+                    found[-1][key] = seconds
+        return [message for message in found if {"came", "started", "done"} <= message.keys()]
+
+    def stop(self) -> None:
+        """End it and what it started."""
+        os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _free_ports(number: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@contextmanager
+def deployed(nodes: int, folder: Path, poll: float | None) -> Iterator[tuple[list[Node], dict[str, str]]]:
+    """Start a SuperLink and SuperNodes."""
+    link, *ports = _free_ports(1 + nodes)
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(_SCRIPTS), os.environ.get("PATH", "")]),
+        "FLWR_HOME": str(folder / "home"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if poll is not None:
+        environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = str(poll)
+    home = folder / "home"
+    home.mkdir()
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "dep"\n[superlink.dep]\naddress = "127.0.0.1:{link}"\ninsecure = true\n'
+    )
+    with ExitStack() as stack:
+        superlink = [_SCRIPTS / "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(link)]
+        superlink += ["--disable-runtime-dependency-installation"]
+        stack.callback(Node(superlink, environment, folder).stop)
+        _wait_for(f"http://127.0.0.1:{link}/health")
+        started = []
+        share = _CLIENTS // nodes
+        for number, port in enumerate(ports):
+            first = number * share
+            last = _CLIENTS - 1 if number == nodes - 1 else first + share - 1
+            command = [_SCRIPTS / "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{link}"]
+            command += ["--port", str(port), "--node-config", f"clients='{first}-{last}'"]
+            started.append(Node(command, environment, folder))
+            stack.callback(started[-1].stop)
+        yield started, environment
+
+
+def _wait_for(address: str) -> None:
+    for _ in range(600):
+        try:
+            with urllib.request.urlopen(address, timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise TimeoutError(f"no SuperLink at {address}")
+
+
+def main() -> None:
+    """Run, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--app", type=Path, default=Path(__file__).resolve().parent.parent)
+    parser.add_argument("--poll", type=float, help="FLWR_SUPEREXEC_TASK_POLL_INTERVAL of all processes")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        with deployed(asked.nodes, folder, asked.poll) as (nodes, environment):
+            sent = f"rounds={asked.rounds} strategy=fedavg compare=[]"
+            began = time.perf_counter()
+            subprocess.run(
+                [
+                    *(_SCRIPTS / "flwr", "run", asked.app, "dep", "--stream", "--run-config"),
+                    f'overrides="{sent}" output-dir="{folder / "run"}"',
+                ],
+                env=environment,
+                cwd=folder,
+                check=True,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+            )
+            whole = time.perf_counter() - began
+            rounds = [json.loads(line) for line in (folder / "run" / "rounds.jsonl").open()]
+            messages = [node.messages() for node in nodes]
+            cpu = sum(node.app_cpu_seconds() for node in nodes)
+            ended = sum(map(len, messages)) - len(nodes)
+        print(json.dumps(_table(rounds, messages, cpu / ended, whole), indent=2))
+
+
+def _table(
+    rounds: list[dict[str, object]], messages: list[list[dict[str, float]]], cpu: float, whole: float
+) -> dict[str, object]:
+    gaps = [later["came"] - earlier["done"] for each in messages for earlier, later in pairwise(each)]
+    every = [message for each in messages for message in each]
+    trains = sorted(each[-1]["done"] for each in messages)
+    first = min(message["came"] for each in messages for message in each if message["train"])
+    return {
+        "rounds": len(rounds),
+        "seconds_per_round": round((trains[-1] - first) / len(rounds), 1),
+        "seconds_of_the_run": round(whole, 1),
+        "messages_per_node": len(messages[0]),
+        "between_reply_and_next_message": round(statistics.mean(gaps), 2),
+        "until_the_process_speaks": round(statistics.mean(m["started"] - m["came"] for m in every), 2),
+        "from_there_to_the_reply": round(statistics.mean(m["done"] - m["started"] for m in every), 2),
+        "cpu_seconds_per_message": round(cpu, 2),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -9,18 +9,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
-from flwr.serverapp import Grid
 from hydra._internal.utils import get_args_parser
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from fedclust import watch
-from fedclust.engines import make_engine
-from fedclust.federation import RunFailed
-from fedclust.results.page import write_sweep_page
-from fedclust.server_app import USER_ERRORS, federate
+# What runs a federation takes seconds to import, which neither --help nor a wrong option should: see _run.
 from fedclust.settings import CONF, ConfigError, compose, sweep, with_choices
 from fedclust.settings.checks import check, check_built
 from fedclust.settings.folders import named_by_time, results_folder
@@ -39,6 +34,8 @@ def main() -> None:
     """
     global _failures
     if sys.argv[1:2] == ["watch"]:
+        from fedclust import watch
+
         sys.exit(watch.main(sys.argv[2:]))
     _failures = sweep.Failures()
     try:
@@ -62,6 +59,9 @@ def _main(config: DictConfig) -> None:
     try:
         _run(with_choices(config, hydra_config), hydra_config)
     except Exception as error:
+        from fedclust.federation import RunFailed
+        from fedclust.server_app import USER_ERRORS
+
         expected = isinstance(error, (*USER_ERRORS, RunFailed))
         if hydra_config.mode == RunMode.MULTIRUN and _failures is not None:  # the other jobs still run
             _failures.add(hydra_config.job.num, list(hydra_config.overrides.task), error, expected)
@@ -74,10 +74,17 @@ def _main(config: DictConfig) -> None:
         print(f"fedclust: interrupted; to resume: fedclust resume={folder}", file=sys.stderr)
         sys.exit(130)  # as shells do
     if hydra_config.mode == RunMode.MULTIRUN:
+        from fedclust.results.page import write_sweep_page
+
         write_sweep_page(Path(hydra_config.sweep.dir))
 
 
 def _run(config: DictConfig, hydra_config: HydraConf) -> None:
+    from flwr.serverapp import Grid
+
+    from fedclust.engines import make_engine
+    from fedclust.server_app import federate
+
     folder = Path(hydra_config.runtime.output_dir)
     engine = make_engine(config)
     if isinstance(engine, Grid):

@@ -304,7 +304,7 @@ def test_an_interrupted_run_says_how_to_go_on(
 
     folder = tmp_path / "a run"
     monkeypatch.setattr("sys.argv", ["fedclust", f"output_dir='{folder}'"])
-    monkeypatch.setattr("fedclust.command_line.federate", interrupted)
+    monkeypatch.setattr("fedclust.server_app.federate", interrupted)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130

@@ -4,29 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedclust.fractions import DEFAULT_FRACTION, check_fraction
 from fedclust.rng import generator
 from fedclust.typing import IntArray
 
 __all__ = ["DEFAULT_FRACTION", "check_fraction", "hold_out", "hold_out_client"]
 
-DEFAULT_FRACTION = 0.1
-"""Share of a client's training rows, where the proof is on and nothing else is said."""
-
 _PURPOSE = "validation"
 _FEWEST = 2  # with one row there is no variance, and a client with one does not vote
-
-
-def check_fraction(fraction: float) -> None:
-    """Check a share of rows to hold out.
-
-    Raises
-    ------
-    ValueError
-        If it is not in [0, 1).
-    """
-    number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
-    if not number or not 0 <= fraction < 1:
-        raise ValueError(f"validation_fraction must be in [0, 1), got {fraction!r}")
 
 
 def hold_out_client(num_rows: int, fraction: float, seed: int, client: int) -> IntArray:

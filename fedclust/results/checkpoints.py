@@ -7,7 +7,6 @@ begin with ``run:``; scalars are JSON in the file's metadata.
 
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from fedclust.federation.evaluations import Measured
 from fedclust.federation.run_state import RunState
 from fedclust.federation.traffic import Traffic
 from fedclust.metrics import Outcomes
+from fedclust.results.intervals import parse_interval
 
 __all__ = ["Checkpoints", "load_checkpoint", "parse_interval"]
 
@@ -30,35 +30,6 @@ _RUN = "run:"
 _KEPT = 2  # files; the older one is for the case that the disk damages the newest
 _FORMAT = 2
 _LAST = "last_round"  # whether it was the run's last
-_INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h)")
-_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-
-
-def parse_interval(every: int | str) -> tuple[int, float]:
-    """Read how often checkpoints are written.
-
-    Parameters
-    ----------
-    every
-        A number of rounds, 0 for the end only; or a time such as ``"30s"``, ``"1min"`` or ``"2h"``.
-
-    Returns
-    -------
-    Rounds, 0 if a time is given; and seconds, 0 if rounds are.
-
-    Raises
-    ------
-    ValueError
-        If it is neither.
-    """
-    if isinstance(every, int) and not isinstance(every, bool) and every >= 0:
-        return every, 0.0
-    match = _INTERVAL.fullmatch(str(every).strip())
-    if match and (seconds := float(match[1]) * _SECONDS[match[2]]) > 0:
-        return 0, seconds
-    raise ValueError(
-        f"checkpoint_every must be a number of rounds >= 0 or a time such as 30s, 1min or 2h, got {every!r}"
-    )
 
 
 class Checkpoints:

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
-from fedclust.results.checkpoints import parse_interval
+from fedclust.results.intervals import parse_interval
 from fedclust.settings import allowed, defaults, override_errors, proof
 
 __all__ = [

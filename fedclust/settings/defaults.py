@@ -25,6 +25,8 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
+from fedclust.settings.declared import REQUIRED, declared_fields
+
 __all__ = ["GROUP", "defaults_of", "register"]
 
 GROUP = "defaults_of"
@@ -51,6 +53,12 @@ def defaults_of(target: str) -> dict[str, Any]:
     TypeError
         If it is not a dataclass.
     """
+    declared = declared_fields(target)
+    if declared is not None:
+        read = {name: _REQUIRED if value is REQUIRED else value for name, value in declared.items()}
+        return {"_target_": target} | {
+            name: _listed(value) for name, value in read.items() if _is_plain(value)
+        }
     found = get_object(target)
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
         raise TypeError(f"{GROUP} must name a dataclass, got {target}")

@@ -4,7 +4,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust.data.validation import DEFAULT_FRACTION, check_fraction
+from fedclust.fractions import DEFAULT_FRACTION, check_fraction
 
 __all__ = ["COMMON", "SERVE", "problem", "resolve"]
 

@@ -16,7 +16,7 @@ from fedclust import records
 from fedclust.data.arrays import to_inputs, to_targets
 from fedclust.federation.run_state import RunState
 from fedclust.personal import PRIOR
-from fedclust.results import Checkpoints, Recorder, SavedRun, plots
+from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
 from fedclust.settings.proof import COMMON
 from fedclust.training.losses import Loss, cross_entropy, example_losses
@@ -226,6 +226,8 @@ class Result:
             if (target / "rounds.jsonl").exists():
                 raise FileExistsError(f"folder must not hold another run, got {target}")
             shutil.copytree(self.folder, target, dirs_exist_ok=True)
+        from fedclust.results import plots  # Matplotlib takes half a second to import
+
         plots.draw(target)
         write_page(target)
         return target

@@ -13,13 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from fedclust import data, models, results
-from fedclust.advice.report import give_advice, print_advice
 from fedclust.federation import ClientGrid, Federation, FederationError, RunFailed, left_out_line
 from fedclust.federation.aggregation import check_aggregator
 from fedclust.federation.run_state import RunState
-from fedclust.inspect import inspect
 from fedclust.personal import Personal, check_validation
-from fedclust.results import Checkpoints, Progress, Recorder, plots
+from fedclust.results import Checkpoints, Progress, Recorder
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import write_summary
 from fedclust.runner import Schedule, StrategyRun
@@ -125,6 +123,8 @@ def federate(
     if line := left_out_line(federation.describe().left_out):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if settings.task == "inspect":
+        from fedclust.inspect import inspect  # draws, and Matplotlib takes half a second to import
+
         with Recorder(folder, OmegaConf.to_yaml(config, resolve=True)) as recorder:
             described = federation.describe()
             return inspect(recorder, described, str(config.choices.partition), settings.seed, console)
@@ -177,13 +177,19 @@ def federate(
             runs[chosen].prove(federation, common, serve=settings.serve)
     summary = runs[chosen].personalise(federation, layers[chosen])
     if settings.task == "advise" and common is not None:
+        from fedclust.advice.report import give_advice
+
         summary |= give_advice(federation, common, summary, settings.seed, folder)
     summary["compare"] = summaries
     write_summary(folder, summary)
     page.write()
+    from fedclust.results import plots
+
     plots.draw(folder)
     results.print_report(results.SavedRun(folder), console)
     if "advice" in summary:
+        from fedclust.advice.report import print_advice
+
         print_advice(summary, folder, console)
     return summary
 

@@ -6,6 +6,7 @@
 from typing import TYPE_CHECKING
 
 from fedclust._lazy import lazily
+from fedclust.federation.starting_models import starting_models  # the module would hide it
 
 if TYPE_CHECKING:
     from fedclust.federation.bundle import is_bundle, pack, unpack
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from fedclust.federation.hosting import hosted_clients
     from fedclust.federation.local_grid import LocalGrid
     from fedclust.federation.replies import Reply
-    from fedclust.federation.starting_models import starting_models
     from fedclust.federation.traffic import Traffic
 else:
     __getattr__, __dir__ = lazily(__name__)

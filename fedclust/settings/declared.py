@@ -171,6 +171,8 @@ class _Reader:
                 return self._value(value, module)
             case ast.AnnAssign(value=ast.expr() as value):
                 return self._value(value, module)
+            case ast.Import(names=[ast.alias(name=source)]) if "." not in source:
+                return _Module(source)
             case ast.ImportFrom(module=str() as source, level=0):
                 (original,) = (each.name for each in line.names if (each.asname or each.name) == name)
                 return self.look_up(source, original)

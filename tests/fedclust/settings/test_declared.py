@@ -1,0 +1,124 @@
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedclust.settings.declared import NOT_PLAIN, REQUIRED, declared_fields
+
+SHAPES = """
+from dataclasses import dataclass
+
+raise RuntimeError("this module must not be imported")
+
+SIDES = (3, 4)
+
+class Plain:
+    pass
+
+@dataclass(frozen=True)
+class Shape(Plain):
+    name: str
+    sides: tuple[int, ...] = SIDES
+
+def area(shape):
+    return 0.0
+"""
+FORMS = """
+from dataclasses import dataclass, field
+import typing
+from typing import ClassVar, TYPE_CHECKING
+
+import a_library_that_is_not_there
+import shapes_to_read
+from shapes_to_read import Shape, area as measure
+
+@dataclass(kw_only=True)
+class Form(Shape):
+    kind: ClassVar[str] = "form"
+    name: str = "square"
+    scale: float = -1e-3
+    measure: object = measure
+    inner: object = shapes_to_read.Shape
+    made: object = field(default_factory=lambda: [1, 2])
+    empty: dict = field(default_factory=dict)
+    child: Shape | None = field(default_factory=Shape)
+    given: int = field(repr=False)
+
+@dataclass
+class Computed:
+    size: int = 2 ** 10
+
+@dataclass
+class Called:
+    made: object = field(default_factory=measure)
+
+@dataclass
+class Twice:
+    value: int = VALUE
+
+VALUE = 1
+VALUE = 2
+
+@dataclass
+class Hidden:
+    value: int = field(default=1, init=False)
+
+@dataclass
+class Heir(a_library_that_is_not_there.Parent):
+    value: int = 1
+
+class NoDataclass:
+    value: int = 1
+"""
+OTHERS = """
+from pydantic.dataclasses import dataclass
+
+@dataclass
+class Checked:
+    value: int = 1
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules that cannot be imported, only read."""
+    for name, text in (("shapes_to_read", SHAPES), ("forms_to_read", FORMS), ("others_to_read", OTHERS)):
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+
+
+def test_fields_come_in_the_order_of_the_constructor(modules) -> None:
+    fields = declared_fields("forms_to_read.Form")
+    assert fields == {
+        "name": "square",
+        "sides": (3, 4),
+        "scale": -0.001,
+        "measure": NOT_PLAIN,
+        "inner": NOT_PLAIN,
+        "made": [1, 2],
+        "empty": {},
+        "child": NOT_PLAIN,
+        "given": REQUIRED,
+    }
+    assert list(fields)[:3] == ["name", "sides", "scale"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("forms_to_read.Computed", "forms_to_read.Called", "forms_to_read.Twice", "forms_to_read.Hidden"),
+        *("forms_to_read.Heir", "forms_to_read.NoDataclass", "forms_to_read.Missing", "no_such_module.Form"),
+        *("others_to_read.Checked", "forms_to_read"),
+    ],
+)
+def test_what_the_source_does_not_say_is_not_guessed(modules, name) -> None:
+    assert declared_fields(name) is None
+
+
+def test_a_module_that_is_loaded_is_not_read() -> None:
+    import fedclust.clustering.ifca  # noqa: F401
+
+    assert "fedclust.clustering.ifca" in sys.modules
+    assert declared_fields("fedclust.clustering.ifca.Parameters") is None

@@ -1,0 +1,143 @@
+"""Check what each way into the package imports: the large libraries only where they are needed."""
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from fedclust import data
+from fedclust.settings import CONF, compose, plain
+from fedclust.settings.defaults import defaults_of
+
+HEAVY = (
+    *(
+        "datasets",
+        "flwr",
+        "flwr_datasets",
+        "matplotlib",
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "ray",
+        "scipy",
+        "sklearn",
+    ),
+    *("torch", "transformers"),
+)
+DATACLASSES = sorted(
+    {name for path in CONF.rglob("*.yaml") for name in re.findall(r"/defaults_of/([\w.]+)", path.read_text())}
+)
+CLIENTS = (
+    "partition.num_clients=3",
+    "partition.groups=[2,1]",
+    "training.steps=1",
+    "training.mode=sequential",
+)
+
+# Each way is tried after the ones before it, in one process, so the lighter ones come first.
+SCRIPT = f"""
+import contextlib, io, json, sys
+
+loaded = {{}}
+
+def note(way):
+    loaded[way] = sorted(name for name in {HEAVY!r} if name in sys.modules)
+
+def command_line(*arguments):
+    from fedclust.command_line import main
+    said = io.StringIO()
+    sys.argv = ["fedclust", *arguments]
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
+        main()
+    return said.getvalue()
+
+import fedclust
+note("import fedclust")
+import fedclust.clustering, fedclust.strategies, fedclust.metrics
+note("import fedclust.strategies")
+from fedclust.settings.defaults import defaults_of
+listed = {{name: defaults_of(name) for name in {DATACLASSES!r}}}
+note("defaults")
+assert "Powered by Hydra" in command_line("--help")
+note("--help")
+assert "did you mean 'strategy'" in command_line("stratgy=fmcl")
+note("an unknown key")
+assert "must be one of" in command_line("strategy=fmlc")
+note("an unknown choice")
+assert "rounds must be >= 1, got -1" in command_line("rounds=-1")
+note("a number out of range")
+from fedclust.clients.app import app
+from fedclust.clients import app
+note("fedclust.clients.app")
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from fedclust import models, records
+from fedclust.federation import pack, unpack
+from fedclust.federation.identity import assume_identity
+from fedclust.settings import compose, plain, to_run_config
+config = compose({CLIENTS!r})
+assume_identity()
+
+def ask(kind, content):
+    context = Context(1, 2, {{"clients": "0-2"}}, RecordDict(), to_run_config(config))
+    contents, errors = unpack(app(Message(pack({{0: content, 2: content}}), 2, kind), context).content)
+    assert sorted(contents) == [0, 2], errors
+    note(kind)
+
+ask("query.description", RecordDict())
+model = records.from_state(models.build(plain(config.model), config.seed).state_dict())
+told = RecordDict({{records.ARRAYS: model, records.CONFIG: ConfigRecord({{"server-round": 1}})}})
+ask("train", told)
+ask("evaluate", told)
+from fedclust.strategies import ClusteredStrategy
+note("one model for all")
+print(json.dumps([loaded, listed]))
+"""
+
+
+@pytest.fixture(scope="module")
+def tried() -> tuple[dict[str, list[str]], dict[str, dict[str, Any]]]:
+    """What was loaded after each way, where the data have been prepared before; and the defaults read."""
+    config = compose(CLIENTS)
+    data.load(plain(config.dataset), plain(config.partition), config.seed)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    loaded, listed = json.loads(done.stdout)
+    return loaded, listed
+
+
+@pytest.fixture(scope="module")
+def loaded(tried) -> dict[str, list[str]]:
+    """What was loaded after each way."""
+    return tried[0]
+
+
+@pytest.mark.parametrize("way", ["import fedclust", "import fedclust.strategies"])
+def test_importing_the_package_loads_nothing_large(loaded, way) -> None:
+    assert loaded[way] == []
+
+
+@pytest.mark.parametrize("way", ["--help", "an unknown key", "an unknown choice", "a number out of range"])
+def test_help_and_a_wrong_option_are_answered_with_hydra_alone(loaded, way) -> None:
+    assert loaded[way] == []
+
+
+@pytest.mark.parametrize("way", ["fedclust.clients.app", "query.description", "train", "evaluate"])
+def test_a_message_to_clients_needs_pytorch_and_flower_alone(loaded, way) -> None:
+    assert loaded[way] == ["flwr", "numpy", "torch"]
+
+
+def test_one_model_for_all_needs_no_clustering(loaded) -> None:
+    assert loaded["one model for all"] == ["flwr", "numpy", "torch"]
+
+
+def test_defaults_read_from_the_source_are_those_of_the_dataclass(tried) -> None:
+    loaded, listed = tried
+    assert loaded["defaults"] == []
+    assert len(DATACLASSES) > 20
+    for name in DATACLASSES:
+        importlib.import_module(name.rpartition(".")[0])  # from here on the dataclass itself is asked
+        assert list(listed[name].items()) == list(defaults_of(name).items()), name

@@ -14,6 +14,7 @@ import signal
 import socket
 import statistics
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import threading
@@ -144,6 +145,7 @@ def main() -> None:
     parser.add_argument("--app", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--poll", type=float, help="FLWR_SUPEREXEC_TASK_POLL_INTERVAL of all processes")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped, too
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         with deployed(asked.nodes, folder, asked.poll) as (nodes, environment):

@@ -26,7 +26,7 @@ HEAVY = (
         "scipy",
         "sklearn",
     ),
-    *("torch", "transformers"),
+    *("sympy", "torch", "torch._dynamo", "transformers"),
 )
 DATACLASSES = sorted(
     {name for path in CONF.rglob("*.yaml") for name in re.findall(r"/defaults_of/([\w.]+)", path.read_text())}

@@ -1,8 +1,9 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from fedclust.clients.threads import worthwhile_threads
+from fedclust.clients.threads import _operations, worthwhile_threads
 
 SMALL = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 WIDE = nn.Linear(1000, 5000)  # 10 million operations per example: a multiplication and an addition each
@@ -28,3 +29,39 @@ def test_the_model_is_left_as_it_was() -> None:
     worthwhile_threads(model, DIGIT, 8, most=4)
     assert model.training
     assert model[1].num_batches_tracked == 0
+
+
+class Twice(nn.Module):
+    """A network with a product of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Multiply twice."""
+        return self.inner(inputs.flatten(1).float()) @ self.inner.weight
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (SMALL, 2 * (64 * 64 + 64 * 10)),
+        # Six by six outputs of four channels from 3 × 3 pixels of one channel; then 2 × 2 from two of four.
+        (
+            nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(3), nn.Conv2d(4, 6, 1, groups=2), nn.Flatten()),
+            2 * (6 * 6 * 4 * 9 + 2 * 2 * 6 * 2),
+        ),
+        (
+            nn.Sequential(nn.Unflatten(1, (1, 1)), nn.Linear(8, 5)),
+            2 * 8 * 8 * 5,
+        ),  # a product per row of pixels
+        (Twice(), 2 * (64 * 64 + 64 * 64)),
+    ],
+)
+def test_operations_are_those_that_pytorch_counts(network, expected) -> None:
+    pixels = DIGIT.float()
+    with FlopCounterMode(display=False) as counter:
+        network(pixels)
+    assert _operations(network, pixels) == counter.get_total_flops() == expected
+    assert not any(module._forward_hooks for module in network.modules())

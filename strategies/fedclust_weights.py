@@ -1,5 +1,6 @@
 """FedClust of ICPP 2024, no relation: clients are clustered once, by the last layer that each trains."""
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from fedclust.findings import Findings
 from fedclust.strategies.clustered import ClusteredStrategy
 
 __all__ = ["FedClustWeights"]
+
+logger = logging.getLogger(__name__)
 
 
 class FedClustWeights(ClusteredStrategy):
@@ -40,6 +43,7 @@ class FedClustWeights(ClusteredStrategy):
         everybody = range(federation.num_clients)
         told = federation.updates(model, everybody, server_round=1, names=names)
         if not told:
+            logger.warning("fedclust_weights: no client answered, all start in one cluster")
             return super().begin(federation, model)
         weights = [np.concatenate([each.changes[name].ravel() for name in names]) for each in told.values()]
         labels, report = fedclust_weights.assign(np.stack(weights), self.parameters)

@@ -1,6 +1,7 @@
 """FL+HC: after some rounds of one model for all, clients are clustered once by their updates."""
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,9 @@ from fedclust.federation import Clusters, Federation, Reply
 from fedclust.findings import Findings
 from fedclust.strategies.clustered import ClusteredStrategy
 
-__all__ = ["FLHC"]
+__all__ = ["FLHC", "compared"]
+
+logger = logging.getLogger(__name__)
 
 
 class FLHC(ClusteredStrategy):
@@ -52,9 +55,10 @@ class FLHC(ClusteredStrategy):
             everybody,
             server_round + 1,
             projection=None if whole else self.update_projection(self.parameters.projection),
-            names=_floating(model) if whole else (),
+            names=compared(model, self._running.buffers) if whole else (),
         )
         if not told:
+            logger.warning("FL+HC: no client answered in round %d, all stay in one cluster", server_round)
             return clusters
         changes = np.stack(
             [
@@ -81,5 +85,10 @@ class FLHC(ClusteredStrategy):
         ]
 
 
-def _floating(model: ArrayRecord) -> tuple[str, ...]:
-    return tuple(name for name, array in model.items() if np.dtype(array.dtype).kind == "f")
+def compared(model: ArrayRecord, buffers: frozenset[str]) -> tuple[str, ...]:
+    """List the arrays of a model whose changes are compared: its parameters.
+
+    Statistics of BatchNorm, among the buffers, are on another scale and would decide the distances.
+    """
+    kinds = {name: np.dtype(array.dtype).kind for name, array in model.items()}
+    return tuple(name for name, kind in kinds.items() if kind == "f" and name not in buffers)

@@ -121,7 +121,7 @@ def configure_train(
     # Once per record: a record that clients share must stay one object, or it would be sent to each of them.
     whole: dict[int, ArrayRecord] = {}
     for content in {id(message.content): message.content for message in messages}.values():
-        for key, chosen in list(content.array_records.items()):
+        for key, chosen in [each for each in content.items() if isinstance(each[1], ArrayRecord)]:
             if id(chosen) not in whole:
                 whole[id(chosen)] = ArrayRecord({name: chosen.get(name, model[name]) for name in model})
             content[key] = whole[id(chosen)]

@@ -101,12 +101,15 @@ def read_instruction(content: RecordDict) -> Instruction:
     ValueError
         If it does not hold exactly one model.
     """
-    if len(content.array_records) != 1:
+    # Not through content.array_records and the like: each builds a dictionary anew, and checks it.
+    models = [record for record in content.values() if isinstance(record, ArrayRecord)]
+    if len(models) != 1:
         raise ValueError(f"message must hold one ArrayRecord, its records are {list(content)}")
-    config: Mapping[str, object] = next(iter(content.config_records.values()), ConfigRecord())
+    configs = (record for record in content.values() if isinstance(record, ConfigRecord))
+    config: Mapping[str, object] = dict(next(configs, ConfigRecord()).items())
     mu, cap = config.get(PROXIMAL_MU), config.get(UPDATE_NORM_CAP)
     return Instruction(
-        arrays=next(iter(content.array_records.values())),
+        arrays=models[0],
         server_round=int(str(config.get(ROUND, 0))),
         proximal_mu=None if mu is None else float(str(mu)),
         mean_reply=bool(config.get(MEAN_REPLY, False)),
@@ -227,7 +230,6 @@ def read_train(
     client = message.metadata.src_node_id
     content = message.content
     where = f"client {client}, round {server_round}"
-    # Not through content.array_records and the like: each builds the whole dictionary anew.
     arrays, metrics, listed = content.get(ARRAYS), content.get(METRICS), content.get(LOSSES)
     if (
         not isinstance(arrays, ArrayRecord)

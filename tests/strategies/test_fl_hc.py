@@ -1,8 +1,12 @@
+import logging
+
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord
 
 from fedclust.clustering.fl_hc import Parameters
 from fedclust.strategies import FLHC
+from fedclust.strategies.fl_hc import compared
 
 
 def _two_ways(client: int, server_round: int) -> list[float]:
@@ -47,6 +51,24 @@ def test_a_client_that_fails_goes_with_the_largest_group(toy, watch) -> None:
     assert strategy.assignment.tolist() == [0, 1, 0, 0, 0, 1, 0]
     assert watch.rounds[0]["failures"] == [{"client": 3, "phase": "query.update", "reason": "gone"}]
     assert np.isnan(strategy.findings(strategy.clusters).arrays["distances"][3]).all()
+
+
+def test_if_nobody_answers_all_stay_together_and_the_log_says_so(toy, watch, caplog) -> None:
+    strategy = FLHC(parameters=Parameters(rounds=1))
+    strategy.observer = watch
+    federation = toy(move=_two_ways, error=lambda _, number: "gone" if number == 2 else None)
+    with caplog.at_level(logging.WARNING):
+        strategy.start(federation.grid(), toy.model(), num_rounds=1)
+    assert strategy.assignment.tolist() == [0] * 6
+    assert "no client answered in round 1" in caplog.text
+
+
+def test_statistics_and_counters_are_not_compared() -> None:
+    model = ArrayRecord()
+    model["norm.weight"] = Array(np.ones(2, dtype=np.float32))
+    model["norm.running_mean"] = Array(np.full(2, 900, dtype=np.float32))
+    model["norm.num_batches_tracked"] = Array(np.array(7))
+    assert compared(model, frozenset({"norm.running_mean"})) == ("norm.weight",)
 
 
 def test_cautions() -> None:

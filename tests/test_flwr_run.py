@@ -175,7 +175,7 @@ def test_what_flwr_build_makes(bundle: Path) -> None:
     assert expected > {Path("strategies/fedgwc.py"), Path("clients/app.py"), Path("conf/config.yaml")}
     expected |= {path.relative_to(APP) for path in (APP / "fedclust").rglob("template/*")}
     found = {path.relative_to(bundle) for path in bundle.rglob("*") if path.is_file()}
-    assert found == expected | {Path("pyproject.toml")}
+    assert found == expected | {Path("pyproject.toml"), Path("LICENSE")}
 
 
 def test_the_bundle_runs_and_its_run_is_resumed(flower: Flower, bundle: Path, local_run: SavedRun) -> None:

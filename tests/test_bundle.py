@@ -1,0 +1,45 @@
+"""What Flower's bundle and Flower Hub accept: pyproject's declarations, and limits on the files."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from flwr.supercore import constant
+from flwr.supercore.fab_format_version import normalize_and_validate_fab_format
+
+from fedclust.settings import CONF
+
+ROOT = CONF.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_flower_accepts_the_declarations_of_format_1() -> None:
+    assert PROJECT["tool"]["flwr"]["app"]["fab-format-version"] == 1
+    normalize_and_validate_fab_format(PROJECT)  # raises, naming what is missing
+
+
+def test_versions_are_the_same_everywhere() -> None:
+    version = PROJECT["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    first = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert first is not None
+    assert first[1] == version
+
+
+def test_the_hub_takes_all_files() -> None:
+    """Of the tracked files; the Hub takes no others than these kinds, and our names have no spaces."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    kinds = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
+    files = [ROOT / name for name in listed.stdout.splitlines() if Path(name).suffix in kinds]
+    files = [path for path in files if path.is_file() and not path.is_symlink()]
+    sizes = {path: path.stat().st_size for path in files}
+    assert len(files) <= constant.MAX_FILE_COUNT
+    assert max(sizes.values()) <= constant.MAX_FILE_BYTES, max(sizes, key=lambda path: sizes[path])
+    assert sum(sizes.values()) <= constant.MAX_TOTAL_BYTES
+    assert max(len(path.relative_to(ROOT).parts) for path in files) <= constant.MAX_DIR_DEPTH
+    for path in files:
+        path.read_text(encoding="utf-8")  # raises if it is not UTF-8

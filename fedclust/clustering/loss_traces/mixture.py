@@ -210,8 +210,8 @@ def costs(entries: Entries, labels: IntArray, num_groups: int, of: Estimate) -> 
     own = labels[entries.clients]
     cell = entries.rounds * num_groups + own
     without = entries.values - of.constants[entries.clients]
-    sums = np.bincount(cell, without, shape[0] * shape[1])
-    counts = np.bincount(cell, minlength=shape[0] * shape[1])
+    sums: FloatArray = np.bincount(cell, without, shape[0] * shape[1]).astype(np.float64)
+    counts: FloatArray = np.bincount(cell, minlength=shape[0] * shape[1]).astype(np.float64)
     result = _costs_elsewhere(entries, sums.reshape(shape), counts.reshape(shape), of)
     # A client's own group is measured without it, so each of its entries has a value of its own.
     left = counts[cell] - 1 + SHRINKAGE
@@ -224,7 +224,7 @@ def costs(entries: Entries, labels: IntArray, num_groups: int, of: Estimate) -> 
     return result
 
 
-def _costs_elsewhere(entries: Entries, sums: FloatArray, counts: IntArray, of: Estimate) -> FloatArray:
+def _costs_elsewhere(entries: Entries, sums: FloatArray, counts: FloatArray, of: Estimate) -> FloatArray:
     """Compute the costs of groups that a client is not in, shape (K, G), from sums and counts, shape (T, G).
 
     All that a group's value m and precision w = 1/v add to a client's sums is in these tables, since

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedclust.clustering.fedgwc import large
 from fedclust.clustering.fedgwc.interaction import Interaction, Outcome
 from fedclust.clustering.fedgwc.parameters import Parameters
 from fedclust.clustering.fedgwc.spectral import AssignLabels, ScoreOn, best, candidates
@@ -169,18 +170,22 @@ def affinity(interaction: FloatArray, kernel_width: float) -> FloatArray:
 
     Returns
     -------
-    Affinity W in [0, 1], symmetric, 1 on the diagonal, shape (K, K).
+    Affinity W in [0, 1], symmetric, 1 on the diagonal, shape (K, K); float32 if `interaction` is, see
+    :mod:`fedclust.clustering.fedgwc.large`.
 
     Raises
     ------
     ValueError
         If `interaction` is not square or `kernel_width` is outside its range.
     """
-    matrix = np.ascontiguousarray(interaction, dtype=np.float64)
+    single = interaction.dtype == np.float32
+    matrix = interaction if single else np.ascontiguousarray(interaction, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"interaction must be square, got shape {matrix.shape}")
     if not kernel_width > 0:
         raise ValueError(f"kernel_width must be > 0, got {kernel_width}")
+    if single:
+        return large.affinity(matrix.copy(), kernel_width)
     # ‖v_k^j − v_j^k‖² is the squared distance of rows k and j less their entries k and j. NumPy computes
     # A @ A.T as one triangle and its mirror image; the other terms are symmetric because a + b = b + a.
     norms = np.einsum("kj,kj->k", matrix, matrix)
@@ -207,7 +212,9 @@ def affinity_of(state: Interaction, parameters: Parameters) -> FloatArray:
     matrix = state.matrix
     if parameters.compare == "columns":  # as a whole, so that columns stay comparable
         lowest, highest = matrix.min(), matrix.max()
-        matrix = (matrix.T - lowest) / (highest - lowest if highest > lowest else 1.0)
+        matrix = (matrix.T - lowest) / (highest - lowest if highest > lowest else matrix.dtype.type(1))
+    if matrix.dtype == np.float32:  # `matrix` is a copy, and another would be large
+        return large.affinity(matrix, parameters.kernel_width)
     return affinity(matrix, parameters.kernel_width)
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.clustering.fedgwc import large
 from fedclust.clustering.shared.arrays import read_only
 from fedclust.clustering.shared.members import member_ids, positions_of
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -30,7 +31,8 @@ class Interaction:
     members
         Client ids, sorted, shape (K,).
     rows
-        Rows of the interaction matrix P, entries in [0, 1], K arrays of shape (K,) in `members` order.
+        Rows of the interaction matrix P, entries in [0, 1], K arrays of shape (K,) in `members` order;
+        float32 for very many clients, see :data:`fedclust.clustering.fedgwc.large.MANY`.
     met
         For each client, whether each client was ever in one cohort with it, K arrays of shape (K,).
     num_pairs_met
@@ -70,7 +72,10 @@ class Interaction:
         """
         ids = member_ids(members)
         size = len(ids)
-        row, met = read_only(np.full(size, float(value))), read_only(np.zeros(size, dtype=np.bool_))
+        row, met = (
+            read_only(np.full(size, value, dtype=_precision(size))),
+            read_only(np.zeros(size, dtype=np.bool_)),
+        )
         return cls(read_only(ids), (row,) * size, (met,) * size, 0, read_only(np.zeros(size)))
 
     @property
@@ -152,7 +157,7 @@ class Interaction:
         met = np.asarray(arrays["met"], dtype=np.bool_)
         return cls(
             members=read_only(np.array(arrays["members"], dtype=np.int64)),
-            rows=_owned(np.asarray(arrays["matrix"], dtype=np.float64)),
+            rows=_owned(np.asarray(arrays["matrix"], dtype=_precision(len(met)))),
             met=_owned(met),
             num_pairs_met=_num_pairs(met),
             weights=read_only(np.array(arrays["weights"], dtype=np.float64)),
@@ -171,7 +176,7 @@ class Interaction:
         met = _block(self.met, positions)
         return Interaction(
             members=read_only(self.members[positions]),
-            rows=_owned(self.block(positions)),
+            rows=_owned(self.block(positions).astype(_precision(len(positions)))),
             met=_owned(met),
             num_pairs_met=_num_pairs(met),
             weights=read_only(self.weights[positions]),
@@ -208,6 +213,10 @@ class Outcome:
     tried: bool = False
     davies_bouldin: dict[int, float] = field(default_factory=dict)
     labels: IntArray | None = None
+
+
+def _precision(size: int) -> type[np.float32 | np.float64]:
+    return np.float32 if size >= large.MANY else np.float64
 
 
 def _owned(matrix: NDArray[Scalar]) -> tuple[NDArray[Scalar], ...]:

@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.manifold import spectral_embedding
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from fedclust.clustering.fedgwc import large
 from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.clustering.shared.scores import davies_bouldin
 from fedclust.typing import FloatArray, IntArray
@@ -64,7 +66,8 @@ def candidates(
     Parameters
     ----------
     affinity
-        Symmetric affinities in [0, 1], shape (K, K).
+        Symmetric affinities in [0, 1], shape (K, K); of float32 ones only the eigenvectors that are needed
+        are computed, see :func:`fedclust.clustering.fedgwc.large.embedding`.
     max_clusters
         Largest number tried; cut to K − 1, above which the score is undefined.
     seed
@@ -88,10 +91,15 @@ def candidates(
     if most < 2 or np.ptp(_off_diagonal(affinity)) <= SAME:
         return {}
     random_state = seed % 2**32  # the range scikit-learn accepts
-    graph = np.maximum(affinity, SMALLEST)
-    embedding = spectral_embedding(
-        graph, n_components=most + beyond, random_state=random_state, drop_first=False
-    )
+    if affinity.dtype == np.float32:
+        graph, embedding = affinity, large.embedding(affinity, most + beyond, random_state)
+        score_rows = large.Scores(affinity).davies_bouldin
+    else:
+        graph = np.maximum(affinity, SMALLEST)
+        embedding = spectral_embedding(
+            graph, n_components=most + beyond, random_state=random_state, drop_first=False
+        )
+        score_rows = partial(davies_bouldin, affinity)
     found = {}
     # With one thread, K-means sums in the same order on every machine; so few columns need no more.
     with threadpool_limits(1, user_api="openmp"), warnings.catch_warnings():
@@ -112,7 +120,7 @@ def candidates(
             labels = join_small(affinity, labels, min_cluster_size)
             if not labels.any():
                 continue
-            score = davies_bouldin(embedding[:, 1 : number + 1] if beyond else affinity, labels)
+            score = davies_bouldin(embedding[:, 1 : number + 1], labels) if beyond else score_rows(labels)
             if math.isfinite(score):
                 found[number] = Candidate(labels, score)
     return found

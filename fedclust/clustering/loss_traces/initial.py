@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -42,10 +43,18 @@ def starts(entries: Entries, num_groups: int, seed: int) -> Iterator[IntArray]:
     """
     means = entries.sum_by_client(entries.values) / entries.lengths
     most = min(entries.num_rounds, entries.num_clients)
-    for values in (entries.values, entries.values - means[entries.clients]):
+    for centred in (False, True):
         for rank in sorted({min(max(1, num_groups - 1), most), min(num_groups, most)}):
-            yield from _kmeans(coordinates(entries, values, rank, seed), num_groups, seed)
+            yield from _kmeans(_coordinates(entries, centred, rank, seed), num_groups, seed)
     yield from _kmeans(means[:, None], num_groups, seed)
+
+
+@lru_cache(maxsize=16)  # the fits of 2, 3 … groups to the same entries share most ranks
+def _coordinates(entries: Entries, centred: bool, rank: int, seed: int) -> FloatArray:
+    values = entries.values
+    if centred:
+        values = values - (entries.sum_by_client(values) / entries.lengths)[entries.clients]
+    return coordinates(entries, values, rank, seed)
 
 
 def coordinates(entries: Entries, values: FloatArray, rank: int, seed: int) -> FloatArray:

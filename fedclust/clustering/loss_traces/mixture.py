@@ -137,14 +137,19 @@ def estimate(entries: Entries, labels: IntArray, num_groups: int) -> Estimate:
     repeated = total - entries.num_clients
     left = max(_LEAST_SHARE, (repeated - np.count_nonzero(in_cell)) / repeated)
     smallest = _LEAST_NOISE * float(np.square(entries.values).mean())
+    filled = np.maximum(in_cell, 1)
+    sums = np.bincount(cell, entries.values, len(in_cell))
+    ones, values, _ = entries.powers
+    everyone = np.arange(entries.num_clients)
+    of_client, squares = values.sum(axis=1), float(np.square(entries.values).sum())
     constants, noise, constant_variance = np.zeros(entries.num_clients), 0.0, 0.0
     for _ in range(_PASSES):
-        without = entries.values - constants[entries.clients]
-        sums = np.bincount(cell, without, len(in_cell))
-        rest = entries.values - (sums / np.maximum(in_cell, 1))[cell]
-        means = entries.sum_by_client(rest) / lengths
-        noise = float(np.square(rest - means[entries.clients]).sum()) / repeated
+        # As in costs, sums over entries are made of sums over clients and over cells.
+        mu = (sums - np.bincount(cell, constants[entries.clients], len(in_cell))) / filled
+        means = (of_client - (ones @ mu.reshape(-1, num_groups))[everyone, labels]) / lengths
         between = float((lengths * np.square(means)).sum())
+        around = squares + float((mu * (in_cell * mu - 2 * sums)).sum())  # Σd²
+        noise = max(0.0, around - between) / repeated
         constant_variance = max(0.0, between - entries.num_clients * noise) / total
         noise = max(noise / left, smallest)
         constants = means * lengths * constant_variance / (noise + lengths * constant_variance)
@@ -201,17 +206,47 @@ def costs(entries: Entries, labels: IntArray, num_groups: int, of: Estimate) -> 
     -------
     Costs, shape (K, G).
     """
-    means, counts = cells(entries, labels, num_groups, of.constants)
-    uncertainty = 1 + 1 / (counts + SHRINKAGE)
-    errors = entries.values[:, None] - means
-    result = np.empty((entries.num_clients, num_groups))
-    for group in range(num_groups):
-        v, e = uncertainty[:, group], errors[:, group]
-        plain = entries.sum_by_client(np.square(e) / (v * of.noise) + np.log(v))
-        common = np.square(entries.sum_by_client(e / v))
-        spread = of.noise + of.constant_variance * entries.sum_by_client(1 / v)
-        result[:, group] = plain - of.constant_variance / of.noise * common / spread
+    shape = (entries.num_rounds, num_groups)
+    own = labels[entries.clients]
+    cell = entries.rounds * num_groups + own
+    without = entries.values - of.constants[entries.clients]
+    sums: FloatArray = np.bincount(cell, without, shape[0] * shape[1]).astype(np.float64)
+    counts: FloatArray = np.bincount(cell, minlength=shape[0] * shape[1]).astype(np.float64)
+    result = _costs_elsewhere(entries, sums.reshape(shape), counts.reshape(shape), of)
+    # A client's own group is measured without it, so each of its entries has a value of its own.
+    left = counts[cell] - 1 + SHRINKAGE
+    v = 1 + 1 / left
+    e = entries.values - (sums[cell] - without) / left
+    plain = entries.sum_by_client(np.square(e) / (v * of.noise) + np.log(v))
+    result[np.arange(len(labels)), labels] = _costs(
+        plain, entries.sum_by_client(e / v), entries.sum_by_client(1 / v), of
+    )
     return result
+
+
+def _costs_elsewhere(entries: Entries, sums: FloatArray, counts: FloatArray, of: Estimate) -> FloatArray:
+    """Compute the costs of groups that a client is not in, shape (K, G), from sums and counts, shape (T, G).
+
+    All that a group's value m and precision w = 1/v add to a client's sums is in these tables, since
+    Σ w(x − m)² = Σ wx² − 2 Σ wmx + Σ wm²: products with sparse matrices instead of a pass over all entries
+    for each group.
+    """
+    left = counts + SHRINKAGE
+    means, precision = sums / left, 1 / (1 + 1 / left)
+    ones, values, squares = entries.powers
+    groups = counts.shape[1]
+    weighted = precision * means
+    tables = np.hstack([precision, weighted, weighted * means, np.log(precision)])
+    w, wm, wmm, log_w = np.split(ones @ tables, 4, axis=1)
+    wx, wmx = np.split(values @ tables[:, : 2 * groups], 2, axis=1)
+    plain = (squares @ precision - 2 * wmx + wmm) / of.noise - log_w
+    return _costs(plain, wx - wm, w, of)
+
+
+def _costs(plain: FloatArray, errors: FloatArray, precisions: FloatArray, of: Estimate) -> FloatArray:
+    """Combine sums over a client's entries: (Σe²/(vσ²) + Σ ln v), Σe/v and Σ1/v."""
+    spread = of.noise + of.constant_variance * precisions
+    return plain - of.constant_variance / of.noise * np.square(errors) / spread
 
 
 def log_likelihood(entries: Entries, labels: IntArray, costs: FloatArray, of: Estimate) -> float:

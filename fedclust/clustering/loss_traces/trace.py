@@ -3,10 +3,12 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from fedclust.clustering.shared.arrays import read_only
 from fedclust.clustering.shared.members import member_ids, positions_of
@@ -37,10 +39,23 @@ class Entries:
     num_rounds: int
     num_clients: int
 
-    @property
+    @cached_property
     def lengths(self) -> FloatArray:
         """Number of entries T_k of each client, shape (K,)."""
         return self.sum_by_client(np.ones(len(self.values)))
+
+    @cached_property
+    def powers(self) -> tuple[csr_array, csr_array, csr_array]:
+        """Client by round, shape (K, T): 1, x and x² where there is an entry."""
+        shape = (self.num_clients, self.num_rounds)
+        order = np.lexsort((self.rounds, self.clients))
+        columns, values = self.rounds[order], self.values[order]
+        ends = np.concatenate([[0], np.cumsum(np.bincount(self.clients, minlength=self.num_clients))])
+        ones, plain, squares = (
+            csr_array((each, columns, ends), shape=shape)
+            for each in (np.ones(len(values)), values, np.square(values))
+        )
+        return ones, plain, squares
 
     def sum_by_client(self, values: FloatArray) -> FloatArray:
         """Add up one value per entry, shape (N,), for each client, shape (K,)."""

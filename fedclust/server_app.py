@@ -16,9 +16,13 @@ from fedclust import data, models, results
 from fedclust.advice.report import give_advice, print_advice
 from fedclust.federation import ClientGrid, Federation, FederationError, RunFailed, left_out_line
 from fedclust.federation.aggregation import check_aggregator
+from fedclust.federation.local_grid import DirectGrid
 from fedclust.federation.run_state import RunState
 from fedclust.inspect import inspect
 from fedclust.personal import Personal, check_validation
+from fedclust.privacy import NoPrivacy, Privacy
+from fedclust.privacy.checks import check_network, check_strategy
+from fedclust.privacy.leaving import leaving_line
 from fedclust.results import Checkpoints, Progress, Recorder, plots
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import write_summary
@@ -108,6 +112,7 @@ def federate(
     configs = {name: config if name == chosen else with_strategy(config, name) for name in names}
     strategies = {name: _strategy(configs[name], settings) for name in names}
     layers = {name: _personal(config, each) for name, each in strategies.items()}
+    privacy = _privacy(config, settings, strategies, layers)
     published = _published(configs, console)
     resumed = bool(config.get("resume"))
     if resumed:
@@ -121,6 +126,7 @@ def federate(
         settings.timeout,
         own_metrics=tuple(config.get("metrics") or ()),
         least_loss=least_loss(str(config.training.loss._target_)),
+        tells=privacy.tells,
     )
     if line := left_out_line(federation.describe().left_out):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -128,7 +134,7 @@ def federate(
         with Recorder(folder, OmegaConf.to_yaml(config, resolve=True)) as recorder:
             described = federation.describe()
             return inspect(recorder, described, str(config.choices.partition), settings.seed, console)
-    if not federation.describe().test_counts.any():
+    if privacy.tells != "nothing" and not federation.describe().num_test.any():
         raise ConfigError("clients must have test examples to measure an accuracy on, none has any")
     for name, personal in layers.items():
         try:
@@ -136,6 +142,10 @@ def federate(
         except ValueError as error:
             raise ConfigError(f"{name}: {error}") from error
     network = _model(config, settings.seed)
+    try:
+        check_network(privacy, network)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     schedule = Schedule(settings.rounds, settings.seed, settings.timeout, settings.checkpoint_every)
     summaries: dict[str, dict[str, object]] = {}
     runs: dict[str, StrategyRun] = {}
@@ -160,6 +170,8 @@ def federate(
                 [page],
                 confusion=name == chosen,
                 say=partial(console.print, highlight=False, markup=False, soft_wrap=True),
+                privacy=privacy,
+                simulated=isinstance(grid, DirectGrid),
             )
             summaries[name] = runs[name].start(
                 federation, network, published if name == chosen else None, state
@@ -183,6 +195,7 @@ def federate(
     page.write()
     plots.draw(folder)
     results.print_report(results.SavedRun(folder), console)
+    console.print(leaving_line(federation.asked, privacy), highlight=False, markup=False, soft_wrap=True)
     if "advice" in summary:
         print_advice(summary, folder, console)
     return summary
@@ -237,6 +250,28 @@ def _personal(config: DictConfig, strategy: "ClusteredStrategy") -> Personal:
     if not isinstance(made, Personal):
         raise ConfigError(f"personal must be of fedclust.personal, got {type(made).__name__}")
     return made
+
+
+def _privacy(
+    config: DictConfig,
+    settings: RunSettings,
+    strategies: Mapping[str, "ClusteredStrategy"],
+    layers: Mapping[str, Personal],
+) -> Privacy:
+    """Build what leaves clients, and refuse what cannot be had with it."""
+    privacy = build(config.privacy) if config.get("privacy") else NoPrivacy()
+    if not isinstance(privacy, Privacy):
+        raise ConfigError(f"privacy must be of fedclust.privacy, got {type(privacy).__name__}")
+    if privacy.tells != "labels" and settings.task != "train":
+        raise ConfigError(f"task={settings.task} needs label counts, privacy={config.privacy} keeps them")
+    chosen = str(config.choices.strategy)
+    for name, strategy in strategies.items():
+        beside = [other for other in strategies if other != chosen] if name == chosen else []
+        try:
+            check_strategy(privacy, name, strategy, layers[name], beside)
+        except (ValueError, ModuleNotFoundError) as error:
+            raise ConfigError(str(error)) from error
+    return privacy
 
 
 def _published(configs: Mapping[str, DictConfig], console: Console) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ from fedclust.given import describe_run, one_for_all, strategy_of
 from fedclust.personal import Auto, Personal, check_validation, named
 from fedclust.privacy import NoPrivacy, Privacy
 from fedclust.privacy import named as named_privacy
-from fedclust.privacy.checks import check_network, check_strategy
+from fedclust.privacy.checks import check_delta, check_network, check_strategy
 from fedclust.result import Result
 from fedclust.results import Checkpoints, Recorder
 from fedclust.results.checkpoints import parse_interval
@@ -167,6 +167,7 @@ def simulate(
     chosen = named_privacy(privacy)
     check_strategy(chosen, name, made, layers, [COMMON] if proof else [])
     check_network(chosen, model)
+    check_delta(chosen, data.num_clients)
     if proof and chosen.tells != "labels":
         raise ValueError(f"proof must be False with privacy={chosen.choice} without label counts, got True")
     callbacks = [on_round] if callable(on_round) else list(on_round)

@@ -21,7 +21,7 @@ from fedclust.federation.run_state import RunState
 from fedclust.inspect import inspect
 from fedclust.personal import Personal, check_validation
 from fedclust.privacy import NoPrivacy, Privacy
-from fedclust.privacy.checks import check_network, check_strategy
+from fedclust.privacy.checks import check_delta, check_network, check_strategy, setting
 from fedclust.privacy.leaving import leaving_line
 from fedclust.results import Checkpoints, Progress, Recorder, plots
 from fedclust.results.page import LivePage
@@ -120,6 +120,10 @@ def federate(
     clients = ClientGrid(grid, wait=settings.wait, say=partial(console.print, highlight=False, markup=False))
     clients.connect()
     check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients)
+    try:
+        check_delta(privacy, clients.num_clients)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     federation = Federation(
         clients,
         settings.rounds,
@@ -263,7 +267,7 @@ def _privacy(
     if not isinstance(privacy, Privacy):
         raise ConfigError(f"privacy must be of fedclust.privacy, got {type(privacy).__name__}")
     if privacy.tells != "labels" and settings.task != "train":
-        raise ConfigError(f"task={settings.task} needs label counts, privacy={config.privacy} keeps them")
+        raise ConfigError(f"task must be train with {setting(privacy)}, got {settings.task}")
     chosen = str(config.choices.strategy)
     for name, strategy in strategies.items():
         beside = [other for other in strategies if other != chosen] if name == chosen else []

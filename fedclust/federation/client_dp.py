@@ -54,17 +54,12 @@ class Guard:
     Raises
     ------
     ValueError
-        If δ is not below 1/K, or exact evaluations are asked of clients that are not simulated.
+        If exact evaluations are asked of clients that are not simulated.
     """
 
     def __init__(
         self, settings: ClientDP, num_clients: int, seed: int, simulated: bool, trained: Collection[str]
     ) -> None:
-        if settings.delta * num_clients >= 1:
-            raise ValueError(
-                f"privacy.delta must be below one over the number of clients, {1 / num_clients:.3g}, "
-                f"got {settings.delta:g}"
-            )
         if settings.evaluation == "exact" and not simulated:
             raise ValueError("privacy.evaluation must be noised unless all clients are simulated, got exact")
         self.settings, self.clip = settings, float(settings.clip)

@@ -15,7 +15,7 @@ from fedclust.selection import LeastSampled, Uniform
 if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
     from fedclust.strategies import ClusteredStrategy
 
-__all__ = ["check_network", "check_strategy"]
+__all__ = ["check_delta", "check_network", "check_strategy", "setting"]
 
 # They need no more of the replies than their mean, which is what gets the noise.
 _MEANS = (
@@ -55,36 +55,56 @@ def check_strategy(
     """
     if privacy.tells == "labels":
         return
-    setting = "privacy=client_dp" if isinstance(privacy, ClientDP) else "privacy.label_counts=false"
+    said = setting(privacy)
     if personal.asked:
-        raise ValueError(f"personal must be none with {setting}, got {personal.choice} for {name}")
+        raise ValueError(f"personal must be none with {said}, got {personal.choice} for {name}")
     if not isinstance(privacy, ClientDP):
         for thing in (strategy, strategy.selection):
             if getattr(thing, "needs_label_counts", False):
-                raise ValueError(f"{setting} cannot hold {name}: {type(thing).__name__} needs label counts")
+                raise ValueError(f"{said} cannot hold {name}: {type(thing).__name__} needs label counts")
         return
     if not vars(type(strategy)).get("holds_client_dp", False):
         raise ValueError(
-            f"{setting} cannot hold strategy {name}: it reads more of single clients than a noisy mean of "
+            f"{said} cannot hold strategy {name}: it reads more of single clients than a noisy mean of "
             "their updates; fedavg and known_groups can"
         )
     if type(strategy.selection) not in _SELECTIONS:
         raise ValueError(
-            f"{setting} cannot hold selection {type(strategy.selection).__name__}, which chooses clients by "
+            f"{said} cannot hold selection {type(strategy.selection).__name__}, which chooses clients by "
             "what they say; uniform and least_sampled can"
         )
     aggregator = type(strategy._make_aggregator())
     if aggregator not in _MEANS:
         raise ValueError(
-            f"{setting} cannot hold aggregator {aggregator.__name__}, which needs single clients' models; "
+            f"{said} cannot hold aggregator {aggregator.__name__}, which needs single clients' models; "
             f"{', '.join(each.__name__ for each in _MEANS)} can"
         )
     if compare:
         raise ValueError(
-            f"compare must be [] with {setting}, got {list(compare)}: a second run on the same clients "
+            f"compare must be [] with {said}, got {list(compare)}: a second run on the same clients "
             "spends as much again, so start it on its own and add what both cost"
         )
     require()
+
+
+def setting(privacy: Privacy) -> str:
+    """Name a choice that keeps label counts as the command line does."""
+    return "privacy=client_dp" if isinstance(privacy, ClientDP) else "privacy.label_counts=false"
+
+
+def check_delta(privacy: Privacy, num_clients: int) -> None:
+    """Check that δ is below one over the number of clients.
+
+    Raises
+    ------
+    ValueError
+        If it is not: publishing all of one client, drawn at random, would pass for private.
+    """
+    if isinstance(privacy, ClientDP) and privacy.delta * num_clients >= 1:
+        raise ValueError(
+            f"privacy.delta must be below one over the number of clients, {1 / num_clients:.3g}, "
+            f"got {privacy.delta:g}"
+        )
 
 
 def check_network(privacy: Privacy, network: nn.Module) -> None:

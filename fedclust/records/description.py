@@ -49,10 +49,10 @@ __all__ = [
     "read_description_question",
 ]
 
-_ALWAYS = (_GROUP, _NAME)
+_ALWAYS = (_GROUP, _NAME, _MEAN, _STD)  # a model is of no use without the numbers that images are scaled by
 _KNOWN: Mapping[Tells, tuple[str, ...]] = {
-    "labels": (_TRAIN_COUNTS, _TEST_COUNTS, _MEAN, _STD, _VALIDATION, *_ALWAYS),
-    "sizes": (_NUM_CLASSES, _NUM_TRAIN, _NUM_TEST, _MEAN, _STD, _VALIDATION, *_ALWAYS),
+    "labels": (_TRAIN_COUNTS, _TEST_COUNTS, _VALIDATION, *_ALWAYS),
+    "sizes": (_NUM_CLASSES, _NUM_TRAIN, _NUM_TEST, _VALIDATION, *_ALWAYS),
     "nothing": (_NUM_CLASSES, *_ALWAYS),
 }
 _MOST_CLASSES = 2**24
@@ -161,8 +161,7 @@ def description_content(
         config[_NUM_TRAIN] = int(description.train_counts.sum())
         config[_NUM_TEST] = int(description.test_counts.sum())
     config[_GROUP] = _NO_GROUP if description.group is None else int(description.group)
-    if tells != "nothing":
-        config[_MEAN], config[_STD] = list(description.mean), list(description.std)
+    config[_MEAN], config[_STD] = list(description.mean), list(description.std)
     if description.name is not None:
         config[_NAME] = description.name
     if description.num_validation and tells != "nothing":

@@ -41,7 +41,9 @@ __all__ = [
     "_INPUT",
     "_LEFT_OUT",
     "_LEFT_OUT_ROWS",
+    "_MAX_NORM",
     "_MEAN",
+    "_MIN_EXAMPLES",
     "_NAME",
     "_NAMES",
     "_NORM",
@@ -95,6 +97,7 @@ _MEAN, _STD = "mean", "std"
 _NAME, _NAMES, _CLASS_NAMES = "name", "names", "class-names"
 _LEFT_OUT, _LEFT_OUT_ROWS = "left-out", "left-out-rows"
 _PROTOTYPES, _COUNTS, _SCATTER = "prototypes", "counts", "scatter"
+_MIN_EXAMPLES, _MAX_NORM = "min-examples", "max-norm"
 _INPUT, _VOCABULARY, _POOLED = "input", "vocabulary-size", "pooled"
 _SUBSPACES, _VECTORS = "subspaces", "vectors"
 _CONFUSION = "confusion"

@@ -56,9 +56,10 @@ class FMCL(ClusteredStrategy):
         their distance), and the curve that chose the number of clusters.
         """
         read = partial(records.read_prototypes, bounds=federation.bounds)
-        ours = isinstance(self.parameters, prototype_groups.Parameters)
-        least, norm = (self.parameters.min_examples, self.parameters.max_norm) if ours else (1, None)
-        question = records.PrototypesQuestion(min_examples=least, max_norm=norm)
+        question = records.PrototypesQuestion()
+        if isinstance(self.parameters, prototype_groups.Parameters):
+            least, norm = self.parameters.min_examples, self.parameters.max_norm
+            question = records.PrototypesQuestion(min_examples=least, max_norm=norm)
         content = records.prototypes_question(question)
         answers = federation.ask(records.QUERY_PROTOTYPES, content=content).read_all(read)
         check_alike("shape of prototypes", [each.shape for each, _, _ in answers])

@@ -1,6 +1,7 @@
 """Run federations from Python, and open their results."""
 
 import copy
+import dataclasses
 import io
 import shutil
 import tempfile
@@ -24,6 +25,9 @@ from fedclust.engines import make_engine
 from fedclust.federation import ClientGrid, Federation, LocalGrid, RunFailed
 from fedclust.given import describe_run, one_for_all, strategy_of
 from fedclust.personal import Auto, Personal, check_validation, named
+from fedclust.privacy import NoPrivacy, Privacy
+from fedclust.privacy import named as named_privacy
+from fedclust.privacy.checks import check_delta, check_network, check_strategy
 from fedclust.result import Result
 from fedclust.results import Checkpoints, Recorder
 from fedclust.results.checkpoints import parse_interval
@@ -69,6 +73,7 @@ def simulate(
     proof: bool = False,
     serve: Literal["cluster", "best"] = "best",
     personal: Personal | str | None = None,
+    privacy: Privacy | str = "none",
 ) -> Result:
     """Train a federation of your own arrays with your own network, in this process.
 
@@ -125,6 +130,9 @@ def simulate(
         What clients finally use on top of the model that serves them: ``"none"``, ``"prior"``, ``"finetune"``
         or ``"auto"``, or one of :mod:`fedclust.personal` such as ``Finetune(epochs=3)``; None for the
         strategy's own. For ``"auto"``, which chooses on validation rows, rows are held out as for `proof`.
+    privacy
+        What leaves the clients: ``"none"``, ``"client_dp"``, or one of :mod:`fedclust.privacy` such as
+        ``ClientDP(noise_multiplier=2.0)``; see docs/PRIVACY.md.
 
     Raises
     ------
@@ -156,10 +164,18 @@ def simulate(
         layers = made.own_personal()  # a strategy that needs validation rows says so itself
     else:
         check_validation(layers, np.array([len(rows) for rows in data.validation]))
+    chosen = named_privacy(privacy)
+    check_strategy(chosen, name, made, layers, [COMMON] if proof else [])
+    check_network(chosen, model)
+    check_delta(chosen, data.num_clients)
+    if proof and chosen.tells != "labels":
+        raise ValueError(f"proof must be False with privacy={chosen.choice} without label counts, got True")
     callbacks = [on_round] if callable(on_round) else list(on_round)
     where = Path(tempfile.mkdtemp(prefix="fedclust-") if folder is None else folder)
     console = Console() if progress else Console(file=io.StringIO())
     described = describe_run(name, made, data, training, schedule, encoder, metrics, layers)
+    if chosen != NoPrivacy():  # runs of before do not say
+        described["privacy"] = {"choice": chosen.choice, **dataclasses.asdict(chosen)}
     from fedclust.clients.app import app  # importing the client side takes as long as importing the server's
     from fedclust.clients.node import offered
 
@@ -180,9 +196,15 @@ def simulate(
                 shown = Progress(rounds, name, console) if progress else None
                 if folder is not None:
                     callbacks.append(page := LivePage(where))
-                run = StrategyRun(name, made, schedule, recorder, shown, callbacks)
+                run = StrategyRun(
+                    name, made, schedule, recorder, shown, callbacks, privacy=chosen, simulated=True
+                )
                 federation = Federation(
-                    grid, rounds, own_metrics=tuple(metrics), least_loss=least_loss(training.loss)
+                    grid,
+                    rounds,
+                    own_metrics=tuple(metrics),
+                    least_loss=least_loss(training.loss),
+                    tells=chosen.tells,
                 )
                 run.start(federation, model, resume=state)
                 if proof:

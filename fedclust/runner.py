@@ -20,11 +20,13 @@ from torch import nn
 from fedclust import records, results
 from fedclust.federation import Descriptions, Federation, Measured, RunFailed, Traffic, confuse_clusters
 from fedclust.federation.aggregation import buffer_names
+from fedclust.federation.client_dp import Guard
 from fedclust.federation.failures import check_round
 from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import ask_differences
 from fedclust.federation.run_state import RunState
 from fedclust.personal import Personal
+from fedclust.privacy import ClientDP, NoPrivacy, Privacy
 from fedclust.proof import prove_grouping
 from fedclust.results import Checkpoints, Progress, Recorder
 from fedclust.results.personal import personal_summary, personal_table
@@ -39,6 +41,8 @@ __all__ = ["OnRound", "Schedule", "StrategyRun"]
 logger = logging.getLogger(__name__)
 
 _NO_TRAFFIC = Traffic(0, 0, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+_NO_PRIVACY = NoPrivacy()
 
 _MOST_HISTORIES = 1_000  # clients whose accuracies are in rounds.jsonl; of more, its size would grow too much
 
@@ -89,6 +93,10 @@ class StrategyRun:
         Whether to measure, after the last round, each cluster's model on the other clusters' clients.
     say
         Called before round 1 with each warning that the method cannot work with these settings.
+    privacy
+        What leaves the clients.
+    simulated
+        Whether they are all simulated in processes of the user.
     """
 
     def __init__(
@@ -101,10 +109,13 @@ class StrategyRun:
         on_round: Sequence[OnRound] = (),
         confusion: bool = True,
         say: Callable[[str], None] = logger.warning,
+        privacy: Privacy = _NO_PRIVACY,
+        simulated: bool = False,
     ) -> None:
         self._name, self._strategy, self._schedule = name, strategy, schedule
         self._recorder, self._progress, self._on_round = recorder, progress, on_round
-        self._confusion, self._say = confusion, say
+        self._confusion, self._say = confusion and privacy.tells == "labels", say
+        self._privacy, self._simulated = privacy, simulated
         self._checkpoints = Checkpoints(
             recorder.folder / "checkpoints", schedule.rounds, schedule.checkpoint_every
         )
@@ -184,6 +195,11 @@ class StrategyRun:
         for note in strategy.notes(federation.num_clients, schedule.rounds):
             self._say(f"{self._name}: {note}")
         self._recorder.inputs(described.mean, described.std)
+        if isinstance(self._privacy, ClientDP):
+            trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+            strategy.guard = Guard(
+                self._privacy, federation.num_clients, schedule.seed, self._simulated, trained
+            )
         with _quiet_flower(), self._progress or nullcontext():
             try:
                 strategy.start(
@@ -323,9 +339,11 @@ class StrategyRun:
         strategy = self._strategy
         return results.client_table(
             strategy.assignment,
-            described.train_counts.sum(axis=1),
-            described.test_counts.sum(axis=1),
-            described.train_counts,
+            described.num_train,
+            described.num_test
+            if self._privacy.tells != "nothing"
+            else _tested(measured, strategy.num_clients),
+            None if described.counts is None else described.train_counts,
             [
                 {name: float(values[client]) for name, values in measured.figures.items()}
                 for client in range(strategy.num_clients)
@@ -336,6 +354,7 @@ class StrategyRun:
             **columns,
             **self._last.by_client(),
             **strategy.findings(strategy.clusters).clients,
+            **(strategy.guard.columns() if strategy.guard else {}),
         )
 
     def _summary(self, table: pd.DataFrame, measured: Measured) -> dict[str, object]:
@@ -352,7 +371,14 @@ class StrategyRun:
             traffic=self._last.totals(),
             published=self._published,
             **strategy.findings(strategy.clusters).summary,
+            **(strategy.guard.summary() if strategy.guard else {}),
         )
+
+
+def _tested(measured: Measured, num_clients: int) -> IntArray:
+    """Return on how many rows each client measured, 0 where it did not."""
+    rows = measured.figures.get(records.NUM_EXAMPLES, np.zeros(num_clients))
+    return np.nan_to_num(rows).astype(np.int64)
 
 
 def _meter(
@@ -366,7 +392,7 @@ def _meter(
     So are those of clients' descriptions, which were asked for before the run, if the strategy uses them: in
     round 1 at the latest, so that a run that goes on has counted them.
     """
-    nothing = np.zeros(len(described.train_counts), dtype=np.int64)
+    nothing = np.zeros(len(described.num_train), dtype=np.int64)
     none = Traffic(0, 0, nothing, nothing)
     earlier = none if resume is None or resume.traffic is None else resume.traffic
     begin = getattr(grid, "traffic", none)

@@ -15,8 +15,12 @@ from rich.console import Console
 from fedclust import data, models, results
 from fedclust.federation import ClientGrid, Federation, FederationError, RunFailed, left_out_line
 from fedclust.federation.aggregation import check_aggregator
+from fedclust.federation.local_grid import DirectGrid
 from fedclust.federation.run_state import RunState
 from fedclust.personal import Personal, check_validation
+from fedclust.privacy import NoPrivacy, Privacy
+from fedclust.privacy.checks import check_delta, check_network, check_strategy, setting
+from fedclust.privacy.leaving import leaving_line
 from fedclust.results import Checkpoints, Progress, Recorder
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import write_summary
@@ -106,6 +110,7 @@ def federate(
     configs = {name: config if name == chosen else with_strategy(config, name) for name in names}
     strategies = {name: _strategy(configs[name], settings) for name in names}
     layers = {name: _personal(config, each) for name, each in strategies.items()}
+    privacy = _privacy(config, settings, strategies, layers)
     published = _published(configs, console)
     resumed = bool(config.get("resume"))
     if resumed:
@@ -113,12 +118,17 @@ def federate(
     clients = ClientGrid(grid, wait=settings.wait, say=partial(console.print, highlight=False, markup=False))
     clients.connect()
     check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients)
+    try:
+        check_delta(privacy, clients.num_clients)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     federation = Federation(
         clients,
         settings.rounds,
         settings.timeout,
         own_metrics=tuple(config.get("metrics") or ()),
         least_loss=least_loss(str(config.training.loss._target_)),
+        tells=privacy.tells,
     )
     if line := left_out_line(federation.describe().left_out):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -128,7 +138,7 @@ def federate(
         with Recorder(folder, OmegaConf.to_yaml(config, resolve=True)) as recorder:
             described = federation.describe()
             return inspect(recorder, described, str(config.choices.partition), settings.seed, console)
-    if not federation.describe().test_counts.any():
+    if privacy.tells != "nothing" and not federation.describe().num_test.any():
         raise ConfigError("clients must have test examples to measure an accuracy on, none has any")
     for name, personal in layers.items():
         try:
@@ -136,6 +146,10 @@ def federate(
         except ValueError as error:
             raise ConfigError(f"{name}: {error}") from error
     network = _model(config, settings.seed)
+    try:
+        check_network(privacy, network)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     schedule = Schedule(settings.rounds, settings.seed, settings.timeout, settings.checkpoint_every)
     summaries: dict[str, dict[str, object]] = {}
     runs: dict[str, StrategyRun] = {}
@@ -160,6 +174,8 @@ def federate(
                 [page],
                 confusion=name == chosen,
                 say=partial(console.print, highlight=False, markup=False, soft_wrap=True),
+                privacy=privacy,
+                simulated=isinstance(grid, DirectGrid),
             )
             summaries[name] = runs[name].start(
                 federation, network, published if name == chosen else None, state
@@ -187,6 +203,7 @@ def federate(
 
     plots.draw(folder)
     results.print_report(results.SavedRun(folder), console)
+    console.print(leaving_line(federation.asked, privacy), highlight=False, markup=False, soft_wrap=True)
     if "advice" in summary:
         from fedclust.advice.report import print_advice
 
@@ -243,6 +260,28 @@ def _personal(config: DictConfig, strategy: "ClusteredStrategy") -> Personal:
     if not isinstance(made, Personal):
         raise ConfigError(f"personal must be of fedclust.personal, got {type(made).__name__}")
     return made
+
+
+def _privacy(
+    config: DictConfig,
+    settings: RunSettings,
+    strategies: Mapping[str, "ClusteredStrategy"],
+    layers: Mapping[str, Personal],
+) -> Privacy:
+    """Build what leaves clients, and refuse what cannot be had with it."""
+    privacy = build(config.privacy) if config.get("privacy") else NoPrivacy()
+    if not isinstance(privacy, Privacy):
+        raise ConfigError(f"privacy must be of fedclust.privacy, got {type(privacy).__name__}")
+    if privacy.tells != "labels" and settings.task != "train":
+        raise ConfigError(f"task must be train with {setting(privacy)}, got {settings.task}")
+    chosen = str(config.choices.strategy)
+    for name, strategy in strategies.items():
+        beside = [other for other in strategies if other != chosen] if name == chosen else []
+        try:
+            check_strategy(privacy, name, strategy, layers[name], beside)
+        except (ValueError, ModuleNotFoundError) as error:
+            raise ConfigError(str(error)) from error
+    return privacy
 
 
 def _published(configs: Mapping[str, DictConfig], console: Console) -> dict[str, Any] | None:

@@ -51,6 +51,7 @@ class Auto(ClusteredStrategy):
 
     own_personal = BestLayer
     proves_splits = True
+    needs_label_counts = True
 
     def __init__(self, *, parameters: Parameters | None = None, **options: Any) -> None:
         super().__init__(**options)

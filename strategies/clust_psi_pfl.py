@@ -48,6 +48,8 @@ class ClustPSIPFL(ClusteredStrategy):
         If ``cohorts`` is not one of the two.
     """
 
+    needs_label_counts = True
+
     def __init__(
         self,
         *,

@@ -3,7 +3,6 @@
 This module runs the rounds; a method changes them by the hooks of :mod:`fedclust.strategies.hooks`.
 """
 
-import copy
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +34,7 @@ from fedclust.federation import (
     round_figures,
 )
 from fedclust.federation.aggregation import NotFinite
+from fedclust.federation.client_dp import Guard
 from fedclust.federation.evaluations import read_evaluations
 from fedclust.federation.going_back import at_fault
 from fedclust.federation.optimiser_state import pack_state, restore_state
@@ -44,7 +44,7 @@ from fedclust.federation.update_norms import DEFAULT_CAP, check_cap
 from fedclust.findings import NoObserver, Observer
 from fedclust.selection import Selection
 from fedclust.strategies.hooks import Hooks
-from fedclust.strategies.running import Running
+from fedclust.strategies.running import Running, aggregators_of
 from fedclust.typing import IntArray
 
 __all__ = ["ClusteredStrategy"]
@@ -91,6 +91,8 @@ class ClusteredStrategy(Hooks, Strategy):
         If an argument is outside its range.
     """
 
+    holds_client_dp = True  # of this class itself: FedAvg
+
     def __init__(
         self,
         *,
@@ -112,6 +114,7 @@ class ClusteredStrategy(Hooks, Strategy):
         self.evaluate_every = evaluate_every
         self.selection: Selection = self.own_selection() if selection is None else selection
         self.observer: Observer = NoObserver()
+        self.guard: Guard | None = None  # makes the run differentially private, if set before it starts
         self._make_aggregator = aggregator
         self._run: Running | None = None
 
@@ -161,7 +164,7 @@ class ClusteredStrategy(Hooks, Strategy):
             assignment=run.clusters.assignment,
             models=run.clusters.models,
             turns=run.federation.turns.copy(),
-            memory=self.state(run.clusters),
+            memory=self.state(run.clusters) | (self.guard.pack() if self.guard else {}),
             aggregators=tuple(pack_state(aggregator, fresh) for aggregator in run.aggregators),
             measured=run.measured,
             failed_replies=run.failed_replies,
@@ -254,7 +257,9 @@ class ClusteredStrategy(Hooks, Strategy):
             # The mean of one client is its model, in half the bytes.
             means = len(chosen) > 1 and self._takes_means(aggregator)
             told: dict[str, float] = {records.MEAN_REPLY: means}
-            if self.update_norm_cap is not None:
+            if self.guard:
+                told |= self.guard.told
+            elif self.update_norm_cap is not None:
                 told[records.UPDATE_NORM_CAP] = self.update_norm_cap
             settings = ConfigRecord({**config, **told, **records.projection_config(wanted)})
             view = CohortView(grid, chosen)
@@ -283,14 +288,16 @@ class ClusteredStrategy(Hooks, Strategy):
             run.sent,
             run.federation.bounds,
             means=any(map(self._takes_means, run.aggregators)),
-            cap=self.update_norm_cap,
+            cap=None if self.guard else self.update_norm_cap,
             projection_size=run.projection_size,
             pooled=self.pools_rows,
         )
-        broken = at_fault(failures, run.cohort) if run.before else []
+        broken = at_fault(failures, run.cohort) if run.before and not self.guard else []
         valid = [reply for reply in valid if reply.cluster not in broken]
         failures = [each for each in failures if run.cohort[int(each["client"])] not in broken]
-        loss = weighted_loss(valid)
+        if self.guard:
+            valid = self.guard.private(valid, run.cohort, number)
+        loss = None if self.guard else weighted_loss(valid)
         run.record = {
             "round": number,
             "cohort": sorted(run.cohort),
@@ -329,7 +336,9 @@ class ClusteredStrategy(Hooks, Strategy):
             return []
         self._adopt(self.before_evaluation(run.clusters, number, run.federation), number)
         online = set(grid.get_node_ids())
-        settings = ConfigRecord({**config, records.ROUND: number, records.FULL: last})
+        settings = ConfigRecord(
+            {**config, records.ROUND: number, records.FULL: last and run.federation.tells == "labels"}
+        )
         messages = []
         for cluster, model in enumerate(run.clusters.models):
             content = RecordDict({records.ARRAYS: model, records.CONFIG: settings})
@@ -350,8 +359,14 @@ class ClusteredStrategy(Hooks, Strategy):
         number = run.server_round + 1
         earlier = [*run.record["failures"], *run.federation.take_failures()]
         evaluations, failures, broken = read_evaluations(
-            replies, number, run.clusters.assignment, run.federation.bounds
+            replies,
+            number,
+            # A client whose loss is not finite must not decide about the others' figures.
+            np.arange(run.clusters.num_clients) if self.guard else run.clusters.assignment,
+            run.federation.bounds,
         )
+        if self.guard:  # a model is not taken back for what single clients measured of it
+            evaluations, broken = self.guard.evaluations(evaluations, number), []
         failures = [*earlier, *failures]
         run.go_back(dict.fromkeys(broken, "the loss of its new model is not finite"))
         run.count_in_a_row()
@@ -367,6 +382,7 @@ class ClusteredStrategy(Hooks, Strategy):
             "cluster_sizes": sizes.tolist(),
             **summary,
             "strategy": dict(run.clusters.report),
+            **({"privacy": self.guard.record()} if self.guard else {}),
             "seconds": now - run.began,
         }
         run.server_round, run.began = number, now
@@ -398,7 +414,7 @@ class ClusteredStrategy(Hooks, Strategy):
                 f"{type(self).__name__} must assign all {before.num_clients} clients, "
                 f"round {server_round} assigns {clusters.num_clients}"
             )
-        run.aggregators = self._new_aggregators(run.aggregators, clusters)
+        run.aggregators = aggregators_of(clusters, run.aggregators, self._make_aggregator)
         run.clusters = dataclasses.replace(clusters, parents={}, optimisers={}, reason="")
         if not np.array_equal(clusters.assignment, before.assignment):
             self.observer.assignment(server_round, clusters.assignment, clusters.reason)
@@ -413,7 +429,8 @@ class ClusteredStrategy(Hooks, Strategy):
         for aggregator, packed in zip(aggregators, state.aggregators, strict=True):
             restore_state(aggregator, packed)
         federation.turns[:] = state.turns
-        clusters = Clusters(state.assignment, state.models, self.restore(state.memory))
+        memory = self.guard.restore(state.memory) if self.guard else state.memory
+        clusters = Clusters(state.assignment, state.models, self.restore(memory))
         run = Running(federation, clusters, aggregators)
         run.server_round, run.failed_replies = state.server_round, state.failed_replies
         run.measured = state.measured
@@ -430,17 +447,3 @@ class ClusteredStrategy(Hooks, Strategy):
 
     def _takes_means(self, aggregator: Strategy) -> bool:
         return not self.needs_client_models and type(aggregator) in _WEIGHTED_MEANS
-
-    def _new_aggregators(self, aggregators: Sequence[Strategy], clusters: Clusters) -> list[Strategy]:
-        """Make the aggregators of changed clusters: a child's copies its parent's state or has its own."""
-        made = []
-        for cluster in range(len(clusters.models)):
-            parent = clusters.parents.get(cluster)
-            if cluster in clusters.optimisers:
-                made.append(self._make_aggregator())
-                restore_state(made[-1], copy.deepcopy(dict(clusters.optimisers[cluster])))
-            elif parent is not None:
-                made.append(copy.deepcopy(aggregators[parent]))
-            else:
-                made.append(aggregators[cluster] if cluster < len(aggregators) else self._make_aggregator())
-        return made

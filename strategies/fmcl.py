@@ -40,6 +40,15 @@ class FMCL(ClusteredStrategy):
         super().__init__(**options)
         self.parameters = parameters or prototype_groups.Parameters()
 
+    def cautions(self, num_clients: int, rounds: int) -> list[str]:  # noqa: ARG002
+        """Warn where prototypes of single examples are sent."""
+        if isinstance(self.parameters, prototype_groups.Parameters) and self.parameters.min_examples > 1:
+            return []
+        return [
+            "the prototype of a class with one example is that example's embedding, and with encoder=pixels "
+            "the picture itself; strategy=fmcl with min_examples > 1 keeps it on the client"
+        ]
+
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Ask every client for its prototypes and group by them.
 
@@ -47,7 +56,12 @@ class FMCL(ClusteredStrategy):
         their distance), and the curve that chose the number of clusters.
         """
         read = partial(records.read_prototypes, bounds=federation.bounds)
-        answers = federation.ask(records.QUERY_PROTOTYPES).read_all(read)
+        question = records.PrototypesQuestion()
+        if isinstance(self.parameters, prototype_groups.Parameters):
+            least, norm = self.parameters.min_examples, self.parameters.max_norm
+            question = records.PrototypesQuestion(min_examples=least, max_norm=norm)
+        content = records.prototypes_question(question)
+        answers = federation.ask(records.QUERY_PROTOTYPES, content=content).read_all(read)
         check_alike("shape of prototypes", [each.shape for each, _, _ in answers])
         prototypes, counts, scatter = (np.stack(values) for values in zip(*answers, strict=True))
         if isinstance(self.parameters, prototype_groups.Parameters):

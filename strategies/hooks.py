@@ -57,6 +57,14 @@ class Hooks:
     forms_groups: ClassVar[bool] = True
     """Whether clusters are what it may come to; if not, there is nothing to prove, and its model serves."""
 
+    holds_client_dp: ClassVar[bool] = False
+    """Whether noisy means of updates and public facts are all that the method reads of clients: it asks them
+    nothing, and uses no losses, numbers of rows, models or projections of single replies. Counts for exactly
+    the class that says so, not for those derived from it. See docs/PRIVACY.md."""
+
+    needs_label_counts: ClassVar[bool] = False
+    """Whether the method reads the label counts of clients' descriptions."""
+
     own_selection: ClassVar[type[Selection]] = Uniform
     """The policy if none is given."""
 

@@ -22,6 +22,8 @@ class KnownGroups(ClusteredStrategy):
         As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
     """
 
+    holds_client_dp = True  # whose groups are taken for public
+
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Take the groups that clients name.
 

@@ -1,7 +1,8 @@
 """A run in progress."""
 
+import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
@@ -9,8 +10,9 @@ from flwr.serverapp.strategy import Strategy
 
 from fedclust.federation import Clusters, Federation, Measured
 from fedclust.federation.going_back import Earlier
+from fedclust.federation.optimiser_state import restore_state
 
-__all__ = ["Running"]
+__all__ = ["Running", "aggregators_of"]
 
 
 class Running:
@@ -61,3 +63,20 @@ class Running:
     def count_in_a_row(self) -> None:
         """Count for how many rounds each cluster has gone back, at the end of one."""
         self.in_a_row = {each["cluster"]: each["in_a_row"] for each in self.record.get("went_back", ())}
+
+
+def aggregators_of(
+    clusters: Clusters, before: Sequence[Strategy], make: Callable[[], Strategy]
+) -> list[Strategy]:
+    """Make the aggregators of changed clusters: a child's copies its parent's state or has its own."""
+    made = []
+    for cluster in range(len(clusters.models)):
+        parent = clusters.parents.get(cluster)
+        if cluster in clusters.optimisers:
+            made.append(make())
+            restore_state(made[-1], copy.deepcopy(dict(clusters.optimisers[cluster])))
+        elif parent is not None:
+            made.append(copy.deepcopy(before[parent]))
+        else:
+            made.append(before[cluster] if cluster < len(before) else make())
+    return made

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedclust import records
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation.client_grid import FederationError
 from fedclust.federation.traffic import Traffic
+from fedclust.privacy.settings import Tells
 from fedclust.records import BadReply, Bounds, Update
 from fedclust.typing import FloatArray, IntArray
 
@@ -34,8 +36,13 @@ class Descriptions:
 
     Attributes
     ----------
-    train_counts, test_counts
-        Number of samples of each client and class in its own training and test part, shape (K, C).
+    counts
+        Number of samples of each client and class in its own training and test part, each of shape (K, C);
+        None where clients were not asked for them.
+    num_train, num_test
+        Number of samples of each client in its training and test part, shape (K,); 0 where not asked for.
+    num_classes
+        Number of classes C.
     groups
         The known grouping, shape (K,), or None if a client has none.
     mean, std
@@ -50,8 +57,10 @@ class Descriptions:
         Number of each client's training rows that are held out for the proof, shape (K,); empty if unknown.
     """
 
-    train_counts: IntArray
-    test_counts: IntArray
+    counts: tuple[IntArray, IntArray] | None
+    num_train: IntArray
+    num_test: IntArray
+    num_classes: int
     groups: IntArray | None
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -59,6 +68,29 @@ class Descriptions:
     client_names: tuple[str, ...] | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
     num_validation: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @property
+    def train_counts(self) -> IntArray:
+        """Number of training samples of each client and class, shape (K, C).
+
+        Raises
+        ------
+        FederationError
+            If clients were not asked for them.
+        """
+        return self._counts()[0]
+
+    @property
+    def test_counts(self) -> IntArray:
+        """Number of test samples of each client and class, shape (K, C); raises as :attr:`train_counts`."""
+        return self._counts()[1]
+
+    def _counts(self) -> tuple[IntArray, IntArray]:
+        if self.counts is None:
+            raise FederationError(
+                "label counts were not asked for, by privacy.label_counts=false or client_dp"
+            )
+        return self.counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,11 +149,16 @@ class Federation:
         Names of the user's own metrics, which clients measure besides the usual ones.
     least_loss
         Least value of the loss: 0 for cross-entropy; minus infinity where unknown.
+    tells
+        What clients are asked to say of their rows: ``"labels"``, their number of each class; ``"sizes"``,
+        their number; ``"nothing"``, after which no other question may be asked either.
 
     Attributes
     ----------
     turns
         How many rounds each client has been chosen for so far, shape (K,).
+    asked
+        Types of the questions that were asked, by any run over these clients.
     """
 
     def __init__(
@@ -132,12 +169,15 @@ class Federation:
         *,
         own_metrics: Collection[str] = (),
         least_loss: float = -math.inf,
+        tells: Tells = "labels",
     ) -> None:
         clients = sorted(grid.get_node_ids())
         if not clients or clients != list(range(len(clients))):
             raise ValueError(f"grid must know clients 0..K-1, it knows {clients[:10]}")
         self.num_rounds = num_rounds
         self.timeout = timeout
+        self.tells = tells
+        self.asked: set[str] = set()
         self.turns: IntArray = np.zeros(len(clients), dtype=np.int64)
         self._grid = grid
         self._descriptions: Descriptions | None = None
@@ -163,7 +203,8 @@ class Federation:
 
     def run(self, num_rounds: int, timeout: float) -> "Federation":
         """Make the federation of another run over the same clients; it reuses their descriptions."""
-        other = Federation(self._grid, num_rounds, timeout)
+        other = Federation(self._grid, num_rounds, timeout, tells=self.tells)
+        other.asked = self.asked
         other._descriptions, other._bounds = self._descriptions, self._bounds
         other._description_traffic = self._description_traffic
         return other
@@ -188,14 +229,16 @@ class Federation:
         self._described = True
         if self._descriptions is None:
             before = self._traffic()
-            answers = self.ask(records.QUERY_DESCRIPTION).read_all(records.read_description)
-            described = self._descriptions = _described(answers)
+            question = records.description_question(self.tells)
+            read = partial(records.read_description, tells=self.tells)
+            answers = self.ask(records.QUERY_DESCRIPTION, content=question).read_all(read)
+            described = self._descriptions = _described(answers, self.tells)
             self._bounds = replace(
                 self._bounds,
-                num_train=described.train_counts.sum(axis=1),
-                num_test=described.test_counts.sum(axis=1),
+                num_train=None if self.tells == "nothing" else described.num_train,
+                num_test=None if self.tells == "nothing" else described.num_test,
                 num_validation=described.num_validation,
-                num_classes=described.train_counts.shape[1],
+                num_classes=described.num_classes,
             )
             after = self._traffic()
             if before is not None and after is not None:
@@ -225,7 +268,15 @@ class Federation:
         Returns
         -------
         The answers, and the reasons of clients that did not answer.
+
+        Raises
+        ------
+        FederationError
+            If the run is differentially private and this is no question for descriptions.
         """
+        if self.tells == "nothing" and query != records.QUERY_DESCRIPTION:
+            raise FederationError(f"privacy=client_dp must ask clients nothing but to train, got {query}")
+        self.asked.add(query)
         asked = sorted(map(int, range(self.num_clients) if clients is None else clients))
         shared = content if isinstance(content, RecordDict) else RecordDict()
         contents = content if isinstance(content, Mapping) and not isinstance(content, RecordDict) else {}
@@ -353,7 +404,7 @@ class Federation:
         return taken
 
 
-def _described(answers: Sequence[records.Description]) -> Descriptions:
+def _described(answers: Sequence[records.Description], tells: Tells) -> Descriptions:
     """Combine the answers of all clients."""
     check_alike("number of classes", [len(answer.train_counts) for answer in answers])
     first = answers[0]
@@ -366,9 +417,13 @@ def _described(answers: Sequence[records.Description]) -> Descriptions:
             )
     groups = [answer.group for answer in answers if answer.group is not None]
     names = [answer.name for answer in answers if answer.name is not None]
+    train = np.stack([answer.train_counts for answer in answers])
+    test = np.stack([answer.test_counts for answer in answers])
     return Descriptions(
-        train_counts=np.stack([answer.train_counts for answer in answers]),
-        test_counts=np.stack([answer.test_counts for answer in answers]),
+        counts=(train, test) if tells == "labels" else None,
+        num_train=train.sum(axis=1),
+        num_test=test.sum(axis=1),
+        num_classes=train.shape[1],
         groups=np.asarray(groups, dtype=np.int64) if len(groups) == len(answers) else None,
         mean=first.mean,
         std=first.std,

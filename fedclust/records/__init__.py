@@ -6,13 +6,17 @@ from fedclust.records.description import (
     Description,
     Names,
     description_content,
+    description_question,
     names_record,
     read_description,
+    read_description_question,
 )
 from fedclust.records.evaluation import Evaluation, evaluate_content, read_evaluate
 from fedclust.records.hosting import clients_content, read_hosted
 from fedclust.records.keys import (
     ARRAYS,
+    CLIP,
+    CLIP_TELLS,
     CONFIG,
     EQUAL_WEIGHTS,
     FULL,
@@ -91,6 +95,7 @@ from fedclust.records.training import (
     read_pooled,
     read_train,
     train_content,
+    within_content,
 )
 from fedclust.records.updates import (
     Update,
@@ -102,6 +107,8 @@ from fedclust.records.updates import (
 
 __all__ = [
     "ARRAYS",
+    "CLIP",
+    "CLIP_TELLS",
     "CONFIG",
     "EQUAL_WEIGHTS",
     "FULL",
@@ -141,6 +148,7 @@ __all__ = [
     "clients_content",
     "confusion_content",
     "description_content",
+    "description_question",
     "evaluate_content",
     "from_state",
     "is_finite",
@@ -159,6 +167,7 @@ __all__ = [
     "prototypes_question",
     "read_confusion",
     "read_description",
+    "read_description_question",
     "read_evaluate",
     "read_hosted",
     "read_instruction",
@@ -185,4 +194,5 @@ __all__ = [
     "unstacked",
     "update_content",
     "update_question",
+    "within_content",
 ]

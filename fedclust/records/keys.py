@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 __all__ = [
     "ARRAYS",
+    "CLIP",
+    "CLIP_TELLS",
     "CONFIG",
     "EQUAL_WEIGHTS",
     "FULL",
@@ -30,6 +32,7 @@ __all__ = [
     "ROUND",
     "UPDATE_NORM",
     "UPDATE_NORM_CAP",
+    "WITHIN_CLIP",
     "_CLASS_NAMES",
     "_CLIENTS",
     "_CONFUSION",
@@ -38,18 +41,24 @@ __all__ = [
     "_INPUT",
     "_LEFT_OUT",
     "_LEFT_OUT_ROWS",
+    "_MAX_NORM",
     "_MEAN",
+    "_MIN_EXAMPLES",
     "_NAME",
     "_NAMES",
     "_NORM",
     "_NO_GROUP",
+    "_NUM_CLASSES",
     "_NUM_CLIENTS",
+    "_NUM_TEST",
+    "_NUM_TRAIN",
     "_OUTCOMES",
     "_POOLED",
     "_PROTOTYPES",
     "_SCATTER",
     "_STD",
     "_SUBSPACES",
+    "_TELLS",
     "_TEST_COUNTS",
     "_TRAIN_COUNTS",
     "_VALIDATION",
@@ -75,17 +84,20 @@ PROXIMAL_MU = "proximal-mu"  # as Flower's FedProx names it
 MEAN_REPLY = "mean-reply"
 UPDATE_NORM, UPDATE_NORM_CAP = "update-norm", "update-norm-cap"
 EQUAL_WEIGHTS = "equal-weights"
+CLIP, CLIP_TELLS, WITHIN_CLIP = "clip", "clip-tells", "within-clip"
 POOLED = "pooled"
 POOLED_ROWS = "pooled-rows"
 FULL = "full-metrics"
 LOSSES = "losses"
 PROJECTION, PROJECTION_SIZE, PROJECTION_SEED = "projection", "projection-size", "projection-seed"
 _CLIENTS, _NUM_CLIENTS = "clients", "num-clients"
+_TELLS, _NUM_CLASSES, _NUM_TRAIN, _NUM_TEST = "tells", "num-classes", "num-train", "num-test"
 _TRAIN_COUNTS, _TEST_COUNTS, _GROUP = "train-counts", "test-counts", "group"
 _MEAN, _STD = "mean", "std"
 _NAME, _NAMES, _CLASS_NAMES = "name", "names", "class-names"
 _LEFT_OUT, _LEFT_OUT_ROWS = "left-out", "left-out-rows"
 _PROTOTYPES, _COUNTS, _SCATTER = "prototypes", "counts", "scatter"
+_MIN_EXAMPLES, _MAX_NORM = "min-examples", "max-norm"
 _INPUT, _VOCABULARY, _POOLED = "input", "vocabulary-size", "pooled"
 _SUBSPACES, _VECTORS = "subspaces", "vectors"
 _CONFUSION = "confusion"

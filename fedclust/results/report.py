@@ -58,6 +58,8 @@ ROWS = (
     FigureRow("global accuracy", ("global_accuracy",)),
     FigureRow("WAS (higher is better)", ("was",)),
     FigureRow("WADB (lower is better)", ("wadb",)),
+    FigureRow("ε of a client, largest", ("epsilon",), 2),
+    FigureRow("δ", ("delta",), 7),
     FigureRow("failed replies", ("failed_replies",), 0),
     FigureRow("sent to clients", ("bytes_down",), bytes=True),
     FigureRow("received from clients", ("bytes_up",), bytes=True),
@@ -175,7 +177,7 @@ def _clusters(clients: pd.DataFrame) -> Table:
     for cluster, size in shown.items():
         members = clients[clients["cluster"] == cluster]
         samples, accuracy = members["num_train"].sum(), members["accuracy"].mean()
-        cells = [str(cluster), str(size), f"{samples:,}", _number(accuracy, 3)]
+        cells = [str(cluster), str(size), f"{samples:,}" if samples else "–", _number(accuracy, 3)]
         if grouped:
             counts = members["group"].value_counts()
             named = ", ".join(f"{group} ({count})" for group, count in counts.head(5).items())

@@ -34,7 +34,13 @@ _FREE = (
 )
 
 # Values of keys that older runs did not have.
-_BEFORE = {"proof": False, "partition.validation_fraction": 0.0}
+_BEFORE = {
+    "proof": False,
+    "partition.validation_fraction": 0.0,
+    "choices.privacy": "none",
+    "privacy._target_": "fedclust.privacy.NoPrivacy",
+    "privacy.label_counts": True,
+}
 
 
 def expand(overrides: Sequence[str]) -> list[str]:

@@ -35,7 +35,11 @@ from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Details", "Parameters", "assign", "decision", "measured"]
+__all__ = ["MIN_EXAMPLES", "Details", "Parameters", "assign", "decision", "measured"]
+
+
+MIN_EXAMPLES = 5
+"""Fewer, and a prototype shows single examples. Groups on the digits were the same with all of them."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,11 @@ class Parameters:
         Most clients compared with each other at a time, >= 2; memory grows with its square.
     labels
         When label counts split clients whose prototypes agree; None for never.
+    min_examples
+        Examples that a class must have on a client for its prototype to be sent and used, >= 1. Other
+        prototypes stay on the client: that of a single example is the example.
+    max_norm
+        Length to which clients clip each embedding before the mean, > 0; None for none.
 
     Raises
     ------
@@ -70,6 +79,8 @@ class Parameters:
     passes: int = 5
     chunk: int = 1000
     labels: label_groups.Parameters | None = field(default_factory=label_groups.Parameters)
+    min_examples: int = MIN_EXAMPLES
+    max_norm: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "separations", tuple(self.separations))  # a list from YAML
@@ -86,6 +97,10 @@ class Parameters:
             raise ValueError(f"passes must be >= 0, got {self.passes}")
         if self.chunk < 2:
             raise ValueError(f"chunk must be >= 2, got {self.chunk}")
+        if self.min_examples < 1:
+            raise ValueError(f"min_examples must be >= 1, got {self.min_examples}")
+        if self.max_norm is not None and not 0 < self.max_norm < np.inf:
+            raise ValueError(f"max_norm must be > 0 and finite, or null, got {self.max_norm}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +171,8 @@ def assign(
         client has is not finite.
     """
     prototypes, counts, scatter = _checked(prototypes, counts, scatter)
-    clients = measured(prototypes, counts, scatter)
+    # Those with fewer examples are not sent; label counts are compared in full.
+    clients = measured(prototypes, np.where(counts < parameters.min_examples, 0, counts), scatter)
     test, separation = f_test(clients), class_separation(clients)
     groups: IntArray = np.zeros(len(counts), dtype=np.int64)
     explained: dict[float, float] = {}

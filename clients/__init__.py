@@ -3,6 +3,7 @@
 from fedclust.clients import (  # noqa: F401  (importing registers the handlers)
     confusion,
     description,
+    encoder,
     evaluate,
     losses,
     personal,

@@ -20,6 +20,7 @@ from torch import nn
 from fedclust import records, results
 from fedclust.federation import Descriptions, Federation, Measured, RunFailed, Traffic, confuse_clusters
 from fedclust.federation.aggregation import buffer_names
+from fedclust.federation.encoder import ask_encoder
 from fedclust.federation.failures import check_round
 from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import ask_differences
@@ -176,6 +177,7 @@ class StrategyRun:
         strategy, schedule = self._strategy, self._schedule
         described = federation.describe()
         self._names = described.client_names
+        encoder = ask_encoder(federation) if self._confusion else None
         self._travelled = _meter(federation.grid, described, resume, strategy)
         self._last = self._travelled()
         began = time.perf_counter()
@@ -183,7 +185,7 @@ class StrategyRun:
             self._say(f"{self._name}: warning: {caution}")
         for note in strategy.notes(federation.num_clients, schedule.rounds):
             self._say(f"{self._name}: {note}")
-        self._recorder.inputs(described.mean, described.std)
+        self._recorder.inputs(described.mean, described.std, encoder)
         with _quiet_flower(), self._progress or nullcontext():
             try:
                 strategy.start(

@@ -9,6 +9,7 @@ from fedclust.records.description import (
     names_record,
     read_description,
 )
+from fedclust.records.encoder import encoder_content, read_encoder
 from fedclust.records.evaluation import Evaluation, evaluate_content, read_evaluate
 from fedclust.records.hosting import clients_content, read_hosted
 from fedclust.records.keys import (
@@ -27,6 +28,7 @@ from fedclust.records.keys import (
     QUERY_CLIENTS,
     QUERY_CONFUSION,
     QUERY_DESCRIPTION,
+    QUERY_ENCODER,
     QUERY_LOSSES,
     QUERY_PERSONAL,
     QUERY_PROOF,
@@ -116,6 +118,7 @@ __all__ = [
     "QUERY_CLIENTS",
     "QUERY_CONFUSION",
     "QUERY_DESCRIPTION",
+    "QUERY_ENCODER",
     "QUERY_LOSSES",
     "QUERY_PERSONAL",
     "QUERY_PROOF",
@@ -141,6 +144,7 @@ __all__ = [
     "clients_content",
     "confusion_content",
     "description_content",
+    "encoder_content",
     "evaluate_content",
     "from_state",
     "is_finite",
@@ -159,6 +163,7 @@ __all__ = [
     "prototypes_question",
     "read_confusion",
     "read_description",
+    "read_encoder",
     "read_evaluate",
     "read_hosted",
     "read_instruction",

@@ -21,6 +21,7 @@ __all__ = [
     "QUERY_CLIENTS",
     "QUERY_CONFUSION",
     "QUERY_DESCRIPTION",
+    "QUERY_ENCODER",
     "QUERY_LOSSES",
     "QUERY_PERSONAL",
     "QUERY_PROOF",
@@ -62,6 +63,7 @@ __all__ = [
 
 QUERY_CLIENTS = "query.clients"
 QUERY_DESCRIPTION = "query.description"
+QUERY_ENCODER = "query.encoder"
 QUERY_LOSSES = "query.losses"
 QUERY_PERSONAL = "query.personal"
 QUERY_PROOF = "query.proof"

@@ -21,6 +21,7 @@ from fedclust.engines import make_engine
 from fedclust.federation import RunFailed
 from fedclust.results.page import write_sweep_page
 from fedclust.server_app import USER_ERRORS, federate
+from fedclust.serving.command import main as predict_main
 from fedclust.settings import CONF, ConfigError, compose, sweep, with_choices
 from fedclust.settings.checks import check, check_built
 from fedclust.settings.folders import named_by_time, results_folder
@@ -40,6 +41,8 @@ def main() -> None:
     global _failures
     if sys.argv[1:2] == ["watch"]:
         sys.exit(watch.main(sys.argv[2:]))
+    if sys.argv[1:2] == ["predict"]:
+        sys.exit(predict_main(sys.argv[2:]))
     _failures = sweep.Failures()
     try:
         sys.argv[1:] = expand(sys.argv[1:])

@@ -112,7 +112,7 @@ class TableEncoder:
     def notes(self, rows: "pd.DataFrame") -> list[str]:
         """List what of some rows the network does not see: columns that are not used, unknown categories."""
         self._check_columns(rows)
-        used = {column.name for column in (*self.numbers, *self.categories)}
+        used = set(self._names())
         found = []
         if unused := [str(name) for name in rows.columns if name not in used]:
             found.append(f"columns not used: {_few(unused)}")
@@ -123,6 +123,9 @@ class TableEncoder:
                 found.append(f"{column.name}: {(~known).sum()} rows have an unknown category: {_few(texts)}")
         return found
 
+    def _names(self) -> list[str]:
+        return [*(column.name for column in self.numbers), *(column.name for column in self.categories)]
+
     def _check_columns(self, rows: "pd.DataFrame") -> None:
         import pandas as pd
 
@@ -130,7 +133,7 @@ class TableEncoder:
             raise ValueError(
                 f"rows must be a table, a file of one or a pandas DataFrame, got {type(rows).__name__}"
             )
-        names = [column.name for column in (*self.numbers, *self.categories)]
+        names = self._names()
         if missing := [name for name in names if name not in rows.columns]:
             raise ValueError(
                 f"rows must have the columns of training, {_few(missing)} missing; "

@@ -28,6 +28,7 @@ from fedclust.federation.run_state import RunState
 from fedclust.personal import Personal
 from fedclust.proof import prove_grouping
 from fedclust.results import Checkpoints, Progress, Recorder
+from fedclust.results.decisions import summarise_decisions
 from fedclust.results.personal import personal_summary, personal_table
 from fedclust.results.proof import SERVED_FIGURES, method_name, proof_summary
 from fedclust.typing import IntArray
@@ -110,6 +111,7 @@ class StrategyRun:
             recorder.folder / "checkpoints", schedule.rounds, schedule.checkpoint_every
         )
         self._names: Sequence[str] | None = None
+        self._class_names: Sequence[str] = ()
         self._travelled: Callable[[], Traffic] = lambda: _NO_TRAFFIC
         self._last = _NO_TRAFFIC
         self._seconds = 0.0
@@ -176,7 +178,7 @@ class StrategyRun:
         """
         strategy, schedule = self._strategy, self._schedule
         described = federation.describe()
-        self._names = described.client_names
+        self._names, self._class_names = described.client_names, described.class_names
         encoder = ask_encoder(federation) if self._confusion else None
         self._travelled = _meter(federation.grid, described, resume, strategy)
         self._last = self._travelled()
@@ -335,6 +337,7 @@ class StrategyRun:
             described.groups,
             described.client_names,
             measured.outcomes,
+            self._schedule.seed,
             **columns,
             **self._last.by_client(),
             **strategy.findings(strategy.clusters).clients,
@@ -353,6 +356,9 @@ class StrategyRun:
             own_metrics=measured.own_metrics,
             traffic=self._last.totals(),
             published=self._published,
+            decisions=summarise_decisions(
+                measured.outcomes, strategy.assignment, self._class_names, schedule.seed
+            ),
             **strategy.findings(strategy.clusters).summary,
         )
 

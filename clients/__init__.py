@@ -7,6 +7,7 @@ from fedclust.clients import (  # noqa: F401  (importing registers the handlers)
     evaluate,
     losses,
     personal,
+    predictions,
     proof,
     prototypes,
     subspaces,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from flwr.app import ArrayRecord
 from torch import nn
 
 from fedclust import records
@@ -107,6 +108,11 @@ class Result:
     def num_clusters(self) -> int:
         """Number of clusters that have clients."""
         return len(np.unique(self.assignment))
+
+    @property
+    def serving(self) -> tuple[IntArray, list[ArrayRecord]]:
+        """Cluster of each client, shape (K,), and the model that serves each cluster."""
+        return self.assignment, self._serving
 
     def model_for(self, client: int) -> nn.Module:
         """Get a copy of the network that serves a client, in evaluation mode.

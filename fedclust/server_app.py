@@ -16,9 +16,12 @@ from fedclust import data, models, results
 from fedclust.advice.report import give_advice, print_advice
 from fedclust.federation import ClientGrid, Federation, FederationError, RunFailed, left_out_line
 from fedclust.federation.aggregation import check_aggregator
+from fedclust.federation.imbalance import imbalance_line
+from fedclust.federation.predictions import save_predictions
 from fedclust.federation.run_state import RunState
 from fedclust.inspect import inspect
 from fedclust.personal import Personal, check_validation
+from fedclust.result import Result
 from fedclust.results import Checkpoints, Progress, Recorder, plots
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import write_summary
@@ -124,6 +127,9 @@ def federate(
     )
     if line := left_out_line(federation.describe().left_out):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    uneven = federation.describe()
+    line = imbalance_line(uneven.train_counts, uneven.class_names, uneven.client_names)
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
     if settings.task == "inspect":
         with Recorder(folder, OmegaConf.to_yaml(config, resolve=True)) as recorder:
             described = federation.describe()
@@ -180,6 +186,9 @@ def federate(
         summary |= give_advice(federation, common, summary, settings.seed, folder)
     summary["compare"] = summaries
     write_summary(folder, summary)
+    if settings.save_predictions:
+        line = save_predictions(federation, *Result(folder).serving, folder)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     page.write()
     plots.draw(folder)
     results.print_report(results.SavedRun(folder), console)

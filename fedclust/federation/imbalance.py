@@ -31,17 +31,16 @@ def imbalance_line(
     who = list(map(str, range(clients)) if client_names is None else client_names)
     rows = counts.sum(axis=0)
     most, least = int(rows.argmax()), int(rows.argmin())
-    shares = f"largest {names[most]} {_percent(rows[most], rows)}, smallest {names[least]} {_percent(rows[least], rows)}"
-    line = f"classes: {shares} of {int(rows.sum()):,} training rows"
+    largest, smallest = (f"{names[label]} {rows[label] / max(1, rows.sum()):.1%}" for label in (most, least))
+    line = f"classes: largest {largest}, smallest {smallest} of {int(rows.sum()):,} training rows"
     lacking = np.flatnonzero((counts == 0).any(axis=1))
     if not len(lacking):
         return f"{line}; every client has every class"
-    some = [f"{who[client]} {_few([names[c] for c in np.flatnonzero(counts[client] == 0)])}" for client in lacking]
+    some = [
+        f"{who[client]} {_few([names[label] for label in np.flatnonzero(counts[client] == 0)])}"
+        for client in lacking
+    ]
     return f"{line}; {len(lacking)} of {clients} clients lack a class: {_few(some, '; ')}"
-
-
-def _percent(part: int, rows: IntArray) -> str:
-    return f"{part / max(1, rows.sum()):.1%}"
 
 
 def _few(texts: Sequence[str], separator: str = ", ") -> str:

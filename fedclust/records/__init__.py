@@ -31,6 +31,7 @@ from fedclust.records.keys import (
     QUERY_ENCODER,
     QUERY_LOSSES,
     QUERY_PERSONAL,
+    QUERY_PREDICTIONS,
     QUERY_PROOF,
     QUERY_PROTOTYPES,
     QUERY_SUBSPACES,
@@ -64,6 +65,7 @@ from fedclust.records.personal import (
     read_personal,
     read_personal_question,
 )
+from fedclust.records.predictions import predictions_content, read_predictions
 from fedclust.records.projection import Projected, projection_config
 from fedclust.records.proof import (
     ProofQuestion,
@@ -121,6 +123,7 @@ __all__ = [
     "QUERY_ENCODER",
     "QUERY_LOSSES",
     "QUERY_PERSONAL",
+    "QUERY_PREDICTIONS",
     "QUERY_PROOF",
     "QUERY_PROTOTYPES",
     "QUERY_SUBSPACES",
@@ -156,6 +159,7 @@ __all__ = [
     "personal_content",
     "personal_question",
     "pooled_content",
+    "predictions_content",
     "projection_config",
     "proof_content",
     "proof_question",
@@ -172,6 +176,7 @@ __all__ = [
     "read_personal",
     "read_personal_question",
     "read_pooled",
+    "read_predictions",
     "read_proof",
     "read_proof_question",
     "read_prototypes",

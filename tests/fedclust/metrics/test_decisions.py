@@ -40,9 +40,10 @@ def test_three_classes_on_two_sites_are_those_of_the_pooled_rows_by_hand() -> No
     sure, torn = [0.8, 0.1, 0.1], [0.5, 0.3, 0.2]
     north, south = counted([0, 1], [sure, torn]), counted([0], [torn])
     found = decisions([north, south])
-    # sure and right: 0.04 + 0.01 + 0.01 = 0.06; torn, of 1: 0.25 + 0.49 + 0.04 = 0.78; torn, of 0: 0.25 + 0.09 + 0.04
+    # sure and right: 0.04 + 0.01 + 0.01 = 0.06; torn, of class 1: 0.25 + 0.49 + 0.04 = 0.78;
+    # torn, of class 0: 0.25 + 0.09 + 0.04 = 0.38
     assert found.brier == pytest.approx((0.06 + 0.78 + 0.38) / 3, abs=0.002)
-    # Class 0: |0.8 − 1| + |1.0 − 1|; class 1: 0.1 + |0.6 − 1|; class 2: |0.1| + |0.4|, over 3 rows and classes.
+    # Class 0: |0.8 − 1| + |1.0 − 1|; class 1: 0.1 + |0.6 − 1|; class 2: |0.1| + |0.4|; 3 rows, 3 classes.
     # (0.2 and 0.3 are in one interval of 1/15 each, 0.1 in another.)
     assert found.calibration_error == pytest.approx((0.2 + 0.5 + 0.5) / 9, abs=0.002)
     np.testing.assert_array_equal(found.sensitivity, [1, 0, np.nan])

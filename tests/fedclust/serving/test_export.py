@@ -134,19 +134,23 @@ def change(folder, name, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
+MLP = "fedclust.models.dense.MLP"
+NINE = {"_target_": MLP, "hidden": [9], "input_shape": [3], "num_classes": 2}
 HOSTILE = [
-    ({"model": {"_target_": "os.system", "command": "touch gone"}}, r"model\._target_ must be allowed, got \"os.sys"),
-    ({"model": {"_target_": "fedclust.models.dense.MLP", "inner": [{"_target_": "builtins.eval"}]}}, "builtins.eval"),
-    ({"model": {"_target_": "fedclust.models.dense.MLP", "hidden": "${oc.env:HOME}"}}, "must not be resolved"),
-    ({"model": {"_target_": "fedclust.models.dense.MLP", "hidden": [9], "input_shape": [3], "num_classes": 2}},
-     "must hold the weights of the network"),
-    ({"model": {"_target_": "fedclust.models.dense.MLP", "hidden": "x"}}, "model cannot be built"),
+    (
+        {"model": {"_target_": "os.system", "command": "touch gone"}},
+        r"model\._target_ must be allowed, got .os",
+    ),
+    ({"model": {"_target_": MLP, "inner": [{"_target_": "builtins.eval"}]}}, "builtins.eval"),
+    ({"model": {"_target_": MLP, "hidden": "${oc.env:HOME}"}}, "must not be resolved"),
+    ({"model": NINE}, "must hold the weights of the network"),
+    ({"model": {"_target_": MLP, "hidden": "x"}}, "model cannot be built"),
     ({"model": ["a"]}, "model must have a _target_"),
     ({"model": None}, "model must be given"),
     ({"class_names": ["ill"]}, "class_names must be at least two texts"),
     ({"encoder": {"kind": "pickle"}}, "encoder must be one of"),
     ({"format": 2}, "must be an export of format 1"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("values", "message"), HOSTILE)
@@ -277,3 +281,34 @@ def test_onnx_predicts_what_the_network_does(tmp_path) -> None:
     rows = torch.randn(7, 3, generator=torch.Generator().manual_seed(1))
     (found,) = onnxruntime.InferenceSession(str(path)).run(None, {"inputs": rows.numpy()})
     np.testing.assert_allclose(found, network(rows).softmax(-1).detach().numpy(), atol=1e-6)
+
+
+def test_predictions_of_test_rows_are_saved_and_are_those_of_the_export(exported, folder) -> None:
+    """Of the same run again, with save_predictions; and figures for people who decide, from the same rows."""
+    overrides = [each for each in settings(folder, "local", "none") if not each.startswith("output_dir")]
+    again = fedclust.run([*overrides, f"output_dir={folder / 'again'}", "save_predictions=true"])
+    saved = pd.read_parquet(folder / "again" / "predictions.parquet")
+    table = pd.read_csv(folder / "patients.csv")
+    served = fedclust.load_export(exported)
+    for name, mine in saved.groupby("name"):
+        assert mine["label"].tolist() == table["diagnosis"].iloc[mine["row"]].tolist()
+        expected = served.predict(table.iloc[mine["row"]], site=name)
+        np.testing.assert_allclose(mine[["p: ill", "p: well"]], expected, atol=1e-6)
+    found = again.summary["decisions"]
+    is_well, said_well = saved["label"] == "well", saved["predicted"] == "well"
+    assert found["positive"] == "well"
+    assert found["rows"] == len(saved)
+    assert found["classes"][1]["sensitivity"] == pytest.approx(said_well[is_well].mean())
+    assert found["classes"][1]["specificity"] == pytest.approx((~said_well[~is_well]).mean())
+    low, high = found["classes"][1]["sensitivity_interval"]
+    assert low <= found["classes"][1]["sensitivity"] <= high
+    assert found["confusion"] == pd.crosstab(saved["label"], saved["predicted"]).to_numpy().tolist()
+    assert found["brier"] == pytest.approx(((saved["p: well"] - is_well) ** 2).mean(), abs=0.0015)
+    for cluster, (_, mine) in zip(found["clusters"], saved.groupby("client"), strict=True):
+        assert np.sum(cluster["confusion"]) == cluster["rows"] == len(mine)
+    clients = again.clients
+    north = saved[saved["name"] == "north"]
+    assert clients["specificity"][0] == pytest.approx(
+        (north["predicted"] == "ill")[north["label"] == "ill"].mean()
+    )
+    assert np.sum(clients["confusion"][0]) == len(north)

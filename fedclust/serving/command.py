@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from fedclust.serving.layout import CLUSTER, INDEX
 from fedclust.serving.load import load_export
 from fedclust.serving.served import Served
@@ -29,8 +31,7 @@ def main(argv: Sequence[str]) -> int:
         for note in served.encoder.notes(rows):
             print(f"fedclust predict: {note}", file=sys.stderr)
         if names is not None and len(table) == len(names):
-            table.index = table.index.astype(object)
-            table.index = type(table.index)(names, name="file")
+            table.index = pd.Index(names, name="file")
         table.insert(0, _PREDICTED, table[list(served.class_names)].idxmax(axis=1), allow_duplicates=True)
         table.to_csv(given.out or sys.stdout, index=table.index.name is not None or table.index.nlevels > 1)
     except (ValueError, OSError, ModuleNotFoundError) as error:

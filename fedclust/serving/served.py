@@ -1,6 +1,6 @@
 """The models that serve a federation's clients, with what turns raw rows into their inputs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +81,10 @@ class Served:
             If there is no such client.
         """
         for each in self.sites:
-            if site == each.name or str(site) == str(each.client):
+            if site == each.name:
+                return each
+        for each in self.sites:
+            if str(site) == str(each.client):
                 return each
         known = [str(each.client) if each.name is None else each.name for each in self.sites]
         more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
@@ -141,7 +144,9 @@ class Served:
             logits = torch.cat([self._logits(network, part) for part in inputs.split(_BATCH)])
             if chosen.prior_shift is not None:
                 logits = logits + torch.tensor(chosen.prior_shift).to(logits)
-            return logits.softmax(-1)
+            return logits.softmax(-1)[
+                ..., : len(self.class_names)
+            ]  # as in training, where outputs may be more
 
     def inputs(self, rows: Any) -> torch.Tensor:
         """Encode rows as the networks take them; images normalised, as in training.
@@ -209,9 +214,4 @@ class Served:
                 f"class_names must be at most the network's {logits.shape[-1]} outputs, "
                 f"got {len(self.class_names)}"
             )
-        return logits[..., : len(self.class_names)] if _spare(logits, self.class_names) else logits
-
-
-def _spare(logits: torch.Tensor, class_names: Sequence[str]) -> bool:
-    """Whether a network has outputs that are no class."""
-    return logits.shape[-1] > len(class_names)
+        return logits

@@ -13,7 +13,7 @@ from scipy.special import expit
 from fedclust.metrics.pooled import _HIGHEST, _LOWEST, NUM_BINS, Outcomes
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Decisions", "decisions", "intervals", "pooled_confusion", "rates"]
+__all__ = ["Decisions", "accuracy_interval", "decisions", "intervals", "pooled_confusion", "rates"]
 
 _PARTS = 15
 _DRAWS = 2_000
@@ -136,7 +136,7 @@ def intervals(
     unknown = np.full((len(there), 2), np.nan)
     if not rows:
         return unknown[0], unknown, unknown.copy()
-    accuracy = rng.binomial(rows, hits.sum() / rows, size=_DRAWS) / rows
+    accuracy = accuracy_interval(int(hits.sum()), rows, rng)
     found = [unknown.copy(), unknown.copy()]
     for label in range(len(there)):
         hit, taken = hits[label], predicted[label]
@@ -144,7 +144,14 @@ def intervals(
         drawn = rng.multinomial(rows, cells / rows, size=_DRAWS).T
         for limits, right, wrong in ((found[0], drawn[0], drawn[1]), (found[1], drawn[3], drawn[2])):
             limits[label] = _percentiles(_ratio(right, right + wrong))
-    return _percentiles(accuracy), found[0], found[1]
+    return accuracy, found[0], found[1]
+
+
+def accuracy_interval(hits: int, rows: int, rng: np.random.Generator) -> FloatArray:
+    """Compute the bootstrap interval of an accuracy alone, as :func:`intervals` does, shape (2,)."""
+    if not rows:
+        return np.full(2, np.nan)
+    return _percentiles(rng.binomial(rows, hits / rows, size=_DRAWS) / rows)
 
 
 def pooled_confusion(clients: Iterable[Outcomes]) -> IntArray | None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedclust.metrics import Outcomes
-from fedclust.metrics.decisions import decisions, intervals, pooled_confusion
+from fedclust.metrics.decisions import accuracy_interval, decisions, intervals, pooled_confusion
 from fedclust.rng import generator
 from fedclust.typing import FloatArray, IntArray
 
@@ -48,10 +48,12 @@ def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int, seed: i
     for client, counts in outcomes.items():
         found = decisions([counts])
         values = [_one(found.sensitivity), _one(found.specificity), found.brier, found.calibration_error]
-        limits = _limits(counts, generator(seed, "bootstrap", client), every=two)
-        values += limits[0].tolist()
+        rng = generator(seed, "bootstrap", client)
         if two:
-            values += [*limits[1][1].tolist(), *limits[2][1].tolist()]
+            accuracy, sensitivity, specificity = intervals(counts.there, counts.predicted, counts.hits, rng)
+            values += [*accuracy.tolist(), *sensitivity[1].tolist(), *specificity[1].tolist()]
+        else:
+            values += accuracy_interval(int(counts.hits.sum()), int(counts.there.sum()), rng).tolist()
         for name, value in zip(names, values, strict=True):
             columns[name][client] = value
         if counts.confusion is not None:
@@ -160,16 +162,6 @@ def _cluster(cluster: int, members: list[Outcomes]) -> dict[str, Any]:
         "calibration_error": _number(found.calibration_error),
         "confusion": _matrix(pooled_confusion(members)),
     }
-
-
-def _limits(
-    counts: Outcomes, rng: np.random.Generator, every: bool
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the intervals of a client; those of its accuracy only unless `every`."""
-    if every:
-        return intervals(counts.there, counts.predicted, counts.hits, rng)
-    hits, rows = counts.hits.sum(keepdims=True), counts.there.sum(keepdims=True)
-    return intervals(rows, rows, hits, rng)
 
 
 def _one(values: FloatArray) -> float:

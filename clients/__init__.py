@@ -3,9 +3,11 @@
 from fedclust.clients import (  # noqa: F401  (importing registers the handlers)
     confusion,
     description,
+    encoder,
     evaluate,
     losses,
     personal,
+    predictions,
     proof,
     prototypes,
     subspaces,

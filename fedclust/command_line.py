@@ -37,6 +37,10 @@ def main() -> None:
         from fedclust import watch
 
         sys.exit(watch.main(sys.argv[2:]))
+    if sys.argv[1:2] == ["predict"]:
+        from fedclust.serving.command import main as predict_main
+
+        sys.exit(predict_main(sys.argv[2:]))
     _failures = sweep.Failures()
     try:
         sys.argv[1:] = expand(sys.argv[1:])

@@ -42,7 +42,7 @@ from fedclust.settings.proof import COMMON, NEEDS_PROOF, SERVE
 from fedclust.settings.resume import check_same_run
 from fedclust.settings.shorthand import expand
 from fedclust.training import LocalTraining
-from fedclust.training.losses import least_loss
+from fedclust.training.losses import WeightedCrossEntropy, least_loss
 from fedclust.training.own_metrics import Metric
 
 if TYPE_CHECKING:
@@ -231,7 +231,10 @@ def simulate(
             shutil.rmtree(where, ignore_errors=True)
         raise
     network = copy.deepcopy(model)  # the caller may change the original
-    result = Result(where, lambda: copy.deepcopy(network), training.loss)
+    loss = training.loss
+    if isinstance(loss, WeightedCrossEntropy):
+        loss = loss.fitted(data.label_counts().sum(axis=0).tolist())
+    result = Result(where, lambda: copy.deepcopy(network), loss)
     if folder is None:
         weakref.finalize(result, shutil.rmtree, where, ignore_errors=True)
     return result
@@ -287,7 +290,11 @@ def load(folder: Path | str, model: nn.Module | None = None) -> Result:
         result._module = lambda: copy.deepcopy(network)
     elif isinstance(config.get("model"), Mapping):
         result._module = lambda: models.build(config["model"], int(config.get("seed", 0)))
-        result._loss = build(config["training"]).loss
+        counts = result.saved.label_counts
+        loss = build(config["training"]).loss
+        if isinstance(loss, WeightedCrossEntropy) and counts is not None:
+            loss = loss.fitted(counts.sum(axis=0).tolist())
+        result._loss = loss
     return result
 
 

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from flwr.app import ArrayRecord
 from torch import nn
 
 from fedclust import records
 from fedclust.data.arrays import to_inputs, to_targets
+from fedclust.data.input_values import encoder_from
 from fedclust.federation.run_state import RunState
 from fedclust.personal import PRIOR
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
+from fedclust.serving import Served, Site, write_export
 from fedclust.settings.proof import COMMON
+from fedclust.training.device_data import normalised
 from fedclust.training.losses import Loss, cross_entropy, example_losses
 from fedclust.typing import FloatArray, IntArray
 
@@ -105,6 +109,11 @@ class Result:
         """Number of clusters that have clients."""
         return len(np.unique(self.assignment))
 
+    @property
+    def serving(self) -> tuple[IntArray, list[ArrayRecord]]:
+        """Cluster of each client, shape (K,), and the model that serves each cluster."""
+        return self.assignment, self._serving
+
     def model_for(self, client: int) -> nn.Module:
         """Get a copy of the network that serves a client, in evaluation mode.
 
@@ -164,6 +173,69 @@ class Result:
             if table is not None and "prior_shift" in table and table["personal"].iloc[client] == PRIOR:
                 logits = logits + torch.as_tensor(np.array(table["prior_shift"].iloc[client])).to(logits)
             return logits.softmax(-1)
+
+    def served(self) -> Served:
+        """Return the models that serve the clients, for raw rows: what :meth:`export` writes.
+
+        Raises
+        ------
+        ValueError
+            If the run is not finished, or its folder does not say how raw rows become inputs.
+        """
+        values = self._inputs.get("encoder")
+        if values is None:
+            raise ValueError(f"inputs.json must have the encoder of the inputs, {self.folder} has none")
+        names = next((array for name, array in self.saved.matrices() if name == "class_names"), None)
+        counts = self.saved.label_counts
+        if counts is None:
+            raise ValueError(f"the run in {self.folder} must be finished, it has no clients.parquet")
+        every = map(str, range(counts.shape[1]) if names is None else names.tolist())
+        sites = tuple(self._site(client) for client in range(len(counts)))
+        clusters = tuple(sorted({site.cluster for site in sites}))
+        options = (self.saved.config.get("dataset") or {}).get("csv_options") or {}
+        return Served(tuple(every), encoder_from(values), sites, clusters, self.model_of, options)
+
+    def _site(self, client: int) -> Site:
+        row = self.clients.iloc[client]
+        personal = str(row["personal"]) if "personal" in row else None
+        shift = tuple(map(float, row["prior_shift"])) if personal == PRIOR else None
+        name = str(row["name"]) if "name" in row else None
+        return Site(client, int(row["cluster"]), name, personal, shift)
+
+    def export(
+        self, target: Path | str, *, formats: Sequence[str] = (), example: torch.Tensor | None = None
+    ) -> Path:
+        """Write the models for use without the run: a folder per cluster, with a model card each.
+
+        A folder holds the weights, what turns raw rows into inputs, the names of the classes and how the
+        network is built; :func:`fedclust.load_export` opens it, ``fedclust predict`` uses it.
+
+        Parameters
+        ----------
+        target
+            The folder; it must not exist, or be empty.
+        formats
+            Further formats of each model: ``"onnx"``, ``"torch"`` (``torch.export``). Each takes encoded rows
+            and returns probabilities, and is compared with the network after writing.
+        example
+            Encoded rows to compare on, at least 2; random ones unless given.
+
+        Returns
+        -------
+        The folder.
+
+        Raises
+        ------
+        FileExistsError
+            If the folder is not empty.
+        ModuleNotFoundError
+            If a format needs packages that are not installed.
+        ValueError
+            If the run is not finished, a format is unknown, or a file predicts something else.
+        """
+        model = self.saved.config.get("model")
+        known = model if isinstance(model, Mapping) else None
+        return write_export(self.served(), self.saved, Path(target), known, formats, example)
 
     def assign(self, inputs: Any, targets: Any) -> int:
         """Find the best cluster for a client that was not in the run: that of the model with the least loss.
@@ -272,5 +344,4 @@ class Result:
                 f"inputs must be uint8 images (n, {len(mean)}, height, width), as in training, "
                 f"got {str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
             )
-        means, stds = (torch.tensor(self._inputs[name]).view(-1, 1, 1) for name in ("mean", "std"))
-        return (x.float() / 255 - means) / stds
+        return normalised(x, tuple(mean), tuple(self._inputs["std"]))

@@ -21,6 +21,7 @@ from fedclust import records, results
 from fedclust.federation import Descriptions, Federation, Measured, RunFailed, Traffic, confuse_clusters
 from fedclust.federation.aggregation import buffer_names
 from fedclust.federation.client_dp import Guard
+from fedclust.federation.encoder import ask_encoder
 from fedclust.federation.failures import check_round
 from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import ask_differences
@@ -29,6 +30,7 @@ from fedclust.personal import Personal
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy
 from fedclust.proof import prove_grouping
 from fedclust.results import Checkpoints, Progress, Recorder
+from fedclust.results.decisions import summarise_decisions
 from fedclust.results.personal import personal_summary, personal_table
 from fedclust.results.proof import SERVED_FIGURES, method_name, proof_summary
 from fedclust.typing import IntArray
@@ -120,6 +122,7 @@ class StrategyRun:
             recorder.folder / "checkpoints", schedule.rounds, schedule.checkpoint_every
         )
         self._names: Sequence[str] | None = None
+        self._class_names: Sequence[str] = ()
         self._travelled: Callable[[], Traffic] = lambda: _NO_TRAFFIC
         self._last = _NO_TRAFFIC
         self._seconds = 0.0
@@ -186,7 +189,9 @@ class StrategyRun:
         """
         strategy, schedule = self._strategy, self._schedule
         described = federation.describe()
-        self._names = described.client_names
+        self._names, self._class_names = described.client_names, described.class_names
+        private = isinstance(self._privacy, ClientDP)  # then nothing else may be asked
+        encoder = ask_encoder(federation) if self._confusion and not private else None
         self._travelled = _meter(federation.grid, described, resume, strategy)
         self._last = self._travelled()
         began = time.perf_counter()
@@ -194,7 +199,7 @@ class StrategyRun:
             self._say(f"{self._name}: warning: {caution}")
         for note in strategy.notes(federation.num_clients, schedule.rounds):
             self._say(f"{self._name}: {note}")
-        self._recorder.inputs(described.mean, described.std)
+        self._recorder.inputs(described.mean, described.std, encoder)
         if isinstance(self._privacy, ClientDP):
             trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
             strategy.guard = Guard(
@@ -351,6 +356,7 @@ class StrategyRun:
             described.groups,
             described.client_names,
             measured.outcomes,
+            self._schedule.seed,
             **columns,
             **self._last.by_client(),
             **strategy.findings(strategy.clusters).clients,
@@ -370,6 +376,9 @@ class StrategyRun:
             own_metrics=measured.own_metrics,
             traffic=self._last.totals(),
             published=self._published,
+            decisions=summarise_decisions(
+                measured.outcomes, strategy.assignment, self._class_names, schedule.seed
+            ),
             **strategy.findings(strategy.clusters).summary,
             **(strategy.guard.summary() if strategy.guard else {}),
         )

@@ -15,7 +15,9 @@ from rich.console import Console
 from fedclust import data, models, results
 from fedclust.federation import ClientGrid, Federation, FederationError, RunFailed, left_out_line
 from fedclust.federation.aggregation import check_aggregator
+from fedclust.federation.imbalance import imbalance_line
 from fedclust.federation.local_grid import DirectGrid
+from fedclust.federation.predictions import save_predictions
 from fedclust.federation.run_state import RunState
 from fedclust.personal import Personal, check_validation
 from fedclust.privacy import NoPrivacy, Privacy
@@ -132,6 +134,9 @@ def federate(
     )
     if line := left_out_line(federation.describe().left_out):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if (uneven := federation.describe()).counts is not None:
+        line = imbalance_line(uneven.train_counts, uneven.class_names, uneven.client_names)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     if settings.task == "inspect":
         from fedclust.inspect import inspect  # draws, and Matplotlib takes half a second to import
 
@@ -198,6 +203,11 @@ def federate(
         summary |= give_advice(federation, common, summary, settings.seed, folder)
     summary["compare"] = summaries
     write_summary(folder, summary)
+    if settings.save_predictions:
+        from fedclust.result import Result
+
+        line = save_predictions(federation, *Result(folder).serving, folder)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     page.write()
     from fedclust.results import plots
 

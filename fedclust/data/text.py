@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedclust.data.cache import new_array
 from fedclust.data.columns import Labels, find_column
 from fedclust.data.dataset import Refit
+from fedclust.data.input_encoders import TextEncoder
 from fedclust.data.source import Part, SourceError
 from fedclust.data.sourced import SourcedDataset, Statistics
 from fedclust.typing import BoolArray, IntArray
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Text"]
 
+_TOKENIZER = "tokenizer.json"
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
 CHUNK = 8192  # texts tokenised at a time
 
@@ -87,6 +89,15 @@ class Text(SourcedDataset):
 
         return refit
 
+    def encoding_of(self, folder: Path, rows: IntArray, refitted: Path) -> TextEncoder | None:  # noqa: ARG002
+        """Return the tokenizer; None for a pretrained one. See :attr:`Dataset.encoder`."""
+        if self.tokenizer is not None:
+            return None
+        anew = refitted / _TOKENIZER
+        content = (anew if anew.is_file() else folder / _TOKENIZER).read_text(encoding="utf-8")
+        names = (self.text,) if isinstance(self.text, str) else tuple(self.text)
+        return TextEncoder(names, int(self.input_shape[0]), content)
+
     def _tokenise_anew(self, folder: Path, rows: IntArray, inputs: NDArray[Any], target: Path) -> None:
         """Tokenise the texts kept in `folder` into `inputs`, with the vocabulary of `rows`."""
         texts = _Texts(folder)
@@ -97,7 +108,7 @@ class Text(SourcedDataset):
         length = self.input_shape[0]
         tokenizer.enable_truncation(length)
         tokenizer.enable_padding(length=length, pad_id=0, pad_token=PADDING)
-        tokenizer.save(str(folder / "tokenizer.json"))  # to use a trained model on new text
+        tokenizer.save(str(folder / _TOKENIZER))  # to use a trained model on new text
 
         def tokenise(texts: list[str]) -> IntArray:
             return np.array([encoding.ids for encoding in tokenizer.encode_batch_fast(texts)], dtype=np.int64)

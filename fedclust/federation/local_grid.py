@@ -100,7 +100,12 @@ class LocalGrid(DirectGrid):
             _FIRST_NODE_ID + node: Context(
                 run_id=_RUN_ID,
                 node_id=_FIRST_NODE_ID + node,
-                node_config={"partition-id": node, "num-partitions": num_nodes, "allow": "*"},
+                node_config={
+                    "partition-id": node,
+                    "num-partitions": num_nodes,
+                    "allow": "*",
+                    "predictions": "reply",
+                },
                 state=RecordDict(),
                 run_config=dict(run_config),
             )

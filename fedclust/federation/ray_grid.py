@@ -128,7 +128,12 @@ class RayGrid(DirectGrid):
                 Context(
                     run_id=self.run.run_id,
                     node_id=node,
-                    node_config={"partition-id": position, "num-partitions": shares.num_nodes, "allow": "*"},
+                    node_config={
+                        "partition-id": position,
+                        "num-partitions": shares.num_nodes,
+                        "allow": "*",
+                        "predictions": "reply",
+                    },
                     state=RecordDict(),
                     run_config=dict(run_config),
                 )

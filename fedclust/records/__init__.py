@@ -11,6 +11,7 @@ from fedclust.records.description import (
     read_description,
     read_description_question,
 )
+from fedclust.records.encoder import encoder_content, read_encoder
 from fedclust.records.evaluation import Evaluation, evaluate_content, read_evaluate
 from fedclust.records.hosting import clients_content, read_hosted
 from fedclust.records.keys import (
@@ -31,8 +32,10 @@ from fedclust.records.keys import (
     QUERY_CLIENTS,
     QUERY_CONFUSION,
     QUERY_DESCRIPTION,
+    QUERY_ENCODER,
     QUERY_LOSSES,
     QUERY_PERSONAL,
+    QUERY_PREDICTIONS,
     QUERY_PROOF,
     QUERY_PROTOTYPES,
     QUERY_SUBSPACES,
@@ -66,6 +69,7 @@ from fedclust.records.personal import (
     read_personal,
     read_personal_question,
 )
+from fedclust.records.predictions import predictions_content, read_predictions
 from fedclust.records.projection import Projected, projection_config
 from fedclust.records.proof import (
     ProofQuestion,
@@ -123,8 +127,10 @@ __all__ = [
     "QUERY_CLIENTS",
     "QUERY_CONFUSION",
     "QUERY_DESCRIPTION",
+    "QUERY_ENCODER",
     "QUERY_LOSSES",
     "QUERY_PERSONAL",
+    "QUERY_PREDICTIONS",
     "QUERY_PROOF",
     "QUERY_PROTOTYPES",
     "QUERY_SUBSPACES",
@@ -149,6 +155,7 @@ __all__ = [
     "confusion_content",
     "description_content",
     "description_question",
+    "encoder_content",
     "evaluate_content",
     "from_state",
     "is_finite",
@@ -160,6 +167,7 @@ __all__ = [
     "personal_content",
     "personal_question",
     "pooled_content",
+    "predictions_content",
     "projection_config",
     "proof_content",
     "proof_question",
@@ -168,6 +176,7 @@ __all__ = [
     "read_confusion",
     "read_description",
     "read_description_question",
+    "read_encoder",
     "read_evaluate",
     "read_hosted",
     "read_instruction",
@@ -176,6 +185,7 @@ __all__ = [
     "read_personal",
     "read_personal_question",
     "read_pooled",
+    "read_predictions",
     "read_proof",
     "read_proof_question",
     "read_prototypes",

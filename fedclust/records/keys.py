@@ -23,8 +23,10 @@ __all__ = [
     "QUERY_CLIENTS",
     "QUERY_CONFUSION",
     "QUERY_DESCRIPTION",
+    "QUERY_ENCODER",
     "QUERY_LOSSES",
     "QUERY_PERSONAL",
+    "QUERY_PREDICTIONS",
     "QUERY_PROOF",
     "QUERY_PROTOTYPES",
     "QUERY_SUBSPACES",
@@ -71,8 +73,10 @@ __all__ = [
 
 QUERY_CLIENTS = "query.clients"
 QUERY_DESCRIPTION = "query.description"
+QUERY_ENCODER = "query.encoder"
 QUERY_LOSSES = "query.losses"
 QUERY_PERSONAL = "query.personal"
+QUERY_PREDICTIONS = "query.predictions"
 QUERY_PROOF = "query.proof"
 QUERY_PROTOTYPES = "query.prototypes"
 QUERY_CONFUSION = "query.confusion"

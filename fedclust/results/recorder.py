@@ -195,9 +195,22 @@ class Recorder:
             file.write(f",\n{entry}\n]\n".encode())
         return True
 
-    def inputs(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        """Write ``inputs.json``: the mean and standard deviation for normalising inputs; empty for none."""
-        replace_file(self.folder / "inputs.json", dumps({"mean": list(mean), "std": list(std)}) + "\n")
+    def inputs(
+        self, mean: Sequence[float], std: Sequence[float], encoder: Mapping[str, object] | None = None
+    ) -> None:
+        """Write ``inputs.json``.
+
+        Parameters
+        ----------
+        mean, std
+            Of each channel of images; empty for other inputs.
+        encoder
+            How raw rows become inputs, see :mod:`fedclust.data.input_values`; None if it is not known.
+        """
+        values: dict[str, object] = {"mean": list(mean), "std": list(std)}
+        if encoder is not None:
+            values["encoder"] = encoder
+        replace_file(self.folder / "inputs.json", dumps(values) + "\n")
 
     def clients(self, table: pd.DataFrame) -> None:
         """Write ``clients.parquet``, a row per client; see :func:`fedclust.results.client_table`.

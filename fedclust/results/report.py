@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fedclust.personal import NONE
 from fedclust.proof import SCALE
+from fedclust.results.decisions import decision_lines
 from fedclust.results.personal import personal_line
 from fedclust.results.proof import how_to_get_one
 from fedclust.results.saved_run import SavedRun
@@ -98,6 +99,7 @@ def final_table(run: SavedRun) -> RenderableType:
     if summary.get("trials"):
         parts.append(trials_table(summary["trials"]))
     parts.append(_figures(summary))
+    parts += [Text(line) for line in decision_lines(summary)]
     if line := personal_line(summary):
         parts.append(Text(line))
     if run.clients is not None:

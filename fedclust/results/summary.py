@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from fedclust import metrics
 from fedclust.metrics import Outcomes
+from fedclust.results.decisions import client_decisions
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["client_table", "named", "summarise"]
@@ -33,6 +34,7 @@ def client_table(
     groups: ArrayLike | None = None,
     names: Sequence[str] | None = None,
     outcomes: Mapping[int, Outcomes] | None = None,
+    seed: int = 0,
     **columns: ArrayLike,
 ) -> pd.DataFrame:
     """Build the table of ``clients.parquet``.
@@ -54,7 +56,10 @@ def client_table(
     names
         Name of each client in the data (a hospital, a writer, a user), K of them, or None.
     outcomes
-        Counts of a full evaluation, by client, from which ``share_weighted_accuracy`` is computed.
+        Counts of a full evaluation, by client, from which ``share_weighted_accuracy`` is computed, and the
+        columns of :func:`fedclust.results.decisions.client_decisions`.
+    seed
+        The run's seed, for their intervals.
     columns
         Further columns of the method, such as ``gaussian_weight``, each of shape (K,).
 
@@ -85,6 +90,7 @@ def client_table(
     table["share_weighted_accuracy"] = (
         np.full(len(clusters), np.nan) if counts is None else _share_weighted(counts, outcomes or {})
     )
+    table |= client_decisions(outcomes or {}, len(clusters), seed)
     own = {name for scores in evaluation if scores for name in scores} - {*metrics.CLIENT_FIGURES}
     for name in sorted(own):
         table[name] = [np.nan if scores is None else scores.get(name, np.nan) for scores in evaluation]

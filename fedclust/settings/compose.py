@@ -87,6 +87,7 @@ class RunSettings:
     proof: bool = False
     serve: str = "cluster"
     update_norm_cap: float | None = None
+    save_predictions: bool = False
 
     def __post_init__(self) -> None:
         rules = (
@@ -140,6 +141,9 @@ def run_settings(config: DictConfig) -> RunSettings:
     cap = values["update_norm_cap"] = config.get("update_norm_cap")
     if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int | float)):
         raise ConfigError(f"update_norm_cap must be a number or null, got {cap!r}")
+    save = values["save_predictions"] = config.get("save_predictions", False)
+    if not isinstance(save, bool):
+        raise ConfigError(f"save_predictions must be true or false, got {save!r}")
     values |= {"proof": config.get("proof", False), "serve": config.get("serve", "cluster")}
     return RunSettings(**values, compare=tuple(map(str, names)))
 

@@ -132,6 +132,8 @@ class RunView:
         ``shifts``, ``update_agreement_text`` and ``advice`` of ``task=advise``, as the summary has them.
     personal
         ``personal`` of the summary.
+    decisions
+        ``decisions`` of the summary.
     costs
         Bytes and seconds: name and values of each run.
     notes
@@ -169,6 +171,7 @@ class RunView:
     spread: list[list[Any]]
     advice: dict[str, Any] | None
     personal: dict[str, Any] | None
+    decisions: dict[str, Any] | None
     costs: list[dict[str, Any]]
     notes: list[str]
     config: list[list[str]]
@@ -233,6 +236,7 @@ def view_run(folder: Path) -> RunView:
         if summary.get("shifts")
         else None,
         personal=summary.get("personal"),
+        decisions=summary.get("decisions"),
         costs=_costs(title, run),
         notes=[str(summary["decision"])] if summary.get("decision") else [],
         config=[[key, value] for key, value in _flat(config) if key not in _NOT_SHOWN],

@@ -39,7 +39,11 @@ _TITLES = {
     "bytes_down": "sent to it",
     "bytes_up": "received from it",
 }
-_LEFT_OUT = ("label_counts", "prior_shift", "share_weighted_accuracy", "bytes_down_unbundled")
+_LEFT_OUT = (
+    "label_counts", "prior_shift", "share_weighted_accuracy", "bytes_down_unbundled", "confusion",
+    "accuracy_low", "accuracy_high", "sensitivity_low", "sensitivity_high", "specificity_low",
+    "specificity_high",
+)  # fmt: skip
 _WHOLE = ("client", "cluster", "group", "num_train", "num_test", "took_part", "failures")
 
 

@@ -77,6 +77,7 @@ from fedclust.records.prototypes import (
     read_prototypes,
     read_prototypes_question,
 )
+from fedclust.records.registration import Registered, read_registered, registered_content
 from fedclust.records.subspaces import (
     read_subspaces,
     read_subspaces_question,
@@ -135,6 +136,7 @@ __all__ = [
     "Projected",
     "ProofQuestion",
     "PrototypesQuestion",
+    "Registered",
     "TrainReply",
     "Update",
     "canonical",
@@ -171,12 +173,14 @@ __all__ = [
     "read_proof_question",
     "read_prototypes",
     "read_prototypes_question",
+    "read_registered",
     "read_subspaces",
     "read_subspaces_question",
     "read_train",
     "read_update",
     "read_update_names",
     "read_wins",
+    "registered_content",
     "split_models",
     "subspaces_content",
     "subspaces_question",

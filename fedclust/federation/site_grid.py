@@ -185,7 +185,7 @@ class SiteGrid(ClientGrid):
             for site in (*registered.clients, *registered.refused):
                 if site in node_of:
                     raise FederationError(
-                        f"a site's name must be its own, nodes {node_of[site]} and {node} are both named {site}"
+                        f"sites must have different names, nodes {node_of[site]} and {node} are both {site}"
                     )
                 node_of[site] = node
 

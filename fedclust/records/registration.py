@@ -84,9 +84,9 @@ def _texts(config: ConfigRecord, key: str, longest: int, where: str) -> list[str
     values = config.get(key)
     if not isinstance(values, list | tuple) or len(values) > _MOST:
         raise BadReply(f"{where}: {key} must be a list of texts, got {short(values)}")
+    texts: list[str] = []
     for value in values:
         if not isinstance(value, str) or not 0 < len(value) <= longest or not value.isprintable():
-            raise BadReply(
-                f"{where}: {key} must be texts of at most {longest} characters, got {short(value)}"
-            )
-    return list(values)
+            raise BadReply(f"{where}: {key} must be texts, at most {longest} long, got {short(value)}")
+        texts.append(value)
+    return texts

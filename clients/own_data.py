@@ -6,18 +6,56 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context, RecordDict
 
+from fedclust import records
+from fedclust.data import FederatedData
 from fedclust.data.sites import Own, SiteError, SiteRows, read_site, sites_here
+from fedclust.data.sites.describe import describe
+from fedclust.data.sites.encode import federated, prepare_site
 from fedclust.data.sites.reading import builder_of, private
-from fedclust.records import Registered
+from fedclust.data.sites.statement import Statement
+from fedclust.records import Agreed, Registered, Stated
 from fedclust.settings import SiteSettings, site_settings
 from fedclust.settings.allowed import EVERYTHING, NotAllowed, allowed_here
 
-__all__ = ["OwnSites", "own_sites"]
+__all__ = ["Held", "OwnSites", "own_sites"]
 
 _CSV = ("sep", "decimal", "encoding")
 """How this site's CSV is written, in the node's own configuration."""
+
+
+_PREPARED, _SITES, _FOLDERS = "prepared", "sites", "folders"
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What a node keeps between messages: Flower starts a process for each, and hands `context.state` on.
+
+    Attributes
+    ----------
+    agreed
+        The encoding, and the ids of the node's clients.
+    folders
+        Where the encoded rows of each site are.
+    dataset
+        Name of the dataset.
+    """
+
+    agreed: Agreed
+    folders: Mapping[str, str]
+    dataset: str
+
+    @property
+    def key(self) -> str:
+        """What the data depends on, as a text."""
+        return json.dumps([self.agreed.agreement.digest(), dict(self.agreed.ids), dict(self.folders)])
+
+    def data(self) -> FederatedData:
+        """Read the encoded rows."""
+        agreed = self.agreed
+        folders = list(self.folders.values())
+        return federated(folders, agreed.agreement, agreed.ids, agreed.num_clients, self.dataset)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +91,69 @@ class OwnSites:
         with private(builder):
             version = json.dumps(builder.identity())
         return _rows(site, str(self.paths[site]), json.dumps(dataset, sort_keys=True), self.settings, version)
+
+    def stated(self) -> Stated:
+        """Say of each site what all must know to encode their rows alike, or why it cannot take part."""
+        statements: dict[str, Statement] = {}
+        refused: dict[str, str] = {}
+        for site in self.paths:
+            try:
+                statements[site] = describe(self.rows(site))
+            except SiteError as error:
+                refused[site] = str(error)[:900]
+        return Stated(statements, refused)
+
+    def agree(self, context: Context, content: RecordDict) -> Mapping[str, str]:
+        """Encode each site's rows as agreed, and keep where they are for the messages that follow.
+
+        Returns
+        -------
+        Why each site that cannot be encoded like this cannot.
+        """
+        agreed = records.read_agreed(content)
+        prepared: dict[str, str] = {}
+        refused: dict[str, str] = {}
+        for site in self._of(agreed):
+            try:
+                prepared[site] = self._prepare(site, agreed)
+            except SiteError as error:
+                refused[site] = str(error)[:900]
+        for key in content:
+            context.state[key] = content[key]
+        context.state[_PREPARED] = ConfigRecord({_SITES: list(prepared), _FOLDERS: list(prepared.values())})
+        return refused
+
+    def held(self, context: Context) -> "Held":
+        """Return what :meth:`agree` has kept.
+
+        Raises
+        ------
+        SiteError
+            If the node has not been told how to encode its rows, or they have changed since.
+        """
+        where = context.state.get(_PREPARED)
+        if not isinstance(where, ConfigRecord):
+            raise SiteError("a node must be told the encoding before anything else, this one was not")
+        agreed = records.read_agreed(context.state)
+        folders = dict(zip(map(str, where[_SITES]), map(str, where[_FOLDERS]), strict=True))  # type: ignore[arg-type]
+        for site, folder in folders.items():
+            # The cache may be emptied at any time.
+            if not Path(folder).is_dir() and self._prepare(site, agreed) != folder:
+                raise SiteError(f"the data of {site} must not change during a run")
+        return Held(agreed, folders, str(self.settings["dataset"]["name"]))
+
+    def _of(self, agreed: Agreed) -> list[str]:
+        return [
+            site
+            for site in self.paths
+            if any(name == site or name.startswith(f"{site}/") for name in agreed.ids)
+        ]
+
+    def _prepare(self, site: str, agreed: Agreed) -> str:
+        dataset, partition = self.settings["dataset"], self.settings["partition"]
+        partition.pop("sites", None)
+        asked = [dataset, partition, self.settings["seed"], self.csv_options]
+        return prepare_site(self.rows(site), agreed.agreement, str(dataset["name"]), asked)
 
     def registered(self) -> Registered:
         """Name the clients of each site, and say why each other site cannot take part."""

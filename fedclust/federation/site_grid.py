@@ -13,8 +13,10 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedclust import records
+from fedclust.data.sites.agreement import Agreement, Wanted, agree
+from fedclust.data.sites.statement import Statement
 from fedclust.federation.client_grid import ClientGrid, FederationError, error_reason, logger
-from fedclust.records import BadReply, Registered
+from fedclust.records import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, BadReply, Registered
 
 __all__ = ["Rules", "SiteGrid"]
 
@@ -53,19 +55,24 @@ class SiteGrid(ClientGrid):
         As in :class:`ClientGrid`.
     rules
         When to start.
+    wanted
+        What the run's configuration says of the encoding.
     """
 
     def __init__(
         self,
         grid: Grid,
         rules: Rules,
+        wanted: Wanted,
         *,
         wait: float = 600.0,
         poll: float = 0.5,
         say: Callable[[str], None] = logger.info,
     ) -> None:
         super().__init__(grid, wait=wait, poll=poll, say=say)
-        self._rules = rules
+        self._rules, self._wanted = rules, wanted
+        self._agreement: Agreement | None = None
+        self._cautions: tuple[str, ...] = ()
         self._registered: dict[int, Registered] = {}  # node: its sites
         self._names: tuple[str, ...] = ()  # of the clients, in order of their ids, once these are known
         self._refused: dict[str, str] = {}  # site: the reason
@@ -96,9 +103,104 @@ class SiteGrid(ClientGrid):
         if self._connected:
             return self.num_clients
         self._wait_for_sites()
-        self._number(sorted(self._present()))
+        self._agree()
         self._connected = True
         return self.num_clients
+
+    @property
+    def agreement(self) -> Agreement:
+        """The encoding that all sites use; known after :meth:`connect`."""
+        if self._agreement is None:
+            raise FederationError("the agreement is known once connect() has returned")
+        return self._agreement
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """What an operator should look at, a line each."""
+        return self._cautions
+
+    # -- Agreement ------------------------------------------------------------------------------------------
+
+    def _agree(self) -> None:
+        """Agree on an encoding, number the clients, and tell each node both; refuse who does not fit."""
+        statements = self._statements()
+        while True:
+            left = {site: each for site, each in statements.items() if site not in self._refused}
+            try:
+                outcome = agree(left, self._wanted)
+            except ValueError as error:
+                raise FederationError(str(error)) from error
+            for site, reason in outcome.refused.items():
+                self.refuse(site, reason)
+            present = self._present()
+            if outcome.agreement is None or len(present) < self._rules.min_clients:
+                raise FederationError(self._too_few(present, []))
+            self._agreement, self._cautions = outcome.agreement, outcome.cautions
+            self._number(sorted(present))
+            told = {node: self._told(registered) for node, registered in self._registered.items()}
+            replies = self._ask_nodes({node: each for node, each in told.items() if each}, QUERY_AGREEMENT)
+            failed = {
+                site: reason
+                for node in told
+                if told[node]
+                for site, reason in self._failed(node, replies.get(node)).items()
+            }
+            for site, reason in failed.items():
+                self.refuse(site, reason)
+            if not failed:
+                break
+        for caution in self._cautions:
+            self._say(f"warning: {caution}")
+
+    def _statements(self) -> dict[str, Statement]:
+        """Ask every site for what all must know of its data; refuse those that do not say it."""
+        nodes = [
+            node for node, each in self._registered.items() if each.clients.keys() - self._refused.keys()
+        ]
+        replies = self._ask_nodes({node: RecordDict() for node in nodes}, QUERY_STATEMENT)
+        statements: dict[str, Statement] = {}
+        for node in nodes:
+            sites = [site for site in self._registered[node].clients if site not in self._refused]
+            said, refused = self._said(node, replies.get(node))
+            for site in sites:
+                if site in said:
+                    statements[site] = said[site]
+                    self._say(f"{site} sent: {said[site].said()}")
+                else:
+                    self.refuse(site, refused.get(site, "it said nothing of its data"))
+        return statements
+
+    def _said(self, node: int, reply: Message | None) -> tuple[Mapping[str, Statement], Mapping[str, str]]:
+        """Return what a node's sites say, and why each other one does not."""
+        sites = list(self._registered[node].clients)
+        if reply is None:
+            return {}, dict.fromkeys(sites, f"no answer within {self._wait:g} s")
+        if reply.has_error():
+            return {}, dict.fromkeys(sites, error_reason(reply.error))
+        try:
+            stated = records.read_stated(reply.content)
+        except BadReply as error:
+            return {}, dict.fromkeys(sites, str(error))
+        return stated.statements, stated.refused
+
+    def _told(self, registered: Registered) -> RecordDict | None:
+        """Make the message that tells a node the encoding; None for one without a client in the run."""
+        mine = set(registered.site_of())
+        ids = {name: client for client, name in enumerate(self._names) if name in mine}
+        return records.agreed_content(Agreed(self.agreement, ids, len(self._names))) if ids else None
+
+    def _failed(self, node: int, reply: Message | None) -> Mapping[str, str]:
+        """Return why sites of a node cannot use the encoding that it was told."""
+        sites = [site for site in self._registered[node].clients if site not in self._refused]
+        if reply is None:
+            return dict.fromkeys(sites, f"no answer within {self._wait:g} s")
+        if reply.has_error():
+            return dict.fromkeys(sites, error_reason(reply.error))
+        try:
+            refused = records.read_refused(reply.content)
+        except BadReply as error:
+            return dict.fromkeys(sites, str(error))
+        return {site: reason for site, reason in refused.items() if site in sites}
 
     # -- Registration ---------------------------------------------------------------------------------------
 
@@ -162,7 +264,16 @@ class SiteGrid(ClientGrid):
         for site in registered.clients:
             if self._rules.expected is not None and site not in self._rules.expected:
                 self.refuse(site, f"partition.sites names {', '.join(sorted(self._rules.expected))}")
-        return self._ids(registered) if self._names else ()
+        return self._welcome(node, registered) if self._connected else ()
+
+    def _welcome(self, node: int, registered: Registered) -> tuple[int, ...]:
+        """Tell a node that came back the encoding; return the ids of its clients."""
+        if (told := self._told(registered)) is None:
+            return ()
+        replies = self._ask_nodes({node: told}, QUERY_AGREEMENT)
+        for site, reason in self._failed(node, replies.get(node)).items():
+            raise FederationError(f"{site}: {reason}")
+        return self._ids(registered)
 
     def _ids(self, registered: Registered) -> tuple[int, ...]:
         number = {name: client for client, name in enumerate(self._names)}
@@ -173,7 +284,7 @@ class SiteGrid(ClientGrid):
         """Leave a site out of the run, and say so once."""
         if site not in self._refused:
             self._refused[site] = reason
-            self._say(f"{site} is refused: {reason}")
+            self._say(f"{site} is refused: {' '.join(reason.split())}")
 
     def _update_nodes(self) -> None:
         super()._update_nodes()

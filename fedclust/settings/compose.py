@@ -278,7 +278,9 @@ def to_run_config(config: DictConfig) -> dict[str, str]:
     ConfigError
         If a mandatory value is missing.
     """
-    return {COMPOSED: json.dumps(own_data.still_open(config) if own_data.is_own(config) else plain(config))}
+    if own_data.is_own(config):
+        return {COMPOSED: own_data.still_open(config)}
+    return {COMPOSED: json.dumps(plain(config))}
 
 
 def from_run_config(run_config: Mapping[str, Any]) -> DictConfig:

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from fedclust.settings import allowed, own_data
 from fedclust.settings.compose import COMPOSED, OVERRIDES, compose, from_run_config, plain, split_overrides
 
-__all__ = ["NodeSettings", "SiteSettings", "node_settings", "site_settings"]
+__all__ = ["NodeSettings", "SiteSettings", "known_of", "node_settings", "site_settings"]
 
 _NODE_KEYS = ("dataset", "partition", "model", "training", "metrics", "encoder", "seed", "device")
 
@@ -106,10 +106,22 @@ def _site_settings(run_config: _Sent, allow: str) -> SiteSettings | None:
     config = _composed(run_config, allow)
     if not own_data.is_own(config):
         return None
+    return SiteSettings(json.dumps(known_of(config), sort_keys=True))
+
+
+def known_of(config: DictConfig) -> dict[str, Any]:
+    """Return ``dataset``, ``partition`` and ``seed`` as plain Python, without what is not known yet.
+
+    Raises
+    ------
+    ConfigError
+        If another mandatory value is missing.
+    """
     dataset: Any = OmegaConf.to_container(config.dataset, resolve=True, throw_on_missing=False)
-    known = {key: value for key, value in dataset.items() if value != own_data.MISSING}
-    chosen = {"dataset": known, "partition": plain(config.partition), "seed": config.seed}
-    return SiteSettings(json.dumps(chosen, sort_keys=True))
+    left = {key: value for key, value in dataset.items() if key not in own_data.OPEN}
+    given = {key: dataset[key] for key in own_data.OPEN if dataset.get(key) not in (None, own_data.MISSING)}
+    plain(OmegaConf.create({"dataset": left}))  # raises for missing values
+    return {"dataset": left | given, "partition": plain(config.partition), "seed": config.seed}
 
 
 @lru_cache(maxsize=16)

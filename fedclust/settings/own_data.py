@@ -1,5 +1,6 @@
 """Settings that are not known before the sites of ``partition=own`` have agreed on them."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,9 +34,10 @@ def leave_open(config: DictConfig) -> None:
             config.dataset[key] = MISSING
 
 
-def still_open(config: DictConfig) -> Any:
-    """Convert a configuration to plain Python with what is not known yet, and what refers to it, as it is."""
-    return OmegaConf.to_container(config, resolve=False)
+def still_open(config: DictConfig) -> str:
+    """Write a configuration as JSON with what is not known yet, and what refers to it, as it is."""
+    text = json.dumps(OmegaConf.to_container(config, resolve=False))
+    return text.replace("${", "$\\u007b")  # what passes it on must not resolve it
 
 
 def differing(config: DictConfig, agreed: Mapping[str, Any]) -> str | None:

@@ -73,6 +73,18 @@ def test_nothing_is_said_of_a_column_of_identifiers(tmp_path: Path) -> None:
     assert column.unfit == "dates or times"  # and no example of one
 
 
+def test_a_column_with_an_infinite_number_refuses_the_site(tmp_path: Path) -> None:
+    rows = _read(_csv(tmp_path / "a.csv", "x,y", *["inf,a", "1,b"] * 5))
+    with pytest.raises(SiteError, match="column x must hold finite numbers, got inf"):
+        describe(rows)
+
+
+def test_only_what_sites_can_agree_on_is_read() -> None:
+    digits = {"_target_": "fedclust.data.digits.Digits", "name": "digits"}
+    with pytest.raises(SiteError, match="reads tables, images and texts, .* got dataset digits"):
+        builder_of(digits, Path("digits.csv"))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -27,6 +27,7 @@ from fedclust.typing import BoolArray, IntArray
 __all__ = ["SiteRows", "builder_of", "key_of", "parts_of", "private", "read_site"]
 
 _TEST = "own test part"
+_LONGEST = 300  # characters of a client's name, as records allow
 _UNKNOWN_YET = {"num_classes": 2, "class_names": None, "category_sizes": None, "hub": None}
 
 
@@ -160,6 +161,8 @@ def _divided(
     seed = seed if own.seed is None else own.seed
     if own.test == "official" and num_train == len(labels):
         raise SiteError("partition.test=official needs a test file, the site has none")
+    if unfit := [client for client in clients if len(client) > _LONGEST or not client.isprintable()]:
+        raise SiteError(f"names of clients must be at most {_LONGEST} printable characters, got {unfit[0]!r}")
     found: dict[str, tuple[IntArray, IntArray, IntArray]] = {}
     left_out: dict[str, int] = {}
     for number in sorted(range(len(clients)), key=lambda number: clients[number]):

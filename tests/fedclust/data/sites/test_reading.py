@@ -38,6 +38,12 @@ def test_a_site_that_does_not_fit_says_why_and_not_where_its_data_is(
     assert str(tmp_path) not in str(error.value)
 
 
+def test_a_client_must_have_a_name_that_can_be_printed(tmp_path: Path) -> None:
+    path = _csv(tmp_path / "a.csv", "x,ward,y", "1,b\a,p", "2,b\a,q")
+    with pytest.raises(SiteError, match="at most 300 printable characters"):
+        _read(path, natural="ward")
+
+
 def test_a_missing_file_is_not_named(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match="there is no file or folder its data") as error:
         _read(tmp_path / "patients.csv")

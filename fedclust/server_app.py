@@ -19,6 +19,7 @@ from fedclust.federation.imbalance import imbalance_line
 from fedclust.federation.local_grid import DirectGrid
 from fedclust.federation.predictions import save_predictions
 from fedclust.federation.run_state import RunState
+from fedclust.own_data import join_sites
 from fedclust.personal import Personal, check_validation
 from fedclust.privacy import NoPrivacy, Privacy
 from fedclust.privacy.checks import check_delta, check_network, check_strategy, setting
@@ -40,6 +41,7 @@ from fedclust.settings.baselines import take_from_sweep
 from fedclust.settings.checks import check, check_num_clients
 from fedclust.settings.experiments import published_beside
 from fedclust.settings.folders import named_by_time, results_folder
+from fedclust.settings.own_data import is_own
 from fedclust.settings.proof import COMMON
 from fedclust.settings.resume import check_same_run
 from fedclust.training.losses import least_loss
@@ -104,6 +106,12 @@ def federate(
     """
     console = console or Console()
     settings = run_settings(config)
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    clients: ClientGrid
+    if is_own(config):
+        config, clients = join_sites(config, grid, settings, folder, say)
+    else:
+        clients = ClientGrid(grid, wait=settings.wait, say=say)
     if settings.task == "partition":
         return _save_partition(config, folder / "partition.parquet", console)
     # Every strategy is built before anything is computed, so that a wrong option is reported at once.
@@ -117,7 +125,6 @@ def federate(
     resumed = bool(config.get("resume"))
     if resumed:
         check_same_run(plain(config), folder)
-    clients = ClientGrid(grid, wait=settings.wait, say=partial(console.print, highlight=False, markup=False))
     clients.connect()
     check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients)
     try:

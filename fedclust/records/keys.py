@@ -20,6 +20,7 @@ __all__ = [
     "PROJECTION_SEED",
     "PROJECTION_SIZE",
     "PROXIMAL_MU",
+    "QUERY_AGREEMENT",
     "QUERY_CLIENTS",
     "QUERY_CONFUSION",
     "QUERY_DESCRIPTION",
@@ -29,6 +30,7 @@ __all__ = [
     "QUERY_PREDICTIONS",
     "QUERY_PROOF",
     "QUERY_PROTOTYPES",
+    "QUERY_STATEMENT",
     "QUERY_SUBSPACES",
     "QUERY_UPDATE",
     "ROUND",
@@ -71,6 +73,7 @@ __all__ = [
     "_lacks",
 ]
 
+QUERY_AGREEMENT = "query.agreement"
 QUERY_CLIENTS = "query.clients"
 QUERY_DESCRIPTION = "query.description"
 QUERY_ENCODER = "query.encoder"
@@ -80,6 +83,7 @@ QUERY_PREDICTIONS = "query.predictions"
 QUERY_PROOF = "query.proof"
 QUERY_PROTOTYPES = "query.prototypes"
 QUERY_CONFUSION = "query.confusion"
+QUERY_STATEMENT = "query.statement"
 QUERY_SUBSPACES = "query.subspaces"
 QUERY_UPDATE = "query.update"
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # as Flower's own strategies name them

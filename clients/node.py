@@ -14,6 +14,7 @@ from torch import nn
 from fedclust import data, models
 from fedclust.clients.threads import worthwhile_threads
 from fedclust.data import FederatedData
+from fedclust.data.newcomers import newcomers_last
 from fedclust.federation import hosted_clients
 from fedclust.models import Encoder, build_encoder
 from fedclust.models.encoders import PixelEncoder
@@ -135,6 +136,7 @@ def _configured(context: Context) -> "_Prepared":
 def _prepare(settings: NodeSettings) -> _Prepared:
     seed = settings["seed"]
     federated = data.load(settings["dataset"], settings["partition"], seed)
+    federated = newcomers_last(federated, settings["holdout_clients"], seed)
     model = models.build(settings["model"], seed)
     models.check_outputs(model, federated.inputs[:1], federated.num_classes)
     training = build(settings["training"])

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from fedclust import data, models, results
 from fedclust.advice.report import give_advice, print_advice
+from fedclust.data.newcomers import num_held_out
 from fedclust.federation import ClientGrid, Federation, FederationError, RunFailed, left_out_line
 from fedclust.federation.aggregation import check_aggregator
 from fedclust.federation.run_state import RunState
@@ -114,13 +115,15 @@ def federate(
         check_same_run(plain(config), folder)
     clients = ClientGrid(grid, wait=settings.wait, say=partial(console.print, highlight=False, markup=False))
     clients.connect()
-    check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients)
+    left_out = _num_held_out(clients.num_clients, settings.holdout_clients)
+    check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients - left_out)
     federation = Federation(
         clients,
         settings.rounds,
         settings.timeout,
         own_metrics=tuple(config.get("metrics") or ()),
         least_loss=least_loss(str(config.training.loss._target_)),
+        num_newcomers=left_out,
     )
     if line := left_out_line(federation.describe().left_out):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -186,6 +189,13 @@ def federate(
     if "advice" in summary:
         print_advice(summary, folder, console)
     return summary
+
+
+def _num_held_out(num_clients: int, held_out: float) -> int:
+    try:
+        return num_held_out(num_clients, held_out)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _saved_state(folder: Path, rounds: int) -> RunState | None:

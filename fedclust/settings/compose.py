@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
+from fedclust.data.newcomers import check_held_out
 from fedclust.results.checkpoints import parse_interval
 from fedclust.settings import allowed, defaults, override_errors, proof
 
@@ -87,6 +88,7 @@ class RunSettings:
     proof: bool = False
     serve: str = "cluster"
     update_norm_cap: float | None = None
+    holdout_clients: float = 0
 
     def __post_init__(self) -> None:
         rules = (
@@ -103,6 +105,7 @@ class RunSettings:
             if not holds:
                 raise ConfigError(f"{name} must be {rule}, got {getattr(self, name)}")
         try:
+            check_held_out(self.holdout_clients)
             parse_interval(self.checkpoint_every)
         except ValueError as error:
             raise ConfigError(str(error)) from error
@@ -141,10 +144,12 @@ def run_settings(config: DictConfig) -> RunSettings:
     if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int | float)):
         raise ConfigError(f"update_norm_cap must be a number or null, got {cap!r}")
     values |= {"proof": config.get("proof", False), "serve": config.get("serve", "cluster")}
+    values["holdout_clients"] = config.get("holdout_clients", 0)
     return RunSettings(**values, compare=tuple(map(str, names)))
 
 
-_NODE_KEYS = ("dataset", "partition", "model", "training", "metrics", "encoder", "seed", "device")
+_HELD_OUT = "holdout_clients"
+_NODE_KEYS = ("dataset", "partition", "model", "training", "metrics", "encoder", "seed", "device", _HELD_OUT)
 
 
 _READ = (*_NODE_KEYS, "loss", "rounds")  # with what these refer to
@@ -390,7 +395,7 @@ def _node_settings(run_config: tuple[tuple[str, Any], ...], allow: str) -> NodeS
             config = compose(overrides)
         unresolved: Any = OmegaConf.to_container(config, resolve=False)
         allowed.check_allowed({key: unresolved.get(key) for key in _READ}, allow)
-    chosen = {key: plain(config[key]) for key in _NODE_KEYS}
+    chosen = {key: plain(config.get(key, 0) if key == _HELD_OUT else config[key]) for key in _NODE_KEYS}
     return NodeSettings(json.dumps(chosen, sort_keys=True))
 
 

@@ -3,9 +3,9 @@
 Our rule is the refinement of :mod:`.prototype_merging`: the group whose pooled prototypes are nearest, by
 e = Σ hD / Σ h over the classes that both have, beyond what is due to chance. It is none if the evidence
 S = Σ h(D − ηb) is not negative for any group, that is e ≥ ηb: two such clients would not have been merged.
-Where label counts had split a group, :class:`~fedclust.clustering.clust_psi_pfl.placement.LabelRule` chooses the
-part. For the paper's distances (FMCL, Algorithm 3) the nearest pooled cluster counts, and none if the client
-is farther from it than another cluster is.
+Where label counts had split a group, :class:`~fedclust.clustering.clust_psi_pfl.placement.LabelRule` chooses
+the part. For the paper's distances (FMCL, Algorithm 3) the nearest pooled cluster counts, and none if the
+client is farther from it than another cluster is.
 """
 
 from collections.abc import Mapping

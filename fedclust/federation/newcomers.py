@@ -126,13 +126,14 @@ def against_common(
         tests[client] = compare([told.mean], [told.variance], [told.count])
     corrected = holm([each.p_value for each in tests.values()])
     placements, served = dict(newcomers.placements), {}
+    several = np.count_nonzero(clusters.sizes) > 1
     for (client, test), p_value in zip(tests.items(), corrected, strict=True):
         if not test.num_clients:
             continue
         evidence = {"gain_of_common": test.gain, "p_value": float(p_value)}
         placement = placements[client]
         placement = dataclasses.replace(placement, evidence={**placement.evidence, **evidence})
-        if p_value <= level:
+        if p_value <= level and several:
             why = f"one model for all is better on its rows than that of cluster {placement.cluster}"
             placement = Placement(None, f"{why} (p = {p_value:.2g})", placement.evidence)
         placements[client] = placement

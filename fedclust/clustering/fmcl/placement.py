@@ -95,7 +95,7 @@ class EvidenceRule:
             by_labels.cluster, f"{why}; {by_labels.reason}", evidence | {"labels": by_labels.evidence}
         )
 
-    def place_unlabelled(self, embeddings: FloatArray, level: float = 0.05) -> Placement:
+    def place_unlabelled(self, embeddings: FloatArray, level: float = 0.001) -> Placement:
         """Place a client whose classes are not known, by how far its rows are from the groups' prototypes.
 
         A row's distance from a group is that from the nearest of its prototypes, less what chance adds to the

@@ -236,6 +236,7 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
         aggregator=partial(instantiate, config.aggregator),
         evaluate_every=settings.evaluate_every,
         update_norm_cap=settings.update_norm_cap,
+        drift_every=settings.drift_every,
         **chosen,
     )
 

@@ -11,11 +11,11 @@ from fedclust import records
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.evaluations import Measured
 from fedclust.federation.federation import Failure, Federation
-from fedclust.federation.proof import prior_shifts
+from fedclust.federation.proof import shifts_for
 from fedclust.placement import Placement
 from fedclust.proof import compare, holm
 from fedclust.records import BadReply, Description
-from fedclust.typing import BoolArray, IntArray
+from fedclust.typing import BoolArray
 
 __all__ = ["CLUSTER", "COMMON", "Newcomers", "against_common", "place_newcomers"]
 
@@ -155,16 +155,17 @@ def _cluster(placement: Placement, clusters: Clusters) -> int:
 def _shifts(
     newcomers: Newcomers, clusters: Clusters, federation: Federation, placed: Mapping[int, int]
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Compute the label-prior correction of both models for each newcomer, as if it had trained them."""
-    known = [client for client in placed if client in newcomers.described]
-    if not known:
-        return {}
-    own = np.stack([newcomers.described[client].train_counts for client in known])
-    counts: IntArray = np.concatenate([federation.describe().train_counts, own])
-    assignment = np.concatenate([clusters.assignment, [placed[client] for client in known]])
-    by_cluster = prior_shifts(counts, assignment)[-len(known) :]
-    by_all = prior_shifts(counts, np.zeros_like(assignment))[-len(known) :]
-    return dict(zip(known, zip(by_cluster, by_all, strict=True), strict=True))
+    """Compute the label-prior correction of both models for each newcomer."""
+    counts = federation.describe().train_counts
+    found = {}
+    for client, cluster in placed.items():
+        if client in newcomers.described:
+            own = newcomers.described[client].train_counts[None]
+            found[client] = (
+                shifts_for(own, counts[clusters.members(cluster)])[0],
+                shifts_for(own, counts)[0],
+            )
+    return found
 
 
 def _measured(federation: Federation, models: Mapping[int, ArrayRecord], server_round: int) -> Measured:

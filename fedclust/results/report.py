@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fedclust.personal import NONE
 from fedclust.proof import SCALE
+from fedclust.results.drift import drift_line
 from fedclust.results.newcomers import newcomers_line
 from fedclust.results.personal import personal_line
 from fedclust.results.proof import how_to_get_one
@@ -103,6 +104,8 @@ def final_table(run: SavedRun) -> RenderableType:
     if line := personal_line(summary):
         parts.append(Text(line))
     if line := newcomers_line(summary):
+        parts.append(Text(line))
+    if line := drift_line(run.rounds):
         parts.append(Text(line))
     if run.clients is not None:
         silent = int(run.clients["accuracy"].isna().sum())

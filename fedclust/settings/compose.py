@@ -89,6 +89,7 @@ class RunSettings:
     serve: str = "cluster"
     update_norm_cap: float | None = None
     holdout_clients: float = 0
+    drift_every: int = 0
 
     def __post_init__(self) -> None:
         rules = (
@@ -97,6 +98,7 @@ class RunSettings:
             ("rounds", self.rounds >= 1, ">= 1"),
             ("participation", 0 < self.participation <= 1, "in (0, 1]"),
             ("evaluate_every", self.evaluate_every >= 1, ">= 1"),
+            ("drift_every", self.drift_every >= 0, ">= 0"),
             ("wait", self.wait > 0, "> 0"),
             ("timeout", self.timeout > 0, "> 0"),
             ("update_norm_cap", self.update_norm_cap is None or self.update_norm_cap > 1, "> 1, or null"),
@@ -144,6 +146,7 @@ def run_settings(config: DictConfig) -> RunSettings:
     if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int | float)):
         raise ConfigError(f"update_norm_cap must be a number or null, got {cap!r}")
     values |= {"proof": config.get("proof", False), "serve": config.get("serve", "cluster")}
+    values["drift_every"] = config.get("drift_every", 0)
     values["holdout_clients"] = config.get("holdout_clients", 0)
     return RunSettings(**values, compare=tuple(map(str, names)))
 

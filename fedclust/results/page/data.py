@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fedclust.results.drift import drift_line
+from fedclust.results.newcomers import newcomers_line
 from fedclust.results.page.matrices import (
     Across,
     Curve,
@@ -234,7 +236,11 @@ def view_run(folder: Path) -> RunView:
         else None,
         personal=summary.get("personal"),
         costs=_costs(title, run),
-        notes=[str(summary["decision"])] if summary.get("decision") else [],
+        notes=[
+            line
+            for line in (summary.get("decision"), newcomers_line(summary), drift_line(run.rounds))
+            if line
+        ],
         config=[[key, value] for key, value in _flat(config) if key not in _NOT_SHOWN],
         command=_command(config),
     )

@@ -105,6 +105,10 @@ def read(grid: Sequence[Cell]) -> dict[tuple[str, str], dict[str, Figures]]:
         for layer, figures in (summary.get("personal") or {}).get("figures", {}).items():
             if figures.get("mean_client_accuracy") is not None:
                 each.personal.setdefault(layer, []).append(figures["mean_client_accuracy"])
+        if newcomers := summary.get("newcomers"):
+            each.newcomers.append(newcomers["accuracy"])
+            if newcomers["adjusted_rand"] is not None:
+                each.placed.append(newcomers["adjusted_rand"])
         if summary.get("adjusted_rand_index") is not None:
             each.rand.append(summary["adjusted_rand_index"])
         each.clusters.append(summary["num_clusters"])

@@ -10,7 +10,10 @@ from fedclust import metrics
 from fedclust.federation.newcomers import COMMON, Newcomers
 from fedclust.results.summary import client_table, named
 
-__all__ = ["NONE", "add_newcomers", "newcomers_line", "newcomers_summary", "newcomers_table"]
+__all__ = ["FIGURES", "NONE", "add_newcomers", "newcomers_line", "newcomers_summary", "newcomers_table"]
+
+FIGURES = ("newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none")
+"""Keys of summaries that tables show."""
 
 NONE = -1
 """Cluster of a newcomer that is in none, in ``clients.parquet``."""

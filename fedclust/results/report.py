@@ -22,7 +22,7 @@ from fedclust.results.saved_run import SavedRun
 from fedclust.results.trials import trials_table
 from fedclust.settings.published import row_of
 
-__all__ = ["ROWS", "FigureRow", "final_table", "print_report", "verdict_lines"]
+__all__ = ["ROWS", "FigureRow", "figure", "final_table", "print_report", "verdict_lines"]
 
 _MOST_CLUSTERS = 12
 _MOST_SILENT = 10

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -235,6 +236,8 @@ def simulate(
     if isinstance(loss, WeightedCrossEntropy):
         loss = loss.fitted(data.label_counts().sum(axis=0).tolist())
     result = Result(where, lambda: copy.deepcopy(network), loss)
+    if encoder is not None:
+        result._encoder = lambda: encoder
     if folder is None:
         weakref.finalize(result, shutil.rmtree, where, ignore_errors=True)
     return result
@@ -295,6 +298,8 @@ def load(folder: Path | str, model: nn.Module | None = None) -> Result:
         if isinstance(loss, WeightedCrossEntropy) and counts is not None:
             loss = loss.fitted(counts.sum(axis=0).tolist())
         result._loss = loss
+    if isinstance(config.get("encoder"), Mapping):
+        result._encoder = partial(models.build_encoder, config["encoder"])
     return result
 
 

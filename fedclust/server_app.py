@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from fedclust import data, models, results
+from fedclust.data.newcomers import num_held_out
 from fedclust.federation import ClientGrid, Federation, FederationError, RunFailed, left_out_line
 from fedclust.federation.aggregation import check_aggregator
 from fedclust.federation.imbalance import imbalance_line
@@ -126,9 +127,10 @@ def federate(
     if resumed:
         check_same_run(plain(config), folder)
     clients.connect()
-    check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients)
+    left_out = _num_held_out(clients.num_clients, settings.holdout_clients)
+    check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients - left_out)
     try:
-        check_delta(privacy, clients.num_clients)
+        check_delta(privacy, clients.num_clients - left_out)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     federation = Federation(
@@ -138,6 +140,7 @@ def federate(
         own_metrics=tuple(config.get("metrics") or ()),
         least_loss=least_loss(str(config.training.loss._target_)),
         tells=privacy.tells,
+        num_newcomers=left_out,
     )
     if line := left_out_line(federation.describe().left_out):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -228,6 +231,13 @@ def federate(
     return summary
 
 
+def _num_held_out(num_clients: int, held_out: float) -> int:
+    try:
+        return num_held_out(num_clients, held_out)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
 def _saved_state(folder: Path, rounds: int) -> RunState | None:
     """Read the newest state of the run in a folder; None if it has no checkpoint yet."""
     try:
@@ -266,6 +276,7 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
         aggregator=partial(instantiate, config.aggregator),
         evaluate_every=settings.evaluate_every,
         update_norm_cap=settings.update_norm_cap,
+        drift_every=settings.drift_every,
         **chosen,
     )
 

@@ -25,6 +25,8 @@ def check(config: DictConfig) -> None:
     settings = run_settings(config)
     if problem := wrong_type(config):
         raise ConfigError(problem)
+    if is_own(config) and settings.holdout_clients:
+        raise ConfigError(f"holdout_clients must be 0 with partition=own, got {settings.holdout_clients}")
     existing = options("strategy", config.get("searchpath") or ())
     for name in settings.compare:
         if name not in existing:

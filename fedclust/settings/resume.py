@@ -40,6 +40,8 @@ _BEFORE = {
     "choices.privacy": "none",
     "privacy._target_": "fedclust.privacy.NoPrivacy",
     "privacy.label_counts": True,
+    "holdout_clients": 0,
+    "drift_every": 0,
 }
 
 

@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 from fedclust import watch
 from fedclust.engines import make_engine
 from fedclust.federation import RunFailed
+from fedclust.federation.watchdog import end_process_when_stuck
 from fedclust.results.page import write_sweep_page
 from fedclust.server_app import USER_ERRORS, federate
 from fedclust.settings import CONF, ConfigError, compose, sweep, with_choices
@@ -41,6 +42,7 @@ def main() -> None:
     if sys.argv[1:2] == ["watch"]:
         sys.exit(watch.main(sys.argv[2:]))
     _failures = sweep.Failures()
+    end_process_when_stuck()
     try:
         sys.argv[1:] = expand(sys.argv[1:])
         asked = get_args_parser().parse_args(sys.argv[1:])

@@ -7,8 +7,9 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,16 +21,18 @@ from torch import nn
 from fedclust import records, results
 from fedclust.federation import Descriptions, Federation, Measured, RunFailed, Traffic, confuse_clusters
 from fedclust.federation.aggregation import buffer_names
-from fedclust.federation.failures import check_round
+from fedclust.federation.failures import MIN_REPLIES, check_answered, check_round
 from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import ask_differences
 from fedclust.federation.run_state import RunState
 from fedclust.personal import Personal
 from fedclust.proof import prove_grouping
+from fedclust.rescue import writing
 from fedclust.results import Checkpoints, Progress, Recorder
+from fedclust.results.matrices import KEEP, without_large
 from fedclust.results.personal import personal_summary, personal_table
 from fedclust.results.proof import SERVED_FIGURES, method_name, proof_summary
-from fedclust.typing import IntArray
+from fedclust.typing import BoolArray, IntArray
 
 if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
     from fedclust.strategies import ClusteredStrategy
@@ -60,12 +63,18 @@ class Schedule:
         Seconds that a client has to answer.
     checkpoint_every
         See :func:`fedclust.results.checkpoints.parse_interval`.
+    min_replies
+        See :func:`fedclust.federation.failures.check_round`.
+    keep_matrices
+        See :func:`fedclust.results.matrices.without_large`.
     """
 
     rounds: int
     seed: int = 0
     timeout: float = 3600.0
     checkpoint_every: int | str = "1min"
+    min_replies: float = MIN_REPLIES
+    keep_matrices: bool | str = KEEP
 
 
 class StrategyRun:
@@ -112,6 +121,11 @@ class StrategyRun:
         self._travelled: Callable[[], Traffic] = lambda: _NO_TRAFFIC
         self._last = _NO_TRAFFIC
         self._seconds = 0.0
+        self._started = False
+        self._late: Sequence[Mapping[str, Any]] = ()
+        self._left_out: Sequence[str] = ()
+        self._figures_of_round = 0
+        self._tested: BoolArray = np.zeros(0, dtype=bool)
         self._published: Mapping[str, object] | None = None
         self._serving: Serving | None = None
         self._shown: tuple[pd.DataFrame, dict[str, object]] = pd.DataFrame(), {}
@@ -119,10 +133,12 @@ class StrategyRun:
 
     def assignment(self, server_round: int, assignment: IntArray, reason: str) -> None:
         """Record the cluster of each client."""
-        self._recorder.assignment(server_round, assignment, reason)
+        with suppress(OSError):  # in the middle of a round; it fails again at its end, with a whole state
+            self._recorder.assignment(server_round, assignment, reason)
 
     def round(self, record: Mapping[str, Any]) -> None:
         """Record a round, show it, and keep a checkpoint if one is due."""
+        self._started = True
         now = self._travelled()
         failures = results.named(record["failures"], self._names)
         record = {
@@ -132,14 +148,53 @@ class StrategyRun:
             **now.since(self._last).totals(),
         }
         self._last = now
-        self._recorder.round(record)
+        with self._writing():
+            self._recorder.round(record)
         if self._progress is not None:
             self._progress.update(record)
         for callback in self._on_round:
             callback(dict(record))  # theirs to change
-        check_round(record, self._schedule.rounds)
+        if "global_accuracy" in record:
+            self._figures_of_round = int(record["round"])
+        check_round(record, self._schedule.rounds, self._schedule.min_replies)
+        if record["round"] == self._schedule.rounds:
+            self._check_answered(record)
         if self._checkpoints.due(record["round"]):
-            self._checkpoints.save(dataclasses.replace(self._strategy.run_state(), traffic=now))
+            with self._writing():
+                self._checkpoints.save(self._state())
+
+    def _check_answered(self, record: Mapping[str, Any]) -> None:
+        measured = self._strategy.measured.figures.get("accuracy", np.zeros(0))
+        check_answered(
+            record["failures"],
+            int(np.isfinite(measured[self._tested]).sum()),
+            int(self._tested.sum()),
+            f"{record['round']} of {self._schedule.rounds}",
+            self._schedule.min_replies,
+        )
+
+    def _state(self) -> RunState:
+        return dataclasses.replace(self._strategy.run_state(), traffic=self._last)
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing(self._recorder.folder)
+
+    def rescue(self, folder: Path) -> str:
+        """Save the run in another folder, from which it can be resumed; return its round, as ``"3 of 9"``."""
+        self._recorder.copy_to(folder)
+        done = 0
+        if self._started:
+            state = self._state()
+            done = state.server_round
+            if done:
+                Checkpoints(folder / "checkpoints", self._schedule.rounds).save(state)
+        return f"{done} of {self._schedule.rounds}"
+
+    def _left(self) -> str:
+        """Name the run's newest checkpoint, and its folder."""
+        files = self._checkpoints.files()
+        kept = f"its newest checkpoint is {files[-1].stem}" if files else "it has no checkpoint yet"
+        return f"{kept}, its rounds are in {self._recorder.folder}"
 
     def _accuracies(self, record: Mapping[str, Any]) -> dict[str, object]:
         """Return each client's accuracy in an evaluated round, for its history; not of very many clients."""
@@ -176,6 +231,8 @@ class StrategyRun:
         strategy, schedule = self._strategy, self._schedule
         described = federation.describe()
         self._names = described.client_names
+        self._tested = described.test_counts.sum(axis=1) > 0
+        self._figures_of_round = 0 if resume is None else resume.server_round
         self._travelled = _meter(federation.grid, described, resume, strategy)
         self._last = self._travelled()
         began = time.perf_counter()
@@ -183,7 +240,8 @@ class StrategyRun:
             self._say(f"{self._name}: warning: {caution}")
         for note in strategy.notes(federation.num_clients, schedule.rounds):
             self._say(f"{self._name}: {note}")
-        self._recorder.inputs(described.mean, described.std)
+        with self._writing():
+            self._recorder.inputs(described.mean, described.std)
         with _quiet_flower(), self._progress or nullcontext():
             try:
                 strategy.start(
@@ -196,17 +254,21 @@ class StrategyRun:
                     resume=resume,
                 )
             except RunFailed as error:
-                folder = self._recorder.folder
-                raise RunFailed(f"{self._name}: {error}; its rounds are in {folder}") from error
+                raise RunFailed(f"{self._name}: {error}; {self._left()}") from error
+        self._started = True
         self._seconds, self._published = time.perf_counter() - began, published
         table = self._table(described, strategy.measured)
         found = strategy.findings(strategy.clusters)
+        federation.take_failures()  # those of before round 1 ended it, or are in its record
         confused = confuse_clusters(federation, strategy.clusters) if self._confusion else {}
+        self._late = results.named(federation.take_failures(), self._names)
         arrays: dict[str, ArrayLike] = {**found.arrays, **confused}
         if described.class_names:
             arrays["class_names"] = described.class_names
+        arrays, self._left_out = without_large(arrays, schedule.keep_matrices, strategy.num_clients)
         if arrays:
-            self._recorder.matrices(**arrays)
+            with self._writing():
+                self._recorder.matrices(**arrays)
         summary = self._summary(table, strategy.measured)
         clusters = strategy.assignment, strategy.clusters.models
         nobody = np.zeros(strategy.num_clients, dtype=bool)
@@ -314,8 +376,9 @@ class StrategyRun:
     def _show(self, table: pd.DataFrame, summary: dict[str, object]) -> dict[str, object]:
         """Write the table of clients and the summary."""
         self._shown = table, summary
-        self._recorder.clients(table)
-        self._recorder.summary(summary)
+        with self._writing():
+            self._recorder.clients(table)
+            self._recorder.summary(summary)
         return summary
 
     def _table(self, described: Descriptions, measured: Measured, **columns: ArrayLike) -> pd.DataFrame:
@@ -346,13 +409,23 @@ class StrategyRun:
             seed=schedule.seed,
             rounds=schedule.rounds,
             seconds=self._seconds,
-            failed_replies=strategy.failed_replies,
+            failed_replies=strategy.failed_replies + len(self._late),
             outcomes=measured.outcomes.values(),
             own_metrics=measured.own_metrics,
             traffic=self._last.totals(),
             published=self._published,
+            **self._about_files(),
             **strategy.findings(strategy.clusters).summary,
         )
+
+    def _about_files(self) -> dict[str, Any]:
+        """Return which round the figures are of, and what failed or was left out after the last round."""
+        found: dict[str, Any] = {"figures_of_round": self._figures_of_round}
+        if self._late:
+            found["late_failures"] = list(self._late)
+        if self._left_out:
+            found["matrices_left_out"] = list(self._left_out)
+        return found
 
 
 def _meter(

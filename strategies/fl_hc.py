@@ -53,6 +53,7 @@ class FLHC(ClusteredStrategy):
             server_round + 1,
             projection=None if whole else self.update_projection(self.parameters.projection),
             names=_floating(model) if whole else (),
+            cap=self.update_norm_cap,
         )
         if not told:
             return clusters

@@ -3,9 +3,10 @@
 Python cannot end a thread. In the main thread a signal interrupts what waits, sleeps or loops in Python, and
 the run fails with a line that says so. Work that no signal interrupts, such as a call into C that never
 returns or a wait for another thread's end, is given some seconds more; then the process of the command line
-ends. Another program's process, such as a notebook's, is not ended: there, it is only logged.
+ends, with where it hung where Python is locked. Another program's process, such as a notebook's, is not ended: there, it is only logged.
 """
 
+import faulthandler
 import logging
 import os
 import signal
@@ -59,6 +60,8 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
     last = threading.Timer(seconds + _GRACE, _give_up, [line])
     last.daemon = True
     last.start()
+    if _owned:  # where not even this thread runs, because the work does not let go of Python's lock
+        faulthandler.dump_traceback_later(seconds + 1.5 * _GRACE, exit=True)
     try:
         if _alarm_is_free():
             with _alarm(seconds):
@@ -69,6 +72,8 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
         raise RunFailed(line) from None
     finally:
         last.cancel()
+        if _owned:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def _alarm_is_free() -> bool:

@@ -2,7 +2,6 @@
 
 import subprocess
 from functools import partial
-from pathlib import Path
 
 from faults_runs import BASE, Fault, Place, Row
 
@@ -20,11 +19,14 @@ def _with(fault: dict, overrides: tuple[str, ...], place: Place) -> Row:
     return place.broken(fault, *overrides)
 
 
-def _disk(command: str, place: Place, *, temporary: bool = True, mount: bool = True) -> Row:
-    """Run on a small disk of its own, on which a client does something in round 3."""
+def _disk(
+    command: str, place: Place, *, temporary: bool = True, mount: bool = True, repair: str = "true"
+) -> Row:
+    """Run on a small disk of its own, on which a client does something in round 3; repair it; resume."""
     folder = place.new("disk")
-    disk = folder.parent / f"{folder.name}-mount"
-    disk.mkdir(parents=True)
+    folder.mkdir(parents=True)
+    disk = folder / "mount"
+    disk.mkdir()
     elsewhere = disk / "tmp"
     if mount:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], check=True)
@@ -34,6 +36,7 @@ def _disk(command: str, place: Place, *, temporary: bool = True, mount: bool = T
         fault = {"kind": "run", "rounds": [3], "command": command.format(disk=disk, run=here)}
         env = place.environment(fault, **({} if temporary else {"TMPDIR": str(elsewhere)}))
         code, printed = place.run(here, *BASE, "client_app=faulty_clients.app", env=env)
+        subprocess.run(["bash", "-c", repair.format(disk=disk, run=here)], check=False)
         return place.outcome(here, code, printed)
     finally:
         if mount:
@@ -44,9 +47,13 @@ def _vanished(place: Place) -> Row:
     return _disk("rm -rf {run}", place, mount=False)
 
 
+def _read_only(place: Place) -> Row:
+    return _disk("chattr -R +i {run}", place, mount=False, repair="chattr -R -i {run}")
+
+
 def _full_everywhere(place: Place) -> Row:
     fill = "cp /dev/zero {disk}/zeros"
-    return _disk(fill, place, temporary=False)
+    return _disk(fill, place, temporary=False, repair="rm {disk}/zeros")
 
 
 def _resumed(damage: str, place: Place) -> Row:
@@ -129,11 +136,7 @@ LOCAL_FAULTS = (
     Fault("disks and files", "the disk is full from round 3", partial(_disk, "cp /dev/zero {disk}/zeros")),
     Fault("disks and files", "the same, and the temporary folder is on it", _full_everywhere),
     Fault("disks and files", "the results' folder is removed in round 3", _vanished),
-    Fault(
-        "disks and files",
-        "the disk becomes read-only in round 3",
-        partial(_disk, "mount -o remount,ro {disk}"),
-    ),
+    Fault("disks and files", "the folder becomes read-only (chattr +i) in round 3", _read_only),
     Fault(
         "disks and files",
         "the newest checkpoint is cut off before a resume",
@@ -186,8 +189,3 @@ LOCAL_FAULTS = (
         _clients({"kind": "kill parent", "rounds": [3]}, *_RAY, "timeout=60"),
     ),
 )
-
-
-def folder_of(place: Place) -> Path:
-    """Return where the runs are."""
-    return place.root / "runs"

@@ -18,8 +18,12 @@ class CannotWrite(Exception):
 class Rescuable(Protocol):
     """A run that can be saved into another folder."""
 
-    def rescue(self, folder: Path) -> str:
-        """Save the run so that it can be resumed from `folder`; return its round, such as ``"3 of 9"``."""
+    @property
+    def progress(self) -> str:
+        """Its last finished round, such as ``"3 of 9"``."""
+
+    def rescue(self, folder: Path) -> None:
+        """Save the run so that it can be resumed from `folder`."""
 
 
 @contextmanager
@@ -62,12 +66,13 @@ def rescuing(runs: Mapping[str, Rescuable]) -> Iterator[None]:
 def _saved(runs: Mapping[str, Rescuable], why: str) -> str:
     if not runs:
         return f"0, {why}: nothing was trained yet"
-    parent = tempfile.gettempdir()
-    where = "1"
+    where = list(runs.values())[-1].progress
+    parent = "the temporary folder"
     try:
+        parent = tempfile.gettempdir()
         folder = Path(tempfile.mkdtemp(prefix="fedclust-rescued-"))
         for position, (name, run) in enumerate(runs.items()):
-            where = run.rescue(folder / "compare" / name if position else folder)
+            run.rescue(folder / "compare" / name if position else folder)
     except OSError as error:
         reason = error.strerror or error
         return f"{where}, {why}, nor can {parent} ({reason}): the last checkpoint is what is left"

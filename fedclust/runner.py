@@ -121,7 +121,7 @@ class StrategyRun:
         self._travelled: Callable[[], Traffic] = lambda: _NO_TRAFFIC
         self._last = _NO_TRAFFIC
         self._seconds = 0.0
-        self._started = False
+        self._done = 0
         self._late: Sequence[Mapping[str, Any]] = ()
         self._left_out: Sequence[str] = ()
         self._figures_of_round = 0
@@ -138,7 +138,7 @@ class StrategyRun:
 
     def round(self, record: Mapping[str, Any]) -> None:
         """Record a round, show it, and keep a checkpoint if one is due."""
-        self._started = True
+        self._done = int(record["round"])
         now = self._travelled()
         failures = results.named(record["failures"], self._names)
         record = {
@@ -179,16 +179,16 @@ class StrategyRun:
     def _writing(self) -> AbstractContextManager[None]:
         return writing(self._recorder.folder)
 
-    def rescue(self, folder: Path) -> str:
-        """Save the run in another folder, from which it can be resumed; return its round, as ``"3 of 9"``."""
+    @property
+    def progress(self) -> str:
+        """The last finished round, such as ``"3 of 9"``."""
+        return f"{self._done} of {self._schedule.rounds}"
+
+    def rescue(self, folder: Path) -> None:
+        """Save the run in another folder, from which it can be resumed."""
         self._recorder.copy_to(folder)
-        done = 0
-        if self._started:
-            state = self._state()
-            done = state.server_round
-            if done:
-                Checkpoints(folder / "checkpoints", self._schedule.rounds).save(state)
-        return f"{done} of {self._schedule.rounds}"
+        if self._done:
+            Checkpoints(folder / "checkpoints", self._schedule.rounds).save(self._state())
 
     def _left(self) -> str:
         """Name the run's newest checkpoint, and its folder."""
@@ -232,7 +232,7 @@ class StrategyRun:
         described = federation.describe()
         self._names = described.client_names
         self._tested = described.test_counts.sum(axis=1) > 0
-        self._figures_of_round = 0 if resume is None else resume.server_round
+        self._done = self._figures_of_round = 0 if resume is None else resume.server_round
         self._travelled = _meter(federation.grid, described, resume, strategy)
         self._last = self._travelled()
         began = time.perf_counter()
@@ -255,7 +255,6 @@ class StrategyRun:
                 )
             except RunFailed as error:
                 raise RunFailed(f"{self._name}: {error}; {self._left()}") from error
-        self._started = True
         self._seconds, self._published = time.perf_counter() - began, published
         table = self._table(described, strategy.measured)
         found = strategy.findings(strategy.clusters)

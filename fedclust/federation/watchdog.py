@@ -3,7 +3,8 @@
 Python cannot end a thread. In the main thread a signal interrupts what waits, sleeps or loops in Python, and
 the run fails with a line that says so. Work that no signal interrupts, such as a call into C that never
 returns or a wait for another thread's end, is given some seconds more; then the process of the command line
-ends, with where it hung where Python is locked. Another program's process, such as a notebook's, is not ended: there, it is only logged.
+ends, and where the work does not let go of Python's lock, so that no line can be printed, with a traceback.
+Another program's process, such as a notebook's, is not ended: there, it is only logged.
 """
 
 import faulthandler

@@ -1,7 +1,7 @@
 """Digests of short runs, to compare them over processes, threads and engines.
 
 python benchmarks/digests.py --engine local ray --strategy fedavg ifca    a line per engine and strategy
-python benchmarks/digests.py --all      every strategy, under every way; the table of docs/RELIABILITY.md
+python benchmarks/digests.py --all outputs/digests      every strategy, under every way; the table of docs/RELIABILITY.md
 
 A digest covers every round's record but its times and bytes, every assignment, and every cluster's model to
 the last bit.
@@ -33,10 +33,9 @@ _ENGINES = {
     "ray": ("engine=ray", "engine.num_nodes=3", "engine.num_cpus=0.5", "engine.num_gpus=0"),
 }
 _WAYS = {  # hash seed, threads, engine
-    "one": ("1", "1", "local"),
-    "hash seed": ("2", "1", "local"),
-    "two threads": ("1", "2", "local"),
-    "Ray, 3 nodes": ("1", "1", "ray"),
+    "one process, hash seed 1, 1 thread": ("1", "1", "local"),
+    "one process, hash seed 2, 2 threads": ("2", "2", "local"),
+    "Ray, 3 nodes, hash seed 2": ("2", "2", "ray"),
 }
 
 
@@ -82,11 +81,18 @@ def read(process: subprocess.Popen, seconds: float = 300) -> dict[tuple[str, str
     return {(engine, name): value for engine, name, value in map(str.split, printed.splitlines())}
 
 
-def _table(strategies: Sequence[str]) -> str:
+def _table(strategies: Sequence[str], folder: Path) -> str:
+    """Run every strategy in every way; what is in the folder already is not run again."""
+    folder.mkdir(parents=True, exist_ok=True)
     lines = [f"| strategy | {' | '.join(_WAYS)} |", "| --- " * (len(_WAYS) + 1) + "|"]
-    found = {way: read(in_a_process(strategies, *asked), 3000) for way, asked in _WAYS.items()}
     for name in strategies:
-        digests = [found[way][asked[2], name] for way, asked in _WAYS.items()]
+        digests = []
+        for hash_seed, threads, engine in _WAYS.values():
+            file = folder / f"{name}-{hash_seed}-{threads}-{engine}"
+            if not file.is_file():
+                found = read(in_a_process([name], hash_seed, threads, engine), 3000)
+                file.write_text(found[engine, name])
+            digests.append(file.read_text())
         cells = [digests[0], *("the same" if each == digests[0] else each for each in digests[1:])]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -97,12 +103,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--engine", nargs="+", choices=_ENGINES, default=["local"])
     parser.add_argument("--strategy", nargs="+", default=["fedavg"])
-    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--all", type=Path, metavar="FOLDER", help="every strategy; keeps digests in FOLDER")
     options = parser.parse_args()
     if options.all:
         from fedclust.settings import options as choices
 
-        print(_table(choices("strategy")))
+        print(_table(choices("strategy"), options.all))
         return
     for engine in options.engine:
         for name in options.strategy:

@@ -1,7 +1,7 @@
 """Digests of short runs, to compare them over processes, threads and engines.
 
 python benchmarks/digests.py --engine local ray --strategy fedavg ifca    a line per engine and strategy
-python benchmarks/digests.py --all outputs/digests      every strategy, under every way; the table of docs/RELIABILITY.md
+python benchmarks/digests.py --all outputs/digests      every strategy, as in docs/RELIABILITY.md
 
 A digest covers every round's record but its times and bytes, every assignment, and every cluster's model to
 the last bit.

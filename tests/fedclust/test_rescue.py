@@ -136,6 +136,17 @@ def test_a_resumed_run_that_stops_has_no_figures_of_an_earlier_round(tmp_path: P
     assert _simulate(folder, resume=True).summary["figures_of_round"] == 4
 
 
+def test_failures_after_the_last_round_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def confuse(federation: Any, clusters: Any) -> dict[str, Any]:  # as one that asks, and is refused
+        federation.failed(2, "query.confusion", "disk on fire")
+        return {}
+
+    monkeypatch.setattr("fedclust.runner.confuse_clusters", confuse)
+    summary = _simulate(tmp_path / "run", rounds=1).summary
+    assert summary["late_failures"] == [{"client": 2, "phase": "query.confusion", "reason": "disk on fire"}]
+    assert summary["failed_replies"] == 1
+
+
 def test_arguments_about_faults_are_checked(tmp_path: Path) -> None:
     for wrong in ({"timeout": 0}, {"min_replies": 1.5}, {"keep_matrices": "some"}):
         (name,) = wrong

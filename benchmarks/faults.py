@@ -67,13 +67,19 @@ def page(done: dict[str, dict]) -> str:
         tables += [f"## {engine}", "", "| fault | what the user saw | exit code | what was lost |"]
         tables += ["| --- | --- | --- | --- |"]
         tables += [
-            f"| {row['fault']} | {_code(row['saw'])} | {row['exit']} | {row['lost']} |" for row in rows
+            f"| {row['fault']} | {_code(row['saw'])} | {_status(row['exit'])} | {row['lost']} |"
+            for row in rows
         ]
         tables.append("")
     not_done = [fault.key for fault in FAULTS if fault.key not in done]
     if not_done:
         tables += ["Not run for this page: " + "; ".join(not_done) + ".", ""]
     return text.replace("TABLES\n", "\n".join(tables))
+
+
+def _status(code: int) -> int:
+    """Return an exit code as a shell shows it: 137 for a process that was killed."""
+    return 128 - code if code < 0 else code
 
 
 def _code(line: str) -> str:

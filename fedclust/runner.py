@@ -8,20 +8,18 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from flwr.serverapp import Grid
 from numpy.typing import ArrayLike
 from torch import nn
 
 from fedclust import records, results
 from fedclust.federation import Descriptions, Federation, Measured, RunFailed, Traffic, confuse_clusters
 from fedclust.federation.aggregation import buffer_names
-from fedclust.federation.failures import MIN_REPLIES, check_answered, check_round
+from fedclust.federation.failures import check_answered, check_round
 from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import ask_differences
 from fedclust.federation.run_state import RunState
@@ -29,9 +27,11 @@ from fedclust.personal import Personal
 from fedclust.proof import prove_grouping
 from fedclust.rescue import writing
 from fedclust.results import Checkpoints, Progress, Recorder
-from fedclust.results.matrices import KEEP, without_large
+from fedclust.results.matrices import without_large
 from fedclust.results.personal import personal_summary, personal_table
 from fedclust.results.proof import SERVED_FIGURES, method_name, proof_summary
+from fedclust.run_traffic import meter
+from fedclust.schedule import Schedule
 from fedclust.typing import BoolArray, IntArray
 
 if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
@@ -47,34 +47,6 @@ _MOST_HISTORIES = 1_000  # clients whose accuracies are in rounds.jsonl; of more
 
 OnRound = Callable[[Mapping[str, Any]], None]
 """Called after every round with its line of ``rounds.jsonl``."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Length, seed and checkpoints of a run.
-
-    Attributes
-    ----------
-    rounds
-        The last round.
-    seed
-        The run's seed.
-    timeout
-        Seconds that a client has to answer.
-    checkpoint_every
-        See :func:`fedclust.results.checkpoints.parse_interval`.
-    min_replies
-        See :func:`fedclust.federation.failures.check_round`.
-    keep_matrices
-        See :func:`fedclust.results.matrices.without_large`.
-    """
-
-    rounds: int
-    seed: int = 0
-    timeout: float = 3600.0
-    checkpoint_every: int | str = "1min"
-    min_replies: float = MIN_REPLIES
-    keep_matrices: bool | str = KEEP
 
 
 class StrategyRun:
@@ -233,7 +205,7 @@ class StrategyRun:
         self._names = described.client_names
         self._tested = described.test_counts.sum(axis=1) > 0
         self._done = self._figures_of_round = 0 if resume is None else resume.server_round
-        self._travelled = _meter(federation.grid, described, resume, strategy)
+        self._travelled = meter(federation.grid, described, resume, strategy)
         self._last = self._travelled()
         began = time.perf_counter()
         for caution in strategy.cautions(federation.num_clients, schedule.rounds):
@@ -293,7 +265,7 @@ class StrategyRun:
         strategy, described = self._strategy, federation.describe()
         serve = serve if strategy.forms_groups else "cluster"
         asking = federation.run(self._schedule.rounds, self._schedule.timeout)
-        travelled = _meter(federation.grid, described, None)
+        travelled = meter(federation.grid, described, None)
         measured, silent = ask_differences(
             asking,
             (common.assignment, common.models),
@@ -357,7 +329,7 @@ class StrategyRun:
             return summary
         described, rounds, began = federation.describe(), self._schedule.rounds, time.perf_counter()
         asking = federation.run(rounds, self._schedule.timeout)
-        travelled = _meter(federation.grid, described, None)
+        travelled = meter(federation.grid, described, None)
         layered = ask_personal(asking, self._serving, personal, rounds + 1)
         found = personal_summary(
             personal,
@@ -425,30 +397,6 @@ class StrategyRun:
         if self._left_out:
             found["matrices_left_out"] = list(self._left_out)
         return found
-
-
-def _meter(
-    grid: Grid,
-    described: Descriptions,
-    resume: RunState | None,
-    strategy: "ClusteredStrategy | None" = None,
-) -> Callable[[], Traffic]:
-    """Make what reads the bytes of this run so far, those before it was resumed included.
-
-    So are those of clients' descriptions, which were asked for before the run, if the strategy uses them: in
-    round 1 at the latest, so that a run that goes on has counted them.
-    """
-    nothing = np.zeros(len(described.train_counts), dtype=np.int64)
-    none = Traffic(0, 0, nothing, nothing)
-    earlier = none if resume is None or resume.traffic is None else resume.traffic
-    begin = getattr(grid, "traffic", none)
-
-    def read() -> Traffic:
-        now = earlier.plus(getattr(grid, "traffic", none).since(begin))
-        asked = None if strategy is None or resume is not None else strategy.description_traffic
-        return now if asked is None else now.plus(asked)
-
-    return read
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import fedclust
 from fedclust.federation import RunFailed
 from fedclust.results import SavedRun, comparable
 from fedclust.settings import ConfigError, compose
-from fedclust.settings.resume import check_same_run, expand
+from fedclust.settings.resume import check_same_run, expand, overrides_of
 from fedclust.training import Trainer
 
 SMALL = [

@@ -1,6 +1,7 @@
 """The server: run a federation from a configuration over any grid."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from fedclust.personal import Personal, check_validation
 from fedclust.privacy import NoPrivacy, Privacy
 from fedclust.privacy.checks import check_delta, check_network, check_strategy, setting
 from fedclust.privacy.leaving import leaving_line
+from fedclust.rescue import rescuing, writing
 from fedclust.results import Checkpoints, Progress, Recorder
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import write_summary
@@ -102,10 +104,23 @@ def federate(
     FileExistsError
         If the folder holds another run.
     RunFailed
-        If every reply of a round failed or no client has an accuracy at the end. ``rounds.jsonl`` then has
-        every round with its failures, the failed one last, and the run has no ``summary.json``.
+        If too few clients of a round answered, too few have an accuracy at the end, or the folder can no
+        longer be written. ``rounds.jsonl`` then has every round with its failures, the failed one last, and
+        the run has no ``summary.json``.
     """
-    console = console or Console()
+    runs: dict[str, StrategyRun] = {}
+    with ExitStack() as opened, rescuing(runs):
+        return _federate(config, grid, folder, console or Console(), runs, opened)
+
+
+def _federate(
+    config: DictConfig,
+    grid: Grid,
+    folder: Path,
+    console: Console,
+    runs: dict[str, StrategyRun],
+    opened: ExitStack,
+) -> dict[str, object]:
     settings = run_settings(config)
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     clients: ClientGrid
@@ -165,9 +180,15 @@ def federate(
         check_network(privacy, network)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    schedule = Schedule(settings.rounds, settings.seed, settings.timeout, settings.checkpoint_every)
+    schedule = Schedule(
+        settings.rounds,
+        settings.seed,
+        settings.timeout,
+        settings.checkpoint_every,
+        settings.min_replies,
+        settings.keep_matrices,
+    )
     summaries: dict[str, dict[str, object]] = {}
-    runs: dict[str, StrategyRun] = {}
     page = LivePage(folder)
     for name in names:
         here = folder if name == chosen else Recorder.compared_folder(folder, name)
@@ -178,7 +199,9 @@ def federate(
             continue
         text = OmegaConf.to_yaml(configs[name], resolve=True)
         state = _saved_state(here, settings.rounds) if resumed else None
-        with page, _recorder(here, text, resumed, state, settings.rounds) as recorder:
+        with page:
+            with writing(here):
+                recorder = opened.enter_context(_recorder(here, text, resumed, state, settings.rounds))
             progress = Progress(settings.rounds, name, console)
             runs[name] = StrategyRun(
                 name,
@@ -212,18 +235,21 @@ def federate(
 
         summary |= give_advice(federation, common, summary, settings.seed, folder)
     summary["compare"] = summaries
-    write_summary(folder, summary)
     if settings.save_predictions:
         from fedclust.result import Result
 
-        line = save_predictions(federation, *Result(folder).serving, folder)
+        with writing(folder):
+            write_summary(folder, summary)
+            line = save_predictions(federation, *Result(folder).serving, folder)
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    page.write()
     from fedclust.results import plots
 
-    plots.draw(folder)
-    results.print_report(results.SavedRun(folder), console)
+    with writing(folder):
+        write_summary(folder, summary)
+        page.write()
+        plots.draw(folder)
     console.print(leaving_line(federation.asked, privacy), highlight=False, markup=False, soft_wrap=True)
+    results.print_report(results.SavedRun(folder), console)
     if "advice" in summary:
         from fedclust.advice.report import print_advice
 

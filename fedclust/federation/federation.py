@@ -15,6 +15,7 @@ from fedclust import records
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation.client_grid import FederationError
 from fedclust.federation.traffic import Traffic
+from fedclust.federation.update_norms import DEFAULT_CAP, too_long
 from fedclust.privacy.settings import Tells
 from fedclust.records import BadReply, Bounds, Update
 from fedclust.typing import FloatArray, IntArray
@@ -174,18 +175,16 @@ class Federation:
         tells: Tells = "labels",
         num_newcomers: int = 0,
     ) -> None:
-        clients = sorted(grid.get_node_ids())
-        if not clients or clients != list(range(len(clients))):
-            raise ValueError(f"grid must know clients 0..K-1, it knows {clients[:10]}")
-        if not 0 <= num_newcomers < len(clients):
-            raise ValueError(f"num_newcomers must be in 0 to {len(clients) - 1}, got {num_newcomers}")
+        clients = _all_clients(grid)
+        if not 0 <= num_newcomers < clients:
+            raise ValueError(f"num_newcomers must be in 0 to {clients - 1}, got {num_newcomers}")
         self._num_newcomers = num_newcomers
         self._newcomers: dict[int, records.Description] = {}
         self.num_rounds = num_rounds
         self.timeout = timeout
         self.tells = tells
         self.asked: set[str] = set()
-        self.turns: IntArray = np.zeros(len(clients) - num_newcomers, dtype=np.int64)
+        self.turns: IntArray = np.zeros(clients - num_newcomers, dtype=np.int64)
         self._grid = grid
         self._descriptions: Descriptions | None = None
         self._description_traffic: Traffic | None = None
@@ -400,6 +399,7 @@ class Federation:
         *,
         projection: Projection | None = None,
         names: Sequence[str] = (),
+        cap: float | None = DEFAULT_CAP,
     ) -> dict[int, Update]:
         """Ask clients to train a model as in a round and to return only its change, not the model.
 
@@ -416,6 +416,9 @@ class Federation:
             :meth:`fedclust.strategies.hooks.Hooks.update_projection`; None for none.
         names
             Arrays of the model whose change is returned without projection.
+        cap
+            How many times the median of the answers a change may be long, see
+            :mod:`fedclust.federation.update_norms`; None for any length.
 
         Returns
         -------
@@ -429,7 +432,25 @@ class Federation:
                 found[client] = records.read_update(reply, model, projection, names, self._bounds)
             except BadReply as error:
                 self.failed(client, records.QUERY_UPDATE, error)
-        return found
+        return self._not_too_long(found, cap)
+
+    def _not_too_long(self, found: dict[int, Update], cap: float | None) -> dict[int, Update]:
+        """Leave out and record the changes that are many times as long as the others."""
+        if cap is None or not found:
+            return found
+        norms = [update.norm for update in found.values()]
+        long = too_long(norms, norms, [0] * len(norms), cap)
+        for position, (client, update) in enumerate(found.items()):
+            if position in long:
+                self.failed(
+                    client,
+                    records.QUERY_UPDATE,
+                    f"client {client}: update must be at most {cap:g} times as long as the median of "
+                    f"{long[position]:.3g}, its length is {update.norm:.3g}",
+                )
+        return {
+            client: update for position, (client, update) in enumerate(found.items()) if position not in long
+        }
 
     def failed(self, client: int, phase: str, error: BadReply | str) -> None:
         """Record that a client's answer could not be used."""
@@ -443,6 +464,17 @@ class Federation:
         """Return the failures recorded since the last call."""
         taken, self._failures = self._failures, []
         return taken
+
+
+def _all_clients(grid: Grid) -> int:
+    """Count the clients of a grid, also those that are offline now, where the grid knows them."""
+    known = getattr(grid, "num_clients", None)
+    if isinstance(known, int):
+        return known
+    clients = sorted(grid.get_node_ids())
+    if not clients or clients != list(range(len(clients))):
+        raise ValueError(f"grid must know clients 0..K-1, it knows {clients[:10]}")
+    return len(clients)
 
 
 def _described(answers: Sequence[records.Description], tells: Tells) -> Descriptions:

@@ -20,7 +20,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
 from fedclust.data.newcomers import check_held_out
+from fedclust.federation.failures import MIN_REPLIES
 from fedclust.results.intervals import parse_interval
+from fedclust.results.matrices import KEEP, check_keep
 from fedclust.settings import defaults, override_errors, own_data, proof
 
 __all__ = [
@@ -88,6 +90,8 @@ class RunSettings:
     save_predictions: bool = False
     holdout_clients: float = 0
     drift_every: int = 0
+    min_replies: float = MIN_REPLIES
+    keep_matrices: bool | str = KEEP
 
     def __post_init__(self) -> None:
         rules = (
@@ -99,6 +103,7 @@ class RunSettings:
             ("drift_every", self.drift_every >= 0, ">= 0"),
             ("wait", self.wait > 0, "> 0"),
             ("timeout", self.timeout > 0, "> 0"),
+            ("min_replies", 0 <= self.min_replies <= 1, "in [0, 1]"),
             ("update_norm_cap", self.update_norm_cap is None or self.update_norm_cap > 1, "> 1, or null"),
         )
         for name, holds, rule in rules:
@@ -107,6 +112,7 @@ class RunSettings:
         try:
             check_held_out(self.holdout_clients)
             parse_interval(self.checkpoint_every)
+            check_keep(self.keep_matrices)
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
@@ -127,10 +133,11 @@ def run_settings(config: DictConfig) -> RunSettings:
         "evaluate_every": int,
         "wait": float,
         "timeout": float,
+        "min_replies": float,
     }
     values: dict[str, Any] = {}
     for name, kind in kinds.items():
-        value = config[name]
+        value = config.get(name, MIN_REPLIES) if name == "min_replies" else config[name]
         number = isinstance(value, int) or (kind is float and isinstance(value, float))
         if isinstance(value, bool) or (kind is not str and not number):
             raise ConfigError(f"{name} must be of type {kind.__name__}, got {value!r}")
@@ -138,6 +145,7 @@ def run_settings(config: DictConfig) -> RunSettings:
     compare = config.compare
     names = [compare] if isinstance(compare, str) else list(compare or ())
     values["checkpoint_every"] = config.checkpoint_every
+    values["keep_matrices"] = config.get("keep_matrices", KEEP)
     if wrong := proof.problem(config):
         raise ConfigError(wrong)
     cap = values["update_norm_cap"] = config.get("update_norm_cap")

@@ -25,8 +25,8 @@ from fedclust.data.federated import FederatedData
 from fedclust.data.validation import DEFAULT_FRACTION
 from fedclust.engines import make_engine
 from fedclust.federation import ClientGrid, Federation, LocalGrid, RunFailed
-from fedclust.federation.failures import MIN_REPLIES
 from fedclust.given import describe_run, one_for_all, strategy_of
+from fedclust.options import MIN_REPLIES, check_keep
 from fedclust.personal import Auto, Personal, check_validation, named
 from fedclust.privacy import NoPrivacy, Privacy
 from fedclust.privacy import named as named_privacy
@@ -35,7 +35,6 @@ from fedclust.rescue import rescuing, writing
 from fedclust.result import Result
 from fedclust.results import Checkpoints, Recorder
 from fedclust.results.checkpoints import parse_interval
-from fedclust.results.matrices import check_keep
 from fedclust.results.page import LivePage
 from fedclust.results.progress import Progress
 from fedclust.runner import OnRound, Schedule, StrategyRun

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedclust.federation.failures import MIN_REPLIES
-from fedclust.results.matrices import KEEP
+from fedclust.options import KEEP, MIN_REPLIES
 
 __all__ = ["Schedule"]
 

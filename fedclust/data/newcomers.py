@@ -7,27 +7,13 @@ from typing import TypeVar
 import numpy as np
 
 from fedclust.data.federated import FederatedData
+from fedclust.options import check_held_out
 from fedclust.rng import generator
 from fedclust.typing import IntArray
 
-__all__ = ["check_held_out", "newcomers_last", "num_held_out", "training_first"]
+__all__ = ["newcomers_last", "num_held_out", "training_first"]
 
 _Part = TypeVar("_Part")
-
-
-def check_held_out(held_out: float) -> None:
-    """Check how many clients are to be left out.
-
-    Raises
-    ------
-    ValueError
-        If it is neither a share in [0, 1) nor a whole number >= 0.
-    """
-    number = isinstance(held_out, int | float) and not isinstance(held_out, bool)
-    if not number or not held_out >= 0 or (held_out >= 1 and held_out != int(held_out)):
-        raise ValueError(
-            f"holdout_clients must be a share in [0, 1) or a number of clients, got {held_out!r}"
-        )
 
 
 def num_held_out(num_clients: int, held_out: float) -> int:

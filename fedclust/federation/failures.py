@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-__all__ = ["MIN_REPLIES", "RunFailed", "check_answered", "check_round", "count_reasons"]
+from fedclust.options import MIN_REPLIES
 
-MIN_REPLIES = 0.2
-"""Default share of the clients asked that must answer: half of a small cohort may be missing by chance."""
+__all__ = ["RunFailed", "check_answered", "check_round", "count_reasons"]
 
 _SHOWN = 5
 _MOST_IN_A_ROW = 3

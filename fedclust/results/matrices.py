@@ -5,17 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["KEEP", "MOST_CLIENTS", "check_keep", "without_large"]
+from fedclust.options import KEEP
 
-KEEP = "auto"
+__all__ = ["MOST_CLIENTS", "without_large"]
+
 MOST_CLIENTS = 500
 """Of more clients, a matrix of float64 takes more than 2 MB, and a run of FedGWC leaves five."""
-
-
-def check_keep(keep: object) -> None:
-    """Check a value of ``keep_matrices``; raise ValueError unless it is true, false or "auto"."""
-    if not isinstance(keep, bool) and keep != KEEP:
-        raise ValueError(f"keep_matrices must be true, false or auto, got {keep!r}")
 
 
 def without_large(

@@ -19,10 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
-from fedclust.data.newcomers import check_held_out
-from fedclust.federation.failures import MIN_REPLIES
+from fedclust.options import KEEP, MIN_REPLIES, check_held_out, check_keep
 from fedclust.results.intervals import parse_interval
-from fedclust.results.matrices import KEEP, check_keep
 from fedclust.settings import defaults, override_errors, own_data, proof
 
 __all__ = [

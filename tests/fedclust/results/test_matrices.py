@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedclust.results.matrices import MOST_CLIENTS, check_keep, without_large
+from fedclust.options import check_keep
+from fedclust.results.matrices import MOST_CLIENTS, without_large
 
 
 def arrays(clients: int) -> dict[str, np.ndarray]:

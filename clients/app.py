@@ -7,6 +7,7 @@ from flwr.clientapp import ClientApp
 
 from fedclust import records
 from fedclust.clients.node import Node
+from fedclust.data.alike import content_digest
 from fedclust.federation import is_bundle, pack, unpack
 from fedclust.records import Instruction
 
@@ -20,9 +21,11 @@ Answers = tuple[Mapping[int, RecordDict], Mapping[int, str]]
 
 @app.query("clients")
 def hosted(message: Message, context: Context) -> Message:
-    """Return the clients that this node hosts, and the number of all clients."""
+    """Return the clients that this node hosts, the number of all clients, and a digest of its data."""
     node = Node.of(context)
-    return Message(records.clients_content(node.clients, node.data.num_clients), reply_to=message)
+    name = str(context.node_config.get("name", ""))
+    content = records.clients_content(node.clients, node.data.num_clients, name, content_digest(node.data))
+    return Message(content, reply_to=message)
 
 
 def respond(

@@ -16,6 +16,7 @@ from fedclust import data, models, results
 from fedclust.advice.report import give_advice, print_advice
 from fedclust.federation import ClientGrid, Federation, FederationError, RunFailed, left_out_line
 from fedclust.federation.aggregation import check_aggregator
+from fedclust.federation.claims import read_hosts
 from fedclust.federation.run_state import RunState
 from fedclust.inspect import inspect
 from fedclust.personal import Personal, check_validation
@@ -112,7 +113,12 @@ def federate(
     resumed = bool(config.get("resume"))
     if resumed:
         check_same_run(plain(config), folder)
-    clients = ClientGrid(grid, wait=settings.wait, say=partial(console.print, highlight=False, markup=False))
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    try:
+        hosts = None if settings.hosts is None else read_hosts(Path(settings.hosts).expanduser())
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    clients = ClientGrid(grid, wait=settings.wait, say=say, min_clients=settings.min_clients, hosts=hosts)
     clients.connect()
     check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients)
     federation = Federation(

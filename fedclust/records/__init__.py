@@ -10,7 +10,7 @@ from fedclust.records.description import (
     read_description,
 )
 from fedclust.records.evaluation import Evaluation, evaluate_content, read_evaluate
-from fedclust.records.hosting import clients_content, read_hosted
+from fedclust.records.hosting import Hosted, clients_content, read_hosted
 from fedclust.records.keys import (
     ARRAYS,
     CONFIG,
@@ -128,6 +128,7 @@ __all__ = [
     "Bounds",
     "Description",
     "Evaluation",
+    "Hosted",
     "Instruction",
     "Names",
     "PersonalAnswer",

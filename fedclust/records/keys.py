@@ -34,6 +34,7 @@ __all__ = [
     "_CLIENTS",
     "_CONFUSION",
     "_COUNTS",
+    "_DATA",
     "_GROUP",
     "_INPUT",
     "_LEFT_OUT",
@@ -80,7 +81,7 @@ POOLED_ROWS = "pooled-rows"
 FULL = "full-metrics"
 LOSSES = "losses"
 PROJECTION, PROJECTION_SIZE, PROJECTION_SEED = "projection", "projection-size", "projection-seed"
-_CLIENTS, _NUM_CLIENTS = "clients", "num-clients"
+_CLIENTS, _NUM_CLIENTS, _DATA = "clients", "num-clients", "data"
 _TRAIN_COUNTS, _TEST_COUNTS, _GROUP = "train-counts", "test-counts", "group"
 _MEAN, _STD = "mean", "std"
 _NAME, _NAMES, _CLASS_NAMES = "name", "names", "class-names"

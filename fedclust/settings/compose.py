@@ -87,6 +87,8 @@ class RunSettings:
     proof: bool = False
     serve: str = "cluster"
     update_norm_cap: float | None = None
+    min_clients: int | None = None
+    hosts: str | None = None
 
     def __post_init__(self) -> None:
         rules = (
@@ -98,6 +100,7 @@ class RunSettings:
             ("wait", self.wait > 0, "> 0"),
             ("timeout", self.timeout > 0, "> 0"),
             ("update_norm_cap", self.update_norm_cap is None or self.update_norm_cap > 1, "> 1, or null"),
+            ("min_clients", self.min_clients is None or self.min_clients >= 1, ">= 1, or null"),
         )
         for name, holds, rule in rules:
             if not holds:
@@ -140,7 +143,12 @@ def run_settings(config: DictConfig) -> RunSettings:
     cap = values["update_norm_cap"] = config.get("update_norm_cap")
     if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int | float)):
         raise ConfigError(f"update_norm_cap must be a number or null, got {cap!r}")
+    fewest = values["min_clients"] = config.get("min_clients")
+    if fewest is not None and (isinstance(fewest, bool) or not isinstance(fewest, int)):
+        raise ConfigError(f"min_clients must be a whole number or null, got {fewest!r}")
     values |= {"proof": config.get("proof", False), "serve": config.get("serve", "cluster")}
+    hosts = config.get("hosts")
+    values["hosts"] = None if hosts is None else str(hosts)
     return RunSettings(**values, compare=tuple(map(str, names)))
 
 

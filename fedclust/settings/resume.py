@@ -21,6 +21,8 @@ _FREE = (
     "compare",
     "device",
     "engine",
+    "hosts",
+    "min_clients",
     "output_dir",
     "overrides",
     "personal",

@@ -88,7 +88,7 @@ class NodeRegistry:
                 host = self._read(reply, host)
                 if self._data and host.data and host.data != self._data:
                     raise FederationError(
-                        f"clients {ranges(host.clients)}: all nodes must hold the same dataset and partition, "
+                        f"clients {ranges(host.clients)}: all nodes must hold the same data and partition, "
                         "its data is another"
                     )
                 self._online[node] = host

@@ -255,7 +255,7 @@ def test_a_node_whose_data_is_another_is_left_out_later() -> None:
     nodes.online = [0, 1]
     assert grid.get_node_ids() == [0, 1]
     assert said == [
-        "node 'site-1' is left out: clients 2: all nodes must hold the same dataset and partition, "
+        "node 'site-1' is left out: clients 2: all nodes must hold the same data and partition, "
         "its data is another"
     ]
 

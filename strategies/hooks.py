@@ -9,8 +9,10 @@ from flwr.app import ArrayRecord
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.optimiser_state import StateValue
+from fedclust.federation.placing import by_least_loss
 from fedclust.findings import Findings
 from fedclust.personal import NoLayer, Personal
+from fedclust.placement import Placement
 from fedclust.rng import generator, torch_seed
 from fedclust.sampling import cohort_size
 from fedclust.selection import Candidates, Selection, Uniform
@@ -168,6 +170,36 @@ class Hooks:
     ) -> Clusters:
         """Change the clusters before all clients evaluate, in rounds with an evaluation."""
         return clusters
+
+    def place(
+        self,
+        clusters: Clusters,
+        newcomers: Sequence[int],
+        server_round: int,  # noqa: ARG002
+        federation: Federation,
+    ) -> dict[int, Placement]:
+        """Find the cluster of each client that was not there when clusters were formed.
+
+        Unless overridden, that whose model has the least loss on the client's training rows, or none if all
+        are no better than guessing; see :func:`~fedclust.federation.placing.by_least_loss`. Clusters and
+        models stay as they are.
+
+        Parameters
+        ----------
+        clusters
+            The clusters after some round.
+        newcomers
+            Ids of the clients to place; none has a cluster in `clusters`.
+        server_round
+            The last finished round.
+        federation
+            The clients, newcomers too, to ask them questions.
+
+        Returns
+        -------
+        By client id, a cluster that has clients, or None for none of them; and the evidence.
+        """
+        return by_least_loss(clusters, newcomers, federation)
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:  # noqa: ARG002
         """List warnings that the method cannot work with these settings; empty unless overridden."""

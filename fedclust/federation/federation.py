@@ -117,6 +117,8 @@ class Federation:
         Names of the user's own metrics, which clients measure besides the usual ones.
     least_loss
         Least value of the loss: 0 for cross-entropy; minus infinity where unknown.
+    num_newcomers
+        Clients of the grid that take no part, those with the highest ids: they are asked only by their ids.
 
     Attributes
     ----------
@@ -132,13 +134,18 @@ class Federation:
         *,
         own_metrics: Collection[str] = (),
         least_loss: float = -math.inf,
+        num_newcomers: int = 0,
     ) -> None:
         clients = sorted(grid.get_node_ids())
         if not clients or clients != list(range(len(clients))):
             raise ValueError(f"grid must know clients 0..K-1, it knows {clients[:10]}")
+        if not 0 <= num_newcomers < len(clients):
+            raise ValueError(f"num_newcomers must be in 0 to {len(clients) - 1}, got {num_newcomers}")
+        self._num_newcomers = num_newcomers
+        self._newcomers: dict[int, records.Description] = {}
         self.num_rounds = num_rounds
         self.timeout = timeout
-        self.turns: IntArray = np.zeros(len(clients), dtype=np.int64)
+        self.turns: IntArray = np.zeros(len(clients) - num_newcomers, dtype=np.int64)
         self._grid = grid
         self._descriptions: Descriptions | None = None
         self._description_traffic: Traffic | None = None
@@ -161,9 +168,15 @@ class Federation:
         """Number of clients K."""
         return len(self.turns)
 
+    @property
+    def newcomers(self) -> tuple[int, ...]:
+        """Ids of the clients that take no part: K, K+1, …"""
+        return tuple(range(self.num_clients, self.num_clients + self._num_newcomers))
+
     def run(self, num_rounds: int, timeout: float) -> "Federation":
         """Make the federation of another run over the same clients; it reuses their descriptions."""
-        other = Federation(self._grid, num_rounds, timeout)
+        other = Federation(self._grid, num_rounds, timeout, num_newcomers=self._num_newcomers)
+        other._newcomers = self._newcomers
         other._descriptions, other._bounds = self._descriptions, self._bounds
         other._description_traffic = self._description_traffic
         return other
@@ -201,6 +214,33 @@ class Federation:
             if before is not None and after is not None:
                 self._description_traffic = after.since(before)
         return self._descriptions
+
+    def describe_newcomers(self, newcomers: Iterable[int]) -> dict[int, records.Description]:
+        """Get the label counts, known group and name of clients that came later; each is asked only once.
+
+        Parameters
+        ----------
+        newcomers
+            Their ids.
+
+        Returns
+        -------
+        By client id. A client that fails, or has other classes than the others, is left out and recorded.
+        """
+        described, wanted = self.describe(), list(map(int, newcomers))
+        unknown = [client for client in wanted if client not in self._newcomers]
+        for client, reply in self.ask(records.QUERY_DESCRIPTION, unknown).replies.items():
+            try:
+                answer = records.read_description(reply)
+            except BadReply as error:
+                self.failed(client, records.QUERY_DESCRIPTION, error)
+                continue
+            fits = len(answer.train_counts) == described.train_counts.shape[1]
+            if fits and answer.names.classes == described.class_names:
+                self._newcomers[client] = answer
+            else:
+                self.failed(client, records.QUERY_DESCRIPTION, f"client {client}: other classes than most")
+        return {client: self._newcomers[client] for client in wanted if client in self._newcomers}
 
     def ask(
         self,

@@ -45,27 +45,32 @@ class Findings:
         Matrices and curves for plots, by name.
     clients
         A value per client, by name, each of shape (K,).
+    placing
+        The rule by which clients that come later are placed, see :mod:`fedclust.placing_rules`; empty for
+        the cluster model of least loss.
     """
 
     summary: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     clients: dict[str, np.ndarray] = field(default_factory=dict)
+    placing: dict[str, np.ndarray] = field(default_factory=dict)
 
     def pack(self) -> dict[str, Any]:
         """List everything as arrays and text by name; :meth:`unpack` reads it."""
         packed: dict[str, Any] = {"summary": dumps(self.summary)}
         packed |= {f"array/{name}": array for name, array in self.arrays.items()}
+        packed |= {f"placing/{name}": array for name, array in self.placing.items()}
         return packed | {f"client/{name}": values for name, values in self.clients.items()}
 
     @classmethod
     def unpack(cls, packed: Mapping[str, Any]) -> "Findings":
         """Make findings from the result of :meth:`pack`."""
-        parts: dict[str, dict[str, Any]] = {"array": {}, "client": {}}
+        parts: dict[str, dict[str, Any]] = {"array": {}, "client": {}, "placing": {}}
         for path, value in packed.items():
             kind, _, name = path.partition("/")
             if kind in parts:
                 parts[kind][name] = value
-        return cls(json.loads(packed["summary"]), parts["array"], parts["client"])
+        return cls(json.loads(packed["summary"]), parts["array"], parts["client"], parts["placing"])
 
     @classmethod
     def of_error_ratios(cls, ratios: Mapping[int, float], limit: float) -> "Findings":

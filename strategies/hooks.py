@@ -9,10 +9,11 @@ from flwr.app import ArrayRecord
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.optimiser_state import StateValue
-from fedclust.federation.placing import by_least_loss
+from fedclust.federation.placing import by_least_loss, by_rule
 from fedclust.findings import Findings
 from fedclust.personal import NoLayer, Personal
 from fedclust.placement import Placement
+from fedclust.placing_rules import unpacked
 from fedclust.rng import generator, torch_seed
 from fedclust.sampling import cohort_size
 from fedclust.selection import Candidates, Selection, Uniform
@@ -180,9 +181,10 @@ class Hooks:
     ) -> dict[int, Placement]:
         """Find the cluster of each client that was not there when clusters were formed.
 
-        Unless overridden, that whose model has the least loss on the client's training rows, or none if all
-        are no better than guessing; see :func:`~fedclust.federation.placing.by_least_loss`. Clusters and
-        models stay as they are.
+        Unless overridden, by the rule in the method's findings, such as the nearest centre of label counts.
+        Without one, that whose model has the least loss on the client's training rows, or none if all are no
+        better than guessing; see :func:`~fedclust.federation.placing.by_least_loss`. Clusters and models
+        stay as they are.
 
         Parameters
         ----------
@@ -199,6 +201,12 @@ class Hooks:
         -------
         By client id, a cluster that has clients, or None for none of them; and the evidence.
         """
+        if len(serving := np.unique(clusters.assignment)) == 1:
+            only = Placement(int(serving[0]), "there is one model for all")
+            return dict.fromkeys(map(int, newcomers), only)
+        rule = unpacked(self.findings(clusters).placing)
+        if rule is not None:
+            return by_rule(rule, newcomers, federation)
         return by_least_loss(clusters, newcomers, federation)
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:  # noqa: ARG002

@@ -4,13 +4,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedclust import records
+from fedclust.clustering.clust_psi_pfl.placement import LabelRule
+from fedclust.clustering.pacfl import SubspaceRule
 from fedclust.clustering.shared.placing import NONE, least_loss
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.placement import Placement
+from fedclust.placing_rules import Rule
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["by_least_loss", "placed_by_losses", "serving_clusters", "silent"]
+__all__ = ["by_least_loss", "by_rule", "placed_by_losses", "serving_clusters", "silent"]
 
 
 def serving_clusters(clusters: Clusters) -> IntArray:
@@ -67,12 +71,45 @@ def by_least_loss(
         Whom to ask.
     """
     serving = serving_clusters(clusters)
-    if len(serving) == 1:
-        only = Placement(int(serving[0]), "there is one model for all")
-        return {int(client): only for client in newcomers}
     losses = federation.losses([clusters.models[each] for each in serving], newcomers)
     known = federation.bounds.least_loss == 0 and federation.bounds.num_classes
     chance = float(np.log(known)) if known else np.inf
     return silent(
         newcomers, {client: placed_by_losses(each, serving, chance) for client, each in losses.items()}
     )
+
+
+def by_rule(rule: Rule, newcomers: Sequence[int], federation: Federation) -> dict[int, Placement]:
+    """Ask newcomers for what a rule goes by, as the method asked the others before round 1, and apply it.
+
+    Parameters
+    ----------
+    rule
+        The rule.
+    newcomers
+        Ids of the clients to place.
+    federation
+        Whom to ask. Of a client whose answer does not fit, why is the reason of its placement.
+    """
+    if isinstance(rule, LabelRule):
+        described = federation.describe_newcomers(newcomers)
+        return silent(
+            newcomers, {client: rule.place(each.train_counts) for client, each in described.items()}
+        )
+    placed: dict[int, Placement] = {}
+    query, content = records.QUERY_PROTOTYPES, None
+    if isinstance(rule, SubspaceRule):
+        query = records.QUERY_SUBSPACES
+        content = records.subspaces_question(rule.input, rule.bases.shape[-1])
+    for client, reply in federation.ask(query, newcomers, content).replies.items():
+        try:
+            if isinstance(rule, SubspaceRule):
+                vectors = rule.bases.shape[-1]
+                placed[client] = rule.place(records.read_subspaces(reply, vectors, federation.bounds))
+            else:
+                means, counts, _ = records.read_prototypes(reply, federation.bounds)
+                placed[client] = rule.place(means, counts)
+        except (records.BadReply, ValueError) as error:
+            federation.failed(client, query, str(error))
+            placed[client] = Placement(None, f"its answer cannot be used: {error}")
+    return silent(newcomers, placed)

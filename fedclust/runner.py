@@ -27,6 +27,7 @@ from fedclust.federation.run_state import RunState
 from fedclust.personal import Personal
 from fedclust.proof import prove_grouping
 from fedclust.results import Checkpoints, Progress, Recorder
+from fedclust.results.attendance import attended, attended_summary
 from fedclust.results.personal import personal_summary, personal_table
 from fedclust.results.proof import SERVED_FIGURES, method_name, proof_summary
 from fedclust.typing import IntArray
@@ -124,6 +125,9 @@ class StrategyRun:
     def round(self, record: Mapping[str, Any]) -> None:
         """Record a round, show it, and keep a checkpoint if one is due."""
         now = self._travelled()
+        described = self._strategy.federation.descriptions  # with those who joined
+        if described is not None:
+            self._names = described.client_names
         failures = results.named(record["failures"], self._names)
         record = {
             **record,
@@ -199,6 +203,7 @@ class StrategyRun:
                 folder = self._recorder.folder
                 raise RunFailed(f"{self._name}: {error}; its rounds are in {folder}") from error
         self._seconds, self._published = time.perf_counter() - began, published
+        described = strategy.federation.descriptions or described  # of those who joined, too
         table = self._table(described, strategy.measured)
         found = strategy.findings(strategy.clusters)
         confused = confuse_clusters(federation, strategy.clusters) if self._confusion else {}
@@ -229,9 +234,10 @@ class StrategyRun:
             where its cluster's was not shown to be better; a strategy that forms no groups always serves
             its own. Table and figures are of the models that serve.
         """
-        strategy, described = self._strategy, federation.describe()
+        strategy = self._strategy
         serve = serve if strategy.forms_groups else "cluster"
         asking = federation.run(self._schedule.rounds, self._schedule.timeout)
+        described = asking.describe()
         travelled = _meter(federation.grid, described, None)
         measured, silent = ask_differences(
             asking,
@@ -294,8 +300,9 @@ class StrategyRun:
         table, summary = self._shown
         if not personal.asked:
             return summary
-        described, rounds, began = federation.describe(), self._schedule.rounds, time.perf_counter()
+        rounds, began = self._schedule.rounds, time.perf_counter()
         asking = federation.run(rounds, self._schedule.timeout)
+        described = asking.describe()
         travelled = _meter(federation.grid, described, None)
         layered = ask_personal(asking, self._serving, personal, rounds + 1)
         found = personal_summary(
@@ -334,7 +341,8 @@ class StrategyRun:
             described.client_names,
             measured.outcomes,
             **columns,
-            **self._last.by_client(),
+            **attended(strategy.federation.joined, strategy.attendance, strategy.server_round),
+            **self._last.by_client(strategy.num_clients),
             **strategy.findings(strategy.clusters).clients,
         )
 
@@ -351,6 +359,7 @@ class StrategyRun:
             own_metrics=measured.own_metrics,
             traffic=self._last.totals(),
             published=self._published,
+            **attended_summary(table),
             **strategy.findings(strategy.clusters).summary,
         )
 

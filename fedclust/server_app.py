@@ -1,5 +1,6 @@
 """The server: run a federation from a configuration over any grid."""
 
+import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedclust.advice.report import give_advice, print_advice
 from fedclust.federation import ClientGrid, Federation, FederationError, RunFailed, left_out_line
 from fedclust.federation.aggregation import check_aggregator
 from fedclust.federation.claims import read_hosts
+from fedclust.federation.roster import Roster
 from fedclust.federation.run_state import RunState
 from fedclust.inspect import inspect
 from fedclust.personal import Personal, check_validation
@@ -119,7 +121,9 @@ def federate(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     clients = ClientGrid(grid, wait=settings.wait, say=say, min_clients=settings.min_clients, hosts=hosts)
-    clients.connect()
+    newest = _saved_state(folder, settings.rounds) if resumed else None
+    attended = {} if newest is None else newest.attendance
+    clients.connect(json.loads(str(attended.get("places", "[]"))))
     check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients)
     federation = Federation(
         clients,
@@ -127,6 +131,7 @@ def federate(
         settings.timeout,
         own_metrics=tuple(config.get("metrics") or ()),
         least_loss=least_loss(str(config.training.loss._target_)),
+        roster=Roster.unpack(attended),
     )
     if line := left_out_line(federation.describe().left_out):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -170,6 +175,7 @@ def federate(
             summaries[name] = runs[name].start(
                 federation, network, published if name == chosen else None, state
             )
+            federation.close()  # what the chosen strategy is compared with has the same clients
             if name != chosen:
                 summaries[name] = runs[name].personalise(federation, layers[name])
     del summaries[chosen]  # it may change until the end

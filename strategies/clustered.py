@@ -3,7 +3,6 @@
 This module runs the rounds; a method changes them by the hooks of :mod:`fedclust.strategies.hooks`.
 """
 
-import copy
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -35,16 +34,17 @@ from fedclust.federation import (
     round_figures,
 )
 from fedclust.federation.aggregation import NotFinite
+from fedclust.federation.attendance import Attendance
 from fedclust.federation.evaluations import read_evaluations
 from fedclust.federation.going_back import at_fault
-from fedclust.federation.optimiser_state import pack_state, restore_state
+from fedclust.federation.optimiser_state import pack_state
 from fedclust.federation.replies import by_cluster, read_replies, weighted_loss
 from fedclust.federation.run_state import RunState
 from fedclust.federation.update_norms import DEFAULT_CAP, check_cap
 from fedclust.findings import NoObserver, Observer
 from fedclust.selection import Selection
 from fedclust.strategies.hooks import Hooks
-from fedclust.strategies.running import Running
+from fedclust.strategies.running import Running, new_aggregators
 from fedclust.typing import IntArray
 
 __all__ = ["ClusteredStrategy"]
@@ -148,6 +148,21 @@ class ClusteredStrategy(Hooks, Strategy):
         return self._running.measured
 
     @property
+    def federation(self) -> Federation:
+        """The clients of the run, with those that joined."""
+        return self._running.federation
+
+    @property
+    def server_round(self) -> int:
+        """The last finished round."""
+        return self._running.server_round
+
+    @property
+    def attendance(self) -> Attendance:
+        """Who is there, and what those measured last who are not."""
+        return self._running.attendance
+
+    @property
     def description_traffic(self) -> Traffic | None:
         """Bytes of asking clients to describe themselves, once the method has used the answers; else None."""
         return None if self._run is None else self._run.federation.description_traffic
@@ -165,6 +180,7 @@ class ClusteredStrategy(Hooks, Strategy):
             aggregators=tuple(pack_state(aggregator, fresh) for aggregator in run.aggregators),
             measured=run.measured,
             failed_replies=run.failed_replies,
+            attendance={**run.federation.attendance(), **run.attendance.pack()},
         )
 
     def start(
@@ -204,7 +220,9 @@ class ClusteredStrategy(Hooks, Strategy):
         Flower's result; its arrays hold every cluster's model, see :func:`fedclust.records.split_models`.
         """
         federation = (
-            federation.run(num_rounds, timeout) if federation else Federation(grid, num_rounds, timeout)
+            federation.run(num_rounds, timeout, 0 if resume is None else resume.server_round)
+            if federation
+            else Federation(grid, num_rounds, timeout)
         )
         if resume is None:
             clusters = self.begin(federation, initial_arrays)
@@ -212,8 +230,8 @@ class ClusteredStrategy(Hooks, Strategy):
             self._run = Running(federation, clusters, aggregators)
             self.observer.assignment(0, clusters.assignment, clusters.reason or "before round 1")
         else:
-            self._run = self._resumed(federation, resume)
-        self._run.buffers = buffers
+            self._run = Running.resumed(federation, resume, self._make_aggregator, self.restore)
+        self._run.buffers, self._run.initial = buffers, initial_arrays
         return super().start(
             grid,
             records.join_models(self.clusters.models),
@@ -234,6 +252,7 @@ class ClusteredStrategy(Hooks, Strategy):
         """Let each cluster's aggregator write the messages to the clients chosen in it."""
         run = self._running
         number = run.server_round + 1
+        self._welcome(number)
         run.begin()
         run.config = ConfigRecord({**config})
         clusters = dataclasses.replace(run.clusters, report={}, reason="")
@@ -296,6 +315,7 @@ class ClusteredStrategy(Hooks, Strategy):
             "cohort": sorted(run.cohort),
             "loss": loss,
             "failures": [*run.federation.take_failures(), *failures],
+            **({"joined": run.joined} if run.joined else {}),
         }
         run.go_back(dict.fromkeys(broken, "the loss of its model was not finite"), to_before=True)
         clusters = run.clusters
@@ -329,6 +349,7 @@ class ClusteredStrategy(Hooks, Strategy):
             return []
         self._adopt(self.before_evaluation(run.clusters, number, run.federation), number)
         online = set(grid.get_node_ids())
+        run.attend(online)
         settings = ConfigRecord({**config, records.ROUND: number, records.FULL: last})
         messages = []
         for cluster, model in enumerate(run.clusters.models):
@@ -357,6 +378,8 @@ class ClusteredStrategy(Hooks, Strategy):
         run.count_in_a_row()
         if evaluations or broken:
             run.measured = Measured.of(evaluations, run.clusters.num_clients)
+        if "accuracy" in run.measured.figures and evaluations:
+            run.attendance = run.attendance.measured(number, run.measured.figures["accuracy"])
         summary = round_figures(run.measured) if evaluations else {}
         sizes = run.clusters.sizes
         now = time.perf_counter()
@@ -385,6 +408,15 @@ class ClusteredStrategy(Hooks, Strategy):
             raise RuntimeError("the strategy must have been started, start() has not been called")
         return self._run
 
+    def _welcome(self, server_round: int) -> None:
+        """Let clients that wait join, at the beginning of a round."""
+        run = self._running
+        run.joined = run.federation.welcome(server_round).tolist()
+        if run.joined:
+            run.attendance = run.attendance.grown(len(run.joined))
+            clusters = dataclasses.replace(run.clusters, report={}, reason="")
+            self._adopt(self.join(clusters, run.joined, server_round, run.federation), server_round)
+
     def _adopt(self, clusters: Clusters, server_round: int) -> None:
         """Check and store the clusters that a hook returned."""
         run, before = self._running, self._running.clusters
@@ -393,31 +425,15 @@ class ClusteredStrategy(Hooks, Strategy):
                 f"hooks of {type(self).__name__} must return Clusters, "
                 f"one of round {server_round} returned {type(clusters).__name__}"
             )
-        if clusters.num_clients != before.num_clients:
+        if clusters.num_clients != run.federation.num_clients:
             raise ValueError(
-                f"{type(self).__name__} must assign all {before.num_clients} clients, "
+                f"{type(self).__name__} must assign all {run.federation.num_clients} clients, "
                 f"round {server_round} assigns {clusters.num_clients}"
             )
-        run.aggregators = self._new_aggregators(run.aggregators, clusters)
+        run.aggregators = new_aggregators(self._make_aggregator, run.aggregators, clusters)
         run.clusters = dataclasses.replace(clusters, parents={}, optimisers={}, reason="")
         if not np.array_equal(clusters.assignment, before.assignment):
             self.observer.assignment(server_round, clusters.assignment, clusters.reason)
-
-    def _resumed(self, federation: Federation, state: RunState) -> Running:
-        if len(state.assignment) != federation.num_clients:
-            raise ValueError(
-                f"resume must be of a run with {federation.num_clients} clients, "
-                f"got one with {len(state.assignment)}"
-            )
-        aggregators = [self._make_aggregator() for _ in state.models]
-        for aggregator, packed in zip(aggregators, state.aggregators, strict=True):
-            restore_state(aggregator, packed)
-        federation.turns[:] = state.turns
-        clusters = Clusters(state.assignment, state.models, self.restore(state.memory))
-        run = Running(federation, clusters, aggregators)
-        run.server_round, run.failed_replies = state.server_round, state.failed_replies
-        run.measured = state.measured
-        return run
 
     def _aggregate(
         self, server_round: int, aggregator: Strategy, model: ArrayRecord, replies: Sequence[Reply]
@@ -430,17 +446,3 @@ class ClusteredStrategy(Hooks, Strategy):
 
     def _takes_means(self, aggregator: Strategy) -> bool:
         return not self.needs_client_models and type(aggregator) in _WEIGHTED_MEANS
-
-    def _new_aggregators(self, aggregators: Sequence[Strategy], clusters: Clusters) -> list[Strategy]:
-        """Make the aggregators of changed clusters: a child's copies its parent's state or has its own."""
-        made = []
-        for cluster in range(len(clusters.models)):
-            parent = clusters.parents.get(cluster)
-            if cluster in clusters.optimisers:
-                made.append(self._make_aggregator())
-                restore_state(made[-1], copy.deepcopy(dict(clusters.optimisers[cluster])))
-            elif parent is not None:
-                made.append(copy.deepcopy(aggregators[parent]))
-            else:
-                made.append(aggregators[cluster] if cluster < len(aggregators) else self._make_aggregator())
-        return made

@@ -118,6 +118,7 @@ class ClientGrid(WrappedGrid):
         self._nodes = NodeRegistry(grid, wait, say, hosts)
         self._places: list[int] = []  # of each client here, its id in the partition
         self._ids: dict[int, int] = {}  # and back
+        self._refused: dict[int, int] = {}  # client of the partition that did not fit: its node then
         self._pushed: dict[str, _Parcel] = {}
         self._arrived: dict[str, Message] = {}
         self._meter = Meter()
@@ -187,7 +188,11 @@ class ClientGrid(WrappedGrid):
     def newcomers(self) -> list[int]:
         """List the online clients that have not joined, by their ids in the partition, sorted."""
         self._nodes.update()
-        return sorted(place for place in self._nodes.node_of if place not in self._ids)
+        return sorted(
+            place
+            for place, node in self._nodes.node_of.items()
+            if place not in self._ids and self._refused.get(place) != node
+        )
 
     def admit(self, places: Sequence[int]) -> list[int]:
         """Let clients join.
@@ -205,6 +210,11 @@ class ClientGrid(WrappedGrid):
         self._places += [int(place) for place in places]
         self._ids = {place: client for client, place in enumerate(self._places)}
         return list(range(first, len(self._places)))
+
+    def refuse(self, place: int, reason: str) -> None:
+        """Leave a client that does not fit out, until another node hosts it."""
+        self._refused[place] = self._nodes.node_of.get(place, 0)
+        self._say(f"client {place} of the partition does not join: {reason}")
 
     def withdraw(self, number: int) -> None:
         """Take the clients back that joined last, because they do not fit."""

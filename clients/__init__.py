@@ -1,6 +1,7 @@
 """The Flower ClientApp: the message handlers of a node for its clients."""
 
 from fedclust.clients import (  # noqa: F401  (importing registers the handlers)
+    agreement,
     confusion,
     description,
     evaluate,

@@ -21,6 +21,7 @@ from fedclust.federation.claims import read_hosts
 from fedclust.federation.roster import Roster
 from fedclust.federation.run_state import RunState
 from fedclust.inspect import inspect
+from fedclust.own_data import join_sites
 from fedclust.personal import Personal, check_validation
 from fedclust.results import Checkpoints, Progress, Recorder, plots
 from fedclust.results.page import LivePage
@@ -39,6 +40,7 @@ from fedclust.settings.baselines import take_from_sweep
 from fedclust.settings.checks import check, check_num_clients
 from fedclust.settings.experiments import published_beside
 from fedclust.settings.folders import named_by_time, results_folder
+from fedclust.settings.own_data import is_own
 from fedclust.settings.proof import COMMON
 from fedclust.settings.resume import check_same_run
 from fedclust.training.losses import least_loss
@@ -103,6 +105,18 @@ def federate(
     """
     console = console or Console()
     settings = run_settings(config)
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    resumed = bool(config.get("resume"))
+    newest = _saved_state(folder, settings.rounds) if resumed else None
+    attended = {} if newest is None else newest.attendance
+    places = json.loads(str(attended.get("places", "[]")))
+    clients: ClientGrid
+    if is_own(config):
+        config, clients = join_sites(config, grid, settings, folder, say, places)
+    else:
+        clients = ClientGrid(
+            grid, wait=settings.wait, say=say, min_clients=settings.min_clients, hosts=_hosts(settings)
+        )
     if settings.task == "partition":
         return _save_partition(config, folder / "partition.parquet", console)
     # Every strategy is built before anything is computed, so that a wrong option is reported at once.
@@ -112,18 +126,11 @@ def federate(
     strategies = {name: _strategy(configs[name], settings) for name in names}
     layers = {name: _personal(config, each) for name, each in strategies.items()}
     published = _published(configs, console)
-    resumed = bool(config.get("resume"))
     if resumed:
         check_same_run(plain(config), folder)
-    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
-    try:
-        hosts = None if settings.hosts is None else read_hosts(Path(settings.hosts).expanduser())
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    clients = ClientGrid(grid, wait=settings.wait, say=say, min_clients=settings.min_clients, hosts=hosts)
-    newest = _saved_state(folder, settings.rounds) if resumed else None
-    attended = {} if newest is None else newest.attendance
-    clients.connect(json.loads(str(attended.get("places", "[]"))))
+    clients.connect(places)
+    if settings.min_clients is not None and any(each.pools_rows for each in strategies.values()):
+        raise ConfigError("min_clients must be null with centralised training, which needs everyone's rows")
     check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients)
     federation = Federation(
         clients,
@@ -198,6 +205,14 @@ def federate(
     if "advice" in summary:
         print_advice(summary, folder, console)
     return summary
+
+
+def _hosts(settings: RunSettings) -> dict[int, str] | None:
+    """Read the file that says which node may host which client."""
+    try:
+        return None if settings.hosts is None else read_hosts(Path(settings.hosts).expanduser())
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _saved_state(folder: Path, rounds: int) -> RunState | None:

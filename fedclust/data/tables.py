@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedclust.data.cache import new_array
 from fedclust.data.columns import Labels, column, find_column
@@ -17,12 +18,12 @@ from fedclust.data.dataset import Refit
 from fedclust.data.identifiers import suspicion
 from fedclust.data.source import Part, SourceError
 from fedclust.data.sourced import SourcedDataset, Statistics
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Tables"]
+__all__ = ["MISSING", "Tables", "coded", "kind_of"]
 
 MISSING = "(missing)"
 
@@ -130,8 +131,6 @@ class Tables(SourcedDataset):
 
     def _columns(self, part: Part) -> tuple[list[str], list[str]]:
         """Return the columns of numbers and the columns of categories."""
-        import pyarrow.types as types
-
         if self.numbers is not None or self.categories is not None:
             return [find_column(part, name, self.name, "numbers") for name in self.numbers or ()], [
                 find_column(part, name, self.name, "categories") for name in self.categories or ()
@@ -146,13 +145,13 @@ class Tables(SourcedDataset):
             name = field.name
             if name in taken:
                 continue
-            kind = field.type.value_type if types.is_dictionary(field.type) else field.type
-            if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+            kind = kind_of(field.type)
+            if kind == "number":
                 numbers.append(name)
-            elif types.is_string(kind) or types.is_large_string(kind):
+            elif kind == "category":
                 categories.append(name)
             else:
-                unfit[name] = f"its type, {kind}"
+                unfit[name] = f"its type, {field.type}"
                 continue
             if name not in self.keep and (reason := suspicion(name, column(part, name).to_pandas())):
                 unfit[name] = reason
@@ -222,12 +221,40 @@ class _Raw:
         for codes, size in zip(self.categories.T, self.sizes.tolist(), strict=True):
             known = np.zeros(size + 1, dtype=bool)  # the last entry is for code -1
             known[codes[rows]] = True
-            known[-1] = False
-            if encoding == "index":
-                blocks.append(np.where(known[codes], codes + 1, 0)[:, None])
-            else:
-                blocks.append((codes[:, None] == np.arange(size)) & known[:-1])
+            blocks.append(coded(codes, known[:-1], encoding))
         return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe")
+
+
+def coded(codes: IntArray, known: BoolArray, encoding: Literal["onehot", "index"]) -> NDArray[Any]:
+    """Encode a column of categories.
+
+    Parameters
+    ----------
+    codes
+        Category of each row, or -1 if it is none of them, shape (N,).
+    known
+        Whether each category is trained on, shape (categories,).
+    encoding
+        As in :class:`Tables`.
+
+    Returns
+    -------
+    Shape (N, categories) for ``"onehot"``, (N, 1) for ``"index"``.
+    """
+    trained = np.append(known, False)  # the last entry is for code -1
+    if encoding == "index":
+        return np.where(trained[codes], codes + 1, 0)[:, None]
+    return (codes[:, None] == np.arange(len(known))) & known
+
+
+def kind_of(type_: Any) -> Literal["number", "category"] | None:
+    """Say what a column of an Arrow type holds; None for neither numbers nor categories, such as dates."""
+    import pyarrow.types as types
+
+    kind = type_.value_type if types.is_dictionary(type_) else type_
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return "number"
+    return "category" if types.is_string(kind) or types.is_large_string(kind) else None
 
 
 def _override(key: str, names: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
@@ -17,6 +18,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
 from fedclust.federation.bundle import is_bundle, pack, unpack
+from fedclust.federation.claims import Host
 from fedclust.federation.node_registry import FederationError, NodeRegistry, error_reason, one_line
 from fedclust.federation.traffic import Meter, Traffic
 
@@ -115,7 +117,7 @@ class ClientGrid(WrappedGrid):
         self._wait, self._poll, self._say = wait, poll, say
         self._min_clients = min_clients
         self._connected = False
-        self._nodes = NodeRegistry(grid, wait, say, hosts)
+        self._nodes = NodeRegistry(grid, wait, say, hosts, self._reader())
         self._places: list[int] = []  # of each client here, its id in the partition
         self._ids: dict[int, int] = {}  # and back
         self._refused: dict[int, int] = {}  # client of the partition that did not fit: its node then
@@ -125,7 +127,11 @@ class ClientGrid(WrappedGrid):
 
     # -- Online clients -------------------------------------------------------------------------------------
 
-    def connect(self, known: Sequence[int] = ()) -> int:
+    def _reader(self) -> Callable[[Message, Host], Host] | None:
+        """Return what reads a node's reply about its clients; None for one of ids."""
+        return None
+
+    def connect(self, known: Sequence[Any] = ()) -> int:
         """Wait until enough clients are online.
 
         Parameters
@@ -171,7 +177,7 @@ class ClientGrid(WrappedGrid):
         return len(self._places)
 
     @property
-    def places(self) -> tuple[int, ...]:
+    def places(self) -> tuple[Any, ...]:
         """Id in the partition of each client, shape (K,)."""
         return tuple(self._places)
 

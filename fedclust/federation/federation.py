@@ -289,7 +289,7 @@ class Federation:
         return self._descriptions
 
     def _ask_descriptions(self, clients: Sequence[int]) -> dict[int, records.Description]:
-        """Ask clients to describe themselves; who has left since a checkpoint is as it described them then."""
+        """Ask clients to describe themselves; those that have left are as a checkpoint has them."""
         earlier = self._roster.earlier
         answers = self.ask(records.QUERY_DESCRIPTION, clients)
         left = {client: earlier[client] for client in answers.failures if client in earlier}

@@ -37,6 +37,9 @@ class NodeRegistry:
         Which node may host which client, see :func:`fedclust.federation.claims.read_hosts`; None for the
         rules of :mod:`fedclust.federation.claims`.
 
+    read
+        Adds to a node what its reply says; a reply of ids unless given.
+
     Attributes
     ----------
     size
@@ -51,10 +54,12 @@ class NodeRegistry:
         timeout: float,
         say: Callable[[str], None],
         hosts: Mapping[int, str] | None = None,
+        read: Callable[[Message, Host], Host] | None = None,
     ) -> None:
         self.size: int | None = None
         self.node_of: dict[int, int] = {}
         self._grid, self._timeout, self._say = grid, timeout, say
+        self._read = read or self._read_ids
         self._started = False
         self._online: dict[int, Host] = {}  # what each node said of itself, oldest node first
         self._claims = Claims(given=hosts)
@@ -98,6 +103,18 @@ class NodeRegistry:
                 # The run continues without the faulty node.
                 self._online[node] = replace(host, clients=())
                 self._say(f"{host.label} is left out: {error}")
+        self._settle()
+
+    @property
+    def online(self) -> Mapping[int, Host]:
+        """The nodes that are online, oldest first."""
+        return self._online
+
+    def rehost(self, clients: Mapping[int, tuple[int, ...]]) -> None:
+        """Set the clients of nodes that had none to name yet."""
+        self._online = {
+            node: replace(host, clients=clients.get(node, ())) for node, host in self._online.items()
+        }
         self._settle()
 
     def check(self) -> None:
@@ -148,7 +165,7 @@ class NodeRegistry:
         shown = ", ".join(map(str, missing[:20])) + (", …" if len(missing) > 20 else "")
         return f"{len(missing)} of {self.size} are missing: {shown}"
 
-    def _read(self, reply: Message, host: Host) -> Host:
+    def _read_ids(self, reply: Message, host: Host) -> Host:
         """Read which clients a node hosts."""
         if reply.has_error():
             raise FederationError(f"a node cannot serve its clients: {error_reason(reply.error)}")

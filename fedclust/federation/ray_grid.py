@@ -188,13 +188,22 @@ class RayGrid(DirectGrid):
         """Return a reply that is ready, or an error reply with the reason."""
         message, actor = self._pending.pop(ref)
         try:
-            return ray.get(ref)
+            reply, state = ray.get(ref)
+            if state is not None:
+                self._keep(message.metadata.dst_node_id, state)
+            return reply
         except RayError as error:
             code, reason = _explain(error)
             logger.warning("a node's reply is lost: %s", reason)
             if code == ErrorCode.NODE_UNAVAILABLE:
                 self._pool.replace(actor)
             return Message(Error(code, reason), reply_to=message)
+
+    def _keep(self, node: int, state: RecordDict) -> None:
+        """Hand a node's state on to its later messages, as Flower does, also if its actor is replaced."""
+        context = ray.get(self._contexts[node])
+        context.state = state
+        self._contexts[node] = ray.put(context)
 
 
 @ray.remote
@@ -209,9 +218,13 @@ class _Node:
             torch.cuda.set_per_process_memory_fraction(shares.gpus)
         self._app = app
 
-    def answer(self, message: Message, context: Context) -> Message:
+    def answer(self, message: Message, context: Context) -> tuple[Message, RecordDict | None]:
+        """Return the reply, and the node's state if the app has changed it."""
         assume_identity(context.run_id, context.node_id)
-        return answer(self._app, message, context)
+        before = {key: id(record) for key, record in context.state.items()}
+        reply = answer(self._app, message, context)
+        changed = before != {key: id(record) for key, record in context.state.items()}
+        return reply, context.state if changed else None
 
 
 def _pool_of(app: ClientApp, shares: Shares, runtime_env: dict[str, Any]) -> _Pool:

@@ -18,6 +18,7 @@ __all__ = [
     "PROJECTION_SEED",
     "PROJECTION_SIZE",
     "PROXIMAL_MU",
+    "QUERY_AGREEMENT",
     "QUERY_CLIENTS",
     "QUERY_CONFUSION",
     "QUERY_DESCRIPTION",
@@ -25,6 +26,7 @@ __all__ = [
     "QUERY_PERSONAL",
     "QUERY_PROOF",
     "QUERY_PROTOTYPES",
+    "QUERY_STATEMENT",
     "QUERY_SUBSPACES",
     "QUERY_UPDATE",
     "ROUND",
@@ -61,6 +63,7 @@ __all__ = [
     "_lacks",
 ]
 
+QUERY_AGREEMENT = "query.agreement"
 QUERY_CLIENTS = "query.clients"
 QUERY_DESCRIPTION = "query.description"
 QUERY_LOSSES = "query.losses"
@@ -68,6 +71,7 @@ QUERY_PERSONAL = "query.personal"
 QUERY_PROOF = "query.proof"
 QUERY_PROTOTYPES = "query.prototypes"
 QUERY_CONFUSION = "query.confusion"
+QUERY_STATEMENT = "query.statement"
 QUERY_SUBSPACES = "query.subspaces"
 QUERY_UPDATE = "query.update"
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # as Flower's own strategies name them

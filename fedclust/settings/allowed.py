@@ -35,7 +35,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
             "fedclust.data.text.Text",
         }
     ),
-    "partition": frozenset(
+    "partition": frozenset({"fedclust.data.sites.Own"}) | frozenset(
         f"fedclust.data.partitioners.{name}"
         for name in (
             "Conventions", "Dirichlet", "Domains", "EmdKMeans", "FlippedFeatures",

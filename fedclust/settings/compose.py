@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
 from fedclust.results.checkpoints import parse_interval
-from fedclust.settings import allowed, defaults, override_errors, proof
+from fedclust.settings import defaults, override_errors, own_data, proof
 
 __all__ = [
     "CONF",
     "ConfigError",
-    "NodeSettings",
     "RunSettings",
     "build",
     "compose",
     "from_run_config",
     "join_overrides",
-    "node_settings",
     "options",
     "plain",
     "run_settings",
@@ -43,7 +40,7 @@ __all__ = [
 ]
 
 
-_COMPOSED, _OVERRIDES = "config", "overrides"
+COMPOSED, OVERRIDES = "config", "overrides"
 
 
 def _classes_in_data(*, _parent_: DictConfig) -> int:
@@ -152,29 +149,6 @@ def run_settings(config: DictConfig) -> RunSettings:
     return RunSettings(**values, compare=tuple(map(str, names)))
 
 
-_NODE_KEYS = ("dataset", "partition", "model", "training", "metrics", "encoder", "seed", "device")
-
-
-_READ = (*_NODE_KEYS, "loss", "rounds")  # with what these refer to
-
-
-@dataclass(frozen=True)
-class NodeSettings:
-    """The settings from which a Flower node builds its data, model and trainer; hashable.
-
-    Attributes
-    ----------
-    text
-        The nodes of the configuration that it reads, as JSON.
-    """
-
-    text: str
-
-    def __getitem__(self, key: str) -> Any:
-        """Get one of the configuration nodes that Flower nodes use."""
-        return json.loads(self.text)[key]
-
-
 def compose(
     overrides: Sequence[str] = (), *, searchpath: Sequence[str] = (), name: str = "config"
 ) -> DictConfig:
@@ -264,6 +238,7 @@ def with_choices(config: DictConfig, hydra_config: HydraConf) -> DictConfig:
     if added:
         kept.searchpath = added
     proof.resolve(kept)
+    own_data.leave_open(kept)
     return kept
 
 
@@ -311,7 +286,9 @@ def to_run_config(config: DictConfig) -> dict[str, str]:
     ConfigError
         If a mandatory value is missing.
     """
-    return {_COMPOSED: json.dumps(plain(config))}
+    if own_data.is_own(config):
+        return {COMPOSED: own_data.still_open(config)}
+    return {COMPOSED: json.dumps(plain(config))}
 
 
 def from_run_config(run_config: Mapping[str, Any]) -> DictConfig:
@@ -322,12 +299,13 @@ def from_run_config(run_config: Mapping[str, Any]) -> DictConfig:
     ConfigError
         If the overrides do not compose, or a mandatory value is missing.
     """
-    if _COMPOSED in run_config:
-        return OmegaConf.create(json.loads(str(run_config[_COMPOSED])))
+    if COMPOSED in run_config:
+        return OmegaConf.create(json.loads(str(run_config[COMPOSED])))
     from fedclust.settings.shorthand import expand
 
-    config = compose(expand(split_overrides(str(run_config.get(_OVERRIDES, "")))))
-    plain(config)  # raises for missing values
+    config = compose(expand(split_overrides(str(run_config.get(OVERRIDES, "")))))
+    if not own_data.is_own(config):
+        plain(config)  # raises for missing values
     return config
 
 
@@ -361,45 +339,6 @@ def split_overrides(text: str) -> list[str]:
         else:
             part += character
     return [part for part in [*parts, part] if part]
-
-
-def node_settings(run_config: Mapping[str, Any], allow: str = allowed.EVERYTHING) -> NodeSettings:
-    """Get a node's settings from ``context.run_config``; parsed once per process.
-
-    Parameters
-    ----------
-    run_config
-        What came with the run.
-    allow
-        What the node may build besides what is listed, see :mod:`fedclust.settings.allowed`.
-
-    Raises
-    ------
-    NotAllowed
-        If the run asks for anything else. Nothing of it has been imported or resolved by then.
-    """
-    return _node_settings(
-        tuple((key, run_config[key]) for key in (_COMPOSED, _OVERRIDES) if key in run_config), allow
-    )
-
-
-@lru_cache(maxsize=16)
-def _node_settings(run_config: tuple[tuple[str, Any], ...], allow: str) -> NodeSettings:
-    sent = dict(run_config)
-    if allow.strip() == allowed.EVERYTHING:
-        config = from_run_config(sent)
-    else:
-        # As it was sent: resolving a text may already look something up.
-        if _COMPOSED in sent:
-            config = OmegaConf.create(json.loads(str(sent[_COMPOSED])))
-        else:
-            overrides = split_overrides(str(sent.get(_OVERRIDES, "")))
-            allowed.check_overrides(overrides, allow)
-            config = compose(overrides)
-        unresolved: Any = OmegaConf.to_container(config, resolve=False)
-        allowed.check_allowed({key: unresolved.get(key) for key in _READ}, allow)
-    chosen = {key: plain(config[key]) for key in _NODE_KEYS}
-    return NodeSettings(json.dumps(chosen, sort_keys=True))
 
 
 def plain(node: Any) -> Any:

@@ -99,4 +99,4 @@ def _remove_without_results(folder: Path) -> None:
 
 def _is_no_result(path: Path) -> bool:
     empty = path.name == "rounds.jsonl" and path.is_file() and path.stat().st_size == 0
-    return empty or path.name == "config.yaml"
+    return empty or path.name in ("config.yaml", "agreement.json")

@@ -75,7 +75,7 @@ def test_sites_join_and_leave_and_the_run_can_be_resumed(tmp_path: Path) -> None
     sites = _tables(tmp_path)
     said = _federate(tmp_path / "whole", sites, rounds=6, evaluate_every=2)
     whole = load(tmp_path / "whole")
-    rounds = whole.rounds
+    rounds = whole.saved.rounds
     assert [record.get("joined") for record in rounds] == [None, None, [2], None, None, None]
     assert [record.get("left") for record in rounds] == [None] * 5 + [[0]]
     # The first two are numbered by their names, and keep their numbers; east comes third.
@@ -96,7 +96,7 @@ def test_sites_join_and_leave_and_the_run_can_be_resumed(tmp_path: Path) -> None
     _federate(tmp_path / "part", sites, rounds=4, evaluate_every=2)
     _federate(tmp_path / "part", sites, 4, rounds=6, evaluate_every=2, resume=tmp_path / "part")
     part = load(tmp_path / "part")
-    assert comparable(part.rounds)[3:] == comparable(rounds)[3:]
+    assert comparable(part.saved.rounds)[3:] == comparable(rounds)[3:]
     assert json.dumps(part.clients["last_accuracy"].tolist()) == json.dumps(
         whole.clients["last_accuracy"].tolist()
     )

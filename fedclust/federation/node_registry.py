@@ -12,10 +12,10 @@ from flwr.serverapp import Grid
 from fedclust import records
 from fedclust.federation.claims import Claims, Host, key_fingerprint, ranges
 
-__all__ = ["FederationError", "NodeRegistry", "error_reason", "one_line"]
+__all__ = ["NODE_LOST", "FederationError", "NodeRegistry", "error_reason", "one_line"]
 
 _LONGEST = 900  # characters of a reason
-_NODE_LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
+NODE_LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
 
 class FederationError(RuntimeError):
@@ -85,7 +85,7 @@ class NodeRegistry:
         ]
         known = {info.node_id: info for info in self._grid.get_nodes()} if questions else {}
         for reply in self._grid.send_and_receive(questions, timeout=self._timeout) if questions else ():
-            if reply.has_error() and reply.error.code in _NODE_LOST:
+            if reply.has_error() and reply.error.code in NODE_LOST:
                 continue
             node = reply.metadata.src_node_id
             host = _host(node, known.get(node))

@@ -17,9 +17,13 @@ from fedclust.data.sites.agreement import Agreement, Wanted, agree
 from fedclust.data.sites.statement import Statement
 from fedclust.federation.claims import Host
 from fedclust.federation.client_grid import ClientGrid, FederationError, error_reason, logger
+from fedclust.federation.node_registry import NODE_LOST
 from fedclust.records import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, BadReply, Registered
 
 __all__ = ["Rules", "SiteGrid"]
+
+
+_TRIES = 3  # to ask a node whose process did not start
 
 
 @dataclass(frozen=True)
@@ -257,9 +261,7 @@ class SiteGrid(ClientGrid):
                 if len(present) < self._rules.min_clients:
                     raise FederationError(self._too_few(present, missing))
                 if missing:
-                    self._say(
-                        f"the run starts without {', '.join(missing)}: not here within {self._wait:g} s"
-                    )
+                    self._say(f"the run starts without {', '.join(missing)}, after {self._wait:g} s")
                 break
             time.sleep(self._poll)
         if len(present) < self._rules.min_clients:
@@ -354,8 +356,29 @@ class SiteGrid(ClientGrid):
 
     def _ask_nodes(self, contents: Mapping[int, RecordDict], query: str) -> dict[int, Message]:
         """Ask nodes, not clients; return the reply of each node that sent one, an error or not."""
-        questions = [
-            Message(content, dst_node_id=node, message_type=query) for node, content in contents.items()
-        ]
-        replies = self._grid.send_and_receive(questions, timeout=self._wait) if questions else ()
-        return {reply.metadata.src_node_id: reply for reply in replies}
+        replies: dict[int, Message] = {}
+        asked = dict(contents)
+        for _ in range(_TRIES):
+            questions = [Message(each, dst_node_id=node, message_type=query) for node, each in asked.items()]
+            if not questions:
+                break
+            arrived = self._grid.send_and_receive(questions, timeout=self._wait)
+            replies |= {_node_of(reply, questions): reply for reply in arrived}
+            # A process that a busy machine could not start in time is not the site's fault.
+            asked = {node: each for node, each in asked.items() if _is_lost(replies.get(node))}
+        return replies
+
+
+def _is_lost(reply: Message | None) -> bool:
+    return reply is not None and reply.has_error() and reply.error.code in NODE_LOST
+
+
+def _node_of(reply: Message, questions: Sequence[Message]) -> int:
+    """Return the node that was asked: the SuperLink replies for one that is lost, under its own id."""
+    for question in questions:
+        if (
+            question.metadata.message_id
+            and question.metadata.message_id == reply.metadata.reply_to_message_id
+        ):
+            return question.metadata.dst_node_id
+    return reply.metadata.src_node_id

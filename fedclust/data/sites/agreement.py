@@ -219,7 +219,7 @@ def _unfit_labels(statements: Mapping[str, Statement], wanted: Wanted) -> dict[s
     for site, is_text in texts.items():
         if is_text != most:
             kind = {True: "texts", False: "numbers"}
-            refused[site] = f"labels must be {kind[most]}, as of most sites, got {kind[is_text]}"
+            refused[site] = f"labels must be {kind[most]} as at most sites, got {kind[is_text]}"
     return refused
 
 
@@ -275,14 +275,14 @@ def _columns(
         ]
         unfit = [name for name in kinds if name in each.columns and each.columns[name].unfit]
         if missing:
-            refused[site] = f"columns {', '.join(missing)} must be there, as of most sites; they are missing"
+            refused[site] = f"it lacks the columns {', '.join(missing)}, which most sites have"
         elif unfit:
             name = unfit[0]
             refused[site] = f"column {name} looks like an identifier or a date ({each.columns[name].unfit})"
         elif other:
             name = other[0]
             refused[site] = (
-                f"column {name} must hold {_PLURAL[kinds[name]]}, as of most sites, got "
+                f"column {name} must hold {_PLURAL[kinds[name]]} as at most sites, got "
                 + (_PLURAL[each.columns[name].kind])
             )
         if beyond := [name for name in each.columns if name not in kinds]:

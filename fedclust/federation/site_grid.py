@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 
 from fedclust import records
 from fedclust.data.sites.agreement import Agreement, Wanted, agree
+from fedclust.data.sites.late import unfit_for
 from fedclust.data.sites.statement import Statement
 from fedclust.federation.claims import Host
 from fedclust.federation.client_grid import ClientGrid, FederationError, error_reason, logger
@@ -136,14 +137,14 @@ class SiteGrid(ClientGrid):
 
     def _stand(self, agreement: Agreement, known: Sequence[str]) -> None:
         """Tell the nodes an agreement that they need not make; leave those out that do not fit it."""
-        self.stood, self._agreement = True, agreement
-        self._number([*known, *sorted(set(self._present()) - set(known))])
+        self.stood, self._agreement, self._names = True, agreement, tuple(known)
+        clients: dict[int, tuple[int, ...]] = {}
         for node, registered in self._registered.items():
-            if (told := self._told(registered)) is not None:
-                replies = self._ask_nodes({node: told}, QUERY_AGREEMENT)
-                for site, reason in self._failed(node, replies.get(node)).items():
-                    self.refuse(site, reason)
-        self._number(self._names)  # without those
+            try:
+                clients[node] = self._welcome(node, registered)
+            except FederationError as error:
+                self._say(f"node {node} is left out: {error}")
+        self._nodes.rehost(clients)
 
     @property
     def agreement(self) -> Agreement:
@@ -310,6 +311,16 @@ class SiteGrid(ClientGrid):
         """Tell a node that came later, or back, the encoding; return its clients."""
         site_of = registered.site_of()
         new = [name for name in sorted(site_of) if name not in self._names]
+        if late := {site_of[name] for name in new} - self._left_out.keys():
+            said, unknown = self._said(node, self._ask_nodes({node: RecordDict()}, QUERY_STATEMENT).get(node))
+            for site in sorted(late):
+                if site in said:
+                    self._say(f"{site} sent: {said[site].said()}")
+                    reason = unfit_for(said[site], self.agreement)
+                else:
+                    reason = unknown.get(site, "it said nothing of its data")
+                if reason:
+                    self.refuse(site, reason)
         self._names += tuple(name for name in new if site_of[name] not in self._left_out)
         if (told := self._told(registered)) is None:
             return ()

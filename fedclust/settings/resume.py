@@ -138,10 +138,10 @@ def check_same_run(config: Mapping[str, Any], folder: Path) -> None:
     target = now.get("dataset._target_")
     if isinstance(target, str) and saved.get("dataset._target_") == target:
         # Runs of before named only some of a dataset's settings; the others had their defaults.
-        defaults = _flat({"dataset": _defaults(target)})
-        # A mapping that is empty by default and is not in this run counts by its entries.
-        given = {key.rpartition(".")[0] for key in saved}
-        saved = {key: value for key, value in defaults.items() if key not in given} | saved
+        usual = _flat({"dataset": _defaults(target)})
+        # An empty mapping that the configuration fills is no key of its own.
+        filled = {key for key in usual if any(each.startswith(f"{key}.") for each in saved)}
+        saved = {key: value for key, value in usual.items() if key not in filled} | saved
     free = {*_FREE}
     if now.get("training.schedule") != "cosine":
         free.add("training.schedule_rounds")

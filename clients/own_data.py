@@ -100,7 +100,7 @@ class OwnSites:
             try:
                 statements[site] = describe(self.rows(site))
             except SiteError as error:
-                refused[site] = str(error)[:900]
+                refused[site] = _reason(error)
         return Stated(statements, refused)
 
     def agree(self, context: Context, content: RecordDict) -> Mapping[str, str]:
@@ -117,7 +117,7 @@ class OwnSites:
             try:
                 prepared[site] = self._prepare(site, agreed)
             except SiteError as error:
-                refused[site] = str(error)[:900]
+                refused[site] = _reason(error)
         for key in content:
             context.state[key] = content[key]
         context.state[_PREPARED] = ConfigRecord({_SITES: list(prepared), _FOLDERS: list(prepared.values())})
@@ -163,8 +163,14 @@ class OwnSites:
             try:
                 clients[site] = self.rows(site).clients
             except SiteError as error:
-                refused[site] = str(error)[:900]
+                refused[site] = _reason(error)
         return Registered(clients, refused)
+
+
+def _reason(error: SiteError) -> str:
+    """Write an error in one line that can be printed, whatever the names in it."""
+    line = " ".join(str(error).split())[:900]
+    return "".join(character if character.isprintable() else "?" for character in line) or "unknown"
 
 
 def own_sites(context: Context) -> OwnSites | None:

@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.columns import encode_natural, read_labels
-from fedclust.data.load import _builder
+from fedclust.data.images import Images
 from fedclust.data.protocols import holdout
 from fedclust.data.sites.own import Own, SiteError
 from fedclust.data.source import Part
 from fedclust.data.sourced import SourcedDataset
+from fedclust.data.tables import Tables
+from fedclust.data.text import Text
 from fedclust.data.validation import hold_out_client
 from fedclust.rng import generator
 from fedclust.typing import BoolArray, IntArray
@@ -25,6 +27,7 @@ from fedclust.typing import BoolArray, IntArray
 __all__ = ["SiteRows", "builder_of", "key_of", "parts_of", "private", "read_site"]
 
 _TEST = "own test part"
+_LONGEST = 300  # characters of a client's name, as records allow
 _UNKNOWN_YET = {"num_classes": 2, "class_names": None, "category_sizes": None, "hub": None}
 
 
@@ -91,15 +94,19 @@ def builder_of(dataset: Mapping[str, Any], path: Path) -> SourcedDataset:
     """
     from hydra.utils import get_class
 
-    known = {field.name for field in dataclasses.fields(get_class(dataset["_target_"]))}
+    kind = get_class(dataset["_target_"])
+    if not issubclass(kind, Tables | Images | Text):
+        raise SiteError(
+            "partition=own reads tables, images and texts, such as dataset=csv, image_folder and text, "
+            f"got dataset {dataset.get('name', kind.__name__)}"
+        )
+    known = {field.name for field in dataclasses.fields(kind)}
     unknown = {key: value for key, value in _UNKNOWN_YET.items() if key in known}
-    given = {"input_shape": [1], **dataset, **unknown, "path": str(path)}
-    if "path" not in known:
-        raise SiteError(f"partition=own needs a dataset that is read from files, got {dataset.get('name')}")
-    builder = _builder(given)
-    if not isinstance(builder, SourcedDataset):
-        raise SiteError(f"partition=own needs a dataset that is read from files, got {builder.name}")
-    return builder
+    return kind(**_arguments({"input_shape": [1], **dataset, **unknown, "path": str(path)}))
+
+
+def _arguments(node: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in node.items() if not key.startswith("_")}
 
 
 def read_site(name: str, builder: SourcedDataset, own: Own, seed: int) -> SiteRows:
@@ -154,6 +161,8 @@ def _divided(
     seed = seed if own.seed is None else own.seed
     if own.test == "official" and num_train == len(labels):
         raise SiteError("partition.test=official needs a test file, the site has none")
+    if unfit := [client for client in clients if len(client) > _LONGEST or not client.isprintable()]:
+        raise SiteError(f"names of clients must be at most {_LONGEST} printable characters, got {unfit[0]!r}")
     found: dict[str, tuple[IntArray, IntArray, IntArray]] = {}
     left_out: dict[str, int] = {}
     for number in sorted(range(len(clients)), key=lambda number: clients[number]):

@@ -61,6 +61,8 @@ def _column(rows: SiteRows, name: str, kind: Kind | None, *, looked: bool) -> Co
     if kind == NUMBER:
         try:
             return Column(NUMBER, Moments.of(_numbers(trained)))
+        except SiteError:
+            raise
         except (TypeError, ValueError):
             return Column(CATEGORY)  # texts where numbers are wanted: nothing is said of them
     texts = _texts(values)
@@ -83,13 +85,13 @@ def _values(rows: SiteRows, name: str) -> "pd.Series":
         ],
         ignore_index=True,
     )
-    return whole[rows.kept].reset_index(drop=True)
+    return whole[rows.kept].reset_index(drop=True).rename(name)
 
 
 def _numbers(values: "pd.Series") -> FloatArray:
     numbers: FloatArray = values.astype(np.float64).to_numpy()
     if np.isinf(numbers).any():
-        raise ValueError("numbers must be finite, got inf")
+        raise SiteError(f"column {values.name} must hold finite numbers, got inf")
     return numbers
 
 
@@ -119,6 +121,8 @@ def encode_table(rows: SiteRows, agreement: Agreement) -> FloatArray:
     for number in agreement.numbers:
         try:
             values = _numbers(_values(rows, number.name))
+        except SiteError:
+            raise
         except (TypeError, ValueError) as error:
             raise SiteError(f"column {number.name} must hold numbers") from error
         blocks.append(np.where(np.isnan(values), 0.0, (values - number.mean) / number.scale)[:, None])

@@ -38,6 +38,12 @@ def test_a_site_that_does_not_fit_says_why_and_not_where_its_data_is(
     assert str(tmp_path) not in str(error.value)
 
 
+def test_a_client_must_have_a_name_that_can_be_printed(tmp_path: Path) -> None:
+    path = _csv(tmp_path / "a.csv", "x,ward,y", "1,b\a,p", "2,b\a,q")
+    with pytest.raises(SiteError, match="at most 300 printable characters"):
+        _read(path, natural="ward")
+
+
 def test_a_missing_file_is_not_named(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match="there is no file or folder its data") as error:
         _read(tmp_path / "patients.csv")
@@ -71,6 +77,18 @@ def test_nothing_is_said_of_a_column_of_identifiers(tmp_path: Path) -> None:
     dates = [f"2024-01-{k + 1:02d},{k % 3},{k % 2}" for k in range(30)]
     column = describe(_read(_csv(tmp_path / "b.csv", "day,x,y", *dates))).columns["day"]
     assert column.unfit == "dates or times"  # and no example of one
+
+
+def test_a_column_with_an_infinite_number_refuses_the_site(tmp_path: Path) -> None:
+    rows = _read(_csv(tmp_path / "a.csv", "x,y", *["inf,a", "1,b"] * 5))
+    with pytest.raises(SiteError, match="column x must hold finite numbers, got inf"):
+        describe(rows)
+
+
+def test_only_what_sites_can_agree_on_is_read() -> None:
+    digits = {"_target_": "fedclust.data.digits.Digits", "name": "digits"}
+    with pytest.raises(SiteError, match="reads tables, images and texts, .* got dataset digits"):
+        builder_of(digits, Path("digits.csv"))
 
 
 @pytest.mark.parametrize(

@@ -115,12 +115,12 @@ class FedGWCTraces(ClusteredStrategy):
         """Add newcomers to their clusters' traces, without entries."""
         memory: Memory = clusters.memory
         ids = clusters.num_clients + np.arange(len(homes))
-        number = None if memory.interaction is None else len(homes)
+        pairs = memory.interaction
         return dataclasses.replace(
             memory,
             traces=tuple(each.joined(ids[homes == n]) for n, each in enumerate(memory.traces)),
             weights=padded(memory.weights, len(homes), 0.0),
-            interaction=None if number is None else padded(memory.interaction, number, 0.0),
+            interaction=None if pairs is None else padded(pairs, len(homes), 0.0),
         )
 
     def cohort_size(self, num_members: int) -> int:

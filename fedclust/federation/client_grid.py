@@ -165,7 +165,7 @@ class ClientGrid(WrappedGrid):
                 self._say(f"waiting for clients: {shown} of {size or 'an unknown number'} online")
             if time.monotonic() >= deadline:
                 raise FederationError(
-                    f"{self._wanted()} must be online within {self._wait:g} s, {self._nodes.missing()}"
+                    f"{self._fewest()} must be online within {self._wait:g} s, {self._nodes.missing()}"
                 )
             time.sleep(self._poll)
 
@@ -231,7 +231,7 @@ class ClientGrid(WrappedGrid):
     def _needed(self, size: int) -> int:
         return size if self._min_clients is None else min(size, self._min_clients)
 
-    def _wanted(self) -> str:
+    def _fewest(self) -> str:
         return "all clients" if self._min_clients is None else f"{self._min_clients} clients (min_clients)"
 
     # -- Messages -------------------------------------------------------------------------------------------

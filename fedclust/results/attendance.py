@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fedclust.federation.attendance import Attendance
@@ -52,12 +51,12 @@ def attended_summary(clients: pd.DataFrame) -> dict[str, Any]:
         later = clients[clients["joined"] > 0]
         found["joined"] = dict(zip(later["client"].astype(str), later["joined"].tolist(), strict=True))
     if "left" in clients:
+        gone = clients[clients["left"]]
+        last = zip(
+            gone["client"].tolist(), gone["last_round"].tolist(), gone["last_accuracy"].tolist(), strict=True
+        )
         found["left"] = [
-            {
-                "client": int(row.client),
-                "last_round": int(row.last_round),
-                "last_accuracy": None if np.isnan(row.last_accuracy) else float(row.last_accuracy),
-            }
-            for row in clients[clients["left"]].itertuples()
+            {"client": client, "last_round": last_round, "last_accuracy": accuracy}
+            for client, last_round, accuracy in last
         ]
     return found

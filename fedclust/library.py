@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -210,6 +211,8 @@ def simulate(
         raise
     network = copy.deepcopy(model)  # the caller may change the original
     result = Result(where, lambda: copy.deepcopy(network), training.loss)
+    if encoder is not None:
+        result._encoder = lambda: encoder
     if folder is None:
         weakref.finalize(result, shutil.rmtree, where, ignore_errors=True)
     return result
@@ -266,6 +269,8 @@ def load(folder: Path | str, model: nn.Module | None = None) -> Result:
     elif isinstance(config.get("model"), Mapping):
         result._module = lambda: models.build(config["model"], int(config.get("seed", 0)))
         result._loss = build(config["training"]).loss
+    if isinstance(config.get("encoder"), Mapping):
+        result._encoder = partial(models.build_encoder, config["encoder"])
     return result
 
 

@@ -21,6 +21,7 @@ from fedclust import records, results
 from fedclust.federation import Descriptions, Federation, Measured, RunFailed, Traffic, confuse_clusters
 from fedclust.federation.aggregation import buffer_names
 from fedclust.federation.failures import check_round
+from fedclust.federation.newcomers import Newcomers, against_common, place_newcomers
 from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import ask_differences
 from fedclust.federation.run_state import RunState
@@ -28,6 +29,7 @@ from fedclust.personal import Personal
 from fedclust.proof import prove_grouping
 from fedclust.results import Checkpoints, Progress, Recorder
 from fedclust.results.attendance import attended, attended_summary
+from fedclust.results.newcomers import add_newcomers
 from fedclust.results.personal import personal_summary, personal_table
 from fedclust.results.proof import SERVED_FIGURES, method_name, proof_summary
 from fedclust.typing import IntArray
@@ -115,6 +117,7 @@ class StrategyRun:
         self._seconds = 0.0
         self._published: Mapping[str, object] | None = None
         self._serving: Serving | None = None
+        self._newcomers: Newcomers | None = None
         self._shown: tuple[pd.DataFrame, dict[str, object]] = pd.DataFrame(), {}
         strategy.observer = self
 
@@ -212,9 +215,11 @@ class StrategyRun:
             arrays["class_names"] = described.class_names
         if arrays:
             self._recorder.matrices(**arrays)
+        self._recorder.placing(found.placing)
+        if federation.newcomers:
+            self._newcomers = place_newcomers(strategy.place, strategy.clusters, federation, schedule.rounds)
         summary = self._summary(table, strategy.measured)
-        clusters = strategy.assignment, strategy.clusters.models
-        nobody = np.zeros(strategy.num_clients, dtype=bool)
+        clusters, nobody = (strategy.assignment, strategy.clusters.models), np.zeros(len(table), dtype=bool)
         self._serving = Serving(strategy.measured, clusters, clusters, nobody)
         return self._show(table, summary)
 
@@ -259,6 +264,10 @@ class StrategyRun:
         by_common = np.zeros(strategy.num_clients, dtype=bool)
         if best:
             by_common = ~proof.served_by_cluster(strategy.num_clients)
+        if best and self._newcomers is not None:
+            self._newcomers = against_common(
+                self._newcomers, strategy.clusters, common.models[0], asking, by_common, common.server_round
+            )
         served = strategy.measured.served(common.measured, by_common)
         table = self._table(described, served, served=np.where(by_common, "common", "cluster"))
         own = self._summary(self._table(described, strategy.measured), strategy.measured)
@@ -299,7 +308,7 @@ class StrategyRun:
             raise RuntimeError("personal layers come after the last round, start() has not ended")
         table, summary = self._shown
         if not personal.asked:
-            return summary
+            return self._show(table, summary)
         rounds, began = self._schedule.rounds, time.perf_counter()
         asking = federation.run(rounds, self._schedule.timeout)
         described = asking.describe()
@@ -313,14 +322,14 @@ class StrategyRun:
             self._serving.measured.own_metrics,
         )
         found["failures"] = results.named(found["failures"], described.client_names)
-        totals = travelled().totals()
-        found |= {key: totals[key] for key in ("bytes_down", "bytes_up")}
+        found |= {key: travelled().totals()[key] for key in ("bytes_down", "bytes_up")}
         found["seconds"] = time.perf_counter() - began
         return self._show(personal_table(table, personal, layered), {**summary, "personal": found})
 
     def _show(self, table: pd.DataFrame, summary: dict[str, object]) -> dict[str, object]:
         """Write the table of clients and the summary."""
         self._shown = table, summary
+        table, summary = add_newcomers(table, summary, self._newcomers)
         self._recorder.clients(table)
         self._recorder.summary(summary)
         return summary
@@ -376,9 +385,9 @@ def _meter(
     round 1 at the latest, so that a run that goes on has counted them.
     """
     nothing = np.zeros(len(described.train_counts), dtype=np.int64)
-    none = Traffic(0, 0, nothing, nothing)
-    earlier = none if resume is None or resume.traffic is None else resume.traffic
-    begin = getattr(grid, "traffic", none)
+    begin = getattr(grid, "traffic", Traffic(0, 0, nothing, nothing))  # of newcomers, too
+    none = begin.since(begin)
+    earlier = getattr(resume, "traffic", None) or none
 
     def read() -> Traffic:
         now = earlier.plus(getattr(grid, "traffic", none).since(begin))

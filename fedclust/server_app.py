@@ -15,6 +15,7 @@ from rich.console import Console
 
 from fedclust import data, models, results
 from fedclust.advice.report import give_advice, print_advice
+from fedclust.data.newcomers import num_held_out
 from fedclust.federation import ClientGrid, Federation, FederationError, RunFailed, left_out_line
 from fedclust.federation.aggregation import check_aggregator
 from fedclust.federation.claims import read_hosts
@@ -109,7 +110,8 @@ def federate(
     resumed = bool(config.get("resume"))
     newest = _saved_state(folder, settings.rounds) if resumed else None
     attended = {} if newest is None else newest.attendance
-    places = json.loads(str(attended.get("places", "[]")))
+    # Held-out clients are the grid's, too, and no run has them.
+    places = [] if settings.holdout_clients else json.loads(str(attended.get("places", "[]")))
     clients: ClientGrid
     if is_own(config):
         config, clients = join_sites(config, grid, settings, folder, say, places)
@@ -131,14 +133,18 @@ def federate(
     clients.connect(places)
     if settings.min_clients is not None and any(each.pools_rows for each in strategies.values()):
         raise ConfigError("min_clients must be null with centralised training, which needs everyone's rows")
-    check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients)
+    if settings.holdout_clients and (settings.min_clients is not None or is_own(config)):
+        raise ConfigError("holdout_clients must be 0 where clients may join later, those are newcomers")
+    left_out = _num_held_out(clients.num_clients, settings.holdout_clients)
+    check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients - left_out)
     federation = Federation(
         clients,
         settings.rounds,
         settings.timeout,
         own_metrics=tuple(config.get("metrics") or ()),
         least_loss=least_loss(str(config.training.loss._target_)),
-        roster=Roster.unpack(attended),
+        roster=None if left_out else Roster.unpack(attended),
+        num_newcomers=left_out,
     )
     if line := left_out_line(federation.describe().left_out):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -215,6 +221,13 @@ def _hosts(settings: RunSettings) -> dict[int, str] | None:
         raise ConfigError(str(error)) from error
 
 
+def _num_held_out(num_clients: int, held_out: float) -> int:
+    try:
+        return num_held_out(num_clients, held_out)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
 def _saved_state(folder: Path, rounds: int) -> RunState | None:
     """Read the newest state of the run in a folder; None if it has no checkpoint yet."""
     try:
@@ -253,6 +266,7 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
         aggregator=partial(instantiate, config.aggregator),
         evaluate_every=settings.evaluate_every,
         update_norm_cap=settings.update_norm_cap,
+        drift_every=settings.drift_every,
         **chosen,
     )
 

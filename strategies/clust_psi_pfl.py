@@ -1,7 +1,7 @@
 """Clust-PSI-PFL: clients are clustered once, by the label counts they report."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -49,6 +49,8 @@ class ClustPSIPFL(ClusteredStrategy):
     ValueError
         If ``cohorts`` is not one of the two.
     """
+
+    moves_clients: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ from fedclust.federation.update_norms import DEFAULT_CAP, check_cap
 from fedclust.findings import NoObserver, Observer
 from fedclust.selection import Selection
 from fedclust.strategies.hooks import Hooks
-from fedclust.strategies.running import Running, new_aggregators
+from fedclust.strategies.running import Running
 from fedclust.typing import IntArray
 
 __all__ = ["ClusteredStrategy"]
@@ -84,6 +84,9 @@ class ClusteredStrategy(Hooks, Strategy):
     update_norm_cap
         How many times as long as the median of the round an update may be, > 1; a longer one is left out and
         its client named. None for any length. See :mod:`fedclust.federation.update_norms`.
+    drift_every
+        Look every so many rounds, where clients evaluate, for those that another cluster's model serves
+        better; 0 for never. See :mod:`fedclust.federation.drift`.
 
     Raises
     ------
@@ -100,16 +103,19 @@ class ClusteredStrategy(Hooks, Strategy):
         selection: Selection | None = None,
         evaluate_every: int = 1,
         update_norm_cap: float | None = DEFAULT_CAP,
+        drift_every: int = 0,
     ) -> None:
         if not 0 < participation <= 1:
             raise ValueError(f"participation must be in (0, 1], got {participation}")
         if evaluate_every < 1:
             raise ValueError(f"evaluate_every must be >= 1, got {evaluate_every}")
+        if drift_every < 0:
+            raise ValueError(f"drift_every must be >= 0, got {drift_every}")
         check_cap(update_norm_cap)
         self.update_norm_cap = update_norm_cap
         self.participation = participation
         self.seed = seed
-        self.evaluate_every = evaluate_every
+        self.evaluate_every, self.drift_every = evaluate_every, drift_every
         self.selection: Selection = self.own_selection() if selection is None else selection
         self.observer: Observer = NoObserver()
         self._make_aggregator = aggregator
@@ -348,6 +354,9 @@ class ClusteredStrategy(Hooks, Strategy):
         if number % self.evaluate_every and not last:
             return []
         self._adopt(self.before_evaluation(run.clusters, number, run.federation), number)
+        if self.drift_every and number % self.drift_every == 0:
+            look = number // self.drift_every
+            self._adopt(run.follow_drift(look, moves=self.moves_clients), number)
         online = set(grid.get_node_ids())
         run.attend(online)
         settings = ConfigRecord({**config, records.ROUND: number, records.FULL: last})
@@ -430,7 +439,7 @@ class ClusteredStrategy(Hooks, Strategy):
                 f"{type(self).__name__} must assign all {run.federation.num_clients} clients, "
                 f"round {server_round} assigns {clusters.num_clients}"
             )
-        run.aggregators = new_aggregators(self._make_aggregator, run.aggregators, clusters)
+        run.renew(self._make_aggregator, clusters)
         run.clusters = dataclasses.replace(clusters, parents={}, optimisers={}, reason="")
         if not np.array_equal(clusters.assignment, before.assignment):
             self.observer.assignment(server_round, clusters.assignment, clusters.reason)

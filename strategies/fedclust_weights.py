@@ -1,6 +1,6 @@
 """FedClust of ICPP 2024, no relation: clients are clustered once, by the last layer that each trains."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -25,6 +25,8 @@ class FedClustWeights(ClusteredStrategy):
     options
         As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
     """
+
+    moves_clients: ClassVar[bool] = True
 
     def __init__(self, *, parameters: Parameters | None = None, **options: Any) -> None:
         super().__init__(**options)

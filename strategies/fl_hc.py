@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -27,6 +27,8 @@ class FLHC(ClusteredStrategy):
     options
         As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
     """
+
+    moves_clients: ClassVar[bool] = True
 
     def __init__(self, *, parameters: Parameters | None = None, **options: Any) -> None:
         super().__init__(**options)

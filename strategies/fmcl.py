@@ -1,7 +1,7 @@
 """FMCL: clients are clustered once, by the class prototypes of a frozen foundation model."""
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -37,6 +37,8 @@ class FMCL(ClusteredStrategy):
     options
         As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
     """
+
+    moves_clients: ClassVar[bool] = True
 
     def __init__(
         self, *, parameters: Parameters | prototype_groups.Parameters | None = None, **options: Any

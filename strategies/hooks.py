@@ -60,6 +60,10 @@ class Hooks:
     forms_groups: ClassVar[bool] = True
     """Whether clusters are what it may come to; if not, there is nothing to prove, and its model serves."""
 
+    moves_clients: ClassVar[bool] = False
+    """Whether a client whose data has changed may be moved to another cluster: nothing that the method
+    remembers depends on who is where. Otherwise it is only reported, see :mod:`fedclust.federation.drift`."""
+
     own_selection: ClassVar[type[Selection]] = Uniform
     """The policy if none is given."""
 

@@ -10,11 +10,12 @@ from flwr.serverapp.strategy import Strategy
 
 from fedclust.federation import Clusters, Federation, Measured
 from fedclust.federation.attendance import Attendance
+from fedclust.federation.drift import look_for_drift, moved
 from fedclust.federation.going_back import Earlier
 from fedclust.federation.optimiser_state import StateValue, restore_state
 from fedclust.federation.run_state import RunState
 
-__all__ = ["Running", "new_aggregators"]
+__all__ = ["Running"]
 
 
 class Running:
@@ -111,23 +112,35 @@ class Running:
             for cluster, reason in reasons.items()
         )
 
+    def renew(self, make: Callable[[], Strategy], clusters: Clusters) -> None:
+        """Make the aggregators of changed clusters: a child's copies its parent's state or has its own."""
+        made: list[Strategy] = []
+        for cluster in range(len(clusters.models)):
+            parent = clusters.parents.get(cluster)
+            if cluster in clusters.optimisers:
+                made.append(make())
+                restore_state(made[-1], copy.deepcopy(dict(clusters.optimisers[cluster])))
+            elif parent is not None:
+                made.append(copy.deepcopy(self.aggregators[parent]))
+            else:
+                made.append(self.aggregators[cluster] if cluster < len(self.aggregators) else make())
+        self.aggregators = made
+
+    def follow_drift(self, look: int, *, moves: bool) -> Clusters:
+        """Look for clients that have drifted, note them in the round's record, and move them if allowed.
+
+        Parameters
+        ----------
+        look
+            Number of the look, from 1.
+        moves
+            Whether the method allows clients to be moved.
+        """
+        drifted = look_for_drift(self.clusters, self.federation, look)
+        if drifted:
+            self.record["drift"] = [each.summary(moved=moves) for each in drifted]
+        return moved(self.clusters, drifted) if moves else self.clusters
+
     def count_in_a_row(self) -> None:
         """Count for how many rounds each cluster has gone back, at the end of one."""
         self.in_a_row = {each["cluster"]: each["in_a_row"] for each in self.record.get("went_back", ())}
-
-
-def new_aggregators(
-    make: Callable[[], Strategy], aggregators: Sequence[Strategy], clusters: Clusters
-) -> list[Strategy]:
-    """Make the aggregators of changed clusters: a child's copies its parent's state or has its own."""
-    made = []
-    for cluster in range(len(clusters.models)):
-        parent = clusters.parents.get(cluster)
-        if cluster in clusters.optimisers:
-            made.append(make())
-            restore_state(made[-1], copy.deepcopy(dict(clusters.optimisers[cluster])))
-        elif parent is not None:
-            made.append(copy.deepcopy(aggregators[parent]))
-        else:
-            made.append(aggregators[cluster] if cluster < len(aggregators) else make())
-    return made

@@ -239,6 +239,17 @@ class Recorder:
         np.savez(partial, **self._matrices)  # type: ignore[arg-type]
         os.replace(partial, self.folder / "matrices.npz")
 
+    def placing(self, rule: Mapping[str, NDArray]) -> None:
+        """Write ``placing.npz``: the rule by which clients that come later are placed; nothing without one.
+
+        See :mod:`fedclust.placing_rules`.
+        """
+        if not rule:
+            return
+        partial = self.folder / "placing.partial.npz"
+        np.savez(partial, **rule)  # type: ignore[arg-type]
+        os.replace(partial, self.folder / "placing.npz")
+
     def summary(self, summary: Mapping[str, object]) -> None:
         """Write ``summary.json``, see :func:`write_summary`."""
         write_summary(self.folder, summary)

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
+from fedclust.data.newcomers import check_held_out
 from fedclust.results.checkpoints import parse_interval
 from fedclust.settings import defaults, override_errors, own_data, proof
 
@@ -86,6 +87,8 @@ class RunSettings:
     update_norm_cap: float | None = None
     min_clients: int | None = None
     hosts: str | None = None
+    holdout_clients: float = 0
+    drift_every: int = 0
 
     def __post_init__(self) -> None:
         rules = (
@@ -94,6 +97,7 @@ class RunSettings:
             ("rounds", self.rounds >= 1, ">= 1"),
             ("participation", 0 < self.participation <= 1, "in (0, 1]"),
             ("evaluate_every", self.evaluate_every >= 1, ">= 1"),
+            ("drift_every", self.drift_every >= 0, ">= 0"),
             ("wait", self.wait > 0, "> 0"),
             ("timeout", self.timeout > 0, "> 0"),
             ("update_norm_cap", self.update_norm_cap is None or self.update_norm_cap > 1, "> 1, or null"),
@@ -103,6 +107,7 @@ class RunSettings:
             if not holds:
                 raise ConfigError(f"{name} must be {rule}, got {getattr(self, name)}")
         try:
+            check_held_out(self.holdout_clients)
             parse_interval(self.checkpoint_every)
         except ValueError as error:
             raise ConfigError(str(error)) from error
@@ -146,6 +151,8 @@ def run_settings(config: DictConfig) -> RunSettings:
     values |= {"proof": config.get("proof", False), "serve": config.get("serve", "cluster")}
     hosts = config.get("hosts")
     values["hosts"] = None if hosts is None else str(hosts)
+    values["drift_every"] = config.get("drift_every", 0)
+    values["holdout_clients"] = config.get("holdout_clients", 0)
     return RunSettings(**values, compare=tuple(map(str, names)))
 
 

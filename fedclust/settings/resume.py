@@ -36,7 +36,7 @@ _FREE = (
 )
 
 # Values of keys that older runs did not have.
-_BEFORE = {"proof": False, "partition.validation_fraction": 0.0}
+_BEFORE = {"proof": False, "partition.validation_fraction": 0.0, "holdout_clients": 0, "drift_every": 0}
 
 
 def expand(overrides: Sequence[str]) -> list[str]:

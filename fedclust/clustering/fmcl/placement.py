@@ -3,21 +3,25 @@
 Our rule is the refinement of :mod:`.prototype_merging`: the group whose pooled prototypes are nearest, by
 e = Σ hD / Σ h over the classes that both have, beyond what is due to chance. It is none if the evidence
 S = Σ h(D − ηb) is not negative for any group, that is e ≥ ηb: two such clients would not have been merged.
-Where label counts had split a group, :class:`~fedclust.clustering.clust_psi_pfl.placement.LabelRule` chooses the
-part. For the paper's distances (FMCL, Algorithm 3) the nearest pooled cluster counts, and none if the client
-is farther from it than another cluster is.
+Where label counts had split a group, :class:`~fedclust.clustering.clust_psi_pfl.placement.LabelRule` chooses
+the part. For the paper's distances (FMCL, Algorithm 3) the nearest pooled cluster counts, and none if the
+client is farther from it than another cluster is.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy.spatial.distance import cdist
+from scipy.special import stdtr
 
 from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.clustering.fmcl import algorithm
 from fedclust.clustering.fmcl.prototype_evidence import Prototypes, compare
 from fedclust.clustering.shared.placing import NONE, nearest
 from fedclust.placement import Placement
+from fedclust.proof import holm
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 __all__ = ["DistanceRule", "EvidenceRule"]
@@ -89,6 +93,59 @@ class EvidenceRule:
         by_labels = part.place(counts)
         return Placement(
             by_labels.cluster, f"{why}; {by_labels.reason}", evidence | {"labels": by_labels.evidence}
+        )
+
+    def place_unlabelled(self, embeddings: FloatArray, level: float = 0.001) -> Placement:
+        """Place a client whose classes are not known, by how far its rows are from the groups' prototypes.
+
+        A row's distance from a group is that from the nearest of its prototypes, less what chance adds to the
+        latter. The nearest group must beat each other one by a paired t-test over the rows, all at one level
+        by Holm's correction; else it is none. Groups that name the same images differently cannot be told
+        apart so, and groups split by label counts cannot either.
+
+        Parameters
+        ----------
+        embeddings
+            Embedding of each row, shape (n, d).
+        level
+            Level of the tests together.
+        """
+        if len(np.unique(self.labels.labels)) == 1:
+            return Placement(int(self.labels.labels[0]), "there is one model for all")
+        rows = np.asarray(embeddings, dtype=np.float64)
+        distances = np.stack([self._distances(rows, group) for group in range(len(self.prototypes))], axis=1)
+        means = distances.mean(axis=0)
+        best = int(means.argmin())
+        others = np.delete(distances, best, axis=1) - distances[:, [best]]
+        evidence: dict[str, Any] = {
+            "distances": {str(group): float(each) for group, each in enumerate(means)}
+        }
+        if len(rows) < 2 or not len(others[0]):
+            return Placement(None, "without classes, rows do not tell the groups apart", evidence)
+        spread = others.std(axis=0, ddof=1) / np.sqrt(len(rows))
+        ratios = np.divide(others.mean(axis=0), spread, out=np.zeros(len(spread)), where=spread > 0)
+        largest = float(holm(stdtr(len(rows) - 1, -ratios)).max())
+        evidence["p_value"] = largest
+        inside = np.unique(self.labels.labels[self.groups == best])
+        if largest > level:
+            why = "without classes, rows do not tell the groups apart"
+        elif len(inside) > 1:
+            why = f"rows are nearest to group {best}, whose clusters only label counts tell apart"
+        else:
+            return Placement(
+                int(inside[0]),
+                f"rows are nearest to the prototypes of group {best} (p = {largest:.2g})",
+                evidence,
+            )
+        return Placement(None, f"{why} (p = {largest:.2g})", evidence)
+
+    def _distances(self, rows: FloatArray, group: int) -> FloatArray:
+        """Compute each row's squared distance from the nearest prototype of a group, shape (n,)."""
+        counts = self.prototypes.counts[group]
+        having = counts > 0
+        chance = self.prototypes.variances[having] / counts[having]
+        return np.asarray(
+            (cdist(rows, self.prototypes.means[group][having], "sqeuclidean") - chance).min(axis=1)
         )
 
     def pack(self) -> dict[str, np.ndarray]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,7 +10,25 @@ import numpy as np
 from fedclust.results.strict_json import dumps
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Findings", "NoObserver", "Observer"]
+__all__ = ["Findings", "NoObserver", "Observer", "padded"]
+
+
+def padded(values: np.ndarray, number: int, value: float | None = None) -> np.ndarray:
+    """Add entries for clients that join at the end of every axis.
+
+    Parameters
+    ----------
+    values
+        A value per client, shape (K,), or per pair of clients, shape (K, K).
+    number
+        How many clients join.
+    value
+        Value of the new entries; NaN unless given, −1 for whole numbers, False for truth values.
+    """
+    kind = values.dtype.kind
+    if value is None:
+        value = {"b": False, "i": -1}.get(kind, np.nan)
+    return np.pad(values, [(0, number)] * values.ndim, constant_values=value)
 
 
 class Observer(Protocol):
@@ -54,6 +72,23 @@ class Findings:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     clients: dict[str, np.ndarray] = field(default_factory=dict)
     placing: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def grown(self, num_clients: int, number: int) -> "Findings":
+        """Make room for clients that join, of which nothing was found out: NaN, or −1 for whole numbers.
+
+        Parameters
+        ----------
+        num_clients
+            Number of clients K so far.
+        number
+            How many join.
+        """
+        pairs = {
+            name: padded(values, number) if values.shape == (num_clients,) * 2 else values
+            for name, values in self.arrays.items()
+        }
+        columns = {name: padded(values, number) for name, values in self.clients.items()}
+        return replace(self, arrays=pairs, clients=columns)
 
     def pack(self) -> dict[str, Any]:
         """List everything as arrays and text by name; :meth:`unpack` reads it."""

@@ -31,6 +31,7 @@ from fedclust.privacy import ClientDP, NoPrivacy, Privacy
 from fedclust.proof import prove_grouping
 from fedclust.rescue import writing
 from fedclust.results import Checkpoints, Progress, Recorder
+from fedclust.results.attendance import attended, attended_summary
 from fedclust.results.decisions import summarise_decisions
 from fedclust.results.matrices import without_large
 from fedclust.results.newcomers import add_newcomers
@@ -38,7 +39,7 @@ from fedclust.results.personal import personal_summary, personal_table
 from fedclust.results.proof import SERVED_FIGURES, method_name, proof_summary
 from fedclust.run_traffic import meter
 from fedclust.schedule import Schedule
-from fedclust.typing import BoolArray, IntArray
+from fedclust.typing import IntArray
 
 if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
     from fedclust.strategies import ClusteredStrategy
@@ -113,7 +114,6 @@ class StrategyRun:
         self._late: Sequence[Mapping[str, Any]] = ()
         self._left_out: Sequence[str] = ()
         self._figures_of_round = 0
-        self._tested: BoolArray = np.zeros(0, dtype=bool)
         self._published: Mapping[str, object] | None = None
         self._serving: Serving | None = None
         self._newcomers: Newcomers | None = None
@@ -129,6 +129,9 @@ class StrategyRun:
         """Record a round, show it, and keep a checkpoint if one is due."""
         self._done = int(record["round"])
         now = self._travelled()
+        described = self._strategy.federation.descriptions  # with those who joined
+        if described is not None:
+            self._names = described.client_names
         failures = results.named(record["failures"], self._names)
         record = {
             **record,
@@ -153,11 +156,13 @@ class StrategyRun:
                 self._checkpoints.save(self._state())
 
     def _check_answered(self, record: Mapping[str, Any]) -> None:
-        measured = self._strategy.measured.figures.get("accuracy", np.zeros(0))
+        described = self._strategy.federation.descriptions
+        tested = np.zeros(0, dtype=bool) if described is None else described.num_test > 0
+        measured = self._strategy.measured.figures.get("accuracy", np.full(len(tested), np.nan))
         check_answered(
             record["failures"],
-            int(np.isfinite(measured[self._tested]).sum()),
-            int(self._tested.sum()),
+            int(np.isfinite(measured[tested]).sum()),
+            int(tested.sum()),
             f"{record['round']} of {self._schedule.rounds}",
             self._schedule.min_replies,
         )
@@ -220,7 +225,6 @@ class StrategyRun:
         strategy, schedule = self._strategy, self._schedule
         described = federation.describe()
         self._names, self._class_names = described.client_names, described.class_names
-        self._tested = described.num_test > 0
         private = isinstance(self._privacy, ClientDP)  # then nothing else may be asked
         encoder = ask_encoder(federation) if self._confusion and not private else None
         self._done = self._figures_of_round = 0 if resume is None else resume.server_round
@@ -252,6 +256,7 @@ class StrategyRun:
             except RunFailed as error:
                 raise RunFailed(f"{self._name}: {error}; {self._left()}") from error
         self._seconds, self._published = time.perf_counter() - began, published
+        described = strategy.federation.descriptions or described  # of those who joined, too
         table = self._table(described, strategy.measured)
         found = strategy.findings(strategy.clusters)
         federation.take_failures()  # those of before round 1 ended it, or are in its record
@@ -289,9 +294,10 @@ class StrategyRun:
             where its cluster's was not shown to be better; a strategy that forms no groups always serves
             its own. Table and figures are of the models that serve.
         """
-        strategy, described = self._strategy, federation.describe()
+        strategy = self._strategy
         serve = serve if strategy.forms_groups else "cluster"
         asking = federation.run(self._schedule.rounds, self._schedule.timeout)
+        described = asking.describe()
         travelled = meter(federation.grid, described, None)
         measured, silent = ask_differences(
             asking,
@@ -358,8 +364,9 @@ class StrategyRun:
         table, summary = self._shown
         if not personal.asked:
             return self._show(table, summary)
-        described, rounds, began = federation.describe(), self._schedule.rounds, time.perf_counter()
+        rounds, began = self._schedule.rounds, time.perf_counter()
         asking = federation.run(rounds, self._schedule.timeout)
+        described = asking.describe()
         travelled = meter(federation.grid, described, None)
         layered = ask_personal(asking, self._serving, personal, rounds + 1)
         found = personal_summary(
@@ -402,7 +409,8 @@ class StrategyRun:
             measured.outcomes,
             self._schedule.seed,
             **columns,
-            **{name: values[: strategy.num_clients] for name, values in self._last.by_client().items()},
+            **attended(strategy.federation.joined, strategy.attendance, strategy.server_round),
+            **self._last.by_client(strategy.num_clients),
             **strategy.findings(strategy.clusters).clients,
             **(strategy.guard.columns() if strategy.guard else {}),
         )
@@ -424,6 +432,7 @@ class StrategyRun:
                 measured.outcomes, strategy.assignment, self._class_names, schedule.seed
             ),
             **self._about_files(),
+            **attended_summary(table),
             **strategy.findings(strategy.clusters).summary,
             **(strategy.guard.summary() if strategy.guard else {}),
         )

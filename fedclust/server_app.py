@@ -1,5 +1,6 @@
 """The server: run a federation from a configuration over any grid."""
 
+import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -17,9 +18,11 @@ from fedclust import data, models, results
 from fedclust.data.newcomers import num_held_out
 from fedclust.federation import ClientGrid, Federation, FederationError, RunFailed, left_out_line
 from fedclust.federation.aggregation import check_aggregator
+from fedclust.federation.claims import read_hosts
 from fedclust.federation.imbalance import imbalance_line
 from fedclust.federation.local_grid import DirectGrid
 from fedclust.federation.predictions import save_predictions
+from fedclust.federation.roster import Roster
 from fedclust.federation.run_state import RunState
 from fedclust.own_data import join_sites
 from fedclust.personal import Personal, check_validation
@@ -123,11 +126,18 @@ def _federate(
 ) -> dict[str, object]:
     settings = run_settings(config)
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    resumed = bool(config.get("resume"))
+    newest = _saved_state(folder, settings.rounds) if resumed else None
+    attended = {} if newest is None else newest.attendance
+    # Held-out clients are the grid's, too, and no run has them.
+    places = [] if settings.holdout_clients else json.loads(str(attended.get("places", "[]")))
     clients: ClientGrid
     if is_own(config):
-        config, clients = join_sites(config, grid, settings, folder, say)
+        config, clients = join_sites(config, grid, settings, folder, say, places)
     else:
-        clients = ClientGrid(grid, wait=settings.wait, say=say)
+        clients = ClientGrid(
+            grid, wait=settings.wait, say=say, min_clients=settings.min_clients, hosts=_hosts(settings)
+        )
     if settings.task == "partition":
         return _save_partition(config, folder / "partition.parquet", console)
     # Every strategy is built before anything is computed, so that a wrong option is reported at once.
@@ -138,10 +148,13 @@ def _federate(
     layers = {name: _personal(config, each) for name, each in strategies.items()}
     privacy = _privacy(config, settings, strategies, layers)
     published = _published(configs, console)
-    resumed = bool(config.get("resume"))
     if resumed:
         check_same_run(plain(config), folder)
-    clients.connect()
+    clients.connect(places)
+    if settings.min_clients is not None and any(each.pools_rows for each in strategies.values()):
+        raise ConfigError("min_clients must be null with centralised training, which needs everyone's rows")
+    if settings.holdout_clients and (settings.min_clients is not None or is_own(config)):
+        raise ConfigError("holdout_clients must be 0 where clients may join later, those are newcomers")
     left_out = _num_held_out(clients.num_clients, settings.holdout_clients)
     check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients - left_out)
     try:
@@ -155,6 +168,7 @@ def _federate(
         own_metrics=tuple(config.get("metrics") or ()),
         least_loss=least_loss(str(config.training.loss._target_)),
         tells=privacy.tells,
+        roster=None if left_out else Roster.unpack(attended),
         num_newcomers=left_out,
     )
     if line := left_out_line(federation.describe().left_out):
@@ -218,6 +232,7 @@ def _federate(
             summaries[name] = runs[name].start(
                 federation, network, published if name == chosen else None, state
             )
+            federation.close()  # what the chosen strategy is compared with has the same clients
             if name != chosen:
                 summaries[name] = runs[name].personalise(federation, layers[name])
     del summaries[chosen]  # it may change until the end
@@ -255,6 +270,14 @@ def _federate(
 
         print_advice(summary, folder, console)
     return summary
+
+
+def _hosts(settings: RunSettings) -> dict[int, str] | None:
+    """Read the file that says which node may host which client."""
+    try:
+        return None if settings.hosts is None else read_hosts(Path(settings.hosts).expanduser())
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _num_held_out(num_clients: int, held_out: float) -> int:

@@ -18,7 +18,7 @@ from fedclust.clustering.fedgmcc.placement import chain_scores, place
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.optimiser_state import StateValue
 from fedclust.federation.placing import silent
-from fedclust.findings import Findings
+from fedclust.findings import Findings, padded
 from fedclust.placement import Placement
 from fedclust.rng import generator, torch_seed
 from fedclust.sampling import cohort_size
@@ -101,6 +101,11 @@ class FedGMCC(ClusteredStrategy):
         unknown = np.full((federation.num_clients, federation.num_clients), np.nan)
         memory = Memory(fedgmcc.start(self.parameters), unknown)
         return dataclasses.replace(super().begin(federation, model), memory=memory)
+
+    def grown(self, clusters: Clusters, homes: IntArray) -> Memory:
+        """No curve to a newcomer's model is known."""
+        memory: Memory = clusters.memory
+        return dataclasses.replace(memory, scores=padded(memory.scores, len(homes)))
 
     def cohort(self, clusters: Clusters, server_round: int, federation: Federation) -> IntArray:
         """Choose the round's cohort from all clients."""

@@ -220,6 +220,46 @@ class Hooks:
             return by_rule(rule, newcomers, federation)
         return by_least_loss(clusters, newcomers, federation)
 
+    def join(
+        self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
+    ) -> Clusters:
+        """Add clients that join before a round; those that were there keep their clusters.
+
+        Unless overridden, each goes where :meth:`place` puts it, or into the largest cluster if that finds
+        none, and the method's memory grows by :meth:`grown`.
+
+        Parameters
+        ----------
+        clusters
+            The clusters of the K clients that were there.
+        newcomers
+            Ids of those that join: K, K+1, …
+        server_round
+            The round that begins.
+        federation
+            The clients, newcomers too.
+        """
+        placed = self.place(clusters, newcomers, server_round - 1, federation)
+        largest = int(clusters.sizes.argmax())
+        found = [placed[int(client)].cluster for client in newcomers]
+        homes = np.array([largest if home is None else home for home in found], dtype=np.int64)
+        return clusters.joined(homes, self.grown(clusters, homes))
+
+    def grown(self, clusters: Clusters, homes: IntArray) -> Any:
+        """Return the memory of a federation in which clients have joined.
+
+        A method whose memory is neither None nor :class:`~fedclust.findings.Findings` overrides this.
+
+        Parameters
+        ----------
+        clusters
+            The clusters of the K clients that were there, with the memory so far.
+        homes
+            Cluster of each newcomer K, K+1, …, shape (n,).
+        """
+        memory = clusters.memory
+        return memory.grown(clusters.num_clients, len(homes)) if isinstance(memory, Findings) else memory
+
     def cautions(self, num_clients: int, rounds: int) -> list[str]:  # noqa: ARG002
         """List warnings that the method cannot work with these settings; empty unless overridden."""
         return []

@@ -47,7 +47,9 @@ class KnownGroups(ClusteredStrategy):
     ) -> dict[int, Placement]:
         """Take the group that each newcomer names, if a cluster is of it."""
         known = federation.describe().groups
-        groups = {} if known is None else dict(zip(known.tolist(), clusters.assignment.tolist(), strict=True))
+        assignment = clusters.assignment.tolist()
+        # A newcomer that joins a running federation is described by now, too.
+        groups = {} if known is None else dict(zip(known.tolist(), assignment, strict=False))
         placed = {
             client: Placement(groups.get(each.group), f"it names group {each.group}")
             for client, each in federation.describe_newcomers(newcomers).items()

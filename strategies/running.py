@@ -2,16 +2,18 @@
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedclust.federation import Clusters, Federation, Measured
+from fedclust.federation.attendance import Attendance
 from fedclust.federation.drift import look_for_drift, moved
 from fedclust.federation.going_back import Earlier
-from fedclust.federation.optimiser_state import restore_state
+from fedclust.federation.optimiser_state import StateValue, restore_state
+from fedclust.federation.run_state import RunState
 
 __all__ = ["Running"]
 
@@ -34,8 +36,57 @@ class Running:
         self.measured = Measured()
         self.earlier: Earlier | None = None  # as this round found the clusters
         self.before: Earlier | None = None  # as the one before did
+        self.initial = clusters.models[0]  # the model that everyone starts from
+        self.attendance = Attendance.of(clusters.num_clients)
+        self.joined: list[int] = []  # who joined in this round
         self.in_a_row: dict[int, int] = {}  # cluster: how many rounds it went back in, without one between
         self.began = time.perf_counter()
+
+    @classmethod
+    def resumed(
+        cls,
+        federation: Federation,
+        state: RunState,
+        make_aggregator: Callable[[], Strategy],
+        restore: Callable[[Mapping[str, StateValue]], Any],
+    ) -> "Running":
+        """Make the run that goes on from a state.
+
+        Parameters
+        ----------
+        federation
+            The clients that had joined by then.
+        state
+            The state.
+        make_aggregator
+            Makes a cluster's aggregator.
+        restore
+            Rebuilds the method's memory.
+
+        Raises
+        ------
+        ValueError
+            If the state is of another number of clients.
+        """
+        if len(state.assignment) != federation.num_clients:
+            raise ValueError(
+                f"resume must be of a run with {federation.num_clients} clients, "
+                f"got one with {len(state.assignment)}"
+            )
+        aggregators = [make_aggregator() for _ in state.models]
+        for aggregator, packed in zip(aggregators, state.aggregators, strict=True):
+            restore_state(aggregator, packed)
+        federation.turns[:] = state.turns
+        run = cls(federation, Clusters(state.assignment, state.models, restore(state.memory)), aggregators)
+        run.server_round, run.failed_replies = state.server_round, state.failed_replies
+        run.measured = state.measured
+        run.attendance = Attendance.unpack(state.attendance, federation.num_clients)
+        return run
+
+    def attend(self, online: Collection[int]) -> None:
+        """Note who is online at an evaluation, and in the round's record who left and who is back."""
+        self.attendance, changes = self.attendance.noted(online)
+        self.record |= changes
 
     def begin(self) -> None:
         """Remember what a round finds."""

@@ -86,6 +86,8 @@ class RunSettings:
     serve: str = "cluster"
     update_norm_cap: float | None = None
     save_predictions: bool = False
+    min_clients: int | None = None
+    hosts: str | None = None
     holdout_clients: float = 0
     drift_every: int = 0
     min_replies: float = MIN_REPLIES
@@ -103,6 +105,7 @@ class RunSettings:
             ("timeout", self.timeout > 0, "> 0"),
             ("min_replies", 0 <= self.min_replies <= 1, "in [0, 1]"),
             ("update_norm_cap", self.update_norm_cap is None or self.update_norm_cap > 1, "> 1, or null"),
+            ("min_clients", self.min_clients is None or self.min_clients >= 1, ">= 1, or null"),
         )
         for name, holds, rule in rules:
             if not holds:
@@ -152,7 +155,12 @@ def run_settings(config: DictConfig) -> RunSettings:
     save = values["save_predictions"] = config.get("save_predictions", False)
     if not isinstance(save, bool):
         raise ConfigError(f"save_predictions must be true or false, got {save!r}")
+    fewest = values["min_clients"] = config.get("min_clients")
+    if fewest is not None and (isinstance(fewest, bool) or not isinstance(fewest, int)):
+        raise ConfigError(f"min_clients must be a whole number or null, got {fewest!r}")
     values |= {"proof": config.get("proof", False), "serve": config.get("serve", "cluster")}
+    hosts = config.get("hosts")
+    values["hosts"] = None if hosts is None else str(hosts)
     values["drift_every"] = config.get("drift_every", 0)
     values["holdout_clients"] = config.get("holdout_clients", 0)
     return RunSettings(**values, compare=tuple(map(str, names)))

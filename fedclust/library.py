@@ -193,7 +193,8 @@ def simulate(
             with (
                 Recorder.resume(where, done, described) if resume else Recorder(where, described) as recorder
             ):
-                shown = Progress(rounds, name, console) if progress else None
+                runs = 2 if proof else 1
+                shown = Progress(rounds, name, console, task=(1, runs)) if progress else None
                 if folder is not None:
                     callbacks.append(page := LivePage(where))
                 run = StrategyRun(
@@ -214,7 +215,7 @@ def simulate(
                     earlier = Checkpoints(beside / "checkpoints", rounds).newest() if resume else None
                     start = 0 if earlier is None else earlier.server_round
                     with Recorder.resume(beside, start, text) if resume else Recorder(beside, text) as other:
-                        shown = Progress(rounds, COMMON, console) if progress else None
+                        shown = Progress(rounds, COMMON, console, task=(2, 2)) if progress else None
                         compared = StrategyRun(COMMON, common, schedule, other, shown, confusion=False)
                         compared.start(federation, model, resume=earlier)
                         figures = compared.personalise(federation, layers)

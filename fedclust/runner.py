@@ -133,7 +133,8 @@ class StrategyRun:
 
     def assignment(self, server_round: int, assignment: IntArray, reason: str) -> None:
         """Record the cluster of each client."""
-        self._recorder.assignment(server_round, assignment, reason)
+        if self._recorder.assignment(server_round, assignment, reason) and self._progress is not None:
+            self._progress.changed(server_round, reason)
 
     def round(self, record: Mapping[str, Any]) -> None:
         """Record a round, show it, and keep a checkpoint if one is due."""

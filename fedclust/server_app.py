@@ -176,7 +176,8 @@ def federate(
         text = OmegaConf.to_yaml(configs[name], resolve=True)
         state = _saved_state(here, settings.rounds) if resumed else None
         with page, _recorder(here, text, resumed, state, settings.rounds) as recorder:
-            progress = Progress(settings.rounds, name, console)
+            task = names.index(name) + 1, len(names)
+            progress = Progress(settings.rounds, name, console, task=task)
             runs[name] = StrategyRun(
                 name,
                 strategies[name],

@@ -160,9 +160,7 @@ def _redraws(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and bool(is_a_terminal())
 
 
-def _move_handlers(
-    before: tuple[Any, Any], now: tuple[Any, Any]
-) -> list[tuple[logging.StreamHandler, Any]]:
+def _move_handlers(before: tuple[Any, Any], now: tuple[Any, Any]) -> list[tuple[logging.StreamHandler, Any]]:
     """Let log handlers that hold a stream of before write into the one that is in its place now.
 
     Returns

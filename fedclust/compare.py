@@ -89,13 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m fedclust.compare",
-        description="Compare finished runs: a table of mean ± standard deviation over seeds, or with --plots pictures.",
+        description="Compare finished runs: a table of mean ± standard deviation over seeds, or pictures.",
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="folder", help="searched with subfolders")
     parser.add_argument(
         "--format",
         metavar="FORMAT",
-        help="of the table: text (default), markdown or csv; of pictures: some of svg,pdf,png (default svg,pdf)",
+        help="text (default), markdown or csv; with --plots some of svg,pdf,png (default svg,pdf)",
     )
     parser.add_argument(
         "--metrics", metavar="KEY,KEY", help="keys of summary.json to show, or to draw maps of"

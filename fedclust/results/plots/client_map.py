@@ -12,7 +12,14 @@ from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
 from fedclust.results.plots.matrices import KINDS, larger_is_alike
-from fedclust.results.plots.paper import SMALL, Width, legend_below, new_paper_figure, paper_style, tidy_paper
+from fedclust.results.plots.paper import (
+    WIDTHS,
+    Width,
+    legend_below,
+    new_paper_figure,
+    paper_style,
+    tidy_paper,
+)
 from fedclust.results.plots.style import COLOURS
 from fedclust.typing import FloatArray, IntArray
 
@@ -22,7 +29,7 @@ MOST_CLIENTS = 1500
 """Of more, the points would hide each other, and their places take minutes to compute."""
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
-_MOST_LISTED = 7
+_MOST_LISTED = 12
 _MOST_NUMBERED = 30
 
 
@@ -41,13 +48,13 @@ def distances_of(name: str, values: ArrayLike) -> FloatArray:
 
     Returns
     -------
-    Symmetric, at least 0, with 0 on the diagonal, shape (K, K); a pair whose two entries differ has their mean.
+    Symmetric, at least 0, with 0 on the diagonal, shape (K, K); a pair with two values has their mean.
 
     Raises
     ------
     ValueError
-        If the name is not known, or it is not a square matrix of finite numbers off the diagonal, as where some
-        pairs were not compared.
+        If the name is not known, or it is not a square matrix of finite numbers off the diagonal: some pairs
+        were not compared.
     """
     matrix = np.array(values, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -59,10 +66,7 @@ def distances_of(name: str, values: ArrayLike) -> FloatArray:
     larger = larger_is_alike(name)
     if larger is None:
         raise ValueError(f"name must start with one of {', '.join(KINDS)}, got {name}")
-    if larger:
-        matrix = matrix[off].max(initial=0.0) - matrix
-    else:
-        matrix = matrix - matrix[off].min(initial=0.0)
+    matrix = matrix[off].max(initial=0.0) - matrix if larger else matrix - matrix[off].min(initial=0.0)
     matrix = (matrix + matrix.T) / 2
     np.fill_diagonal(matrix, 0.0)
     return matrix
@@ -116,7 +120,9 @@ def client_map(
 ) -> Figure:
     """Draw the clients in the plane, coloured by cluster, with a marker for each known group.
 
-    A cluster's number stands at the median of its clients. Axes have no unit: only distances matter.
+    With known groups, a cluster's number stands near its middle, where it covers no client; without, each
+    cluster has its own marker, and its number if there are more than a legend can list. So all can be told
+    apart in print without colour. Axes have no unit.
 
     Parameters
     ----------
@@ -148,20 +154,25 @@ def client_map(
     clusters = np.unique(assignment)
     known = np.zeros(clients, dtype=np.int64) if groups is None else np.unique(groups, return_inverse=True)[1]
     with paper_style():
-        figure = new_paper_figure(width, 2.9 if width == "column" else 4.6)
+        wide, high = np.maximum(np.ptp(found, axis=0), 1e-9)
+        inches = WIDTHS.get(width, 1.0)
+        figure = new_paper_figure(width, float(np.clip(high / wide, 0.45, 0.9)) * inches + 0.9)
         axes = figure.subplots()
         for number, cluster in enumerate(clusters):
             for group in np.unique(known[assignment == cluster]):
                 of = (assignment == cluster) & (known == group)
-                axes.plot(*found[of].T, **_point(number, int(group)), linestyle="none", zorder=2)
-        if 1 < len(clusters) <= _MOST_NUMBERED:
+                marker = number if groups is None else int(group)
+                axes.plot(*found[of].T, **_point(number, marker), linestyle="none", zorder=2)
+        told_otherwise = 1 if groups is not None else _MOST_LISTED
+        if told_otherwise < len(clusters) <= _MOST_NUMBERED:
+            step = 0.17 / inches * max(wide, high)  # a number's own size
             for cluster in clusters:
-                x, y = np.median(found[assignment == cluster], axis=0)
+                at = _free_place(found, found[assignment == cluster], step)
                 text = axes.text(
-                    x, y, str(cluster), ha="center", va="center", fontsize=9, weight="bold", zorder=3
+                    at[0], at[1], str(cluster), ha="center", va="center", fontsize=9, weight="bold", zorder=3
                 )
-                text.set_path_effects([patheffects.withStroke(linewidth=2.5, foreground="white")])
-        tidy_paper(axes, title, f"stress {stress:.2f}")
+                text.set_path_effects([patheffects.withStroke(linewidth=2, foreground="white")])
+        tidy_paper(axes, title, f"multidimensional scaling, stress {stress:.2f}")
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.08)
         axes.set_xticks([])
@@ -169,20 +180,30 @@ def client_map(
         axes.spines[:].set_visible(True)
         handles, labels = [], []
         if len(clusters) <= _MOST_LISTED:
-            handles += [
-                Line2D([], [], linestyle="none", **_point(number, 0)) for number in range(len(clusters))
-            ]
-            sizes = [int((assignment == cluster).sum()) for cluster in clusters]
-            labels += [f"cluster {cluster} ({size})" for cluster, size in zip(clusters, sizes, strict=True)]
-        if groups is not None:
-            shown = np.unique(groups)[: len(_MARKERS)]
-            for place, group in enumerate(shown):
+            for number, cluster in enumerate(clusters):
+                style = _point(number, number if groups is None else 0)
+                handles.append(Line2D([], [], linestyle="none", **style))
+                labels.append(f"cluster {cluster} ({int((assignment == cluster).sum())})")
+        if groups is not None and len(np.unique(groups)) <= len(_MARKERS):
+            for place, group in enumerate(np.unique(groups)):
                 style = _point(0, place) | {"markerfacecolor": "white"}
                 handles.append(Line2D([], [], linestyle="none", **style))
                 labels.append(f"group {group}" if group_names is None else group_names[group])
         if handles:
-            legend_below(figure, handles, labels)
+            legend_below(figure, handles, labels, line=1.0)
     return figure
+
+
+def _free_place(points: FloatArray, members: FloatArray, step: float) -> FloatArray:
+    """Find a place near a cluster's middle where a number of this size covers no point, if there is one."""
+    angles = np.linspace(0, 2 * np.pi, 12, endpoint=False)
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    middle = np.median(members, axis=0)
+    around = [middle[None], *(middle + radius * step * circle for radius in (1, 2, 3, 4))]
+    tried = np.concatenate(around)
+    room = np.linalg.norm(tried[:, None] - points[None], axis=-1).min(axis=1)
+    free = np.flatnonzero(room >= step)
+    return tried[free[0] if len(free) else int(room.argmax())]
 
 
 def _point(number: int, group: int) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
@@ -21,6 +23,7 @@ MOST_CHANGES = 30
 """Of more changes, a drawing would be a web of lines."""
 
 _GAP = 0.06  # of all clients, between two clusters
+_WIDE: dict[Width, float] = {"column": 2.5, "page": 6.0}  # inches of the axes
 _TURN = 0.35  # of the time between two changes, and at most 4 % of all rounds, in which clients move over
 
 
@@ -31,7 +34,7 @@ class Stage:
     Attributes
     ----------
     start, end
-        Rounds.
+        Rounds: the clusters came after the first and lasted until the second.
     assignment
         Cluster index of each client, shape (K,).
     tops
@@ -73,7 +76,8 @@ def stages(changes: Sequence[Mapping[str, Any]], rounds: int) -> list[Stage]:
     order = np.lexsort(history[::-1])
     rank = np.empty(len(order))
     rank[order] = np.arange(len(order))
-    ends = [*moments[1:], max(rounds, moments[-1])]
+    # A change after the last round has no rounds of its own: it still needs a bar that can be seen.
+    ends = [*moments[1:], max(rounds, moments[-1] + max(1, rounds // 20))]
     return [
         Stage(start, end, assignment, _tops(assignment, rank))
         for start, end, assignment in zip(moments, ends, history, strict=True)
@@ -87,7 +91,7 @@ def _tops(assignment: IntArray, rank: FloatArray) -> dict[int, float]:
     gap = _GAP * len(assignment)
     tops, top = {}, -(len(assignment) + gap * (len(clusters) - 1)) / 2
     for place in np.argsort(mean_places, kind="stable"):
-        tops[int(clusters[place])] = top
+        tops[int(clusters[place])] = float(top)
         top += sizes[place] + gap
     return tops
 
@@ -124,14 +128,17 @@ def cluster_tree(
         span = max(drawn[-1].end - drawn[0].start, 1)
         turns = [
             min(_TURN * (after.end - after.start), _TURN * (before.end - before.start), 0.04 * span)
-            for before, after in zip(drawn[:-1], drawn[1:], strict=True)
+            for before, after in pairwise(drawn)
         ]
         extent = num_clients * (1 + _GAP * (most - 1))
+        room = 72 * (figure.get_figheight() - 0.5) / extent  # points per client
         for place, stage in enumerate(drawn):
             left = stage.start + (turns[place - 1] if place else 0)
             right = stage.end - (turns[place] if place < len(turns) else 0)
             for cluster, top in stage.tops.items():
                 size = int((stage.assignment == cluster).sum())
+                points = 72 * _WIDE[width] * (right - left) / span, size * room
+                _number(axes, cluster, ((left + right) / 2, top + size / 2), points)
                 axes.broken_barh([(left, right - left)], (top, size), color=_colour(cluster), linewidth=0)
         for turn, before, after in zip(turns, drawn[:-1], drawn[1:], strict=True):
             _moves(axes, before, after, turn)
@@ -143,7 +150,6 @@ def cluster_tree(
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         last = drawn[-1]
-        room = 72 * figure.get_figheight() * 0.7 / extent  # points per client
         for cluster, top in last.tops.items():
             size = int((last.assignment == cluster).sum())
             if (size + _GAP * num_clients) * room >= SMALL:
@@ -161,6 +167,15 @@ def cluster_tree(
 
 def _colour(cluster: int) -> str:
     return COLOURS[cluster % (len(COLOURS) - 1)]  # without black, on which no number can be read
+
+
+def _number(axes: Axes, cluster: int, at: tuple[float, float], room: tuple[float, float]) -> None:
+    """Write a cluster's number on its bar if it has room: without colour, bars differ little."""
+    text = str(cluster)
+    if room[0] >= 0.75 * SMALL * len(text) and room[1] >= SMALL + 1:
+        red, green, blue = to_rgb(_colour(cluster))
+        colour = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
+        axes.text(*at, text, ha="center", va="center", fontsize=SMALL, color=colour, weight="bold")
 
 
 def _moves(axes: Axes, before: Stage, after: Stage, turn: float) -> None:
@@ -185,7 +200,8 @@ def _band(axes: Axes, left: tuple[float, float], right: tuple[float, float], siz
     middle, (top, new_top) = (left[0] + right[0]) / 2, (left[1], right[1])
     outline = [
         left, (middle, top), (middle, new_top), right,
-        (right[0], new_top + size), (middle, new_top + size), (middle, top + size), (left[0], top + size), left,
+        (right[0], new_top + size), (middle, new_top + size), (middle, top + size), (left[0], top + size),
+        left,
     ]  # fmt: skip
     codes = [Path.MOVETO, *3 * [Path.CURVE4], Path.LINETO, *3 * [Path.CURVE4], Path.CLOSEPOLY]
     axes.add_patch(PathPatch(Path(outline, codes), facecolor=colour, edgecolor="none", alpha=0.55))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,10 @@ from matplotlib.figure import Figure
 from fedclust.metrics.ranks import critical_difference, friedman, mean_ranks
 from fedclust.results.comparison import Comparison, Row
 from fedclust.results.plots.client_map import client_map, distances_of
-from fedclust.results.plots.cluster_tree import MOST_CHANGES, cluster_tree
+from fedclust.results.plots.cluster_tree import cluster_tree
 from fedclust.results.plots.matrices import KINDS
 from fedclust.results.plots.over_runs import accuracy_bands, accuracy_over_clients, sweep_map
-from fedclust.results.plots.paper import FORMATS, WIDTHS, Width, save_paper_figure
+from fedclust.results.plots.paper import FORMATS, WIDTHS, Width, paper_style, save_paper_figure
 from fedclust.results.plots.ranks import rank_diagram
 from fedclust.results.saved_run import SavedRun
 from fedclust.typing import FloatArray
@@ -24,7 +25,6 @@ __all__ = ["Picture", "draw_comparison"]
 _MOST_RUNS = 12
 _OWN = "strategy."
 _ACCURACY = "mean_client_accuracy"
-_TITLES = {"mean_client_accuracy": "mean client accuracy"}
 
 
 @dataclass(frozen=True)
@@ -115,18 +115,18 @@ def draw_comparison(
         files = [save_paper_figure(figure, into / f"{name}.{ending}") for ending in dict.fromkeys(formats)]
         pictures.append(Picture(name, shows, tuple(files)))
 
-    draw("accuracy_over_rounds", lambda: _over_rounds(table, width))
-    draw("accuracy_over_clients", lambda: _over_clients(table, width))
-    draw("ranks", lambda: _ranks(table, width))
+    draw("accuracy_over_rounds", partial(_over_rounds, table, width))
+    draw("accuracy_over_clients", partial(_over_clients, table, width))
+    draw("ranks", partial(_ranks, table, width))
     for metric in metrics:
-        draw(f"map_of_{_file_name(metric)}", lambda metric=metric: _map(table, metric, width))
+        draw(f"map_of_{_file_name(metric)}", partial(_map, table, metric, width))
     trees = {name: row for name, row in table.rows if row.runs and _changed(row.runs[0])}
     for name in list(trees)[:_MOST_RUNS]:
-        draw(f"cluster_tree_{_file_name(name)}", lambda name=name: _tree(name, trees[name].runs[0], width))
+        draw(f"cluster_tree_{_file_name(name)}", partial(_tree, name, trees[name].runs[0], width))
     pictures += _left_out(table, trees, "cluster_tree", "the clusters did not change")
     known = {name: row for name, row in table.rows if row.runs and _matrix(row.runs[0]) is not None}
     for name in list(known)[:_MOST_RUNS]:
-        draw(f"client_map_{_file_name(name)}", lambda name=name: _clients(name, known[name].runs[0], width))
+        draw(f"client_map_{_file_name(name)}", partial(_clients, name, known[name].runs[0], width))
     pictures += _left_out(table, known, "client_map", "the method leaves no matrix over all pairs of clients")
     return pictures
 
@@ -157,7 +157,13 @@ def _over_rounds(table: _Table, width: Width) -> tuple[Figure, str]:
         raise ValueError("no run has an accuracy in its rounds.jsonl")
     figure = accuracy_bands(panels, width)
     note = figure.legends[0].get_title().get_text()
-    return figure, f"mean client accuracy over the rounds, {_numbers(panels)}; {note}"
+    own = " of each method's own models" if _serves_best(table) else ""
+    return figure, f"mean client accuracy{own} over the rounds, {_numbers(panels)}; {note}"
+
+
+def _serves_best(table: _Table) -> bool:
+    """Whether figures at the end may be of the one model for all, where it was not shown to be worse."""
+    return any(summary.get("serve") == "best" for _, row in table.rows for summary in row.summaries)
 
 
 def _curves(row: Row) -> list:
@@ -170,7 +176,9 @@ def _over_clients(table: _Table, width: Width) -> tuple[Figure, str]:
     for setting, rows in table.panels.items():
         for method, row in rows.items():
             found = [
-                run.clients["accuracy"].to_numpy(dtype=float) for run in row.runs if run.clients is not None
+                run.clients["accuracy"].to_numpy(dtype=float)
+                for run in row.runs
+                if run.clients is not None and "accuracy" in run.clients
             ]
             values = np.concatenate([np.zeros(0), *found])
             if np.isfinite(values).any():
@@ -178,10 +186,9 @@ def _over_clients(table: _Table, width: Width) -> tuple[Figure, str]:
     if not panels:
         raise ValueError("no run has the clients' accuracies in its clients.parquet")
     figure = accuracy_over_clients(panels, width)
-    return figure, (
-        f"accuracy of the model that serves each client, clients of all seeds, {_numbers(panels)}; boxes: quartiles,"
-        " diamonds: means, whiskers: 1.5 box lengths"
-    )
+    served = " of the model that serves it (serve=best)" if _serves_best(table) else ""
+    drawn = "box: quartiles, line: median, diamond: mean, whiskers: 1.5 box lengths"
+    return figure, f"accuracy of each client{served}, all seeds together, {_numbers(panels)}; {drawn}"
 
 
 def _ranks(table: _Table, width: Width) -> tuple[Figure, str]:
@@ -202,13 +209,16 @@ def _ranks(table: _Table, width: Width) -> tuple[Figure, str]:
     scores = np.array([[found[method] for method in methods] for found in complete])
     difference = critical_difference(len(methods), len(complete))
     title = f"Mean rank over {len(complete)} federations, best left"
-    figure = rank_diagram(methods, mean_ranks(scores), difference, title, WIDTHS[width])
-    left_out = len(federations) - len(complete)
-    return figure, (
-        f"mean ranks by mean client accuracy of {len(methods)} methods over {len(complete)} federations (setting and"
-        f" seed); bars join methods closer than Nemenyi's critical difference, 0.05 (Friedman p = {friedman(scores):.2g})"
-        + (f"; {left_out} federations without all methods left out" if left_out else "")
+    with paper_style():
+        figure = rank_diagram(methods, mean_ranks(scores), difference, title, WIDTHS[width])
+    shows = (
+        f"mean ranks by mean client accuracy, {len(methods)} methods, {len(complete)} federations (setting"
+        " and seed); a bar joins methods within Nemenyi's critical difference at 0.05; "
+        f"Friedman's p {friedman(scores):.2g}"
     )
+    if left_out := len(federations) - len(complete):
+        shows += f"; {left_out} federations in which a method is missing left out"
+    return figure, shows
 
 
 def _map(table: _Table, metric: str, width: Width) -> tuple[Figure, str]:
@@ -233,8 +243,9 @@ def _map(table: _Table, metric: str, width: Width) -> tuple[Figure, str]:
         width,
     )
     seeds = [len(found) for found in values.values() if len(found)]
-    spread = ", ± sample standard deviation where there is room" if max(seeds) > 1 else ""
-    return figure, f"{measure}, {_numbers(table.panels)}; mean over up to {max(seeds)} seeds{spread}"
+    spread = ", ± sample standard deviation where there is room"
+    note = f"mean over up to {max(seeds)} seeds{spread}" if max(seeds) > 1 else "one seed"
+    return figure, f"{measure}, {_numbers(table.panels)}; {note}"
 
 
 def _tree(name: str, run: SavedRun, width: Width) -> tuple[Figure, str]:
@@ -248,12 +259,13 @@ def _tree(name: str, run: SavedRun, width: Width) -> tuple[Figure, str]:
 
 
 def _changed(run: SavedRun) -> bool:
-    return len({json_round["round"] for json_round in run.changes}) > 1
+    return len({change["round"] for change in run.changes}) > 1
 
 
 def _clients(name: str, run: SavedRun, width: Width) -> tuple[Figure, str]:
     found = _matrix(run)
-    assert found is not None
+    if found is None or run.assignment is None:
+        raise ValueError(f"{name} has no matrix over all pairs of clients")
     figure = client_map(distances_of(*found), run.assignment, run.groups, width)
     groups = "" if run.groups is None else ", a marker for each known group"
     return (

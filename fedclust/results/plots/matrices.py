@@ -45,7 +45,7 @@ KINDS = tuple(_KINDS)
 
 
 def larger_is_alike(name: str) -> bool | None:
-    """Whether a larger value of a matrix means that two clients are more alike; None if its name is unknown."""
+    """Whether a larger value means that two clients are more alike; None for an unknown matrix."""
     kind = _kind(name)
     return None if kind is None else kind.larger_is_alike
 

@@ -1,9 +1,10 @@
-"""Methods next to each other over many runs: accuracy over rounds, accuracy over clients, and a map of a sweep."""
+"""Methods next to each other: accuracy over rounds, accuracy over clients, and a map of a sweep."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -125,7 +126,7 @@ def accuracy_bands(
                     axes.fill_between(rounds, low, high, color=style["color"], alpha=0.18, linewidth=0)
             axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
             tidy_paper(axes, title)
-        _label(figure, grid, width, "round", measure)
+        _label(grid, width, "round", measure)
         handles = [Line2D([], [], **line_style(place)) for place in range(len(methods))]
         legend_below(figure, handles, methods, _seeds_note(seeds, band))
     return figure
@@ -197,7 +198,7 @@ def accuracy_over_clients(
             tidy_paper(axes, title)
             axes.grid(visible=False, axis="y")
         grid[0].set_ylim(len(methods) - 0.5, -0.5)
-        _label(figure, grid, width, measure, "")
+        _label(grid, width, measure, "")
     return figure
 
 
@@ -269,7 +270,9 @@ def sweep_map(
     return figure
 
 
-def _panels(titles: Sequence[str], width: Width, height: float, **shared: bool) -> tuple[Figure, list]:
+def _panels(
+    titles: Sequence[str], width: Width, height: float, sharex: bool = False, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
     """Create a figure with a panel for each title; those on the left and at the bottom have labels."""
     if width not in WIDTHS:
         raise ValueError(f"width must be one of {', '.join(WIDTHS)}, got {width!r}")
@@ -278,7 +281,7 @@ def _panels(titles: Sequence[str], width: Width, height: float, **shared: bool) 
     across = min(_ACROSS[width], len(titles))
     down = -(-len(titles) // across)
     figure = new_paper_figure(width, 0.75 + height * down)
-    grid = list(figure.subplots(down, across, squeeze=False, **shared).flat)
+    grid = list(figure.subplots(down, across, sharex=sharex, sharey=sharey, squeeze=False).flat)
     for axes in grid[len(titles) :]:
         axes.set_visible(False)
     for place, axes in enumerate(grid[: len(titles)]):  # the last of each column keeps its labels
@@ -286,10 +289,12 @@ def _panels(titles: Sequence[str], width: Width, height: float, **shared: bool) 
     return figure, grid[: len(titles)]
 
 
-def _label(figure: Figure, grid: Sequence, width: Width, x: str, y: str) -> None:
-    figure.supxlabel(x, fontsize=8)
-    if y:
-        figure.supylabel(y, fontsize=8)
+def _label(grid: Sequence[Axes], width: Width, x: str, y: str) -> None:
+    """Label the lowest panel of each column and the first of each row."""
+    across = min(_ACROSS[width], len(grid))
+    for place, axes in enumerate(grid):
+        axes.set_xlabel(x if place + across >= len(grid) else "")
+        axes.set_ylabel("" if place % across else y)
 
 
 def _seeds_note(seeds: Sequence[int], band: Band) -> str:

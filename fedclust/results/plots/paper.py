@@ -13,6 +13,7 @@ from matplotlib.legend import Legend
 from fedclust.results.plots.style import COLOURS, DASHES, tidy
 
 __all__ = [
+    "DOTS_PER_INCH",
     "FORMATS",
     "SMALL",
     "WIDTHS",
@@ -31,12 +32,14 @@ Width = Literal["column", "page"]
 WIDTHS: dict[Width, float] = {"column": 3.4, "page": 7.0}
 """Inches."""
 
+DOTS_PER_INCH = 300
+"""Of PNG files."""
+
 FORMATS = ("svg", "pdf", "png")
 
 SMALL = 7.0
 """Points of the smallest text."""
 
-_DOTS_PER_INCH = 300
 _INCHES_PER_LETTER = 0.062  # of DejaVu Sans in 7 points, the wider letters
 _STYLE = {
     "font.family": "DejaVu Sans",  # comes with Matplotlib: the same everywhere
@@ -84,7 +87,7 @@ def new_paper_figure(width: Width, height: float) -> Figure:
     """
     if width not in WIDTHS:
         raise ValueError(f"width must be one of {', '.join(get_args(Width))}, got {width!r}")
-    return Figure(figsize=(WIDTHS[width], height), dpi=_DOTS_PER_INCH, layout="constrained")
+    return Figure(figsize=(WIDTHS[width], height), dpi=DOTS_PER_INCH, layout="constrained")
 
 
 def tidy_paper(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
@@ -110,7 +113,7 @@ def _columns_of(labels: Sequence[str], inches: float) -> int:
 
 
 def legend_below(
-    figure: Figure, handles: Sequence[Any], labels: Sequence[str], title: str | None = None
+    figure: Figure, handles: Sequence[Any], labels: Sequence[str], title: str | None = None, line: float = 2.8
 ) -> Legend:
     """Put a legend below the axes, where it covers no data."""
     return figure.legend(
@@ -120,7 +123,7 @@ def legend_below(
         ncols=_columns_of(labels, figure.get_figwidth()),
         frameon=False,
         title=title,
-        handlelength=2.8,
+        handlelength=line,
         columnspacing=1.2,
         borderaxespad=0.1,
     )
@@ -139,5 +142,5 @@ def save_paper_figure(figure: Figure, path: Path) -> Path:
         raise ValueError(f"path must end in one of .{', .'.join(FORMATS)}, got {path}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with paper_style():
-        figure.savefig(path, format=ending, metadata=_NO_DATE[ending])
+        figure.savefig(path, format=ending, dpi=DOTS_PER_INCH, metadata=_NO_DATE[ending])
     return path

@@ -67,7 +67,7 @@ def rank_diagram(
     labels = [f"{names[method]} ({rank:.2f})" for method, rank in zip(order, sorted_ranks, strict=True)]
     # Room for the names on both sides: units of the axis that as many letters of this size take.
     room = min(0.4, (0.1 + max(map(len, labels)) * normal * 0.0088) / inches)
-    beside = (number + 0.2) * room / (1 - 2 * room)
+    beside = (number - 0.8) * room / (1 - 2 * room)
     axes.set_xlim(0.9 - beside, number + 0.1 + beside)
     axes.set_ylim(first_label + 0.5 * rows + 0.2, -1.1)
     axes.axis("off")

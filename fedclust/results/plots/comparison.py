@@ -137,7 +137,9 @@ def _arranged(comparison: Comparison) -> _Table:
     panels: dict[str, dict[str, Row]] = {}
     for row in comparison.rows:
         given = [(comparison.settings[place], row.settings[place]) for place in shared]
-        setting = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in given)
+        # A key that this setting does not have is empty, and null where it is computed.
+        named = [f"{key.rpartition('.')[2]} {value}" for key, value in given if value not in ("", "null")]
+        setting = ", ".join(named)
         own = [
             f"{key.rpartition('.')[2]} {value}"
             for key, value in zip(comparison.settings, row.settings, strict=True)

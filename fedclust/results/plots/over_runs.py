@@ -126,6 +126,9 @@ def accuracy_bands(
                     axes.fill_between(rounds, low, high, color=style["color"], alpha=0.18, linewidth=0)
             axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
             tidy_paper(axes, title)
+        if len({axes.get_xlim() for axes in grid}) > 1:  # runs of several lengths
+            for axes in grid:
+                axes.tick_params(labelbottom=True)
         _label(grid, width, "round", measure)
         handles = [Line2D([], [], **line_style(place)) for place in range(len(methods))]
         legend_below(figure, handles, methods, _seeds_note(seeds, band))
@@ -250,9 +253,11 @@ def sweep_map(
         bar.set_label(measure, fontsize=SMALL)
         bar.ax.tick_params(labelsize=SMALL)
         low, high = np.nanmin(means), np.nanmax(means)
+        found = means[np.isfinite(means)]
+        digits = 0 if high >= 100 or (found == found.round()).all() else 2
         for place, mean in np.ndenumerate(means):
             if np.isfinite(mean) and cell >= 0.34:
-                text = f"{mean:.2f}" if abs(mean) < 100 else f"{mean:.0f}"
+                text = f"{mean:.{digits}f}"
                 if with_spread and np.isfinite(spreads[place]):
                     text += f"\n± {spreads[place]:.2f}"
                 light = high > low and (mean - low) / (high - low) > 0.6

@@ -39,8 +39,8 @@ def test_all_lines() -> None:
     panel.changed(2, "cluster 0 split in 2")
     lines = draw(panel).splitlines()
     assert lines[0].startswith("╭─ 2 of 3: fedgwc ─")
-    # 70 − 4 for the frame, − 10 for the titles and − 18 for the text after it: a bar of 38; 2 of 10 rounds of it
-    # are 7.
+    # 70 − 4 for the frame, − 10 for the titles, − 18 for the text after it: a bar of 38. Two of ten rounds
+    # are 7 of it.
     assert lines[1] == f"│ round     {'━' * 7}{'─' * 31}   2/10, ETA  1:01 │"
     assert lines[2].startswith("│ accuracy  0.900  ▁█  0.20 to 0.90 ")
     assert lines[3].startswith("│ clusters  2: 9 + 3 clients ")
@@ -93,9 +93,8 @@ def test_a_run_that_is_not_evaluated_shows_its_loss() -> None:
 
 
 def test_of_many_rounds_few_accuracies_are_kept() -> None:
-    panel = panel_of(
-        *({"round": number, "mean_client_accuracy": number / 9999} for number in range(1, 10_000))
-    )
+    records = ({"round": number, "mean_client_accuracy": number / 9999} for number in range(1, 10_000))
+    panel = panel_of(*records)
     assert len(panel._accuracies) < 1024
     assert "0.00 to 1.00" in draw(panel)
 

@@ -1,6 +1,6 @@
 """Run a small sweep and draw its pictures, and the one of docs/PICTURES.md.
 
-    python benchmarks/pictures.py FOLDER         the sweep, a minute on two quiet cores, unless it is there; the pictures
+    python benchmarks/pictures.py FOLDER     the sweep, a minute or two, unless it is there, and its pictures
 
 Writes FOLDER/pictures/ and docs/images/sweep.png.
 """

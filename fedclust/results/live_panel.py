@@ -125,7 +125,7 @@ class LivePanel:
         number = self._record.get("num_clusters")
         if number is None:
             return []
-        sizes = sorted(self._record.get("cluster_sizes") or (), reverse=True)
+        sizes = sorted(filter(None, self._record.get("cluster_sizes") or ()), reverse=True)
         said = str(number)
         if number > 1 and sizes:
             shown = " + ".join(map(str, sizes[:_MOST_SIZES])) + (" + …" if len(sizes) > _MOST_SIZES else "")

@@ -32,7 +32,7 @@ def failure(client: int, **more: object) -> dict[str, object]:
 def test_all_lines() -> None:
     panel = panel_of(
         {"round": 1, "mean_client_accuracy": 0.2, "num_clusters": 1, "failures": [failure(7)]},
-        {"round": 2, "mean_client_accuracy": 0.9, "num_clusters": 2, "cluster_sizes": [3, 9],
+        {"round": 2, "mean_client_accuracy": 0.9, "num_clusters": 2, "cluster_sizes": [3, 0, 9],
          "failures": [failure(7), failure(7), failure(4, name="north")]},
         task=(2, 3),
     )  # fmt: skip

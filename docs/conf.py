@@ -25,6 +25,7 @@ html_theme = "furo"
 html_title = f"fedclust {release}"
 html_show_sphinx = False
 html_copy_source = False
+toctree_object_entries = False  # functions are in the page's own contents, not in the list of pages
 html_math_renderer = "mathml"
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
@@ -43,11 +44,11 @@ napoleon_use_rtype = False
 
 
 def escape_marks(_app: Sphinx, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
-    """Keep the bars of |∂L/∂u| and the star of (n, *shape) in docstrings as they are; to Sphinx they are marks."""
+    """Keep the bars of |∂L/∂u| and the star of (n, *shape) in docstrings; to Sphinx they are marks."""
     for number, line in enumerate(lines):
         parts = re.split(r"(``.*?``)", line)
         lines[number] = "".join(
-            part if part.startswith("``") else re.sub(r"\||\*(?=\w+\))", r"\\\g<0>", part) for part in parts
+            part if part.startswith("``") else re.sub(r"\||\*(?=\w[\w ]*\))", r"\\\g<0>", part) for part in parts
         )
 
 

@@ -23,6 +23,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"fedclust {release}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False
 toctree_object_entries = False  # functions are in the page's own contents, not in the list of pages
@@ -35,21 +37,50 @@ myst_heading_anchors = 3
 default_role = "literal"  # docstrings name arguments in single backticks
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": True}
-autodoc_class_signature = "separated"
+autodoc_default_options = {"members": True}
 autodoc_preserve_defaults = True
 napoleon_google_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
+napoleon_custom_sections = ["Returns", "Yields"]  # ours are sentences, without types
 
 
-def escape_marks(_app: Sphinx, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
-    """Keep the bars of |∂L/∂u| and the star of (n, *shape) in docstrings; to Sphinx they are marks."""
+def prepare(_app: Sphinx, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
+    """Change a docstring's lines, in place, where Sphinx would misread them.
+
+    The bars of |∂L/∂u| and the star of (n, *shape) are marks to it, and of attributes that share one
+    description it takes all but the last for types.
+    """
+    section = ""
     for number, line in enumerate(lines):
+        if set(line) == {"-"}:
+            section = lines[number - 1]
+        elif section == "Attributes" and re.fullmatch(r"\w+(, \w+)+", line):
+            line = line.replace(", ", "/")
         parts = re.split(r"(``.*?``)", line)
         lines[number] = "".join(
-            part if part.startswith("``") else re.sub(r"\||\*(?=\w[\w ]*\))", r"\\\g<0>", part) for part in parts
+            part if part.startswith("``") else re.sub(r"\||\*(?=\w[\w ]*\))", r"\\\g<0>", part)
+            for part in parts
         )
+
+
+def name_arrays(
+    _app: Sphinx,
+    _what: str,
+    _name: str,
+    _obj: Any,
+    _options: Any,
+    signature: str | None,
+    returned: str | None,
+) -> tuple[str | None, str | None]:
+    """Write array types in signatures by the names that the code gives them."""
+    array = re.compile(r"~?[\w.]*ndarray\[tuple\[~?[\w.]*Any, \.\.\.\], ~?[\w.]*dtype\[~?[\w.]*?(\w+)\]\]")
+    names = {"integer": "IntArray", "floating": "FloatArray", "bool": "BoolArray"}
+
+    def named(text: str | None) -> str | None:
+        return text and array.sub(lambda found: names.get(found[1], found[0]), text)
+
+    return named(signature), named(returned)
 
 
 def write_math(writer: Any, node: nodes.Element) -> None:
@@ -60,6 +91,7 @@ def write_math(writer: Any, node: nodes.Element) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Connect the two functions above."""
-    app.connect("autodoc-process-docstring", escape_marks)
+    """Connect the functions above."""
+    app.connect("autodoc-process-docstring", prepare, priority=100)  # before napoleon
+    app.connect("autodoc-process-signature", name_arrays)
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedclust
+from fedclust.clients import app
 from fedclust.settings import CONF, compose
 from fedclust.settings.checks import check
 from fedclust.settings.shorthand import expand
@@ -37,6 +38,9 @@ def test_the_python_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        app, "_registered_funcs", dict(app._registered_funcs)
+    )  # a page adds a query of its own
     code = "\n".join(_blocks(page, "python"))
     exec(compile(code, _name(page), "exec"), {"__name__": page.stem})
 

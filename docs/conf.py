@@ -42,6 +42,7 @@ autodoc_preserve_defaults = True
 napoleon_google_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
+napoleon_attr_annotations = False  # the signature has them
 napoleon_custom_sections = ["Returns", "Yields"]  # ours are sentences, without types
 
 

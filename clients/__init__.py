@@ -1,11 +1,14 @@
 """The Flower ClientApp: the message handlers of a node for its clients."""
 
 from fedclust.clients import (  # noqa: F401  (importing registers the handlers)
+    agreement,
     confusion,
     description,
+    encoder,
     evaluate,
     losses,
     personal,
+    predictions,
     proof,
     prototypes,
     subspaces,

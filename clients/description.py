@@ -23,6 +23,7 @@ def _describe(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     train, test = data.label_counts("train"), data.label_counts("test")
     names = Names(data.class_names, data.left_out)
     shared = records.names_record(names)
+    tells = {client: records.read_description_question(content) for client, content in contents.items()}
     return {
         client: records.description_content(
             Description(
@@ -36,6 +37,7 @@ def _describe(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
                 len(data.validation[client]) if data.validation else 0,
             ),
             shared,
+            tells[client],
         )
         for client in contents
     }, {}

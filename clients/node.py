@@ -12,8 +12,10 @@ from flwr.app import Context
 from torch import nn
 
 from fedclust import data, models
+from fedclust.clients.own_data import OwnSites, own_sites
 from fedclust.clients.threads import worthwhile_threads
 from fedclust.data import FederatedData
+from fedclust.data.newcomers import newcomers_last
 from fedclust.federation import hosted_clients
 from fedclust.models import Encoder, build_encoder
 from fedclust.models.encoders import PixelEncoder
@@ -57,13 +59,20 @@ class Node:
         ------
         ValueError
             If the configuration does not compose or asks for what this node does not allow, the data cannot
-            be prepared, or the node's configuration does not specify its clients.
+            be prepared, or the node's configuration does not specify its clients; or if the node holds its
+            own data and has not been told how to encode it.
         """
         token = context.run_config.get(_OBJECTS)
-        prepared = _configured(context) if token is None else _offered[str(token)]
+        sites = own_sites(context)
+        if sites is not None:
+            prepared = _of_sites(context, sites)
+        else:
+            prepared = _configured(context) if token is None else _offered[str(token)]
         if torch.get_num_threads() != prepared.threads:
             torch.set_num_threads(prepared.threads)
-        hosted = _hosted(tuple(context.node_config.items()), prepared.data.num_clients)
+        hosted = prepared.clients
+        if hosted is None:
+            hosted = _hosted(tuple(context.node_config.items()), prepared.data.num_clients)
         return cls(hosted, prepared.data, prepared.trainer, prepared.device, prepared.encoder)
 
 
@@ -74,6 +83,7 @@ class _Prepared:
     device: str
     threads: int
     encoder: Callable[[], Encoder]
+    clients: tuple[int, ...] | None = None  # None: the node's configuration says which
 
     @classmethod
     def of(
@@ -85,6 +95,7 @@ class _Prepared:
         device: str,
         encoder: Callable[[], Encoder],
         metrics: Mapping[str, Metric],
+        clients: tuple[int, ...] | None = None,
     ) -> "_Prepared":
         models.check_outputs(model, data.inputs[:1], data.num_classes)
         device = _device(device)
@@ -92,11 +103,12 @@ class _Prepared:
         if device == "cpu":
             threads = worthwhile_threads(model, data.inputs[:1], training.batch_size, most)
         trainer = Trainer(model, data, training, seed, device=device, threads=most, metrics=metrics)
-        return cls(data, trainer, device, threads, encoder)
+        return cls(data, trainer, device, threads, encoder, clients)
 
 
 _OBJECTS = "objects"
 _offered: dict[str, _Prepared] = {}
+_of_held: dict[tuple[NodeSettings, str], _Prepared] = {}
 
 
 @contextmanager
@@ -133,14 +145,34 @@ def _configured(context: Context) -> "_Prepared":
 
 @lru_cache(maxsize=4)  # a sweep's next job may use another dataset; keep the last few
 def _prepare(settings: NodeSettings) -> _Prepared:
+    federated = data.load(settings["dataset"], settings["partition"], settings["seed"])
+    return _built(settings, newcomers_last(federated, settings["holdout_clients"], settings["seed"]))
+
+
+def _of_sites(context: Context, sites: OwnSites) -> "_Prepared":
+    held = sites.held(context)
+    settings = node_settings(
+        context.run_config, allowed_here(context.node_config), held.agreed.agreement.settings()
+    )
+    found = _of_held.get((settings, held.key))
+    if found is None:
+        ids = tuple(sorted(held.agreed.ids.values()))
+        found = _built(settings, held.data(), ids)
+        _of_held.clear()  # the last run's
+        _of_held[settings, held.key] = found
+    return found
+
+
+def _built(
+    settings: NodeSettings, federated: FederatedData, clients: tuple[int, ...] | None = None
+) -> _Prepared:
     seed = settings["seed"]
-    federated = data.load(settings["dataset"], settings["partition"], seed)
     model = models.build(settings["model"], seed)
     models.check_outputs(model, federated.inputs[:1], federated.num_classes)
     training = build(settings["training"])
     encoder = lru_cache(maxsize=1)(partial(build_encoder, settings["encoder"]))
     metrics = {name: build(node) for name, node in settings["metrics"].items()}
-    return _Prepared.of(federated, model, training, seed, settings["device"], encoder, metrics)
+    return _Prepared.of(federated, model, training, seed, settings["device"], encoder, metrics, clients)
 
 
 @lru_cache(maxsize=1)  # read before the first node changes the number

@@ -8,7 +8,7 @@ from fedclust import records
 from fedclust.clients.app import Answers, app, respond
 from fedclust.clients.inputs import encoder_for
 from fedclust.clients.node import Node
-from fedclust.models.prototypes import cached_prototypes, pooled
+from fedclust.models.prototypes import cached_prototypes, pooled, withheld
 from fedclust.records import PrototypesQuestion
 
 __all__ = ["prototypes"]
@@ -27,9 +27,10 @@ def _prototypes(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     answers = {}
     for question, clients in asked.items():
         encoder = encoder_for(node, question.input, question.vocabulary_size)
-        found = cached_prototypes(encoder, node.data, clients, device=node.device)
+        found = cached_prototypes(encoder, node.data, clients, device=node.device, max_norm=question.max_norm)
         if question.pooled:
             found = pooled(found)
+        found = withheld(found, question.min_examples)
         for position, client in enumerate(clients):
             answers[client] = records.prototypes_content(*(values[position] for values in found))
     return answers, {}

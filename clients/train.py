@@ -13,6 +13,7 @@ from fedclust.clustering.shared.projection import Projection
 from fedclust.records import Instruction, Projected
 from fedclust.training import CohortUpdate, Job, ModelMean
 from fedclust.training.batches import steps_to_see, total_seen
+from fedclust.training.clipping import clip_updates
 from fedclust.training.cohort import update_norms
 from fedclust.typing import FloatArray, State
 
@@ -32,11 +33,16 @@ def _train(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     answers: dict[int, RecordDict] = {}
     errors: dict[int, str] = {}
     means: dict[int, _Means] = {}
-    for update, starts in passes(node, instructions):
+    short: dict[int, bool] = {}
+    for trained, starts in passes(node, instructions):
+        update, within = _clipped(node, trained, starts, instructions)
+        short.update(within)
         errors.update(update.failed)
         _collect(node, update, instructions, starts, means, answers)
     for shared in means.values():
         answers.update(shared.answers())
+    for client in short.keys() & answers.keys():
+        answers[client] = records.within_content(answers[client], short[client])
     for client in answers:
         if instructions[client].pooled:
             used = len(instructions[client].pooled_rows) or node.data.num_clients
@@ -112,6 +118,35 @@ def projected(
         for row, position in enumerate(positions):
             found[int(update.clients[position])] = Projected(values[row], float(norms[row]))
     return found
+
+
+def _clipped(
+    node: Node,
+    update: CohortUpdate,
+    starts: Mapping[int, State],
+    instructions: Mapping[int, Instruction],
+) -> tuple[CohortUpdate, dict[int, bool]]:
+    """Clip the updates of a pass where the server asks for it, before anything is made of them.
+
+    Returns
+    -------
+    The pass, and by client whether its update was short enough, for those that are to say so.
+
+    Raises
+    ------
+    ValueError
+        If clients of one node are to clip to different lengths.
+    """
+    clients = update.clients.tolist()
+    asked = {instructions[client].clip for client in clients}
+    if len(asked) > 1:
+        raise ValueError(f"clients of one node must have one clip, got {sorted(map(str, asked))}")
+    (clip,) = asked
+    if clip is None:
+        return update, {}
+    clipped, short = clip_updates(update, starts, node.trainer.trainable_names, clip)
+    told = dict(zip(clients, short.tolist(), strict=True))
+    return clipped, {client: told[client] for client in clients if instructions[client].clip_tells}
 
 
 def _norms(

@@ -1,7 +1,7 @@
 """Clustered federated learning on Flower.
 
 :func:`simulate` runs a federation of Python objects, :func:`run` takes the same overrides as the command
-line, :func:`load` opens a finished run.
+line, :func:`load` opens a finished run, :func:`load_export` exported models.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,11 @@ from fedclust._layout import join_parts
 join_parts()
 
 __version__ = "0.1.0"
-__all__ = ["LocalTraining", "Result", "load", "run", "simulate"]
+__all__ = ["LocalTraining", "Result", "load", "load_export", "run", "simulate"]
 
 if TYPE_CHECKING:
     from fedclust.library import Result, load, run, simulate
+    from fedclust.serving import load_export
     from fedclust.training import LocalTraining
 
 
@@ -24,6 +25,10 @@ def __getattr__(name: str) -> Any:
         from fedclust.training import LocalTraining
 
         return LocalTraining
+    if name == "load_export":
+        from fedclust.serving import load_export
+
+        return load_export
     if name in __all__:
         from fedclust import library
 

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from flwr.app import ArrayRecord
 from torch import nn
 
 from fedclust import records
 from fedclust.data.arrays import to_inputs, to_targets
+from fedclust.data.input_values import encoder_from
+from fedclust.federation.placing import placed_by_losses
 from fedclust.federation.run_state import RunState
+from fedclust.models import Encoder
+from fedclust.models.encoders import PixelEncoder
 from fedclust.personal import PRIOR
+from fedclust.placement import Placement
+from fedclust.placing_rows import place_rows
+from fedclust.placing_rules import unpacked
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
+from fedclust.serving import Served, Site, write_export
 from fedclust.settings.proof import COMMON
+from fedclust.training.device_data import normalised
 from fedclust.training.losses import Loss, cross_entropy, example_losses
 from fedclust.typing import FloatArray, IntArray
 
@@ -55,6 +65,7 @@ class Result:
         self.saved = SavedRun(Path(folder))
         self._module = module
         self._loss = loss
+        self._encoder: Callable[[], Encoder] | None = None
 
     def __repr__(self) -> str:
         summary = self.summary
@@ -104,6 +115,11 @@ class Result:
     def num_clusters(self) -> int:
         """Number of clusters that have clients."""
         return len(np.unique(self.assignment))
+
+    @property
+    def serving(self) -> tuple[IntArray, list[ArrayRecord]]:
+        """Cluster of each client, shape (K,), and the model that serves each cluster."""
+        return self.assignment, self._serving
 
     def model_for(self, client: int) -> nn.Module:
         """Get a copy of the network that serves a client, in evaluation mode.
@@ -165,29 +181,133 @@ class Result:
                 logits = logits + torch.as_tensor(np.array(table["prior_shift"].iloc[client])).to(logits)
             return logits.softmax(-1)
 
-    def assign(self, inputs: Any, targets: Any) -> int:
-        """Find the best cluster for a client that was not in the run: that of the model with the least loss.
-
-        Parameters
-        ----------
-        inputs, targets
-            Rows of the new client, shape (n, *shape), and their classes, shape (n,).
-
-        Returns
-        -------
-        Cluster index; the lowest on a tie. Clusters without clients do not count.
+    def served(self) -> Served:
+        """Return the models that serve the clients, for raw rows: what :meth:`export` writes.
 
         Raises
         ------
         ValueError
-            As :meth:`losses`, or if no model has a finite loss.
+            If the run is not finished, or its folder does not say how raw rows become inputs.
         """
-        losses = self.losses(inputs, targets)
+        values = self._inputs.get("encoder")
+        if values is None:
+            raise ValueError(f"inputs.json must have the encoder of the inputs, {self.folder} has none")
+        names = next((array for name, array in self.saved.matrices() if name == "class_names"), None)
+        counts = self.saved.label_counts
+        if counts is None:
+            raise ValueError(f"the run in {self.folder} must be finished, it has no clients.parquet")
+        every = map(str, range(counts.shape[1]) if names is None else names.tolist())
+        clusters_of = self.clients["cluster"]  # -1: a newcomer that none of them suits
+        sites = tuple(self._site(client) for client in range(len(counts)) if clusters_of.iloc[client] >= 0)
+        clusters = tuple(sorted({site.cluster for site in sites}))
+        options = (self.saved.config.get("dataset") or {}).get("csv_options") or {}
+        return Served(tuple(every), encoder_from(values), sites, clusters, self.model_of, options)
+
+    def _site(self, client: int) -> Site:
+        row = self.clients.iloc[client]
+        personal = str(row["personal"]) if "personal" in row else None
+        shift = tuple(map(float, row["prior_shift"])) if personal == PRIOR else None
+        name = str(row["name"]) if "name" in row else None
+        return Site(client, int(row["cluster"]), name, personal, shift)
+
+    def export(
+        self, target: Path | str, *, formats: Sequence[str] = (), example: torch.Tensor | None = None
+    ) -> Path:
+        """Write the models for use without the run: a folder per cluster, with a model card each.
+
+        A folder holds the weights, what turns raw rows into inputs, the names of the classes and how the
+        network is built; :func:`fedclust.load_export` opens it, ``fedclust predict`` uses it.
+
+        Parameters
+        ----------
+        target
+            The folder; it must not exist, or be empty.
+        formats
+            Further formats of each model: ``"onnx"``, ``"torch"`` (``torch.export``). Each takes encoded rows
+            and returns probabilities, and is compared with the network after writing.
+        example
+            Encoded rows to compare on, at least 2; random ones unless given.
+
+        Returns
+        -------
+        The folder.
+
+        Raises
+        ------
+        FileExistsError
+            If the folder is not empty.
+        ModuleNotFoundError
+            If a format needs packages that are not installed.
+        ValueError
+            If the run is not finished, a format is unknown, or a file predicts something else.
+        """
+        model = self.saved.config.get("model")
+        known = model if isinstance(model, Mapping) else None
+        return write_export(self.served(), self.saved, Path(target), known, formats, example)
+
+    def assign(self, inputs: Any, targets: Any = None) -> int | None:
+        """Find the cluster of a client that was not in the run, by the method's own rule; see :meth:`place`.
+
+        Parameters
+        ----------
+        inputs, targets
+            As for :meth:`place`.
+
+        Returns
+        -------
+        Cluster index; None if no cluster fits the client.
+
+        Raises
+        ------
+        ValueError
+            As for :meth:`place`.
+        """
+        return self.place(inputs, targets).cluster
+
+    def place(self, inputs: Any, targets: Any = None) -> Placement:
+        """Find the cluster of a client that was not in the run, by the method's own rule, with the evidence.
+
+        Methods that formed clusters by what clients told of their data (Clust-PSI-PFL by label counts, FMCL
+        by prototypes, PACFL by subspaces) compare the client's with theirs. For others it is the cluster
+        whose model has the least loss, unless all are no better than guessing.
+
+        Parameters
+        ----------
+        inputs
+            Rows of the new client in the format of the others', shape (n, *shape).
+        targets
+            Their classes, shape (n,); None if they are not known, which only FMCL's rule can do without.
+
+        Returns
+        -------
+        The cluster, None for none of them; the reason; and the numbers behind it. Clusters without clients
+        do not count.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`losses`; if no model has a finite loss; or if the rule needs targets.
+        """
         serving = np.unique(self.assignment)
-        finite = np.where(np.isfinite(losses), losses, np.inf)[serving]  # never choose a diverged model
-        if np.isinf(finite).all():
-            raise ValueError("some cluster's model must have a finite loss on the rows, none has")
-        return int(serving[np.argmin(finite)])
+        rule = unpacked(self.saved.placing)
+        if targets is None:
+            if rule is None:
+                raise ValueError("targets must be given: the loss of a model needs the rows' classes")
+            labels = None
+        else:
+            labels = self._targets(inputs, targets)
+        if rule is None:
+            losses = self.losses(inputs, targets)[serving]
+            if not np.isfinite(losses).any():
+                raise ValueError("some cluster's model must have a finite loss on the rows, none has")
+            known = self._loss is cross_entropy
+            chance = float(np.log(self._num_classes)) if known else np.inf
+            return placed_by_losses(losses, serving, chance)
+        self._prepared(inputs)  # checks the format
+        x = to_inputs(inputs)
+        mean, std = (self._inputs.get(name) or () for name in ("mean", "std"))
+        make = self._encoder or (lambda: PixelEncoder(tuple(x.shape[1:])))
+        return place_rows(rule, x, labels, make, self._num_classes, mean, std)
 
     def losses(self, inputs: Any, targets: Any) -> FloatArray:
         """Measure the mean loss of every cluster's model on some rows, shape (clusters,).
@@ -258,6 +378,20 @@ class Result:
                 models[int(cluster)] = common.models[0]
         return models
 
+    @property
+    def _num_classes(self) -> int:
+        return len(self.clients["label_counts"].iloc[0])
+
+    def _targets(self, inputs: Any, targets: Any) -> torch.Tensor:
+        y = to_targets(targets)
+        if len(inputs) != len(y) or not len(y):
+            raise ValueError(
+                f"inputs and targets must have equally many rows, got {len(inputs)} and {len(y)}"
+            )
+        if int(y.max()) >= self._num_classes:
+            raise ValueError(f"targets must be below {self._num_classes}, got {int(y.max())}")
+        return y
+
     @cached_property
     def _inputs(self) -> dict[str, Any]:
         path = self.folder / "inputs.json"
@@ -272,5 +406,4 @@ class Result:
                 f"inputs must be uint8 images (n, {len(mean)}, height, width), as in training, "
                 f"got {str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
             )
-        means, stds = (torch.tensor(self._inputs[name]).view(-1, 1, 1) for name in ("mean", "std"))
-        return (x.float() / 255 - means) / stds
+        return normalised(x, tuple(mean), tuple(self._inputs["std"]))

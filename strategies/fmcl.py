@@ -1,17 +1,21 @@
 """FMCL: clients are clustered once, by the class prototypes of a frozen foundation model."""
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust import records
 from fedclust.clustering import fmcl
+from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.clustering.fmcl import Parameters, prototype_groups
+from fedclust.clustering.fmcl.placement import DistanceRule, EvidenceRule
+from fedclust.clustering.fmcl.prototype_evidence import Prototypes
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.federation import check_alike
 from fedclust.findings import Findings
+from fedclust.placing_rules import packed
 from fedclust.rng import torch_seed
 from fedclust.strategies.clustered import ClusteredStrategy
 from fedclust.typing import FloatArray, IntArray
@@ -34,11 +38,22 @@ class FMCL(ClusteredStrategy):
         As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
     """
 
+    moves_clients: ClassVar[bool] = True
+
     def __init__(
         self, *, parameters: Parameters | prototype_groups.Parameters | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
         self.parameters = parameters or prototype_groups.Parameters()
+
+    def cautions(self, num_clients: int, rounds: int) -> list[str]:  # noqa: ARG002
+        """Warn where prototypes of single examples are sent."""
+        if isinstance(self.parameters, prototype_groups.Parameters) and self.parameters.min_examples > 1:
+            return []
+        return [
+            "the prototype of a class with one example is that example's embedding, and with encoder=pixels "
+            "the picture itself; strategy=fmcl with min_examples > 1 keeps it on the client"
+        ]
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Ask every client for its prototypes and group by them.
@@ -47,7 +62,12 @@ class FMCL(ClusteredStrategy):
         their distance), and the curve that chose the number of clusters.
         """
         read = partial(records.read_prototypes, bounds=federation.bounds)
-        answers = federation.ask(records.QUERY_PROTOTYPES).read_all(read)
+        question = records.PrototypesQuestion()
+        if isinstance(self.parameters, prototype_groups.Parameters):
+            least, norm = self.parameters.min_examples, self.parameters.max_norm
+            question = records.PrototypesQuestion(min_examples=least, max_norm=norm)
+        content = records.prototypes_question(question)
+        answers = federation.ask(records.QUERY_PROTOTYPES, content=content).read_all(read)
         check_alike("shape of prototypes", [each.shape for each, _, _ in answers])
         prototypes, counts, scatter = (np.stack(values) for values in zip(*answers, strict=True))
         if isinstance(self.parameters, prototype_groups.Parameters):
@@ -63,9 +83,13 @@ def _by_paper(prototypes: FloatArray, counts: IntArray, parameters: Parameters) 
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     assignment, found = fmcl.assign(prototypes, shares, parameters)
     curve = Findings.of_silhouettes(found.scores)
+    pooled = Prototypes(prototypes, counts.astype(np.float64), np.ones(counts.shape[1])).pooled(assignment)
+    clusters = pooled.counts / np.maximum(pooled.counts.sum(axis=1, keepdims=True), 1)
+    scaling = parameters.alpha, parameters.beta, parameters.epsilon, parameters.overlap
     return assignment, Findings(
         summary={"variation": found.variation, **curve.summary},
         arrays={"distances": found.distances, **curve.arrays},
+        placing=packed(DistanceRule(pooled.means, clusters, *scaling)),
     )
 
 
@@ -99,4 +123,22 @@ def _by_prototype_groups(
         },
         arrays=({} if found.evidence is None else {"evidence": found.evidence}) | curve.arrays,
         clients={"prototype_group": found.groups},
+        placing=packed(_rule(prototypes, counts, scatter, (assignment, found), parameters)),
     )
+
+
+def _rule(
+    prototypes: FloatArray,
+    counts: IntArray,
+    scatter: FloatArray,
+    found: tuple[IntArray, prototype_groups.Details],
+    parameters: prototype_groups.Parameters,
+) -> EvidenceRule:
+    """Keep what later clients are compared with: the pooled prototypes of each group."""
+    assignment, details = found
+    clients = prototype_groups.measured(prototypes, counts, scatter)
+    used = prototype_groups.class_scatter(prototypes, counts, scatter) > 0
+    share = [*details.explained, parameters.separations[0]][max(0, len(details.explained) - 1)]
+    threshold = share * details.class_separation
+    pooled = clients.pooled(details.groups)
+    return EvidenceRule(pooled, used, threshold, details.groups, LabelRule(counts, assignment))

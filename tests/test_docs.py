@@ -19,7 +19,8 @@ from fedclust.settings.shorthand import expand
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
-ELSEWHERE = {"A_ONE_SHOT_STRATEGY.md", "A_STRATEGY_WITH_ROUNDS.md"}  # tests/test_own_strategies.py runs them
+# tests/test_own_strategies.py runs the first two; the others open the folder of a run.
+ELSEWHERE = {"A_ONE_SHOT_STRATEGY.md", "A_STRATEGY_WITH_ROUNDS.md", "NEWCOMERS.md", "SERVING.md"}
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -47,7 +48,7 @@ def test_the_python_of_a_page_runs(
 
 def _commands() -> Iterator[tuple[str, str]]:
     for page in PAGES:
-        for block in _blocks(page, "sh"):
+        for block in _blocks(page, "(?:sh|bash)"):
             for line in block.replace("\\\n", " ").splitlines():
                 if (
                     line.startswith(("fedclust ", "python -m fedclust.run "))

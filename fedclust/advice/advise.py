@@ -13,6 +13,7 @@ from fedclust.advice.shifts import Looks, Shift, label_shift, looks_shift, quant
 from fedclust.clustering.clust_psi_pfl import label_groups
 from fedclust.clustering.fmcl import prototype_groups
 from fedclust.clustering.fmcl.prototype_evidence import Prototypes
+from fedclust.clustering.fmcl.prototype_groups import MIN_EXAMPLES
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation import Descriptions, Federation
 from fedclust.federation.federation import unlike
@@ -197,7 +198,8 @@ def agreement_text(seen: Seen) -> str:
 
 def _looks(federation: Federation, described: Descriptions) -> tuple[Prototypes | None, Looks | None, str]:
     """Ask for prototypes; the reason where there are none."""
-    answers = federation.ask(records.QUERY_PROTOTYPES)
+    question = records.prototypes_question(records.PrototypesQuestion(min_examples=MIN_EXAMPLES))
+    answers = federation.ask(records.QUERY_PROTOTYPES, content=question)
     told: dict[int, tuple[FloatArray, IntArray, FloatArray]] = {}
     failures = dict(answers.failures)
     for client, reply in answers.replies.items():
@@ -215,8 +217,9 @@ def _looks(federation: Federation, described: Descriptions) -> tuple[Prototypes 
     nothing = np.zeros(shape, np.float32), np.zeros(shape[0], np.int64), np.zeros(shape[0])
     everyone = [told.get(client, nothing) for client in range(federation.num_clients)]
     means, counts, scatter = (np.stack(values) for values in zip(*everyone, strict=True))
-    looks = looks_shift(means, counts, scatter, prototype_groups.Parameters(), described.class_names)
-    return prototype_groups.measured(means, counts, scatter), looks, ""
+    sent = np.where(counts < MIN_EXAMPLES, 0, counts)
+    looks = looks_shift(means, sent, scatter, prototype_groups.Parameters(), described.class_names)
+    return prototype_groups.measured(means, sent, scatter), looks, ""
 
 
 def _agreement(

@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 
 from fedclust.data.cache import cache_root, digest, file_digest, map_array, map_tensor, new_array, prepared
 from fedclust.data.dataset import Dataset, Refit
+from fedclust.data.input_encoders import InputEncoder
 from fedclust.data.source import SourceError
+from fedclust.typing import IntArray
 
 __all__ = ["DatasetBuilder"]
 
@@ -100,6 +103,10 @@ class DatasetBuilder(ABC):
         """Return a function that re-encodes the examples in `folder`; see :attr:`Dataset.refit`."""
         return None
 
+    def encoding_of(self, folder: Path, rows: IntArray, refitted: Path) -> InputEncoder | None:  # noqa: ARG002
+        """Return how raw rows become inputs, see :attr:`Dataset.encoder`; None if no raw rows are read."""
+        return None
+
     def new_inputs(
         self, folder: Path, dtype: type[np.generic], rows: int, shape: Sequence[int]
     ) -> NDArray[Any]:
@@ -165,5 +172,6 @@ class DatasetBuilder(ABC):
             natural=map_array(natural) if natural.exists() else None,
             natural_names=tuple(json.loads(names.read_text(encoding="utf-8"))) if names.exists() else None,
             refit=self.refitting(folder),
+            encoder=partial(self.encoding_of, folder),
             **description,
         )

@@ -13,7 +13,7 @@ from fedclust.typing import BoolArray, IntArray
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Labels", "column", "encode_labels", "encode_natural", "find_column"]
+__all__ = ["Labels", "column", "encode_labels", "encode_natural", "find_column", "read_labels"]
 
 
 @dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare arrays
@@ -98,6 +98,36 @@ def encode_labels(
         If a label is missing or does not occur in the training part, or `num_classes` or `class_names`
         disagrees with the data.
     """
+    name = find_column(parts[0], wanted, dataset, "label")
+    arrays, kept = read_labels(parts, wanted, dataset, drop, per_position)
+    indices, found = _indices(arrays, dataset, num_classes)
+    names = _class_names(parts[0], name, found, dataset, num_classes, class_names)
+    return Labels(indices, kept, len(arrays[0]), names)
+
+
+def read_labels(
+    parts: Sequence[Part],
+    wanted: str | Sequence[str],
+    dataset: str,
+    drop: Sequence[Any] = (),
+    per_position: bool = False,
+) -> tuple[list[Any], BoolArray]:
+    """Read the label column as the source has it.
+
+    Parameters
+    ----------
+    parts, wanted, dataset, drop, per_position
+        As for :func:`encode_labels`.
+
+    Returns
+    -------
+    The labels of each part, and which rows are kept, shape (number of examples in the source,).
+
+    Raises
+    ------
+    SourceError
+        If a label is missing, or the training part has no example.
+    """
     import pyarrow as pa
 
     name = find_column(parts[0], wanted, dataset, "label")
@@ -120,9 +150,7 @@ def encode_labels(
         kept = np.concatenate(keeps)
     if not len(arrays[0]):
         raise SourceError(f"dataset {dataset}: the training part must hold at least one example, got none")
-    indices, found = _indices(arrays, dataset, num_classes)
-    names = _class_names(parts[0], name, found, dataset, num_classes, class_names)
-    return Labels(indices, kept, len(arrays[0]), names)
+    return arrays, kept
 
 
 def encode_natural(

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import torch
 
+from fedclust.data.input_encoders import InputEncoder
 from fedclust.typing import IntArray
 
 __all__ = ["Dataset", "Refit"]
@@ -48,6 +49,10 @@ class Dataset:
         clients' training rows are known. None if nothing is fitted.
     natural_names
         Names of the writers, users or regions, in index order; None if they have none.
+    encoder
+        Function that returns how raw rows become inputs, given the training rows that `refit` was called
+        with, or all of the official training part, and the folder that it wrote into; it returns None, as a
+        missing function does, if raw rows cannot be read.
 
     Raises
     ------
@@ -67,6 +72,7 @@ class Dataset:
     fingerprint: str
     refit: Refit | None = None
     natural_names: tuple[str, ...] | None = None
+    encoder: Callable[[IntArray, Path], InputEncoder | None] | None = None
 
     def __post_init__(self) -> None:
         rows = len(self.inputs)

@@ -1,12 +1,13 @@
 """A dataset together with the rows that each client holds."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 import torch
 
+from fedclust.data.input_encoders import ArrayEncoder, ImageEncoder, InputEncoder
 from fedclust.typing import IntArray
 
 __all__ = ["FederatedData"]
@@ -48,6 +49,8 @@ class FederatedData:
     validation
         For each client, rows that nothing trains on and no final figure is measured on, which the proof is
         made on; empty where there are none.
+    encoder
+        Function that returns how raw rows become `inputs`, shifts aside; None if it is not known.
 
     Raises
     ------
@@ -70,6 +73,7 @@ class FederatedData:
     client_names: tuple[str, ...] | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
     validation: tuple[IntArray, ...] = ()
+    encoder: Callable[[], InputEncoder | None] | None = None
 
     def __post_init__(self) -> None:
         clients = len(self.train)
@@ -108,6 +112,14 @@ class FederatedData:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one example."""
         return tuple(self.inputs.shape[1:])
+
+    def input_encoder(self) -> InputEncoder:
+        """Return how raw rows become `inputs`; where that is not known, rows that are numbers already."""
+        if self.encoder is not None and (known := self.encoder()) is not None:
+            return known
+        if self.mean:
+            return ImageEncoder(self.input_shape, "none", self.mean, self.std)
+        return ArrayEncoder(self.input_shape, "int64" if self.inputs.dtype == torch.int64 else "float32")
 
     def label_counts(self, part: Literal["train", "test"] = "train") -> IntArray:
         """Count each client's labels; labels per position are counted position by position.

@@ -1,6 +1,7 @@
 """Images, decoded once into uint8 arrays of one shape."""
 
 import io
+import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.columns import Labels, find_column
+from fedclust.data.input_encoders import ImageEncoder
 from fedclust.data.source import Part, Source, SourceError, walk
 from fedclust.data.sourced import SourcedDataset, Statistics
 from fedclust.typing import IntArray
@@ -98,6 +100,12 @@ class Images(SourcedDataset):
             for future in pending:
                 counts += future.result()
         return Statistics(*channel_statistics(counts))
+
+    def encoding_of(self, folder: Path, rows: IntArray, refitted: Path) -> ImageEncoder:  # noqa: ARG002
+        """Return how images are read; see :attr:`Dataset.encoder`."""
+        described = json.loads((folder / "dataset.json").read_text())
+        shape = tuple(map(int, self.input_shape))
+        return ImageEncoder(shape, self.resize, tuple(described["mean"]), tuple(described["std"]))
 
     def _chunks(self, parts: Sequence[Part]) -> Iterator[list[Any]]:
         """Yield the image column in order, as lists of bytes or paths."""

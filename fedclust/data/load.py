@@ -1,6 +1,7 @@
 """Load a federation's data from the configuration's ``dataset`` and ``partition`` nodes."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,7 @@ def load(
             class_names=data.class_names,
             fingerprint=fingerprint,
             client_names=_client_names(data, train),
+            encoder=partial(data.encoder, np.sort(np.concatenate(train)), folder) if data.encoder else None,
             left_out={
                 names[owner] if names else str(owner): rows
                 for owner, rows in zip(

@@ -7,24 +7,26 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedclust.data.cache import new_array
 from fedclust.data.columns import Labels, column, find_column
 from fedclust.data.dataset import Refit
 from fedclust.data.identifiers import suspicion
+from fedclust.data.input_encoders import MISSING, CategoryColumn, NumberColumn, TableEncoder
 from fedclust.data.source import Part, SourceError
 from fedclust.data.sourced import SourcedDataset, Statistics
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Tables"]
+__all__ = ["MISSING", "Tables", "coded", "kind_of"]
 
-MISSING = "(missing)"
+_COLUMNS = "columns.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,7 @@ class Tables(SourcedDataset):
     encoding: Literal["onehot", "index"] = "onehot"
     category_sizes: Sequence[int] | None = None
 
-    format: ClassVar[int] = 2
+    format: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,7 +107,25 @@ class Tables(SourcedDataset):
         inputs = self.new_inputs(folder, np.float32, len(values), values.shape[1:])
         inputs[:] = values
         raw.save(folder)
+        named = {"numbers": numbers, "categories": dict(zip(categories, names, strict=True))}
+        (folder / _COLUMNS).write_text(json.dumps(named), encoding="utf-8")
         return Statistics()
+
+    def encoding_of(self, folder: Path, rows: IntArray, refitted: Path) -> TableEncoder:  # noqa: ARG002
+        """Return the encoder of the columns; see :attr:`Dataset.encoder`."""
+        raw = _Raw.load(folder)
+        named = json.loads((folder / _COLUMNS).read_text(encoding="utf-8"))
+        numbers: list[NumberColumn] = []
+        if named["numbers"]:
+            imputer, scaler = (step for _, step in _scaler(raw.numbers[rows]).steps)
+            fitted = zip(named["numbers"], imputer.statistics_, scaler.mean_, scaler.scale_, strict=True)
+            numbers = [NumberColumn(name, *map(float, values)) for name, *values in fitted]
+        known = (raw.known(place, rows)[:-1] for place in range(len(raw.sizes)))
+        categories = [
+            CategoryColumn(name, tuple(values), tuple(map(bool, trained)))
+            for (name, values), trained in zip(named["categories"].items(), known, strict=True)
+        ]
+        return TableEncoder(tuple(numbers), tuple(categories), self.encoding)
 
     def refitting(self, folder: Path) -> Refit | None:
         """Return a function that fits the columns on other rows; see :attr:`Dataset.refit`."""
@@ -130,8 +150,6 @@ class Tables(SourcedDataset):
 
     def _columns(self, part: Part) -> tuple[list[str], list[str]]:
         """Return the columns of numbers and the columns of categories."""
-        import pyarrow.types as types
-
         if self.numbers is not None or self.categories is not None:
             return [find_column(part, name, self.name, "numbers") for name in self.numbers or ()], [
                 find_column(part, name, self.name, "categories") for name in self.categories or ()
@@ -146,13 +164,13 @@ class Tables(SourcedDataset):
             name = field.name
             if name in taken:
                 continue
-            kind = field.type.value_type if types.is_dictionary(field.type) else field.type
-            if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+            kind = kind_of(field.type)
+            if kind == "number":
                 numbers.append(name)
-            elif types.is_string(kind) or types.is_large_string(kind):
+            elif kind == "category":
                 categories.append(name)
             else:
-                unfit[name] = f"its type, {kind}"
+                unfit[name] = f"its type, {field.type}"
                 continue
             if name not in self.keep and (reason := suspicion(name, column(part, name).to_pandas())):
                 unfit[name] = reason
@@ -216,18 +234,51 @@ class _Raw:
         names = ("numbers", "categories", "sizes")
         return cls(**{name: np.load(folder / f"raw_{name}.npy", allow_pickle=False) for name in names})
 
+    def known(self, place: int, rows: IntArray) -> BoolArray:
+        """Check which categories of a column `rows` have; False at the end, for code -1."""
+        known = np.zeros(self.sizes[place] + 1, dtype=bool)
+        known[self.categories[rows, place]] = True
+        known[-1] = False
+        return known
+
     def encoded(self, rows: IntArray, encoding: Literal["onehot", "index"]) -> FloatArray:
         """Encode all examples, fitted on `rows` only."""
         blocks = [_standardised(self.numbers, rows)]
-        for codes, size in zip(self.categories.T, self.sizes.tolist(), strict=True):
-            known = np.zeros(size + 1, dtype=bool)  # the last entry is for code -1
-            known[codes[rows]] = True
-            known[-1] = False
-            if encoding == "index":
-                blocks.append(np.where(known[codes], codes + 1, 0)[:, None])
-            else:
-                blocks.append((codes[:, None] == np.arange(size)) & known[:-1])
+        for place, codes in enumerate(self.categories.T):
+            blocks.append(coded(codes, self.known(place, rows)[:-1], encoding))
         return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe")
+
+
+def coded(codes: IntArray, known: BoolArray, encoding: Literal["onehot", "index"]) -> NDArray[Any]:
+    """Encode a column of categories.
+
+    Parameters
+    ----------
+    codes
+        Category of each row, or -1 if it is none of them, shape (N,).
+    known
+        Whether each category is trained on, shape (categories,).
+    encoding
+        As in :class:`Tables`.
+
+    Returns
+    -------
+    Shape (N, categories) for ``"onehot"``, (N, 1) for ``"index"``.
+    """
+    trained = np.append(known, False)  # the last entry is for code -1
+    if encoding == "index":
+        return np.where(trained[codes], codes + 1, 0)[:, None]
+    return (codes[:, None] == np.arange(len(known))) & known
+
+
+def kind_of(type_: Any) -> Literal["number", "category"] | None:
+    """Say what a column of an Arrow type holds; None for neither numbers nor categories, such as dates."""
+    import pyarrow.types as types
+
+    kind = type_.value_type if types.is_dictionary(type_) else type_
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return "number"
+    return "category" if types.is_string(kind) or types.is_large_string(kind) else None
 
 
 def _override(key: str, names: Sequence[str]) -> str:
@@ -237,14 +288,18 @@ def _override(key: str, names: Sequence[str]) -> str:
     return shlex.quote(f"dataset.{key}=[{','.join(quoted)}]")
 
 
-def _standardised(numbers: FloatArray, rows: IntArray) -> FloatArray:
-    """Scale each column to mean 0 and variance 1 over `rows`; missing numbers become 0."""
+def _scaler(numbers: FloatArray) -> Any:
+    """Fit a scaler to mean 0 and variance 1; missing numbers become the mean."""
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
+    return make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler()).fit(numbers)
+
+
+def _standardised(numbers: FloatArray, rows: IntArray) -> FloatArray:
+    """Scale each column to mean 0 and variance 1 over `rows`; missing numbers become 0."""
     if not numbers.shape[1]:  # scikit-learn rejects a table without columns
         return numbers
-    scaler = make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler()).fit(numbers[rows])
-    standardised: FloatArray = scaler.transform(numbers)
+    standardised: FloatArray = _scaler(numbers[rows]).transform(numbers)
     return standardised

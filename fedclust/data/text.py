@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from fedclust.data.cache import new_array
 from fedclust.data.columns import Labels, find_column
 from fedclust.data.dataset import Refit
+from fedclust.data.input_encoders import TextEncoder
 from fedclust.data.source import Part, SourceError
 from fedclust.data.sourced import SourcedDataset, Statistics
 from fedclust.typing import BoolArray, IntArray
@@ -18,8 +20,9 @@ from fedclust.typing import BoolArray, IntArray
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["Text"]
+__all__ = ["Text", "tokenizer_of", "words_of"]
 
+_TOKENIZER = "tokenizer.json"
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
 CHUNK = 8192  # texts tokenised at a time
 
@@ -87,17 +90,27 @@ class Text(SourcedDataset):
 
         return refit
 
+    def encoding_of(self, folder: Path, rows: IntArray, refitted: Path) -> TextEncoder | None:  # noqa: ARG002
+        """Return the tokenizer; None for a pretrained one. See :attr:`Dataset.encoder`."""
+        if self.tokenizer is not None:
+            return None
+        anew = refitted / _TOKENIZER
+        content = (anew if anew.is_file() else folder / _TOKENIZER).read_text(encoding="utf-8")
+        names = (self.text,) if isinstance(self.text, str) else tuple(self.text)
+        return TextEncoder(names, int(self.input_shape[0]), content)
+
     def _tokenise_anew(self, folder: Path, rows: IntArray, inputs: NDArray[Any], target: Path) -> None:
         """Tokenise the texts kept in `folder` into `inputs`, with the vocabulary of `rows`."""
         texts = _Texts(folder)
-        own = self._own(_train(texts.chunks(rows), self.vocabulary_size), target)
+        tokenizer = _train(texts.chunks(rows), self.vocabulary_size)
+        own = self._own(tokenizer)
+        tokenizer.save(str(target / _TOKENIZER))  # to use a trained model on new text
         _tokenise(texts.chunks(np.arange(len(inputs))), own, inputs)
 
-    def _own(self, tokenizer: "Tokenizer", folder: Path) -> Callable[[list[str]], IntArray]:
+    def _own(self, tokenizer: "Tokenizer") -> Callable[[list[str]], IntArray]:
         length = self.input_shape[0]
         tokenizer.enable_truncation(length)
         tokenizer.enable_padding(length=length, pad_id=0, pad_token=PADDING)
-        tokenizer.save(str(folder / "tokenizer.json"))  # to use a trained model on new text
 
         def tokenise(texts: list[str]) -> IntArray:
             return np.array([encoding.ids for encoding in tokenizer.encode_batch_fast(texts)], dtype=np.int64)
@@ -179,13 +192,35 @@ class _Texts:
 
 def _train(texts: Iterator[list[str]], vocabulary_size: int) -> "Tokenizer":
     """Build a vocabulary of the most frequent words; ties are broken alphabetically."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import trainers
 
-    tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = tokenizer_of(())
     trainer = trainers.WordLevelTrainer(
         vocab_size=vocabulary_size, special_tokens=[PADDING, UNKNOWN], show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+def tokenizer_of(words: Sequence[str]) -> "Tokenizer":
+    """Return a tokenizer with a vocabulary: tokens 0 and 1 are padding and unknown, `words` follow."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    vocabulary = {word: token for token, word in enumerate((PADDING, UNKNOWN, *words))} if words else {}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer
+
+
+def words_of(text: str) -> list[str]:
+    """Divide a text into the words that a vocabulary counts: lower-case, and runs of punctuation."""
+    tokenizer = _without_words()
+    return [
+        word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+    ]
+
+
+@lru_cache(maxsize=1)
+def _without_words() -> "Tokenizer":
+    return tokenizer_of(())

@@ -154,7 +154,7 @@ def round_figures(measured: Measured) -> dict[str, float]:
     return {
         "global_accuracy": metrics.global_accuracy(accuracy, num_examples),
         "mean_client_accuracy": float(accuracy.mean()),
-        "balanced_accuracy": float(np.nanmean(figures["balanced-accuracy"][known])),
+        "balanced_accuracy": _mean(figures["balanced-accuracy"][known]),
         "test_loss": loss,
         **{name: _mean(figures[name][known]) for name in measured.own_metrics},
     }

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord
 from fedclust import records
 from fedclust.clustering import auto
 from fedclust.clustering.auto import Parameters, Proposal
+from fedclust.clustering.fmcl.prototype_groups import MIN_EXAMPLES
 from fedclust.clustering.loss_traces import Trace
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation.federation import Federation, unlike
@@ -113,7 +114,9 @@ def _prototypes(
     """Ask for class prototypes; only the first two clients where these cannot tell any."""
     found: dict[int, tuple[FloatArray, IntArray, FloatArray]] = {}
     for asked in (clients[:_TRIED_FIRST], clients[_TRIED_FIRST:]):
-        for client, reply in federation.ask(records.QUERY_PROTOTYPES, asked.tolist()).replies.items():
+        question = records.prototypes_question(records.PrototypesQuestion(min_examples=MIN_EXAMPLES))
+        answers = federation.ask(records.QUERY_PROTOTYPES, asked.tolist(), question)
+        for client, reply in answers.replies.items():
             try:
                 found[client] = records.read_prototypes(reply, federation.bounds)
             except records.BadReply as error:

@@ -80,7 +80,8 @@ _address: str | None = None
 class RayGrid(DirectGrid):
     """Nodes that are Ray actors; replies are returned as they become ready.
 
-    An actor that dies is replaced: the replies to its current message are lost, but the run continues. The
+    An actor that dies or does not answer in time is replaced: the replies to its current message are lost,
+    but the run continues. The
     next grid in this process reuses the actors and their loaded data if it needs the same ones; otherwise it
     replaces them.
 
@@ -128,7 +129,12 @@ class RayGrid(DirectGrid):
                 Context(
                     run_id=self.run.run_id,
                     node_id=node,
-                    node_config={"partition-id": position, "num-partitions": shares.num_nodes, "allow": "*"},
+                    node_config={
+                        "partition-id": position,
+                        "num-partitions": shares.num_nodes,
+                        "allow": "*",
+                        "predictions": "reply",
+                    },
                     state=RecordDict(),
                     run_config=dict(run_config),
                 )
@@ -176,7 +182,10 @@ class RayGrid(DirectGrid):
                 break
             replies += [self._take(ref) for ref in ready]
         for ref in waiting:
-            del self._pending[ref]  # too late: a later reply is dropped
+            _, actor = self._pending.pop(ref)  # too late: a later reply is dropped
+            # It would hold up every later message to it, perhaps for ever.
+            logger.warning("a node did not answer within %g s and is replaced", timeout)
+            self._pool.replace(actor)
         return replies
 
     def _waiting_for(self, message_ids: set[str]) -> list[ray.ObjectRef]:
@@ -188,13 +197,22 @@ class RayGrid(DirectGrid):
         """Return a reply that is ready, or an error reply with the reason."""
         message, actor = self._pending.pop(ref)
         try:
-            return ray.get(ref)
+            reply, state = ray.get(ref)
+            if state is not None:
+                self._keep(message.metadata.dst_node_id, state)
+            return reply
         except RayError as error:
             code, reason = _explain(error)
             logger.warning("a node's reply is lost: %s", reason)
             if code == ErrorCode.NODE_UNAVAILABLE:
                 self._pool.replace(actor)
             return Message(Error(code, reason), reply_to=message)
+
+    def _keep(self, node: int, state: RecordDict) -> None:
+        """Hand a node's state on to its later messages, as Flower does, also if its actor is replaced."""
+        context = ray.get(self._contexts[node])
+        context.state = state
+        self._contexts[node] = ray.put(context)
 
 
 @ray.remote
@@ -209,9 +227,13 @@ class _Node:
             torch.cuda.set_per_process_memory_fraction(shares.gpus)
         self._app = app
 
-    def answer(self, message: Message, context: Context) -> Message:
+    def answer(self, message: Message, context: Context) -> tuple[Message, RecordDict | None]:
+        """Return the reply, and the node's state if the app has changed it."""
         assume_identity(context.run_id, context.node_id)
-        return answer(self._app, message, context)
+        before = {key: id(record) for key, record in context.state.items()}
+        reply = answer(self._app, message, context)
+        changed = before != {key: id(record) for key, record in context.state.items()}
+        return reply, context.state if changed else None
 
 
 def _pool_of(app: ClientApp, shares: Shares, runtime_env: dict[str, Any]) -> _Pool:

@@ -45,6 +45,8 @@ class Reply:
         for it (:meth:`fedclust.strategies.hooks.Hooks.projection`).
     message
         The message that all this was read from.
+    within
+        Whether its update was at most as long as the clip; None where it does not say.
     """
 
     client: int
@@ -56,6 +58,7 @@ class Reply:
     losses: FloatArray
     message: Message
     projected: Projected | None = None
+    within: bool | None = None
 
     def as_message(self) -> Message:
         """Make the message that an aggregator is given: what has been checked, and nothing else."""
@@ -153,6 +156,7 @@ def read_replies(
                     losses=trained.losses,
                     message=message,
                     projected=trained.projected,
+                    within=trained.within,
                 )
             )
             said.append(trained.update_norm)

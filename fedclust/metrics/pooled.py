@@ -12,10 +12,21 @@ import numpy as np
 
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["NUM_BINS", "Outcomes", "outcomes", "pooled_auc", "pooled_macro_f1", "share_weighted_accuracy"]
+__all__ = [
+    "MOST_CONFUSED",
+    "NUM_BINS",
+    "Outcomes",
+    "outcomes",
+    "pooled_auc",
+    "pooled_macro_f1",
+    "share_weighted_accuracy",
+]
 
 NUM_BINS = 4096
 """Number of bins of a score's histogram."""
+
+MOST_CONFUSED = 100
+"""Most classes for which a client sends its confusion counts: of more, they would outgrow all else."""
 
 # Bins have equal width, 0.01, in the logit, because probabilities crowd near 0 with many classes, and near 0
 # and 1 with a good model. The upper end is half of float32's step below 1; all below 4e-11 share a bin.
@@ -35,6 +46,9 @@ class Outcomes:
         score is not finite and so cannot be ranked.
     positives, negatives
         Rows of the bin's class, and of others, whose score for the class is in the bin, shape (E,).
+    confusion
+        How often each label (rows) was predicted as each class (columns), shape (C, C); None for more than
+        :data:`MOST_CONFUSED` classes.
     """
 
     there: IntArray
@@ -43,6 +57,7 @@ class Outcomes:
     bins: IntArray | None
     positives: IntArray
     negatives: IntArray
+    confusion: IntArray | None = None
 
 
 def outcomes(labels: IntArray, predictions: IntArray, probabilities: FloatArray) -> Outcomes:
@@ -76,14 +91,18 @@ def outcomes(labels: IntArray, predictions: IntArray, probabilities: FloatArray)
         np.bincount(classes, minlength=num_classes)
         for classes in (labels, predictions, labels[labels == predictions])
     )
+    confusion = None
+    if num_classes <= MOST_CONFUSED:
+        pairs = np.bincount(labels * num_classes + predictions, minlength=num_classes**2)
+        confusion = pairs.reshape(num_classes, num_classes)
     none = np.zeros(0, dtype=np.int64)
     if not np.isfinite(probabilities).all():
-        return Outcomes(there, predicted, hits, None, none, none)
+        return Outcomes(there, predicted, hits, None, none, none, confusion)
     places = _bins(probabilities) + NUM_BINS * np.arange(num_classes)
     bins, counts = np.unique(places, return_counts=True)
     own = np.searchsorted(bins, places[np.arange(len(labels)), labels])
     positives = np.bincount(own, minlength=len(bins))
-    return Outcomes(there, predicted, hits, bins, positives, counts - positives)
+    return Outcomes(there, predicted, hits, bins, positives, counts - positives, confusion)
 
 
 def pooled_macro_f1(clients: Iterable[Outcomes]) -> float:

@@ -19,7 +19,7 @@ from fedclust.typing import IntArray
 if TYPE_CHECKING:
     from fedclust.data.federated import FederatedData
 
-__all__ = ["ClassPrototypes", "cached_prototypes", "pooled", "prototypes"]
+__all__ = ["ClassPrototypes", "cached_prototypes", "pooled", "prototypes", "withheld"]
 
 
 class ClassPrototypes(NamedTuple):
@@ -52,6 +52,7 @@ def prototypes(
     std: Sequence[float] = (),
     batch_size: int = 256,
     device: str | torch.device = "cpu",
+    max_norm: float | None = None,
 ) -> ClassPrototypes:
     """Average the embeddings of each class on each client, and measure how far they scatter.
 
@@ -75,6 +76,8 @@ def prototypes(
         Examples per pass of the encoder.
     device
         Where the encoder computes.
+    max_norm
+        Length to which each embedding is clipped, so that no example moves a sum by more; None for none.
 
     Returns
     -------
@@ -106,6 +109,9 @@ def prototypes(
     ):
         if len(batch):
             embeddings = encoder.encode(inputs[batch], mean, std, device).to("cpu", torch.float64)
+            if max_norm is not None:
+                lengths = embeddings.norm(dim=1, keepdim=True)
+                embeddings = embeddings * (max_norm / lengths.clamp(min=max_norm))
             sums.index_add_(0, group, embeddings)
             origins[client[begins]] = embeddings[begins]
             squares.index_add_(0, group, (embeddings - origins[client]).square_().sum(dim=1))
@@ -140,6 +146,28 @@ def pooled(found: ClassPrototypes) -> ClassPrototypes:
     return ClassPrototypes(mean.astype(np.float32), number, scatter)
 
 
+def withheld(found: ClassPrototypes, min_examples: int) -> ClassPrototypes:
+    """Leave out the prototypes of classes with few examples: that of a single one *is* the example.
+
+    Parameters
+    ----------
+    found
+        Prototypes.
+    min_examples
+        Examples that a class must have, >= 1.
+
+    Returns
+    -------
+    The same, with means and scatter of 0 for classes with fewer examples. Counts stay.
+    """
+    few = found.counts < min_examples
+    if min_examples <= 1 or not few.any():
+        return found
+    return ClassPrototypes(
+        np.where(few[:, :, None], np.float32(0), found.means), found.counts, np.where(few, 0.0, found.scatter)
+    )
+
+
 def cached_prototypes(
     encoder: Encoder,
     data: "FederatedData",
@@ -148,6 +176,7 @@ def cached_prototypes(
     batch_size: int = 256,
     device: str | torch.device = "cpu",
     cache_dir: Path | None = None,
+    max_norm: float | None = None,
 ) -> ClassPrototypes:
     """Average the embeddings of some clients' training parts, or read what an earlier run has computed.
 
@@ -165,6 +194,8 @@ def cached_prototypes(
         See :func:`prototypes`.
     cache_dir
         Where prepared data lives; see :func:`fedclust.data.cache.cache_root`.
+    max_norm
+        See :func:`prototypes`.
 
     Returns
     -------
@@ -190,13 +221,19 @@ def cached_prototypes(
             std=data.std,
             batch_size=batch_size,
             device=device,
+            max_norm=max_norm,
         )
         for name, values in found._asdict().items():
             np.save(folder / f"{name}.npy", values)
 
     # The name of what is kept is part of the key: earlier versions kept shares in place of counts.
+    clipped = () if max_norm is None else (max_norm,)
     key = digest(
-        ClassPrototypes._fields, data.fingerprint, encoder.fingerprint, [int(client) for client in clients]
+        ClassPrototypes._fields,
+        data.fingerprint,
+        encoder.fingerprint,
+        [int(client) for client in clients],
+        *clipped,
     )
     folder = prepared(cache_root(cache_dir) / "prototypes" / key, write)
     return ClassPrototypes(*(map_array(folder / f"{name}.npy") for name in ClassPrototypes._fields))

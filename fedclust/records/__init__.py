@@ -1,18 +1,33 @@
 """Convert Flower records to arrays and back, a module per message; only here are records' names known."""
 
+from fedclust.records.agreement import (
+    Agreed,
+    Stated,
+    agreed_content,
+    read_agreed,
+    read_refused,
+    read_stated,
+    refused_content,
+    stated_content,
+)
 from fedclust.records.bounds import Bounds
 from fedclust.records.confusion import confusion_content, read_confusion
 from fedclust.records.description import (
     Description,
     Names,
     description_content,
+    description_question,
     names_record,
     read_description,
+    read_description_question,
 )
+from fedclust.records.encoder import encoder_content, read_encoder
 from fedclust.records.evaluation import Evaluation, evaluate_content, read_evaluate
-from fedclust.records.hosting import clients_content, read_hosted
+from fedclust.records.hosting import Hosted, clients_content, read_hosted
 from fedclust.records.keys import (
     ARRAYS,
+    CLIP,
+    CLIP_TELLS,
     CONFIG,
     EQUAL_WEIGHTS,
     FULL,
@@ -24,13 +39,17 @@ from fedclust.records.keys import (
     POOLED,
     POOLED_ROWS,
     PROXIMAL_MU,
+    QUERY_AGREEMENT,
     QUERY_CLIENTS,
     QUERY_CONFUSION,
     QUERY_DESCRIPTION,
+    QUERY_ENCODER,
     QUERY_LOSSES,
     QUERY_PERSONAL,
+    QUERY_PREDICTIONS,
     QUERY_PROOF,
     QUERY_PROTOTYPES,
+    QUERY_STATEMENT,
     QUERY_SUBSPACES,
     QUERY_UPDATE,
     ROUND,
@@ -62,6 +81,7 @@ from fedclust.records.personal import (
     read_personal,
     read_personal_question,
 )
+from fedclust.records.predictions import predictions_content, read_predictions
 from fedclust.records.projection import Projected, projection_config
 from fedclust.records.proof import (
     ProofQuestion,
@@ -77,6 +97,7 @@ from fedclust.records.prototypes import (
     read_prototypes,
     read_prototypes_question,
 )
+from fedclust.records.registration import Registered, read_registered, registered_content
 from fedclust.records.subspaces import (
     read_subspaces,
     read_subspaces_question,
@@ -91,6 +112,7 @@ from fedclust.records.training import (
     read_pooled,
     read_train,
     train_content,
+    within_content,
 )
 from fedclust.records.updates import (
     Update,
@@ -102,6 +124,8 @@ from fedclust.records.updates import (
 
 __all__ = [
     "ARRAYS",
+    "CLIP",
+    "CLIP_TELLS",
     "CONFIG",
     "EQUAL_WEIGHTS",
     "FULL",
@@ -113,21 +137,27 @@ __all__ = [
     "POOLED",
     "POOLED_ROWS",
     "PROXIMAL_MU",
+    "QUERY_AGREEMENT",
     "QUERY_CLIENTS",
     "QUERY_CONFUSION",
     "QUERY_DESCRIPTION",
+    "QUERY_ENCODER",
     "QUERY_LOSSES",
     "QUERY_PERSONAL",
+    "QUERY_PREDICTIONS",
     "QUERY_PROOF",
     "QUERY_PROTOTYPES",
+    "QUERY_STATEMENT",
     "QUERY_SUBSPACES",
     "QUERY_UPDATE",
     "ROUND",
     "UPDATE_NORM_CAP",
+    "Agreed",
     "BadReply",
     "Bounds",
     "Description",
     "Evaluation",
+    "Hosted",
     "Instruction",
     "Names",
     "PersonalAnswer",
@@ -135,12 +165,17 @@ __all__ = [
     "Projected",
     "ProofQuestion",
     "PrototypesQuestion",
+    "Registered",
+    "Stated",
     "TrainReply",
     "Update",
+    "agreed_content",
     "canonical",
     "clients_content",
     "confusion_content",
     "description_content",
+    "description_question",
+    "encoder_content",
     "evaluate_content",
     "from_state",
     "is_finite",
@@ -152,13 +187,17 @@ __all__ = [
     "personal_content",
     "personal_question",
     "pooled_content",
+    "predictions_content",
     "projection_config",
     "proof_content",
     "proof_question",
     "prototypes_content",
     "prototypes_question",
+    "read_agreed",
     "read_confusion",
     "read_description",
+    "read_description_question",
+    "read_encoder",
     "read_evaluate",
     "read_hosted",
     "read_instruction",
@@ -167,17 +206,24 @@ __all__ = [
     "read_personal",
     "read_personal_question",
     "read_pooled",
+    "read_predictions",
     "read_proof",
     "read_proof_question",
     "read_prototypes",
     "read_prototypes_question",
+    "read_refused",
+    "read_registered",
+    "read_stated",
     "read_subspaces",
     "read_subspaces_question",
     "read_train",
     "read_update",
     "read_update_names",
     "read_wins",
+    "refused_content",
+    "registered_content",
     "split_models",
+    "stated_content",
     "subspaces_content",
     "subspaces_question",
     "to_state",
@@ -185,4 +231,5 @@ __all__ = [
     "unstacked",
     "update_content",
     "update_question",
+    "within_content",
 ]

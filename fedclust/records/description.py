@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from fedclust.privacy.settings import Tells
 from fedclust.records.bounds import (
     MOST_EXAMPLES,
     check_keys,
@@ -25,7 +26,11 @@ from fedclust.records.keys import (
     _NAME,
     _NAMES,
     _NO_GROUP,
+    _NUM_CLASSES,
+    _NUM_TEST,
+    _NUM_TRAIN,
     _STD,
+    _TELLS,
     _TEST_COUNTS,
     _TRAIN_COUNTS,
     _VALIDATION,
@@ -34,9 +39,23 @@ from fedclust.records.keys import (
 )
 from fedclust.typing import IntArray
 
-__all__ = ["Description", "Names", "description_content", "names_record", "read_description"]
+__all__ = [
+    "Description",
+    "Names",
+    "description_content",
+    "description_question",
+    "names_record",
+    "read_description",
+    "read_description_question",
+]
 
-_KNOWN = (_TRAIN_COUNTS, _TEST_COUNTS, _GROUP, _MEAN, _STD, _NAME, _VALIDATION)
+_ALWAYS = (_GROUP, _NAME, _MEAN, _STD)  # a model is of no use without the numbers that images are scaled by
+_KNOWN: Mapping[Tells, tuple[str, ...]] = {
+    "labels": (_TRAIN_COUNTS, _TEST_COUNTS, _VALIDATION, *_ALWAYS),
+    "sizes": (_NUM_CLASSES, _NUM_TRAIN, _NUM_TEST, _VALIDATION, *_ALWAYS),
+    "nothing": (_NUM_CLASSES, *_ALWAYS),
+}
+_MOST_CLASSES = 2**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +65,10 @@ class Description:
     Attributes
     ----------
     train_counts
-        Number of its training samples of each class, shape (C,).
+        Number of its training samples of each class, shape (C,); where it was not asked for them, 0 but for
+        the first, which is the number of them all, or 0 too.
     test_counts
-        Number of its test samples of each class, shape (C,).
+        Number of its test samples of each class, shape (C,), likewise.
     group
         The known group it belongs to, or None.
     mean, std
@@ -98,7 +118,28 @@ def names_record(names: Names) -> ConfigRecord:
     )
 
 
-def description_content(description: Description, names: ConfigRecord | None = None) -> RecordDict:
+def description_question(tells: Tells = "labels") -> RecordDict:
+    """Make the question for descriptions: with label counts, with numbers of rows, or with neither."""
+    return RecordDict() if tells == "labels" else RecordDict({CONFIG: ConfigRecord({_TELLS: tells})})
+
+
+def read_description_question(content: RecordDict) -> Tells:
+    """Read what :func:`description_question` made.
+
+    Raises
+    ------
+    ValueError
+        If it asks for something else.
+    """
+    tells = content.config_records.get(CONFIG, ConfigRecord()).get(_TELLS, "labels")
+    if tells not in get_args(Tells):
+        raise ValueError(f"{_TELLS} must be one of {', '.join(get_args(Tells))}, got {short(tells)}")
+    return cast(Tells, tells)
+
+
+def description_content(
+    description: Description, names: ConfigRecord | None = None, tells: Tells = "labels"
+) -> RecordDict:
     """Make a client's reply with its description.
 
     Parameters
@@ -107,25 +148,36 @@ def description_content(description: Description, names: ConfigRecord | None = N
         The description.
     names
         Its names as made by :func:`names_record`, if other clients share them; made here unless given.
+    tells
+        What is said of its rows.
     """
-    config = ConfigRecord(
-        {
-            _TRAIN_COUNTS: [int(count) for count in description.train_counts],
-            _TEST_COUNTS: [int(count) for count in description.test_counts],
-            _GROUP: _NO_GROUP if description.group is None else int(description.group),
-            _MEAN: list(description.mean),
-            _STD: list(description.std),
-        }
-    )
+    config = ConfigRecord()
+    if tells == "labels":
+        config[_TRAIN_COUNTS] = [int(count) for count in description.train_counts]
+        config[_TEST_COUNTS] = [int(count) for count in description.test_counts]
+    else:
+        config[_NUM_CLASSES] = len(description.train_counts)
+    if tells == "sizes":
+        config[_NUM_TRAIN] = int(description.train_counts.sum())
+        config[_NUM_TEST] = int(description.test_counts.sum())
+    config[_GROUP] = _NO_GROUP if description.group is None else int(description.group)
+    config[_MEAN], config[_STD] = list(description.mean), list(description.std)
     if description.name is not None:
         config[_NAME] = description.name
-    if description.num_validation:
+    if description.num_validation and tells != "nothing":
         config[_VALIDATION] = int(description.num_validation)
     return RecordDict({CONFIG: config, _NAMES: names or names_record(description.names)})
 
 
-def read_description(message: Message) -> Description:
+def read_description(message: Message, tells: Tells = "labels") -> Description:
     """Read a client's description.
+
+    Parameters
+    ----------
+    message
+        The answer.
+    tells
+        What it was asked to say of its rows.
 
     Raises
     ------
@@ -136,15 +188,13 @@ def read_description(message: Message) -> Description:
     content = message.content
     only_records(content, (CONFIG, _NAMES), where)
     config = content.get(CONFIG)
-    if not isinstance(config, ConfigRecord) or _TRAIN_COUNTS not in config or _TEST_COUNTS not in config:
+    needed = {"labels": (_TRAIN_COUNTS, _TEST_COUNTS), "sizes": (_NUM_CLASSES, _NUM_TRAIN, _NUM_TEST)}
+    if not isinstance(config, ConfigRecord) or set(needed.get(tells, (_NUM_CLASSES,))) - config.keys():
         keys = list(config) if isinstance(config, ConfigRecord) else list(content)
-        raise BadReply(f"{where}: no label counts in reply, keys are {short(keys)}")
-    check_keys(config, _KNOWN, where, CONFIG)
-    train, test = (_label_counts(config[key], where, key) for key in (_TRAIN_COUNTS, _TEST_COUNTS))
-    if len(train) != len(test):
-        raise BadReply(f"{where}: {_TEST_COUNTS} must be of {len(train)} classes, got {len(test)}")
-    if not train.any():
-        raise BadReply(f"{where}: {_TRAIN_COUNTS} must not all be 0")
+        wanted = "label counts" if tells == "labels" else "number of classes or rows"
+        raise BadReply(f"{where}: no {wanted} in reply, keys are {short(keys)}")
+    check_keys(config, _KNOWN[tells], where, CONFIG)
+    train, test = _rows(config, tells, where)
     group = whole(config.get(_GROUP, _NO_GROUP), _NO_GROUP, MOST_EXAMPLES, where, _GROUP)
     name = config.get(_NAME)
     if not isinstance(name, str | None):
@@ -165,6 +215,23 @@ def read_description(message: Message) -> Description:
         _read_names(names, where),
         whole(config.get(_VALIDATION, 0), 0, MOST_EXAMPLES, where, _VALIDATION),
     )
+
+
+def _rows(config: ConfigRecord, tells: Tells, where: str) -> tuple[IntArray, IntArray]:
+    """Read what a client says of its training and test rows."""
+    if tells == "labels":
+        train, test = (_label_counts(config[key], where, key) for key in (_TRAIN_COUNTS, _TEST_COUNTS))
+        if len(train) != len(test):
+            raise BadReply(f"{where}: {_TEST_COUNTS} must be of {len(train)} classes, got {len(test)}")
+        if not train.any():
+            raise BadReply(f"{where}: {_TRAIN_COUNTS} must not all be 0")
+        return train, test
+    classes = whole(config[_NUM_CLASSES], 1, _MOST_CLASSES, where, _NUM_CLASSES)
+    train, test = np.zeros(classes, dtype=np.int64), np.zeros(classes, dtype=np.int64)
+    if tells == "sizes":
+        train[0] = whole(config[_NUM_TRAIN], 1, MOST_EXAMPLES, where, _NUM_TRAIN)
+        test[0] = whole(config[_NUM_TEST], 0, MOST_EXAMPLES, where, _NUM_TEST)
+    return train, test
 
 
 def _label_counts(values: Any, where: str, key: str) -> IntArray:

@@ -7,11 +7,13 @@ from fedclust.array_bytes import from_numpy, parse
 from fedclust.metrics import Outcomes
 from fedclust.metrics.pooled import NUM_BINS
 from fedclust.records.bounds import MOST_EXAMPLES
+from fedclust.typing import IntArray
 
 __all__ = ["read_outcomes", "write_outcomes"]
 
 _COUNTS, _GAPS, _POSITIVES, _NEGATIVES = "class-counts", "score-gaps", "score-positives", "score-negatives"
-_KNOWN = frozenset({_COUNTS, _GAPS, _POSITIVES, _NEGATIVES})
+_CONFUSION = "confusion"
+_KNOWN = frozenset({_COUNTS, _GAPS, _POSITIVES, _NEGATIVES, _CONFUSION})
 
 
 def write_outcomes(outcomes: Outcomes) -> ArrayRecord:
@@ -23,6 +25,8 @@ def write_outcomes(outcomes: Outcomes) -> ArrayRecord:
     if outcomes.bins is not None:
         gaps = np.diff(outcomes.bins, prepend=-1)
         arrays |= {_GAPS: gaps, _POSITIVES: outcomes.positives, _NEGATIVES: outcomes.negatives}
+    if outcomes.confusion is not None:
+        arrays[_CONFUSION] = outcomes.confusion
     record = ArrayRecord()
     for name, values in arrays.items():
         record[name] = from_numpy(values.astype(np.min_scalar_type(values.max(initial=0))))
@@ -71,9 +75,12 @@ def read_outcomes(record: ArrayRecord, num_classes: int | None = None, most: int
             f"{_COUNTS} must be of {num_classes} classes and of at most {most} rows, each predicted once, "
             f"got {len(there)} classes, {there.sum()} rows and {predicted.sum()} predictions"
         )
+    confusion = arrays[_CONFUSION].astype(np.int64) if _CONFUSION in arrays else None
+    if confusion is not None and not _agree(confusion, there, predicted, hits):
+        raise ValueError(f"{_CONFUSION} must add up to {_COUNTS}, got shape {confusion.shape}")
     none = np.zeros(0, dtype=np.int64)
     if _GAPS not in arrays:
-        return Outcomes(there, predicted, hits, None, none, none)
+        return Outcomes(there, predicted, hits, None, none, none, confusion)
     gaps, positives, negatives = (
         arrays.get(name, none).astype(np.int64) for name in (_GAPS, _POSITIVES, _NEGATIVES)
     )
@@ -84,4 +91,15 @@ def read_outcomes(record: ArrayRecord, num_classes: int | None = None, most: int
             f"{_GAPS} must be > 0, add up to at most {NUM_BINS * len(there)} and each have its counts, "
             f"got shapes {gaps.shape}, {positives.shape}, {negatives.shape}"
         )
-    return Outcomes(there, predicted, hits, np.cumsum(gaps) - 1, positives, negatives)
+    return Outcomes(there, predicted, hits, np.cumsum(gaps) - 1, positives, negatives, confusion)
+
+
+def _agree(confusion: IntArray, there: IntArray, predicted: IntArray, hits: IntArray) -> bool:
+    return confusion.shape == (len(there), len(there)) and all(
+        np.array_equal(sums, counts)
+        for sums, counts in (
+            (confusion.sum(axis=1), there),
+            (confusion.sum(axis=0), predicted),
+            (confusion.diagonal(), hits),
+        )
+    )

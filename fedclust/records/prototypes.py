@@ -10,6 +10,8 @@ from fedclust.records.bounds import Bounds, array_in, record_of, short
 from fedclust.records.keys import (
     _COUNTS,
     _INPUT,
+    _MAX_NORM,
+    _MIN_EXAMPLES,
     _POOLED,
     _PROTOTYPES,
     _SCATTER,
@@ -44,11 +46,17 @@ class PrototypesQuestion:
         Whether all classes count as one.
     vocabulary_size
         Number of tokens, for an untrained network on texts; None for other inputs.
+    min_examples
+        Examples that a class must have for its prototype to be sent.
+    max_norm
+        Length to which each embedding is clipped before the mean; None for none.
     """
 
     input: str = "encoder"
     pooled: bool = False
     vocabulary_size: int | None = None
+    min_examples: int = 1
+    max_norm: float | None = None
 
 
 def prototypes_question(question: PrototypesQuestion) -> RecordDict:
@@ -56,17 +64,23 @@ def prototypes_question(question: PrototypesQuestion) -> RecordDict:
     config = ConfigRecord({_INPUT: question.input, _POOLED: question.pooled})
     if question.vocabulary_size is not None:
         config[_VOCABULARY] = question.vocabulary_size
+    if question.min_examples > 1:
+        config[_MIN_EXAMPLES] = question.min_examples
+    if question.max_norm is not None:
+        config[_MAX_NORM] = question.max_norm
     return RecordDict({CONFIG: config})
 
 
 def read_prototypes_question(content: RecordDict) -> PrototypesQuestion:
     """Read what :func:`prototypes_question` made; an empty content asks for the defaults."""
     config = content.config_records.get(CONFIG, ConfigRecord())
-    size = config.get(_VOCABULARY)
+    size, norm = config.get(_VOCABULARY), config.get(_MAX_NORM)
     return PrototypesQuestion(
         str(config.get(_INPUT, "encoder")),
         bool(config.get(_POOLED, False)),
         None if size is None else int(size),  # type: ignore[arg-type]
+        int(config.get(_MIN_EXAMPLES, 1)),  # type: ignore[arg-type]
+        None if norm is None else float(norm),  # type: ignore[arg-type]
     )
 
 

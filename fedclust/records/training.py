@@ -18,6 +18,8 @@ from fedclust.records.bounds import (
 )
 from fedclust.records.keys import (
     ARRAYS,
+    CLIP,
+    CLIP_TELLS,
     EQUAL_WEIGHTS,
     FULL,
     LOSS,
@@ -32,6 +34,7 @@ from fedclust.records.keys import (
     ROUND,
     UPDATE_NORM,
     UPDATE_NORM_CAP,
+    WITHIN_CLIP,
     BadReply,
     _lacks,
 )
@@ -46,10 +49,11 @@ __all__ = [
     "read_pooled",
     "read_train",
     "train_content",
+    "within_content",
 ]
 
 _UNKNOWN = Bounds()
-_METRICS, _LISTED = frozenset({NUM_EXAMPLES, LOSS, UPDATE_NORM}), frozenset({LOSSES})
+_METRICS, _LISTED = frozenset({NUM_EXAMPLES, LOSS, UPDATE_NORM, WITHIN_CLIP}), frozenset({LOSSES})
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +83,10 @@ class Instruction:
         whose local training says how many samples to see. Empty otherwise.
     pooled_rows
         The clients whose training rows these are; empty for all clients.
+    clip
+        Length to which the client's update is clipped before anything is made of it; None for none.
+    clip_tells
+        Whether the client says if its update was short enough.
     """
 
     arrays: ArrayRecord
@@ -91,6 +99,8 @@ class Instruction:
     equal_weights: bool = False
     pooled: tuple[int, ...] = ()
     pooled_rows: tuple[int, ...] = ()
+    clip: float | None = None
+    clip_tells: bool = False
 
 
 def read_instruction(content: RecordDict) -> Instruction:
@@ -107,7 +117,7 @@ def read_instruction(content: RecordDict) -> Instruction:
         raise ValueError(f"message must hold one ArrayRecord, its records are {list(content)}")
     configs = (record for record in content.values() if isinstance(record, ConfigRecord))
     config: Mapping[str, object] = dict(next(configs, ConfigRecord()).items())
-    mu, cap = config.get(PROXIMAL_MU), config.get(UPDATE_NORM_CAP)
+    mu, cap, clip = (config.get(key) for key in (PROXIMAL_MU, UPDATE_NORM_CAP, CLIP))
     return Instruction(
         arrays=models[0],
         server_round=int(str(config.get(ROUND, 0))),
@@ -119,6 +129,8 @@ def read_instruction(content: RecordDict) -> Instruction:
         equal_weights=bool(config.get(EQUAL_WEIGHTS, False)),
         pooled=_clients(config.get(POOLED)),
         pooled_rows=_clients(config.get(POOLED_ROWS)),
+        clip=None if clip is None else float(str(clip)),
+        clip_tells=bool(config.get(CLIP_TELLS, False)),
     )
 
 
@@ -148,6 +160,8 @@ class TrainReply:
         The message that all this was read from.
     update_norm
         Length of what training changed in this client's own model; None where it does not say.
+    within
+        Whether its update was at most as long as the clip; None where it does not say.
     """
 
     client: int
@@ -158,6 +172,7 @@ class TrainReply:
     message: Message
     update_norm: float | None = None
     projected: Projected | None = None
+    within: bool | None = None
 
 
 def train_content(
@@ -183,6 +198,12 @@ def train_content(
     if projected is not None:
         content[PROJECTION] = projected_record(projected)
     return content
+
+
+def within_content(content: RecordDict, within: bool) -> RecordDict:
+    """Add to a client's answer whether its update was at most as long as the clip."""
+    metrics = MetricRecord({**content.metric_records[METRICS], WITHIN_CLIP: int(within)})
+    return RecordDict({**content, METRICS: metrics})
 
 
 def pooled_content(content: RecordDict, num_clients: int) -> RecordDict:
@@ -255,7 +276,18 @@ def read_train(
     norm = figures.get(UPDATE_NORM)
     if norm is not None and (type(norm) is not float or not norm >= 0):
         raise BadReply(f"{where}: {UPDATE_NORM} must be a number >= 0, got {short(norm)}")
+    within = whole(figures[WITHIN_CLIP], 0, 1, where, WITHIN_CLIP) if WITHIN_CLIP in figures else None
     losses = np.asarray(steps, dtype=np.float64)
     loss = float(losses.sum()) / len(losses)
     projected = read_projected(message, projection_size) if projection_size else None
-    return TrainReply(client, num_examples, loss, losses, arrays, message, norm, projected)
+    return TrainReply(
+        client,
+        num_examples,
+        loss,
+        losses,
+        arrays,
+        message,
+        norm,
+        projected,
+        None if within is None else bool(within),
+    )

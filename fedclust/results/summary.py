@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from fedclust import metrics
 from fedclust.metrics import Outcomes
+from fedclust.results.decisions import client_decisions
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["client_table", "named", "summarise"]
@@ -28,11 +29,12 @@ def client_table(
     assignment: ArrayLike,
     num_train: ArrayLike,
     num_test: ArrayLike,
-    label_counts: ArrayLike,
+    label_counts: ArrayLike | None,
     evaluation: Sequence[Mapping[str, float] | None],
     groups: ArrayLike | None = None,
     names: Sequence[str] | None = None,
     outcomes: Mapping[int, Outcomes] | None = None,
+    seed: int = 0,
     **columns: ArrayLike,
 ) -> pd.DataFrame:
     """Build the table of ``clients.parquet``.
@@ -44,7 +46,7 @@ def client_table(
     num_train, num_test
         Samples in each client's training and test part, shape (K,).
     label_counts
-        Training labels of each client, shape (K, C).
+        Training labels of each client, shape (K, C); None where unknown, and there is no such column.
     evaluation
         Per client, the scores of its cluster's model on its test part, K mappings with the keys ``loss``,
         ``accuracy``, ``balanced-accuracy``, ``macro-f1`` and ``auc``, and the user's own metrics; missing
@@ -54,7 +56,10 @@ def client_table(
     names
         Name of each client in the data (a hospital, a writer, a user), K of them, or None.
     outcomes
-        Counts of a full evaluation, by client, from which ``share_weighted_accuracy`` is computed.
+        Counts of a full evaluation, by client, from which ``share_weighted_accuracy`` is computed, and the
+        columns of :func:`fedclust.results.decisions.client_decisions`.
+    seed
+        The run's seed, for their intervals.
     columns
         Further columns of the method, such as ``gaussian_weight``, each of shape (K,).
 
@@ -70,7 +75,7 @@ def client_table(
         If an argument does not have one entry per client.
     """
     clusters = np.asarray(assignment, dtype=np.int64)
-    counts = np.asarray(label_counts, dtype=np.int64)
+    counts = None if label_counts is None else np.asarray(label_counts, dtype=np.int64)
     table: dict[str, Any] = {
         "client": np.arange(len(clusters)),
         **({} if names is None else {"name": list(names)}),
@@ -78,11 +83,14 @@ def client_table(
         "group": [None] * len(clusters) if groups is None else np.asarray(groups),
         "num_train": np.asarray(num_train),
         "num_test": np.asarray(num_test),
-        "label_counts": counts.tolist(),
+        **({} if counts is None else {"label_counts": counts.tolist()}),
     }
     for key, column in _COLUMNS.items():
         table[column] = [np.nan if scores is None else scores.get(key, np.nan) for scores in evaluation]
-    table["share_weighted_accuracy"] = _share_weighted(counts, outcomes or {})
+    table["share_weighted_accuracy"] = (
+        np.full(len(clusters), np.nan) if counts is None else _share_weighted(counts, outcomes or {})
+    )
+    table |= client_decisions(outcomes or {}, len(clusters), seed)
     own = {name for scores in evaluation if scores for name in scores} - {*metrics.CLIENT_FIGURES}
     for name in sorted(own):
         table[name] = [np.nan if scores is None else scores.get(name, np.nan) for scores in evaluation]
@@ -172,7 +180,8 @@ def summarise(
     if clients.empty:
         raise ValueError("clients must have at least one row, got none")
     assignment = clients["cluster"].to_numpy(dtype=np.int64)
-    counts = np.stack([np.asarray(row) for row in clients["label_counts"]])
+    known = "label_counts" in clients
+    counts = np.stack([np.asarray(row) for row in clients["label_counts"]]) if known else None
     sizes = np.bincount(assignment)
     accuracy = clients["accuracy"].to_numpy(dtype=float)
     weights = clients["num_test"].to_numpy(dtype=float)
@@ -200,11 +209,15 @@ def summarise(
         **{name: _mean(clients[name].to_numpy(dtype=float)) for name in own_metrics},
         "ad": ad,
         "sdad": sdad,
-        "was": metrics.wasserstein_adjusted_silhouette(counts, assignment) if several else None,
-        "wadb": metrics.wasserstein_adjusted_davies_bouldin(counts, assignment) if several else None,
+        "was": metrics.wasserstein_adjusted_silhouette(counts, assignment)
+        if several and counts is not None
+        else None,
+        "wadb": metrics.wasserstein_adjusted_davies_bouldin(counts, assignment)
+        if several and counts is not None
+        else None,
         "rand_index": _agreement(metrics.rand_index, clients),
         "adjusted_rand_index": _agreement(metrics.adjusted_rand_index, clients),
-        "weighted_psi": float(metrics.weighted_psi(counts)),
+        "weighted_psi": None if counts is None else float(metrics.weighted_psi(counts)),
         "seconds": seconds,
         "failed_replies": failed_replies,
         **{key: (traffic or {}).get(key) for key in _TRAFFIC},

@@ -26,6 +26,8 @@ class FedCLS:
         If ``threshold`` is outside its range.
     """
 
+    needs_label_counts = True
+
     def __init__(self, threshold: float = 0.1) -> None:
         if not 0 < threshold <= 1:
             raise ValueError(f"threshold must be in (0, 1], got {threshold}")

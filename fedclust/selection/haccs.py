@@ -36,6 +36,8 @@ class HACCS:
         If an argument is outside its range.
     """
 
+    needs_label_counts = True
+
     def __init__(
         self, rho: float = 0.95, latencies: Sequence[float] | None = None, max_distance: float = 0.25
     ) -> None:

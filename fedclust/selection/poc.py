@@ -38,7 +38,7 @@ class PowerOfChoice:
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
         """Choose the `size` clients with the largest loss of those who are drawn."""
         clients, federation = candidates.clients, candidates.federation
-        samples = federation.describe().train_counts[clients].sum(axis=1)
+        samples = federation.describe().num_train[clients]
         order = clients[draw_order(samples, generator)]
         asked = max(size, 2 * size if self.candidates is None else self.candidates)
         losses: dict[int, FloatArray] = {}

@@ -3,13 +3,11 @@
 from fedclust.settings.compose import (
     CONF,
     ConfigError,
-    NodeSettings,
     RunSettings,
     build,
     compose,
     from_run_config,
     join_overrides,
-    node_settings,
     options,
     plain,
     run_settings,
@@ -18,12 +16,14 @@ from fedclust.settings.compose import (
     with_choices,
     with_strategy,
 )
+from fedclust.settings.nodes import NodeSettings, SiteSettings, node_settings, site_settings
 
 __all__ = [
     "CONF",
     "ConfigError",
     "NodeSettings",
     "RunSettings",
+    "SiteSettings",
     "build",
     "compose",
     "from_run_config",
@@ -32,6 +32,7 @@ __all__ = [
     "options",
     "plain",
     "run_settings",
+    "site_settings",
     "split_overrides",
     "to_run_config",
     "with_choices",

@@ -35,7 +35,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
             "fedclust.data.text.Text",
         }
     ),
-    "partition": frozenset(
+    "partition": frozenset({"fedclust.data.sites.Own"}) | frozenset(
         f"fedclust.data.partitioners.{name}"
         for name in (
             "Conventions", "Dirichlet", "Domains", "EmdKMeans", "FlippedFeatures",
@@ -69,6 +69,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "training": frozenset(
         {
             "fedclust.training.LocalTraining",
+            "fedclust.training.losses.WeightedCrossEntropy",
             "fedclust.training.losses.binary_cross_entropy",
             "fedclust.training.losses.cross_entropy",
         }
@@ -82,7 +83,11 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         }
     ),
     "loss": frozenset(
-        {"fedclust.training.losses.binary_cross_entropy", "fedclust.training.losses.cross_entropy"}
+        {
+            "fedclust.training.losses.WeightedCrossEntropy",
+            "fedclust.training.losses.binary_cross_entropy",
+            "fedclust.training.losses.cross_entropy",
+        }
     ),
     "metrics": frozenset(),
 }  # fmt: skip

@@ -8,8 +8,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings.compose import ConfigError, build, options, plain, run_settings, with_strategy
 from fedclust.settings.option_types import wrong_type
+from fedclust.settings.own_data import is_own
 
 __all__ = ["check", "check_built", "check_num_clients"]
+
+
+_CLIENT_DP = "fedclust.privacy.ClientDP"
 
 
 def check(config: DictConfig) -> None:
@@ -24,6 +28,14 @@ def check(config: DictConfig) -> None:
     settings = run_settings(config)
     if problem := wrong_type(config):
         raise ConfigError(problem)
+    later = is_own(config) or settings.min_clients is not None
+    if later and str(config.get("privacy", {}).get("_target_")) == _CLIENT_DP:
+        raise ConfigError(
+            "privacy=client_dp needs all clients from the start and their encoding without asking them: it "
+            "must not be used with partition=own or min_clients"
+        )
+    if is_own(config) and settings.holdout_clients:
+        raise ConfigError(f"holdout_clients must be 0 with partition=own, got {settings.holdout_clients}")
     existing = options("strategy", config.get("searchpath") or ())
     for name in settings.compare:
         if name not in existing:
@@ -43,19 +55,27 @@ def check_built(config: DictConfig) -> None:
     ConfigError
         If a constructor refuses its arguments, or a value that must be given is not.
     """
-    plain(config)  # raises for missing values
+    own = is_own(config)
+    if not own:
+        plain(config)  # raises for missing values
     settings = run_settings(config)
     build(config.aggregator)
     if config.get("selection"):
         build(config.selection)
     build(config.training)
-    build(config.model)
+    if not own:  # else its sizes are not known before the sites have agreed
+        build(config.model)
     if config.get("personal"):
         build(config.personal)
     chosen = str(config.choices.strategy)
     for name in (chosen, *settings.compare):
         node = config.strategy if name == chosen else with_strategy(config, name).strategy
-        build(node, participation=settings.participation, seed=settings.seed)
+        if not (own and _refers_to_data(node)):
+            build(node, participation=settings.participation, seed=settings.seed)
+
+
+def _refers_to_data(node: DictConfig) -> bool:
+    return "${dataset." in str(OmegaConf.to_container(node, resolve=False))
 
 
 def check_num_clients(strategies: Mapping[str, Any], num_clients: int) -> None:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
+from fedclust.options import KEEP, MIN_REPLIES, check_held_out, check_keep
 from fedclust.results.intervals import parse_interval
-from fedclust.settings import allowed, defaults, override_errors, proof
+from fedclust.settings import defaults, override_errors, own_data, proof
 
 __all__ = [
     "CONF",
     "ConfigError",
-    "NodeSettings",
     "RunSettings",
     "build",
     "compose",
     "from_run_config",
     "join_overrides",
-    "node_settings",
     "options",
     "plain",
     "run_settings",
@@ -43,7 +41,7 @@ __all__ = [
 ]
 
 
-_COMPOSED, _OVERRIDES = "config", "overrides"
+COMPOSED, OVERRIDES = "config", "overrides"
 
 
 def _classes_in_data(*, _parent_: DictConfig) -> int:
@@ -87,6 +85,13 @@ class RunSettings:
     proof: bool = False
     serve: str = "cluster"
     update_norm_cap: float | None = None
+    save_predictions: bool = False
+    min_clients: int | None = None
+    hosts: str | None = None
+    holdout_clients: float = 0
+    drift_every: int = 0
+    min_replies: float = MIN_REPLIES
+    keep_matrices: bool | str = KEEP
 
     def __post_init__(self) -> None:
         rules = (
@@ -95,15 +100,20 @@ class RunSettings:
             ("rounds", self.rounds >= 1, ">= 1"),
             ("participation", 0 < self.participation <= 1, "in (0, 1]"),
             ("evaluate_every", self.evaluate_every >= 1, ">= 1"),
+            ("drift_every", self.drift_every >= 0, ">= 0"),
             ("wait", self.wait > 0, "> 0"),
             ("timeout", self.timeout > 0, "> 0"),
+            ("min_replies", 0 <= self.min_replies <= 1, "in [0, 1]"),
             ("update_norm_cap", self.update_norm_cap is None or self.update_norm_cap > 1, "> 1, or null"),
+            ("min_clients", self.min_clients is None or self.min_clients >= 1, ">= 1, or null"),
         )
         for name, holds, rule in rules:
             if not holds:
                 raise ConfigError(f"{name} must be {rule}, got {getattr(self, name)}")
         try:
+            check_held_out(self.holdout_clients)
             parse_interval(self.checkpoint_every)
+            check_keep(self.keep_matrices)
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
@@ -124,10 +134,11 @@ def run_settings(config: DictConfig) -> RunSettings:
         "evaluate_every": int,
         "wait": float,
         "timeout": float,
+        "min_replies": float,
     }
     values: dict[str, Any] = {}
     for name, kind in kinds.items():
-        value = config[name]
+        value = config.get(name, MIN_REPLIES) if name == "min_replies" else config[name]
         number = isinstance(value, int) or (kind is float and isinstance(value, float))
         if isinstance(value, bool) or (kind is not str and not number):
             raise ConfigError(f"{name} must be of type {kind.__name__}, got {value!r}")
@@ -135,36 +146,24 @@ def run_settings(config: DictConfig) -> RunSettings:
     compare = config.compare
     names = [compare] if isinstance(compare, str) else list(compare or ())
     values["checkpoint_every"] = config.checkpoint_every
+    values["keep_matrices"] = config.get("keep_matrices", KEEP)
     if wrong := proof.problem(config):
         raise ConfigError(wrong)
     cap = values["update_norm_cap"] = config.get("update_norm_cap")
     if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int | float)):
         raise ConfigError(f"update_norm_cap must be a number or null, got {cap!r}")
+    save = values["save_predictions"] = config.get("save_predictions", False)
+    if not isinstance(save, bool):
+        raise ConfigError(f"save_predictions must be true or false, got {save!r}")
+    fewest = values["min_clients"] = config.get("min_clients")
+    if fewest is not None and (isinstance(fewest, bool) or not isinstance(fewest, int)):
+        raise ConfigError(f"min_clients must be a whole number or null, got {fewest!r}")
     values |= {"proof": config.get("proof", False), "serve": config.get("serve", "cluster")}
+    hosts = config.get("hosts")
+    values["hosts"] = None if hosts is None else str(hosts)
+    values["drift_every"] = config.get("drift_every", 0)
+    values["holdout_clients"] = config.get("holdout_clients", 0)
     return RunSettings(**values, compare=tuple(map(str, names)))
-
-
-_NODE_KEYS = ("dataset", "partition", "model", "training", "metrics", "encoder", "seed", "device")
-
-
-_READ = (*_NODE_KEYS, "loss", "rounds")  # with what these refer to
-
-
-@dataclass(frozen=True)
-class NodeSettings:
-    """The settings from which a Flower node builds its data, model and trainer; hashable.
-
-    Attributes
-    ----------
-    text
-        The nodes of the configuration that it reads, as JSON.
-    """
-
-    text: str
-
-    def __getitem__(self, key: str) -> Any:
-        """Get one of the configuration nodes that Flower nodes use."""
-        return json.loads(self.text)[key]
 
 
 def compose(
@@ -256,6 +255,7 @@ def with_choices(config: DictConfig, hydra_config: HydraConf) -> DictConfig:
     if added:
         kept.searchpath = added
     proof.resolve(kept)
+    own_data.leave_open(kept)
     return kept
 
 
@@ -303,7 +303,9 @@ def to_run_config(config: DictConfig) -> dict[str, str]:
     ConfigError
         If a mandatory value is missing.
     """
-    return {_COMPOSED: json.dumps(plain(config))}
+    if own_data.is_own(config):
+        return {COMPOSED: own_data.still_open(config)}
+    return {COMPOSED: json.dumps(plain(config))}
 
 
 def from_run_config(run_config: Mapping[str, Any]) -> DictConfig:
@@ -314,12 +316,13 @@ def from_run_config(run_config: Mapping[str, Any]) -> DictConfig:
     ConfigError
         If the overrides do not compose, or a mandatory value is missing.
     """
-    if _COMPOSED in run_config:
-        return OmegaConf.create(json.loads(str(run_config[_COMPOSED])))
+    if COMPOSED in run_config:
+        return OmegaConf.create(json.loads(str(run_config[COMPOSED])))
     from fedclust.settings.shorthand import expand
 
-    config = compose(expand(split_overrides(str(run_config.get(_OVERRIDES, "")))))
-    plain(config)  # raises for missing values
+    config = compose(expand(split_overrides(str(run_config.get(OVERRIDES, "")))))
+    if not own_data.is_own(config):
+        plain(config)  # raises for missing values
     return config
 
 
@@ -353,45 +356,6 @@ def split_overrides(text: str) -> list[str]:
         else:
             part += character
     return [part for part in [*parts, part] if part]
-
-
-def node_settings(run_config: Mapping[str, Any], allow: str = allowed.EVERYTHING) -> NodeSettings:
-    """Get a node's settings from ``context.run_config``; parsed once per process.
-
-    Parameters
-    ----------
-    run_config
-        What came with the run.
-    allow
-        What the node may build besides what is listed, see :mod:`fedclust.settings.allowed`.
-
-    Raises
-    ------
-    NotAllowed
-        If the run asks for anything else. Nothing of it has been imported or resolved by then.
-    """
-    return _node_settings(
-        tuple((key, run_config[key]) for key in (_COMPOSED, _OVERRIDES) if key in run_config), allow
-    )
-
-
-@lru_cache(maxsize=16)
-def _node_settings(run_config: tuple[tuple[str, Any], ...], allow: str) -> NodeSettings:
-    sent = dict(run_config)
-    if allow.strip() == allowed.EVERYTHING:
-        config = from_run_config(sent)
-    else:
-        # As it was sent: resolving a text may already look something up.
-        if _COMPOSED in sent:
-            config = OmegaConf.create(json.loads(str(sent[_COMPOSED])))
-        else:
-            overrides = split_overrides(str(sent.get(_OVERRIDES, "")))
-            allowed.check_overrides(overrides, allow)
-            config = compose(overrides)
-        unresolved: Any = OmegaConf.to_container(config, resolve=False)
-        allowed.check_allowed({key: unresolved.get(key) for key in _READ}, allow)
-    chosen = {key: plain(config[key]) for key in _NODE_KEYS}
-    return NodeSettings(json.dumps(chosen, sort_keys=True))
 
 
 def plain(node: Any) -> Any:

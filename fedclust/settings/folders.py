@@ -92,11 +92,12 @@ def _remove_without_results(folder: Path) -> None:
         left = list(path.iterdir())
         if all(map(_is_no_result, left)) and any(each.name == "rounds.jsonl" for each in left):
             for each in left:
-                each.unlink()
+                with suppress(OSError):  # such as on a disk that became read-only
+                    each.unlink()
         with suppress(OSError):  # not empty: it stays
             path.rmdir()
 
 
 def _is_no_result(path: Path) -> bool:
     empty = path.name == "rounds.jsonl" and path.is_file() and path.stat().st_size == 0
-    return empty or path.name == "config.yaml"
+    return empty or path.name in ("config.yaml", "agreement.json")

@@ -21,6 +21,7 @@ _OWN_MODELS = ("fedsoft", "known_groups", "local")
 _AS_PUBLISHED = ("_paper", "_released")  # how presets that are to the letter end
 _CHOOSES = "fedclust.personal.Auto"
 _FRACTION = "partition.validation_fraction"
+_CLIENT_DP = "fedclust.privacy.ClientDP"
 
 
 def resolve(config: DictConfig) -> None:
@@ -43,9 +44,10 @@ def resolve(config: DictConfig) -> None:
     to_the_letter = strategy.endswith(_AS_PUBLISHED)
     if config.proof == AUTO:
         needed = NEEDS_PROOF in (config.choices.get("strategy"), *_compared(config))
-        config.proof = needed or (not to_the_letter and config.choices.get("experiment") is None)
+        own = not to_the_letter and config.choices.get("experiment") is None
+        config.proof = needed or (own and not _withheld(config))
     proof = config.proof is True
-    held_out = proof or _chooses_layers(config)
+    held_out = proof or _chooses_layers(config) or bool(config.get("drift_every"))
     if config.serve == AUTO:
         own = to_the_letter or strategy in _OWN_MODELS
         best = proof and not own and COMMON in _compared(config)
@@ -65,6 +67,9 @@ def problem(config: DictConfig) -> str | None:
         return f"proof must be true, false or auto, got {proof!r}"
     if serve not in SERVE:
         return f"serve must be one of {', '.join(SERVE)} or auto, got {serve!r}"
+    if proof and (setting := _withheld(config)):
+        why = f", which strategy={NEEDS_PROOF} is made of" if config.choices.strategy == NEEDS_PROOF else ""
+        return f"{setting} cannot hold proof=true{why}: it asks how models compare, for each client's labels"
     fraction = OmegaConf.select(config, _FRACTION) or 0
     try:
         check_fraction(fraction)
@@ -76,11 +81,20 @@ def problem(config: DictConfig) -> str | None:
         return f"strategy={NEEDS_PROOF} must have proof=true: it tests groups on held-out rows"
     if _chooses_layers(config) and not fraction:
         return f"{_FRACTION} must be > 0 for personal=auto, which chooses on held-out rows, got {fraction}"
+    if config.get("drift_every") and not fraction:
+        return f"{_FRACTION} must be > 0 for drift_every, which compares on held-out rows, got {fraction}"
     if serve == "best" and not proof:
         return "serve=best must have proof=true: without held-out rows nothing can be shown to be better"
     if serve == "best" and COMMON not in _compared(config) and config.choices.strategy != COMMON:
         return f"serve=best must have compare=[{COMMON}]: one model for all is what clusters must beat"
     return None
+
+
+def _withheld(config: DictConfig) -> str | None:
+    """Name the setting by which clients do not say what the proof needs; None where they do."""
+    if OmegaConf.select(config, "privacy._target_") == _CLIENT_DP:
+        return "privacy=client_dp"
+    return "privacy.label_counts=false" if OmegaConf.select(config, "privacy.label_counts") is False else None
 
 
 def _chooses_layers(config: DictConfig) -> bool:

@@ -21,6 +21,10 @@ _FREE = (
     "compare",
     "device",
     "engine",
+    "hosts",
+    "keep_matrices",
+    "min_clients",
+    "min_replies",
     "output_dir",
     "overrides",
     "personal",
@@ -34,7 +38,15 @@ _FREE = (
 )
 
 # Values of keys that older runs did not have.
-_BEFORE = {"proof": False, "partition.validation_fraction": 0.0}
+_BEFORE = {
+    "proof": False,
+    "partition.validation_fraction": 0.0,
+    "choices.privacy": "none",
+    "privacy._target_": "fedclust.privacy.NoPrivacy",
+    "privacy.label_counts": True,
+    "holdout_clients": 0,
+    "drift_every": 0,
+}
 
 
 def expand(overrides: Sequence[str]) -> list[str]:
@@ -136,7 +148,10 @@ def check_same_run(config: Mapping[str, Any], folder: Path) -> None:
     target = now.get("dataset._target_")
     if isinstance(target, str) and saved.get("dataset._target_") == target:
         # Runs of before named only some of a dataset's settings; the others had their defaults.
-        saved = _flat({"dataset": _defaults(target)}) | saved
+        usual = _flat({"dataset": _defaults(target)})
+        # An empty mapping that the configuration fills is no key of its own.
+        filled = {key for key in usual if any(each.startswith(f"{key}.") for each in saved)}
+        saved = {key: value for key, value in usual.items() if key not in filled} | saved
     free = {*_FREE}
     if now.get("training.schedule") != "cosine":
         free.add("training.schedule_rounds")
@@ -165,7 +180,11 @@ def _saved(folder: Path) -> dict[str, Any]:
         )
     if not path.is_file():
         raise ConfigError(f"resume must be the folder of a run, there is no config.yaml in {folder}")
-    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"resume must be the folder of a run, {path} cannot be read: {reason}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"resume must be the folder of a run, {path} holds no configuration")
     return config

@@ -11,7 +11,7 @@ from fedclust.training.augmentation import crop_and_flip
 if TYPE_CHECKING:
     from fedclust.data.federated import FederatedData
 
-__all__ = ["DeviceData"]
+__all__ = ["DeviceData", "normalised"]
 
 # Datasets up to this size as float32 are normalised once and kept; larger ones batch by batch.
 _KEPT_BYTES = 64 << 20
@@ -111,6 +111,12 @@ class DeviceData:
         # ((x / 255) - mean) / std in one multiplication and one addition.
         scale, shift = self._scale.to(inputs.device), self._shift.to(inputs.device)
         return inputs.to(torch.float32).mul_(scale).add_(shift)
+
+
+def normalised(images: torch.Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
+    """Normalise uint8 images, shape (N, channels, height, width), to the bits that training sees."""
+    scale, shift = _affine(mean, std, images, images.device)
+    return images.to(torch.float32).mul_(scale).add_(shift)
 
 
 def _affine(

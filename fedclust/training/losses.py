@@ -1,12 +1,22 @@
-"""Losses per example: cross-entropy, binary cross-entropy, or the user's own function."""
+"""Losses per example: cross-entropy, weighted or not, binary cross-entropy, or the user's own function."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch.nn import functional
 
-__all__ = ["Loss", "binary_cross_entropy", "cross_entropy", "example_losses", "least_loss", "mean_loss"]
+__all__ = [
+    "Loss",
+    "WeightedCrossEntropy",
+    "binary_cross_entropy",
+    "cross_entropy",
+    "example_losses",
+    "least_loss",
+    "mean_loss",
+]
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """From outputs, shape (B, C), and labels, shape (B,), to losses, shape (B,).
@@ -56,11 +66,81 @@ def binary_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.T
     return functional.binary_cross_entropy_with_logits(logits, truth, reduction="none").flatten(1).mean(1)
 
 
+@dataclass(frozen=True)
+class WeightedCrossEntropy:
+    """Cross-entropy in which each class has a weight, for classes of very different sizes.
+
+    Attributes
+    ----------
+    class_weights
+        ``"balanced"``: n / (C·n_c) for a class with n_c of the n training rows of all clients, the mean of
+        which over those rows is 1 (King and Zeng, 2001; scikit-learn's rule); 1 for a class without rows. Or
+        a weight > 0 for each class, shape (C,).
+
+    Raises
+    ------
+    ValueError
+        If the weights are neither.
+    """
+
+    class_weights: Literal["balanced"] | Sequence[float] = "balanced"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.class_weights, str):
+            if self.class_weights != "balanced":
+                raise ValueError(
+                    f"loss.class_weights must be balanced or a list of numbers, got {self.class_weights!r}"
+                )
+            return
+        weights = tuple(self.class_weights)
+        for weight in weights:
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+                raise ValueError(f"loss.class_weights must be finite numbers > 0, got {weight!r}")
+        object.__setattr__(self, "class_weights", tuple(map(float, weights)))
+
+    def fitted(self, label_counts: Sequence[int]) -> "WeightedCrossEntropy":
+        """Return the loss with its weights as numbers.
+
+        Parameters
+        ----------
+        label_counts
+            Training rows of all clients together of each class, shape (C,).
+
+        Raises
+        ------
+        ValueError
+            If there is not one weight for each class.
+        """
+        counts = [int(count) for count in label_counts]
+        if isinstance(self.class_weights, str):
+            some = [count for count in counts if count]
+            return WeightedCrossEntropy(
+                [sum(some) / (len(some) * count) if count else 1.0 for count in counts]
+            )
+        if len(self.class_weights) != len(counts):
+            raise ValueError(
+                f"loss.class_weights must be one for each of {len(counts)} classes, "
+                f"got {len(self.class_weights)}"
+            )
+        return self
+
+    def __call__(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Compute each example's loss, shape (B,); see :func:`cross_entropy`."""
+        if isinstance(self.class_weights, str):
+            raise ValueError("loss.class_weights must be numbers to compute a loss, got 'balanced'")
+        logits = _precise(outputs).flatten(0, -2)
+        each = torch.tensor(self.class_weights, dtype=logits.dtype, device=logits.device)
+        weights = each[labels.flatten()]
+        losses = weights * functional.cross_entropy(logits, labels.flatten(), reduction="none")
+        return losses.unflatten(0, labels.shape).flatten(1).mean(1) if labels.dim() > 1 else losses
+
+
 def least_loss(loss: Loss | str) -> float:
     """Return the least value that a loss, or the one of a name, can have; minus infinity where unknown."""
-    known = (cross_entropy, binary_cross_entropy)
+    known = (cross_entropy, binary_cross_entropy, WeightedCrossEntropy)
     names = [f"{each.__module__}.{each.__qualname__}" for each in known]
-    return 0.0 if loss in known or loss in names else -math.inf
+    named = loss in known or loss in names or isinstance(loss, WeightedCrossEntropy)
+    return 0.0 if named else -math.inf
 
 
 def example_losses(outputs: torch.Tensor, labels: torch.Tensor, loss: Loss = cross_entropy) -> torch.Tensor:

@@ -22,6 +22,7 @@ from fedclust.training.kernels.last_layer import only_last_layer
 from fedclust.training.kernels.step_context import step_keys
 from fedclust.training.kernels.working_model import WorkingModel
 from fedclust.training.logits import logits_by_job
+from fedclust.training.losses import WeightedCrossEntropy
 from fedclust.training.own_metrics import Metric, check_names
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.results import untrained
@@ -82,6 +83,9 @@ class Trainer:
         threads: int | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
+        if isinstance(training.loss, WeightedCrossEntropy):
+            # Every client weighs classes alike, by the label counts of all of them.
+            training = replace(training, loss=training.loss.fitted(data.label_counts().sum(axis=0).tolist()))
         self.training = training
         self._model = model
         self._metrics = dict(metrics or {})

@@ -1,6 +1,7 @@
 import numpy as np
 from flwr.app import RecordDict
 
+from fedclust import records
 from fedclust.records import read_description
 
 
@@ -28,3 +29,21 @@ def test_several_clients_each_have_their_own_answer(node, federation) -> None:
         len(federation.train[0]),
         len(federation.train[5]),
     ]
+
+
+def test_what_is_said_of_rows(node, federation) -> None:
+    asked = node({"clients": "0-2"})
+    for tells, known in (
+        ("sizes", {"num-train", "num-test", "num-classes", "validation"}),
+        ("nothing", {"num-classes"}),
+    ):
+        contents, errors = asked.ask_clients(
+            "query.description", dict.fromkeys(range(3), records.description_question(tells))
+        )
+        assert errors == {}
+        for client, content in contents.items():
+            config = content.config_records["config"]
+            assert set(config) - {"group", "mean", "std"} == known
+            assert config["num-classes"] == 10
+            if tells == "sizes":
+                assert config["num-train"] == len(federation.train[client])

@@ -204,3 +204,23 @@ def test_a_model_that_does_not_fit_excludes_those_it_was_sent_to(node, tell, mod
     assert sorted(errors) == [0, 2]
     for client, reason in errors.items():
         assert reason == f"client {client}: state must have the model's tensors, lacks [], has ['extra']"
+
+
+def test_updates_are_clipped_before_they_become_a_mean(node, tell, model, federation) -> None:
+    asked, told = node(SEVERAL), {records.CLIP: 0.05, records.CLIP_TELLS: True, records.EQUAL_WEIGHTS: True}
+    alone, _ = asked.ask_clients("train", dict.fromkeys(range(4), tell()))
+    shared, errors = asked.ask_clients("train", dict.fromkeys(range(4), tell(mean_reply=True, **told)))
+    assert errors == {}
+    start = {name: array.numpy().astype(np.float64) for name, array in model.items()}
+    total = {name: np.zeros(array.shape) for name, array in start.items()}
+    for client in range(4):
+        change = {name: array - start[name] for name, array in _arrays(alone[client]).items()}
+        length = np.sqrt(sum(np.square(each).sum() for each in change.values()))
+        assert length > 0.05
+        for name, each in change.items():
+            total[name] += each * (0.05 / length)
+        metrics = dict(shared[client].metric_records[records.METRICS])
+        assert metrics == {"num-examples": 1, "loss": 0.0, "within-clip": 0}
+        assert list(shared[client].config_records[records.LOSSES][records.LOSSES]) == [0.0]
+    for name, mean in _arrays(shared[0]).items():
+        np.testing.assert_allclose(mean, start[name] + total[name] / 4, atol=1e-6)

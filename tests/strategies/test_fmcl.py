@@ -123,3 +123,24 @@ def test_findings_of_the_papers_rule(toy) -> None:
     cosine = 1 - 1 / (np.sqrt(1 + 0.02**2) + 1e-3)
     np.testing.assert_allclose(distances[0, 2], cosine / (1 + 1e-3), rtol=1e-4)
     assert strategy.findings(strategy.clusters).summary["variation"] > 0
+
+
+def test_classes_with_few_examples_do_not_count_even_if_they_are_sent(toy) -> None:
+    # Class 0 differs between even and odd clients but has 4 examples; class 1, of 5, is the same for all.
+    def looks(client: int) -> list[list[float]]:
+        return [[0.0, 100.0 * (client % 2)], [10.0, 0.0]]
+
+    def few(client: int) -> list[int]:
+        return [4, 5]
+
+    default = _run(toy, None, prototypes=looks, counts=few)
+    assert default.assignment.tolist() == [0] * 6
+    given = prototype_groups.Parameters(min_examples=4)
+    assert _run(toy, given, prototypes=looks, counts=few).assignment.tolist() == [0, 1] * 3
+
+
+def test_it_warns_of_prototypes_of_single_examples() -> None:
+    assert FMCL().cautions(10, 1) == []
+    for parameters in (fmcl.Parameters(), prototype_groups.Parameters(min_examples=1)):
+        (caution,) = FMCL(parameters=parameters).cautions(10, 1)
+        assert caution.startswith("the prototype of a class with one example is that example's embedding")

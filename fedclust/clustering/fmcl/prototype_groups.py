@@ -35,7 +35,10 @@ from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Details", "Parameters", "assign", "decision", "measured"]
+__all__ = ["MIN_EXAMPLES", "Details", "Parameters", "assign", "class_scatter", "decision", "measured"]
+
+MIN_EXAMPLES = 5
+"""Fewer, and a prototype shows single examples. Groups on the digits were the same with all of them."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class Parameters:
         Most clients compared with each other at a time, >= 2; memory grows with its square.
     labels
         When label counts split clients whose prototypes agree; None for never.
+    min_examples
+        Examples that a class must have on a client for its prototype to be sent and used, >= 1. Other
+        prototypes stay on the client: that of a single example is the example.
+    max_norm
+        Length to which clients clip each embedding before the mean, > 0; None for none.
 
     Raises
     ------
@@ -70,6 +78,8 @@ class Parameters:
     passes: int = 5
     chunk: int = 1000
     labels: label_groups.Parameters | None = field(default_factory=label_groups.Parameters)
+    min_examples: int = MIN_EXAMPLES
+    max_norm: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "separations", tuple(self.separations))  # a list from YAML
@@ -86,6 +96,10 @@ class Parameters:
             raise ValueError(f"passes must be >= 0, got {self.passes}")
         if self.chunk < 2:
             raise ValueError(f"chunk must be >= 2, got {self.chunk}")
+        if self.min_examples < 1:
+            raise ValueError(f"min_examples must be >= 1, got {self.min_examples}")
+        if self.max_norm is not None and not 0 < self.max_norm < np.inf:
+            raise ValueError(f"max_norm must be > 0 and finite, or null, got {self.max_norm}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +170,8 @@ def assign(
         client has is not finite.
     """
     prototypes, counts, scatter = _checked(prototypes, counts, scatter)
-    clients = measured(prototypes, counts, scatter)
+    # Those with fewer examples are not sent; label counts are compared in full.
+    clients = measured(prototypes, np.where(counts < parameters.min_examples, 0, counts), scatter)
     test, separation = f_test(clients), class_separation(clients)
     groups: IntArray = np.zeros(len(counts), dtype=np.int64)
     explained: dict[float, float] = {}
@@ -254,6 +269,25 @@ def measured(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> P
     -------
     Without the classes of which no client has two examples.
     """
+    variances = class_scatter(prototypes, counts, scatter)
+    used = variances > 0  # False for NaN
+    kept = prototypes if used.all() else prototypes[:, used]
+    return Prototypes(kept, counts[:, used].astype(np.float64), variances[used])
+
+
+def class_scatter(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> FloatArray:
+    """Compute σ²_c of each class, and not less than what rounding makes.
+
+    Parameters
+    ----------
+    prototypes, counts, scatter
+        As for :func:`assign`.
+
+    Returns
+    -------
+    Shape (C,); NaN for a class of which no client has two examples. Classes where it is not above 0 are left
+    out.
+    """
     variances = class_variances(counts, scatter)
     # Prototypes are sent in single precision: differences within its rounding do not count, even if all of a
     # client's examples are the same.
@@ -263,9 +297,7 @@ def measured(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> P
         norms = (prototypes[mine, index].astype(np.float64) ** 2).sum(axis=1)
         rounding = np.finfo(np.float32).eps ** 2 * (counts[mine, index] @ norms) / examples[index]
         variances[index] = max(variances[index], rounding)
-    used = variances > 0  # False for NaN
-    kept = prototypes if used.all() else prototypes[:, used]
-    return Prototypes(kept, counts[:, used].astype(np.float64), variances[used])
+    return variances
 
 
 def _checked(

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from fedclust.data.federated import FederatedData
 from fedclust.models import cached_prototypes, prototypes
+from fedclust.models.encoders import PixelEncoder
+from fedclust.models.prototypes import ClassPrototypes, withheld
 
 
 class Doubling:
@@ -177,3 +179,23 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="cannot make the cache folder"):
         cached_prototypes(Doubling(), federation(), [0], cache_dir=tmp_path / "file")
+
+
+def test_prototypes_of_few_examples_are_withheld() -> None:
+    means = np.ones((1, 3, 2), dtype=np.float32)
+    found = ClassPrototypes(means, np.array([[1, 4, 5]]), np.array([[0.0, 2.0, 3.0]]))
+    sent = withheld(found, 5)
+    assert sent.means[0].tolist() == [[0, 0], [0, 0], [1, 1]]
+    assert sent.scatter.tolist() == [[0, 0, 3]]
+    assert sent.counts.tolist() == [[1, 4, 5]]
+    assert withheld(found, 1) is found
+
+
+def test_no_example_counts_for_more_than_the_norm_to_which_it_is_clipped() -> None:
+    # (3, 4) has length 5 and becomes (0.6, 0.8); (0, 0.5) is short enough. Mean (0.3, 0.65); about it, the
+    # scatter is 2 · (0.3² + 0.15²)/(2 - 1) = 0.225.
+    inputs = torch.tensor([[3.0, 4.0], [0.0, 0.5]])
+    labels, rows = torch.zeros(2, dtype=torch.int64), [np.arange(2)]
+    found = prototypes(PixelEncoder((2,)), inputs, labels, rows, 1, max_norm=1.0)
+    np.testing.assert_allclose(found.means[0, 0], [0.3, 0.65], rtol=1e-6)
+    np.testing.assert_allclose(found.scatter[0, 0], 0.225, rtol=1e-6)

@@ -5,8 +5,15 @@ import math
 import pytest
 import torch
 
-from fedclust.training import LocalTraining
-from fedclust.training.losses import binary_cross_entropy, example_losses, mean_loss
+from fedclust.data.arrays import from_arrays
+from fedclust.training import Job, LocalTraining, Trainer
+from fedclust.training.losses import (
+    WeightedCrossEntropy,
+    binary_cross_entropy,
+    example_losses,
+    least_loss,
+    mean_loss,
+)
 
 
 def test_one_label_per_example() -> None:
@@ -48,3 +55,56 @@ def test_what_is_no_loss() -> None:
         example_losses(logits, labels, lambda outputs, targets: 1.0)  # type: ignore[arg-type,return-value]
     with pytest.raises(ValueError, match="^loss must be a function of outputs and labels, got 'focal'$"):
         LocalTraining(learning_rate=0.1, batch_size=8, steps=1, loss="focal")  # type: ignore[arg-type]
+
+
+def test_weighted_cross_entropy_by_hand() -> None:
+    # 2 rows of class 0 and 6 of class 1: weights 8/(2·2) = 2 and 8/(2·6) = 2/3.
+    loss = WeightedCrossEntropy().fitted([2, 6])
+    assert loss.class_weights == pytest.approx((2, 2 / 3))
+    logits = torch.tensor([[0.0, math.log(3.0)], [0.0, math.log(3.0)]])
+    expected = torch.tensor([2 * math.log(4), 2 / 3 * math.log(4 / 3)])
+    torch.testing.assert_close(example_losses(logits, torch.tensor([0, 1]), loss), expected)
+    # Two positions of one example: the mean of both.
+    one = example_losses(logits.unsqueeze(0), torch.tensor([[0, 1]]), loss)
+    torch.testing.assert_close(one, expected.mean().reshape(1))
+    # A class without rows does not count: 4/(2·1), 4/(2·3).
+    assert WeightedCrossEntropy().fitted([1, 0, 3]).class_weights == pytest.approx((2, 1, 2 / 3))
+    assert WeightedCrossEntropy([1, 8]).fitted([5, 5]).class_weights == (1, 8)
+    assert least_loss(loss) == least_loss("fedclust.training.losses.WeightedCrossEntropy") == 0
+
+
+def test_weights_that_are_none() -> None:
+    for weights in ([0.0, 1.0], [1.0, math.inf], [True, 1.0], ["a", 1.0]):
+        with pytest.raises(ValueError, match="class_weights must be finite numbers > 0"):
+            WeightedCrossEntropy(weights)
+    with pytest.raises(ValueError, match="balanced or a list of numbers, got 'even'"):
+        WeightedCrossEntropy("even")
+    with pytest.raises(ValueError, match="one for each of 3 classes, got 2"):
+        WeightedCrossEntropy([1.0, 2.0]).fitted([1, 1, 1])
+    with pytest.raises(ValueError, match="must be numbers to compute a loss"):
+        example_losses(torch.zeros(1, 2), torch.tensor([0]), WeightedCrossEntropy())
+
+
+@pytest.mark.parametrize("mode", ["sequential", "vectorised"])
+def test_clients_train_with_the_weights_of_all_of_them(mode) -> None:
+    """One step on one row each: the gradient is the row's, times the weight of its class."""
+    inputs = [torch.tensor([[1.0, 2.0]]), torch.tensor([[-1.0, 0.5]])]
+    # Client 0 has a row of class 0, client 1 three of class 1: weights 4/(2·1) = 2 and 4/(2·3) = 2/3.
+    clients = [
+        ((inputs[0], torch.tensor([0])), None, (inputs[0], torch.tensor([0]))),
+        ((inputs[1].repeat(3, 1), torch.tensor([1, 1, 1])), None, (inputs[1], torch.tensor([1]))),
+    ]
+    data = from_arrays(clients, num_classes=2)
+    network = torch.nn.Linear(2, 2)
+    torch.nn.init.zeros_(network.weight)
+    torch.nn.init.zeros_(network.bias)
+    training = LocalTraining(learning_rate=0.1, batch_size=1, steps=1, mode=mode, loss=WeightedCrossEntropy())
+    trainer = Trainer(network, data, training, 0)
+    jobs = [Job(client, data.train[client], network.state_dict()) for client in range(2)]
+    for update in trainer.train(jobs, 1):
+        for place, client in enumerate(update.clients.tolist()):
+            # Both classes have probability 1/2: the gradient of the logits is ±weight/2.
+            weight, sign = ((2.0, 1.0), (2 / 3, -1.0))[client]
+            step = 0.1 * weight / 2 * sign * torch.tensor([1.0, -1.0])
+            torch.testing.assert_close(update.state["bias"][place], step)
+            torch.testing.assert_close(update.state["weight"][place], step[:, None] * inputs[client])

@@ -1,0 +1,369 @@
+"""How raw rows become a network's inputs, as fitted in training: saved with a run, and used on new rows.
+
+Each encoder is plain values that JSON holds exactly, so that a row is encoded to the same bits everywhere.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.typing import FloatArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "MISSING",
+    "ArrayEncoder",
+    "CategoryColumn",
+    "ImageEncoder",
+    "InputEncoder",
+    "NumberColumn",
+    "TableEncoder",
+    "TextEncoder",
+]
+
+MISSING = "(missing)"
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A column of numbers.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    fill
+        What stands for a missing number, before scaling.
+    mean, scale
+        What is subtracted, and what the rest is divided by.
+    """
+
+    name: str
+    fill: float
+    mean: float
+    scale: float
+
+
+@dataclass(frozen=True)
+class CategoryColumn:
+    """A column of categories.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    values
+        Its categories, in the order of their output columns or numbers; :data:`MISSING` for a missing one.
+    known
+        Whether some client trained on each; others are encoded like an unknown category.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    known: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class TableEncoder:
+    """Columns of a table, as :class:`fedclust.data.tables.Tables` fitted them.
+
+    Attributes
+    ----------
+    numbers, categories
+        The columns, in the order of the network's inputs; any others are not used.
+    encoding
+        See :class:`fedclust.data.tables.Tables`.
+    """
+
+    numbers: tuple[NumberColumn, ...]
+    categories: tuple[CategoryColumn, ...]
+    encoding: Literal["onehot", "index"]
+
+    kind: ClassVar[str] = "table"
+
+    def encode(self, rows: "pd.DataFrame") -> FloatArray:
+        """Encode rows, float32, shape (n, outputs).
+
+        Raises
+        ------
+        ValueError
+            If a column is missing, or a value of a column of numbers is not a finite number.
+        """
+        self._check_columns(rows)
+        blocks = [self._scaled(rows)]
+        for column in self.categories:
+            codes = self._codes(rows[column.name], column)
+            known = np.append(column.known, False)[codes]  # the last is for code -1
+            if self.encoding == "index":
+                blocks.append(np.where(known, codes + 1, 0)[:, None])
+            else:
+                blocks.append((codes[:, None] == np.arange(len(column.values))) & known[:, None])
+        return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe")
+
+    def notes(self, rows: "pd.DataFrame") -> list[str]:
+        """List what of some rows the network does not see: columns that are not used, unknown categories."""
+        self._check_columns(rows)
+        used = set(self._names())
+        found = []
+        if unused := [str(name) for name in rows.columns if name not in used]:
+            found.append(f"columns not used: {_few(unused)}")
+        for column in self.categories:
+            known = np.append(column.known, False)[self._codes(rows[column.name], column)]
+            if not known.all():
+                texts = dict.fromkeys(_texts(rows[column.name])[~known])
+                found.append(f"{column.name}: {(~known).sum()} rows have an unknown category: {_few(texts)}")
+        return found
+
+    def _names(self) -> list[str]:
+        return [*(column.name for column in self.numbers), *(column.name for column in self.categories)]
+
+    def _check_columns(self, rows: "pd.DataFrame") -> None:
+        import pandas as pd
+
+        if not isinstance(rows, pd.DataFrame):
+            raise ValueError(
+                f"rows must be a table, a file of one or a pandas DataFrame, got {type(rows).__name__}"
+            )
+        names = self._names()
+        if missing := [name for name in names if name not in rows.columns]:
+            raise ValueError(
+                f"rows must have the columns of training, {_few(missing)} missing; "
+                f"columns are {_few(map(str, rows.columns), most=20)}"
+            )
+        if twice := [name for name in names if (rows.columns == name).sum() > 1]:
+            raise ValueError(f"rows must have each column once, got {_few(twice)} several times")
+
+    def _scaled(self, rows: "pd.DataFrame") -> FloatArray:
+        """Scale the numbers, in the steps of scikit-learn's imputer and scaler."""
+        values = np.empty((len(rows), len(self.numbers)))
+        for place, column in enumerate(self.numbers):
+            try:
+                raw = rows[column.name].astype(np.float64).to_numpy()
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"column {column.name} must hold numbers: {error}") from error
+            if (endless := np.isinf(raw)).any():
+                raise ValueError(f"column {column.name} must hold finite numbers, got {raw[endless][0]}")
+            values[:, place] = (np.where(np.isnan(raw), column.fill, raw) - column.mean) / column.scale
+        return values
+
+    @staticmethod
+    def _codes(values: "pd.Series", column: CategoryColumn) -> NDArray[np.int64]:
+        """Number each value's category, -1 for an unknown one."""
+        numbers = {name: number for number, name in enumerate(column.values)}
+        texts = _texts(values)
+        codes = {text: _number_of(text, numbers) for text in dict.fromkeys(texts)}
+        return np.array([codes[text] for text in texts], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """Texts as rows of token numbers, with the vocabulary that :class:`fedclust.data.text.Text` built.
+
+    Attributes
+    ----------
+    columns
+        Names of the column with the text in a table; the first that exists.
+    length
+        Tokens of a row; longer texts are cut, shorter ones padded.
+    tokenizer
+        The content of ``tokenizer.json``.
+    """
+
+    columns: tuple[str, ...]
+    length: int
+    tokenizer: str
+
+    kind: ClassVar[str] = "text"
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer
+
+        try:
+            made = Tokenizer.from_str(self.tokenizer)
+        except Exception as error:  # the library raises no narrower class
+            raise ValueError(f"encoder tokenizer must be that of a run: {error}") from error
+        made.enable_truncation(self.length)
+        made.enable_padding(length=self.length, pad_id=0, pad_token="[PAD]")
+        return made
+
+    def encode(self, rows: "pd.DataFrame | Sequence[str]") -> NDArray[np.int64]:
+        """Encode texts, or the text column of a table, int64, shape (n, length); a missing text is empty.
+
+        Raises
+        ------
+        ValueError
+            If a table has no column of texts, or a row is no text.
+        """
+        import pandas as pd
+
+        if isinstance(rows, pd.DataFrame):
+            names = [name for name in self.columns if name in rows.columns]
+            if not names:
+                raise ValueError(
+                    f"rows must have a column {' or '.join(self.columns)}; "
+                    f"columns are {_few(map(str, rows.columns), most=20)}"
+                )
+            rows = [
+                "" if missing else str(text)
+                for text, missing in zip(rows[names[0]], rows[names[0]].isna(), strict=True)
+            ]
+        if isinstance(rows, str) or not all(isinstance(text, str) for text in rows):
+            raise ValueError("rows must be a list of texts or a table with a column of them")
+        # The steps of training: unencodable characters are replaced before tokens are made.
+        texts = [text.encode("utf-8", "replace").decode() for text in rows]
+        found = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+        return np.array(found, dtype=np.int64).reshape(len(texts), self.length)
+
+    def notes(self, rows: Any) -> list[str]:  # noqa: ARG002
+        """List what the network does not see: nothing that is not meant."""
+        return []
+
+
+@dataclass(frozen=True)
+class ImageEncoder:
+    """Images of one shape, with the mean and standard deviation of training.
+
+    Attributes
+    ----------
+    shape
+        (channels, height, width).
+    resize
+        See :class:`fedclust.data.images.Images`.
+    mean, std
+        Per channel, of pixels divided by 255.
+    """
+
+    shape: tuple[int, ...]
+    resize: Literal["none", "stretch", "crop"]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    kind: ClassVar[str] = "images"
+
+    def encode(self, rows: Any) -> NDArray[np.uint8]:
+        """Read images, uint8, shape (n, channels, height, width).
+
+        Parameters
+        ----------
+        rows
+            Paths of image files, or their bytes; or uint8 pixels of that shape already. Pixels are
+            normalised later, as in training.
+
+        Raises
+        ------
+        ValueError
+            If an image cannot be read or has another shape.
+        """
+        if isinstance(rows, str | Path):
+            rows = [rows]
+        if hasattr(rows, "dtype"):
+            pixels = np.asarray(rows)
+            if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != self.shape:
+                raise ValueError(
+                    f"images must be uint8 of shape (n, {', '.join(map(str, self.shape))}), "
+                    f"got {pixels.dtype} {pixels.shape}"
+                )
+            return pixels
+        if not len(rows):
+            return np.zeros((0, *self.shape), np.uint8)
+        return np.stack([self._read(row) for row in rows])
+
+    def _read(self, row: Any) -> NDArray[np.uint8]:
+        import io
+
+        from PIL import Image
+
+        from fedclust.data.images import MODES, decode
+
+        channels, height, width = self.shape
+        opened = io.BytesIO(row) if isinstance(row, bytes) else Path(row)
+        where = "" if isinstance(row, bytes) else f" {row}"
+        try:
+            pixels = decode(opened, MODES[channels], (height, width), self.resize)
+        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ValueError(f"cannot read image{where}: {reason}") from error
+        if pixels.shape != self.shape:
+            raise ValueError(f"image{where} must have shape {self.shape}, got {pixels.shape}")
+        return pixels
+
+    def notes(self, rows: Any) -> list[str]:  # noqa: ARG002
+        """List what the network does not see: nothing that is not meant."""
+        return []
+
+
+@dataclass(frozen=True)
+class ArrayEncoder:
+    """Rows that are numbers already, as the network takes them.
+
+    Attributes
+    ----------
+    shape
+        Shape of a row.
+    dtype
+        ``"float32"``, or ``"int64"`` for tokens.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Literal["float32", "int64"]
+
+    kind: ClassVar[str] = "arrays"
+
+    def encode(self, rows: Any) -> NDArray[Any]:
+        """Check the rows' shape and type; shape (n, *shape).
+
+        Raises
+        ------
+        ValueError
+            If they have another shape, or are not finite numbers (whole ones for tokens).
+        """
+        try:
+            values = np.asarray(rows)
+            numbers = values.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"rows must be numbers of shape {(*['n'], *self.shape)}: {error}") from error
+        if numbers.ndim != 1 + len(self.shape) and numbers.ndim == 2 and len(self.shape) > 1:
+            numbers = numbers.reshape(len(numbers), -1)
+            if numbers.shape[1] == math.prod(self.shape):  # a table with a column per value
+                numbers, values = (each.reshape(-1, *self.shape) for each in (numbers, values))
+        if numbers.shape[1:] != self.shape:
+            shown = ", ".join(map(str, ("n", *self.shape)))
+            raise ValueError(f"rows must have shape ({shown}), got {numbers.shape}")
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"rows must be finite numbers, got {numbers[~np.isfinite(numbers)][0]}")
+        if self.dtype == "int64" and (numbers % 1).any():
+            raise ValueError(f"rows must be whole numbers (tokens), got {numbers[numbers % 1 != 0][0]}")
+        return values.astype(self.dtype)
+
+    def notes(self, rows: Any) -> list[str]:  # noqa: ARG002
+        """List what the network does not see: nothing."""
+        return []
+
+
+InputEncoder: TypeAlias = TableEncoder | TextEncoder | ImageEncoder | ArrayEncoder
+
+
+def _texts(values: "pd.Series") -> NDArray[Any]:
+    texts: NDArray[Any] = values.astype(object).where(values.notna(), MISSING).astype(str).to_numpy(object)
+    return texts
+
+
+def _number_of(text: str, numbers: Mapping[str, int]) -> int:
+    """Look a category up; a whole number may be written with or without ``.0``, by a column's other rows."""
+    other = text.removesuffix(".0") if text.endswith(".0") else f"{text}.0"
+    return numbers.get(text, numbers.get(other, -1))
+
+
+def _few(names: Iterable[str], most: int = _SHOWN) -> str:
+    shown = list(names)
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")

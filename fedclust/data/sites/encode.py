@@ -1,0 +1,148 @@
+"""A node's federated data: the rows of its sites, encoded as all have agreed."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedclust.data.cache import cache_root, digest, map_tensor, prepared
+from fedclust.data.federated import FederatedData
+from fedclust.data.images import Images
+from fedclust.data.sites.agreement import Agreement
+from fedclust.data.sites.describe import images_folder, texts_of
+from fedclust.data.sites.own import SiteError
+from fedclust.data.sites.reading import SiteRows, private
+from fedclust.data.sites.tables import encode_table
+from fedclust.data.tables import Tables
+from fedclust.data.text import Text, tokenizer_of
+from fedclust.typing import IntArray
+
+__all__ = ["federated", "prepare_site"]
+
+_FORMAT = 1
+_NOBODY = np.zeros(0, dtype=np.int64)
+
+
+def prepare_site(rows: SiteRows, agreement: Agreement, name: str, settings: Any) -> str:
+    """Encode a site's rows into the cache, once.
+
+    Parameters
+    ----------
+    rows, agreement
+        The rows and how to encode them.
+    name
+        Name of the dataset.
+    settings
+        JSON-compatible values that the rows of the parts depend on, such as the seed.
+
+    Returns
+    -------
+    A folder of the cache with ``inputs.npy``, ``labels.npy`` and ``clients.npz``; later messages read it
+    and not the site's files.
+
+    Raises
+    ------
+    SiteError
+        If the rows do not fit the agreement, or the cache cannot be written.
+    """
+    with private(rows.builder):
+        key = digest(_FORMAT, rows.builder.identity(), rows.name, settings, agreement.digest())
+        folder = cache_root() / "sites" / f"{name}-{key[:16]}"
+        prepared(folder, lambda scratch: _write(scratch, rows, agreement))
+    return str(folder)
+
+
+def _write(folder: Path, rows: SiteRows, agreement: Agreement) -> None:
+    code = {label: number for number, label in enumerate(agreement.labels)}
+    labels = rows.labels.tolist()
+    if unknown := sorted({label for label in labels if label not in code}, key=str):
+        raise SiteError(f"labels must be among {', '.join(agreement.class_names)}, got {unknown[0]}")
+    np.save(folder / "labels.npy", np.array([code[label] for label in labels], dtype=np.int64))
+    inputs = _inputs(rows, agreement)
+    if inputs.shape[1:] != agreement.input_shape:
+        raise SiteError(f"examples must have shape {agreement.input_shape}, got {inputs.shape[1:]}")
+    np.save(folder / "inputs.npy", inputs)
+    arrays: dict[str, Any] = {"names": np.array(rows.clients)}
+    for part in ("train", "test", "validation"):
+        held = getattr(rows, part)
+        if part == "validation" and not held:
+            continue
+        arrays[part] = np.concatenate(held).astype(np.int64)
+        arrays[f"{part}_sizes"] = np.array([len(client) for client in held])
+    np.savez(folder / "clients.npz", **arrays)
+
+
+def _inputs(rows: SiteRows, agreement: Agreement) -> np.ndarray:
+    builder = rows.builder
+    if isinstance(builder, Tables):
+        return encode_table(rows, agreement)
+    if isinstance(builder, Images):
+        return images_folder(rows)
+    assert isinstance(builder, Text)  # chosen by its type, as in describe
+    texts = texts_of(rows)
+    if builder.tokenizer is not None:
+        return builder._pretrained(builder.tokenizer)(texts)
+    return builder._own(tokenizer_of(agreement.words))(texts)
+
+
+def federated(
+    folders: Sequence[str],
+    agreement: Agreement,
+    ids: Mapping[str, int],
+    num_clients: int,
+    name: str,
+) -> FederatedData:
+    """Read the encoded rows of a node's sites.
+
+    Parameters
+    ----------
+    folders
+        The folders of the node's sites, as :func:`prepare_site` returns them.
+    agreement
+        How they are encoded.
+    ids
+        Id of each of the node's clients, by name.
+    num_clients
+        Number of clients K of the federation.
+    name
+        Name of the dataset.
+
+    Returns
+    -------
+    The data: of the node's own clients their rows, of all others none.
+    """
+    parts: dict[str, list[IntArray]] = {
+        part: [_NOBODY] * num_clients for part in ("train", "test", "validation")
+    }
+    names = [""] * num_clients  # of other nodes' clients nothing is known here
+    inputs, labels, start, held_out = [], [], 0, False
+    for folder in map(Path, folders):
+        inputs.append(map_tensor(folder / "inputs.npy"))
+        labels.append(map_tensor(folder / "labels.npy"))
+        with np.load(folder / "clients.npz", allow_pickle=False) as saved:
+            held_out = held_out or "validation" in saved
+            for part, of_clients in parts.items():
+                if part not in saved:
+                    continue
+                each = np.split(saved[part] + start, np.cumsum(saved[f"{part}_sizes"])[:-1])
+                for client, rows in zip(saved["names"].tolist(), each, strict=True):
+                    if client in ids:
+                        of_clients[ids[client]], names[ids[client]] = rows, client
+        start += len(inputs[-1])
+    return FederatedData(
+        name=name,
+        inputs=inputs[0] if len(inputs) == 1 else torch.cat(inputs),
+        labels=labels[0] if len(labels) == 1 else torch.cat(labels),
+        train=tuple(parts["train"]),
+        test=tuple(parts["test"]),
+        validation=tuple(parts["validation"]) if held_out else (),
+        num_classes=len(agreement.class_names),
+        mean=agreement.mean,
+        std=agreement.std,
+        groups=None,
+        class_names=agreement.class_names,
+        fingerprint=digest(agreement.digest(), list(folders), dict(ids)),
+        client_names=tuple(names),
+    )

@@ -1,0 +1,263 @@
+"""Read a site's rows, and divide them into its clients and their parts."""
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.data.columns import encode_natural, read_labels
+from fedclust.data.images import Images
+from fedclust.data.protocols import holdout
+from fedclust.data.sites.own import Own, SiteError
+from fedclust.data.source import Part
+from fedclust.data.sourced import SourcedDataset
+from fedclust.data.tables import Tables
+from fedclust.data.text import Text
+from fedclust.data.validation import hold_out_client
+from fedclust.rng import generator
+from fedclust.typing import BoolArray, IntArray
+
+__all__ = ["SiteRows", "builder_of", "key_of", "parts_of", "private", "read_site"]
+
+_TEST = "own test part"
+_LONGEST = 300  # characters of a client's name, as records allow
+_UNKNOWN_YET = {"num_classes": 2, "class_names": None, "category_sizes": None, "hub": None}
+
+
+@dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare arrays
+class SiteRows:
+    """The rows of a site before they are encoded.
+
+    Attributes
+    ----------
+    name
+        The site's name.
+    builder
+        Reads the rows, with the site's own path.
+    parts
+        The source's training part and, where it has one, its test part.
+    kept
+        Which rows of the source are kept, shape (rows of the source,).
+    labels
+        Label of each kept row as the source has it, shape (N,): whole numbers, numbers, or texts.
+    num_train
+        Kept rows of the source's training part.
+    clients
+        Names of the site's clients, sorted.
+    train, test, validation
+        Kept rows of each client's parts; no validation parts where none are held out.
+    left_out
+        Names of clients with too few rows, and their numbers of rows.
+    """
+
+    name: str
+    builder: SourcedDataset
+    parts: Sequence[Part]
+    kept: BoolArray
+    labels: NDArray[Any]
+    num_train: int
+    clients: tuple[str, ...]
+    train: tuple[IntArray, ...]
+    test: tuple[IntArray, ...]
+    validation: tuple[IntArray, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def trained(self) -> IntArray:
+        """Rows that some client trains on, sorted; every fit is on these."""
+        return np.sort(np.concatenate(self.train))
+
+
+def builder_of(dataset: Mapping[str, Any], path: Path) -> SourcedDataset:
+    """Build the reader of a site's data.
+
+    Parameters
+    ----------
+    dataset
+        The ``dataset`` node of the run, without what is not known yet.
+    path
+        The site's own file or folder; the run's own ``path`` is ignored.
+
+    Raises
+    ------
+    SiteError
+        If the dataset cannot be a site's own file.
+    ValueError
+        If a setting is out of range.
+    """
+    from hydra.utils import get_class
+
+    kind = get_class(dataset["_target_"])
+    if not issubclass(kind, Tables | Images | Text):
+        raise SiteError(
+            "partition=own reads tables, images and texts, such as dataset=csv, image_folder and text, "
+            f"got dataset {dataset.get('name', kind.__name__)}"
+        )
+    known = {field.name for field in dataclasses.fields(kind)}
+    unknown = {key: value for key, value in _UNKNOWN_YET.items() if key in known}
+    return kind(**_arguments({"input_shape": [1], **dataset, **unknown, "path": str(path)}))
+
+
+def _arguments(node: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in node.items() if not key.startswith("_")}
+
+
+def read_site(name: str, builder: SourcedDataset, own: Own, seed: int) -> SiteRows:
+    """Read a site's rows and divide them.
+
+    A site is one client of its name, or, with a ``natural`` column, one client per value of it, such as
+    ``north/ward-3``. Which rows train and which test depends on the seed and the client's name, and not on
+    any other client.
+
+    Parameters
+    ----------
+    name
+        The site's name.
+    builder
+        As :func:`builder_of` makes it.
+    own
+        The run's settings.
+    seed
+        The run's seed.
+
+    Raises
+    ------
+    SiteError
+        If the rows cannot be read or are too few; the message holds no path.
+    """
+    with private(builder):
+        opened = builder.source().open()
+        parts = [builder._filtered(part) for part in opened if part is not None]
+        if builder.per_position:
+            raise SiteError("partition=own needs one label per row, got dataset.per_position=true")
+        arrays, kept = read_labels(parts, builder.label, builder.name, builder.drop_labels)
+        labels = canonical_labels(np.concatenate(arrays))
+        owners = encode_natural(parts, builder.natural, builder.name, kept)
+        owner, names = (np.zeros(len(labels), np.int64), ("",)) if owners is None else owners
+        clients = [f"{name}/{each}" if each else name for each in names]
+        return _divided(name, builder, parts, kept, labels, len(arrays[0]), owner, clients, own, seed)
+
+
+def _divided(
+    site: str,
+    builder: SourcedDataset,
+    parts: Sequence[Part],
+    kept: BoolArray,
+    labels: NDArray[Any],
+    num_train: int,
+    owner: IntArray,
+    clients: Sequence[str],
+    own: Own,
+    seed: int,
+) -> SiteRows:
+    ranks = np.unique(labels, return_inverse=True)[1].reshape(-1)
+    seed = seed if own.seed is None else own.seed
+    if own.test == "official" and num_train == len(labels):
+        raise SiteError("partition.test=official needs a test file, the site has none")
+    if unfit := [client for client in clients if len(client) > _LONGEST or not client.isprintable()]:
+        raise SiteError(f"names of clients must be at most {_LONGEST} printable characters, got {unfit[0]!r}")
+    found: dict[str, tuple[IntArray, IntArray, IntArray]] = {}
+    left_out: dict[str, int] = {}
+    for number in sorted(range(len(clients)), key=lambda number: clients[number]):
+        rows, name = np.flatnonzero(owner == number), clients[number]
+        if len(rows) < own.min_samples:
+            left_out[name] = len(rows)
+            continue
+        train, test = (
+            (rows[rows < num_train], rows[rows >= num_train])
+            if own.test == "official"
+            else parts_of(rows, ranks, own.test_fraction, seed, name)
+        )
+        if not len(train):
+            left_out[name] = 0
+            continue
+        held = hold_out_client(len(train), own.fraction, seed, key_of(name))
+        found[name] = np.delete(train, held), test, train[held]
+    if not found:
+        most = max(left_out.values(), default=0)
+        raise SiteError(f"a client must have at least {own.min_samples} rows, got {most}")
+    train_parts, test_parts, held_parts = (tuple(each) for each in zip(*found.values(), strict=True))
+    return SiteRows(
+        site,
+        builder,
+        parts,
+        kept,
+        labels,
+        num_train,
+        tuple(found),
+        train_parts,
+        test_parts,
+        held_parts if own.fraction else (),
+        left_out,
+    )
+
+
+def parts_of(
+    rows: IntArray, labels: IntArray, fraction: float, seed: int, name: str
+) -> tuple[IntArray, IntArray]:
+    """Hold out a client's test rows, as :func:`fedclust.data.protocols.holdout` does, from its name alone.
+
+    Parameters
+    ----------
+    rows
+        The client's rows, at least 2.
+    labels
+        Class of every row of the site.
+    fraction
+        Share to hold out, in (0, 1).
+    seed, name
+        What the draw comes from.
+
+    Returns
+    -------
+    Training rows and test rows, each sorted.
+    """
+    draws = generator(seed, _TEST, key_of(name))
+    held = holdout(np.zeros(len(rows), np.int64), labels[rows], fraction, draws)
+    return rows[~held], rows[held]
+
+
+def key_of(name: str) -> int:
+    """Return a whole number that stands for a name in :func:`fedclust.rng.generator`, below 2^64."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+
+
+def canonical_labels(labels: NDArray[Any]) -> NDArray[Any]:
+    """Write labels alike at every site: whole numbers as int64, other numbers as float64, else texts.
+
+    A column of whole numbers is read as floats where one is missing, and truth values as 0 and 1.
+    """
+    if labels.dtype.kind in "iub":
+        return labels.astype(np.int64)
+    if labels.dtype.kind == "f":
+        whole = bool((labels == np.round(labels)).all())
+        return labels.astype(np.int64 if whole else np.float64)
+    return np.array([str(label) for label in labels])
+
+
+@contextmanager
+def private(builder: SourcedDataset) -> Iterator[None]:
+    """Turn errors about a site's data into a :class:`SiteError` without its path."""
+    try:
+        yield
+    except SiteError:
+        raise
+    # pyarrow's, pandas' and torch's errors are among these
+    except (ValueError, OSError, LookupError, TypeError, RuntimeError) as error:
+        raise SiteError(_without_path(str(error), str(builder.path))) from error
+
+
+def _without_path(text: str, path: str) -> str:
+    absolute = Path(path).expanduser().absolute()
+    text = text.partition("; give dataset.path=")[0]  # what helps where rows are pooled
+    for root in sorted({str(absolute), path, str(absolute.parent)}, key=len, reverse=True):
+        if len(root) > 1:
+            text = re.sub(re.escape(root) + r"[^\s,;:()]*", "its data", text)
+    return " ".join(text.split())

@@ -1,0 +1,101 @@
+"""ε of what a client took part in; the numbers are those of the ``dp-accounting`` package.
+
+All that a run releases of its clients are sums of bounded contributions with Gaussian noise. For one client
+whose contributions are replaced by zeros, a release of sensitivity S and noise of standard deviation σ is
+(S/σ)-Gaussian-private, and releases compose exactly, also where later ones depend on earlier ones: those of
+multipliers z₁, z₂, … are together one of multiplier (Σ zᵢ⁻²)^(−1/2).
+
+Source: Dong, Roth and Su, "Gaussian Differential Privacy", JRSS B 84(1), 2022, Corollary 3.3; ε at a given δ:
+Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, Theorem 8.
+
+No amplification by sampling is claimed. Who takes part is drawn from the run's seed, without replacement and
+in cohorts of fixed size, and is written into the results: whoever knows it is told nothing by a bound that
+takes it for a secret.
+"""
+
+import math
+from collections.abc import Iterable
+
+__all__ = ["combined_multiplier", "epsilon_of", "multiplier_for", "require"]
+
+_EXTRA = "privacy=client_dp needs the package dp-accounting: pip install 'fedclust[privacy]'"
+
+
+def require() -> None:
+    """Check that ``dp-accounting`` is installed.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If it is not; the message names the extra that brings it.
+    """
+    try:
+        import dp_accounting  # noqa: F401
+    except ImportError as error:
+        raise ModuleNotFoundError(_EXTRA) from error
+
+
+def combined_multiplier(releases: Iterable[tuple[float, int]]) -> float:
+    """Compute the noise multiplier of one release that says as much as several.
+
+    Parameters
+    ----------
+    releases
+        Pairs of a multiplier, noise over sensitivity, > 0, and how often it was released, >= 0.
+
+    Returns
+    -------
+    (Σ count · multiplier⁻²)^(−1/2); infinite without a release.
+    """
+    total = math.fsum(count / multiplier**2 for multiplier, count in releases)
+    return math.inf if total == 0 else total**-0.5
+
+
+def epsilon_of(releases: Iterable[tuple[float, int]], delta: float) -> float:
+    """Compute ε of Gaussian releases at a given δ.
+
+    Parameters
+    ----------
+    releases
+        As for :func:`combined_multiplier`.
+    delta
+        δ, in (0, 1).
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If ``dp-accounting`` is not installed.
+    """
+    require()
+    from dp_accounting import get_epsilon_gaussian
+
+    multiplier = combined_multiplier(releases)
+    return 0.0 if math.isinf(multiplier) else float(get_epsilon_gaussian(multiplier, delta))
+
+
+def multiplier_for(epsilon: float, delta: float, participations: int) -> float:
+    """Compute the least noise multiplier at which taking part so often costs at most ε.
+
+    Parameters
+    ----------
+    epsilon, delta
+        ε > 0, and δ in (0, 1).
+    participations
+        Rounds in which the client takes part, >= 1.
+
+    Raises
+    ------
+    ValueError
+        If an argument is outside its range.
+    ModuleNotFoundError
+        If ``dp-accounting`` is not installed.
+    """
+    if not (epsilon > 0 and 0 < delta < 1 and participations >= 1):
+        raise ValueError(
+            "epsilon must be > 0, delta in (0, 1) and participations >= 1, "
+            f"got {epsilon}, {delta} and {participations}"
+        )
+    require()
+    from dp_accounting import get_sigma_gaussian
+
+    return float(get_sigma_gaussian(epsilon, delta)) * math.sqrt(participations)

@@ -1,0 +1,7 @@
+"""A run's models after training: exported to a folder, opened again, and used on raw rows."""
+
+from fedclust.serving.export import write_export
+from fedclust.serving.load import load_export
+from fedclust.serving.served import Served, Site
+
+__all__ = ["Served", "Site", "load_export", "write_export"]

@@ -1,0 +1,217 @@
+"""The models that serve a federation's clients, with what turns raw rows into their inputs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fedclust.data.input_encoders import ImageEncoder, InputEncoder
+from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, walk
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Served", "Site"]
+
+_BATCH = 1024
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client of the run.
+
+    Attributes
+    ----------
+    client
+        Its id.
+    cluster
+        Cluster whose model serves it.
+    name
+        Its name in the data, or None.
+    personal
+        The personal layer that it used in the run, or None.
+    prior_shift
+        What is added to its logits, shape (C,); None for nothing.
+    """
+
+    client: int
+    cluster: int
+    name: str | None = None
+    personal: str | None = None
+    prior_shift: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """The models that serve a federation's clients.
+
+    Attributes
+    ----------
+    class_names
+        Names of the classes in the order of the models' outputs, shape (C,).
+    encoder
+        How raw rows become inputs, as fitted in training.
+    sites
+        The run's clients.
+    clusters
+        Clusters that have a model.
+    network
+        Function that returns a cluster's network, in evaluation mode.
+    csv_options
+        How the CSV files of training were read; see :class:`fedclust.data.source.Source`.
+    """
+
+    class_names: tuple[str, ...]
+    encoder: InputEncoder
+    sites: tuple[Site, ...]
+    clusters: tuple[int, ...]
+    network: Callable[[int], nn.Module] = field(repr=False)
+    csv_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def site(self, site: str | int) -> Site:
+        """Find a client by its name or its id.
+
+        Raises
+        ------
+        ValueError
+            If there is no such client.
+        """
+        for each in self.sites:
+            if site == each.name:
+                return each
+        for each in self.sites:
+            if str(site) == str(each.client):
+                return each
+        known = [str(each.client) if each.name is None else each.name for each in self.sites]
+        more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+        raise ValueError(
+            f"site must be one of the run's, {', '.join(known[:_SHOWN])}{more}, got {site}; "
+            "for another one, choose a cluster"
+        )
+
+    def predict(
+        self, rows: Any, *, site: str | int | None = None, cluster: int | None = None
+    ) -> "pd.DataFrame":
+        """Predict class probabilities for raw rows.
+
+        Parameters
+        ----------
+        rows
+            A path of a CSV or Parquet file, or of an image or a folder of images; a pandas DataFrame; a list
+            of texts; or arrays, for a run of arrays. As in training: missing numbers and categories are
+            allowed, an unknown category is encoded as unknown, and columns that training did not use are
+            ignored.
+        site
+            Name or id of the client whose rows they are: its cluster's model is used, and its label-prior
+            correction if it had one.
+        cluster
+            Cluster whose model is used, for rows of a client that was not in the run.
+
+        Returns
+        -------
+        A column per class, named after it, and a row per row: by the DataFrame's index, or from 0; for
+        images of files by their path. Where each position has its own label, a row per row and position.
+
+        Raises
+        ------
+        ValueError
+            If rows are not like those of training, or it is not clear which model is meant.
+        """
+        import pandas as pd
+
+        rows, index = self.read(rows)
+        chances = self.probabilities(rows, site=site, cluster=cluster).numpy()
+        if chances.ndim == 3:
+            places = pd.MultiIndex.from_product(
+                [index or range(len(chances)), range(chances.shape[1])], names=["row", "position"]
+            )
+            return pd.DataFrame(chances.reshape(-1, chances.shape[-1]), places, list(self.class_names))
+        kept = rows.index if isinstance(rows, pd.DataFrame) else index
+        return pd.DataFrame(chances, kept, list(self.class_names))
+
+    def probabilities(
+        self, rows: Any, *, site: str | int | None = None, cluster: int | None = None
+    ) -> torch.Tensor:
+        """Predict as :meth:`predict`, but not from files: shape (n, C), or (n, positions, C)."""
+        chosen = self._site(site, cluster)
+        inputs = self.inputs(rows)
+        network = self.network(chosen.cluster)
+        with torch.no_grad():
+            logits = torch.cat([self._logits(network, part) for part in inputs.split(_BATCH)])
+            if chosen.prior_shift is not None:
+                logits = logits + torch.tensor(chosen.prior_shift).to(logits)
+            return logits.softmax(-1)[
+                ..., : len(self.class_names)
+            ]  # as in training, where outputs may be more
+
+    def inputs(self, rows: Any) -> torch.Tensor:
+        """Encode rows as the networks take them; images normalised, as in training.
+
+        Raises
+        ------
+        ValueError
+            If rows are not like those of training, or there are none.
+        """
+        from fedclust.training.device_data import normalised
+
+        values = self.encoder.encode(rows)
+        if not len(values):
+            raise ValueError("rows must be at least one, got none")
+        if isinstance(self.encoder, ImageEncoder):
+            return normalised(torch.from_numpy(values.copy()), self.encoder.mean, self.encoder.std)
+        return torch.from_numpy(values)
+
+    def read(self, rows: Any) -> tuple[Any, list[str] | None]:
+        """Open rows that are given as a path; for images also return their paths.
+
+        Raises
+        ------
+        ValueError
+            If there is no such file, or it cannot be read.
+        """
+        if not isinstance(rows, str | Path):
+            return rows, None
+        path = Path(rows)
+        if isinstance(self.encoder, ImageEncoder):
+            if path.is_dir():
+                names = [name for name in walk(path) if name.lower().endswith(IMAGE_SUFFIXES)]
+                return [path / name for name in names], names
+            return [path], [str(path)]
+        if not path.is_file() or not path.name.lower().endswith(TABLE_SUFFIXES):
+            raise ValueError(f"rows must be a file that ends in {', '.join(TABLE_SUFFIXES)}, got {path}")
+        part, _ = Source("rows", str(path), csv_options=self.csv_options).open()
+        return part.rows.to_table().to_pandas(), None
+
+    def _site(self, site: str | int | None, cluster: int | None) -> Site:
+        if site is not None and cluster is not None:
+            raise ValueError(f"site and cluster must not both be given, got {site} and {cluster}")
+        if site is not None:
+            return self.site(site)
+        if cluster is None:
+            if len(self.clusters) > 1:
+                raise ValueError(
+                    f"site or cluster must be given, there are models for {len(self.clusters)} clusters"
+                )
+            cluster = self.clusters[0]
+        if cluster not in self.clusters:
+            raise ValueError(f"cluster must be one of {', '.join(map(str, self.clusters))}, got {cluster}")
+        return Site(-1, cluster)
+
+    def _logits(self, network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        try:
+            logits: torch.Tensor = network(inputs).float()
+        except (RuntimeError, IndexError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"rows must fit the network, shape {tuple(inputs.shape[1:])} does not: {reason}"
+            ) from error
+        if logits.shape[-1] < len(self.class_names):
+            raise ValueError(
+                f"class_names must be at most the network's {logits.shape[-1]} outputs, "
+                f"got {len(self.class_names)}"
+            )
+        return logits

@@ -1,0 +1,177 @@
+"""Expected values are worked out by hand from what two or three sites say."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedclust.data.sites.agreement import Agreement, Categories, Numbers, Wanted, agree
+from fedclust.data.sites.moments import Moments
+from fedclust.data.sites.statement import CATEGORY, EMPTY, NUMBER, Column, Pixels, Statement
+
+TABLE = Wanted(columns=True)
+
+
+def _number(*values: float) -> Column:
+    return Column(NUMBER, Moments.of(np.array(values, dtype=float)))
+
+
+def _category(*values: str, untrained: str = "") -> Column:
+    return Column(CATEGORY, values=values, trained=tuple(value != untrained for value in values))
+
+
+def _site(labels: tuple[int | str, ...] = ("ill", "well"), **columns: Column) -> Statement:
+    return Statement(labels, columns)
+
+
+def test_mean_and_scale_are_those_of_all_rows() -> None:
+    # 1, 3 and 8: mean 4, squared differences 9 + 1 + 16 = 26; a missing value counts as the mean: 26 / 4.
+    outcome = agree({"a": _site(x=_number(1, 3, math.nan)), "b": _site(x=_number(8))}, TABLE)
+    assert outcome.agreement is not None
+    assert outcome.agreement.numbers == (Numbers("x", 4.0, math.sqrt(26 / 4)),)
+
+
+@given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=6), min_size=1, max_size=4))
+def test_moments_of_parts_are_those_of_the_whole(parts: list[list[float]]) -> None:
+    whole = np.array([value for part in parts for value in part])
+    total = Moments.total(Moments.of(np.array(part)) for part in parts)
+    assert total.count == len(whole)
+    if len(whole):
+        assert total.mean == pytest.approx(whole.mean(), abs=1e-6)
+        assert total.squares == pytest.approx(((whole - whole.mean()) ** 2).sum(), rel=1e-9, abs=1e-4)
+
+
+def test_moments_keep_the_digits_of_large_numbers() -> None:
+    # 1.6e9 ± 1: float64 sums of squares, 2.56e18, are multiples of 512 and would lose the variance of 1.
+    parts = [np.array([1.6e9 - 1]), np.array([1.6e9 + 1])]
+    assert Moments.total(map(Moments.of, parts)).scale == 1.0
+
+
+@pytest.mark.parametrize("values", [(), (7.0, 7.0), (0.1, 0.1, 0.1)])
+def test_a_column_without_variance_is_not_scaled(values: tuple[float, ...]) -> None:
+    assert Moments.of(np.array(values)).scale == 1.0
+
+
+def test_categories_and_classes_are_the_sorted_union() -> None:
+    outcome = agree(
+        {
+            "b": _site(("well", "dying"), stage=_category("II", "III", untrained="III")),
+            "a": _site(("ill", "well"), stage=_category("I", "II")),
+            "c": _site(("ill",), stage=Column(EMPTY)),
+        },
+        TABLE,
+    )
+    assert outcome.agreement is not None
+    assert outcome.agreement.class_names == ("dying", "ill", "well")
+    values = ("(missing)", "I", "II", "III")
+    assert outcome.agreement.categories == (Categories("stage", values, (True, True, True, False)),)
+    assert outcome.agreement.input_shape == (4,)
+
+
+def test_who_lacks_a_column_or_has_another_kind_is_refused_and_the_others_agree() -> None:
+    outcome = agree(
+        {
+            "a": _site(age=_number(1, 2), sex=_category("f", "m")),
+            "b": _site(age=_number(3, 4), sex=_category("f")),
+            "c": _site(age=_number(5, 9)),
+            "d": _site(age=_category("old", "young"), sex=_category("m"), extra=_number(1)),
+            "e": _site((0, 1), age=_number(5, 9), sex=_category("f", "x")),
+        },
+        TABLE,
+    )
+    assert outcome.refused == {
+        "c": "it lacks the columns sex, which most sites have",
+        "d": "column age must hold numbers as at most sites, got texts",
+        "e": "labels must be texts as at most sites, got numbers",
+    }
+    assert outcome.agreement is not None
+    assert outcome.agreement.numbers[0].mean == 2.5  # of 1, 2, 3 and 4
+    assert outcome.agreement.categories[0].values == ("f", "m")  # x is of a site that is refused
+    assert "d: not used, as half of the sites or more lack it: extra" in outcome.cautions
+
+
+def test_a_configured_list_of_classes_decides_the_order_and_who_fits() -> None:
+    wanted = Wanted(columns=True, class_names=("well", "ill"))
+    sites = {
+        name: _site(labels, x=_number(1, 2)) for name, labels in (("a", ("ill",)), ("b", ("dead", "ill")))
+    }
+    outcome = agree(sites, wanted)
+    assert outcome.refused == {"b": "labels must be among well, ill, got dead"}
+    assert outcome.agreement is not None
+    assert outcome.agreement.labels == outcome.agreement.class_names == ("well", "ill")
+    numbered = agree({"a": _site((0, 1), x=_number(1, 2))}, wanted).agreement
+    assert numbered is not None
+    assert (numbered.labels, numbered.class_names) == ((0, 1), ("well", "ill"))
+
+
+def test_class_indices_keep_their_place_where_their_number_is_given() -> None:
+    outcome = agree({"a": _site((0, 3), x=_number(1, 2))}, Wanted(num_classes=4, columns=True))
+    assert outcome.agreement is not None
+    assert outcome.agreement.labels == (0, 1, 2, 3)
+    ranked = agree({"a": _site((0, 3), x=_number(1, 2))}, TABLE).agreement
+    assert ranked is not None
+    assert ranked.labels == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("statements", "wanted", "message"),
+    [
+        ({"a": _site(x=_number(1, 2))}, Wanted(num_classes=3, columns=True), "num_classes must be 2"),
+        ({"a": _site(("ill",), x=_number(1, 2))}, TABLE, "at least 2 different labels, got ill"),
+        ({"a": _site(id=Column(NUMBER, unfit="its name"))}, TABLE, r"got id \(its name\).*ignore=\[id\]"),
+        ({"a": _site(x=_number(1)), "b": _site(y=_number(1))}, TABLE, "must have a column besides the label"),
+    ],
+)
+def test_what_nobody_can_mend_is_an_error(
+    statements: dict[str, Statement], wanted: Wanted, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        agree(statements, wanted)
+
+
+def test_an_identifier_at_one_of_three_sites_refuses_that_site() -> None:
+    sites = {name: _site(code=_category("a", "b")) for name in "ab"}
+    outcome = agree({**sites, "c": _site(code=Column(CATEGORY, unfit="30 distinct texts in 30 rows"))}, TABLE)
+    assert list(outcome.refused) == ["c"]
+    assert "30 distinct texts in 30 rows" in outcome.refused["c"]
+
+
+def test_another_unit_is_said() -> None:
+    # Metres where others have centimetres: a hundredth.
+    sites = {"a": _site(height=_number(170, 180)), "b": _site(height=_number(160, 171))}
+    assert agree(sites, TABLE).cautions == ()
+    (caution,) = agree({**sites, "c": _site(height=_number(1.7, 1.8))}, TABLE).cautions
+    assert caution.startswith("c: column height may be in another unit: its values are about 1.75")
+
+
+def test_channels_are_those_of_all_pixels() -> None:
+    # Values 0 and 2 at one site, 4 and 6 at the other: mean 3, variance (9 + 1 + 1 + 9) / 4 = 5.
+    sites = {
+        "a": Statement(("x", "y"), pixels=(Pixels(2, 2, 4),)),
+        "b": Statement(("x",), pixels=(Pixels(2, 10, 52),)),
+    }
+    found = agree(sites, Wanted(input_shape=(1, 1, 2))).agreement
+    assert found is not None
+    assert found.mean == (3 / 255,)
+    assert found.std == pytest.approx((math.sqrt(5) / 255,))
+    assert found.settings() == {"num_classes": 2, "input_shape": [1, 1, 2]}
+
+
+def test_words_are_ranked_by_their_counts_in_all_sites() -> None:
+    # b: 3 + 2, c: 4, a: 4, and room for two besides padding and unknown; ties go by the alphabet.
+    sites = {
+        "x": Statement(("p", "n"), words={"b": 3, "c": 4}),
+        "y": Statement(("p",), words={"a": 4, "b": 2}),
+    }
+    found = agree(sites, Wanted(vocabulary_size=4, input_shape=(5,))).agreement
+    assert found is not None
+    assert found.words == ("b", "a")
+
+
+def test_an_agreement_is_the_same_after_it_was_sent() -> None:
+    found = agree({"a": _site(x=_number(0.1, 0.7), stage=_category("I"))}, TABLE).agreement
+    assert found is not None
+    assert Agreement.from_json(found.to_json()) == found
+    assert Agreement.from_json(found.to_json()).digest() == found.digest()

@@ -1,0 +1,227 @@
+"""What sites agree on is what would have been fitted on their pooled rows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedclust import data
+from fedclust.data import FederatedData
+from fedclust.data.client_rows import ClientRows, save_client_rows
+from fedclust.data.load import _builder
+from fedclust.data.sites import (
+    Own,
+    SiteRows,
+    builder_of,
+    federated,
+    prepare_site,
+    read_site,
+    wanted_of,
+)
+from fedclust.data.sites.agreement import Agreement, agree
+from fedclust.data.sites.describe import describe
+
+TABLES = "fedclust.data.tables.Tables"
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Sites that have agreed, as one node's data."""
+
+    agreement: Agreement
+    rows: dict[str, SiteRows]
+    data: FederatedData
+
+
+def _agreed(dataset: Mapping[str, Any], paths: Mapping[str, Path], own: Own | None = None) -> Shared:
+    settings = own or Own()
+    rows = {site: read_site(site, builder_of(dataset, path), settings, 0) for site, path in paths.items()}
+    outcome = agree(
+        {site: describe(each) for site, each in rows.items()},
+        wanted_of(builder_of(dataset, Path()), None, None),
+    )
+    assert outcome.agreement is not None
+    assert not outcome.refused
+    folders = [prepare_site(each, outcome.agreement, "t", []) for each in rows.values()]
+    names = sorted(client for each in rows.values() for client in each.clients)
+    ids = {name: client for client, name in enumerate(names)}
+    return Shared(outcome.agreement, rows, federated(folders, outcome.agreement, ids, len(ids), "t"))
+
+
+def _pooled(shared: Shared, dataset: dict[str, Any], tmp_path: Path) -> FederatedData:
+    """Load the pooled data, each client with the very rows that it has at its site."""
+    node = {
+        "num_classes": len(shared.agreement.class_names),
+        "input_shape": list(shared.agreement.input_shape),
+        **dataset,
+    }
+    starts = np.cumsum([0, *(len(each.labels) for each in shared.rows.values())])
+    parts: dict[str, tuple[Any, ...]] = {
+        part: tuple(
+            rows + start
+            for each, start in zip(shared.rows.values(), starts, strict=False)
+            for rows in getattr(each, part)
+        )
+        for part in ("train", "test")
+    }
+    size = len(parts["train"])
+    held = ClientRows(parts["train"], parts["test"], None, (None,) * size)
+    save_client_rows(held, _builder(node).load(), tmp_path / "rows.parquet")
+    return data.load(node, {"file": str(tmp_path / "rows.parquet")}, 0)
+
+
+def _assert_same(shared: Shared, pooled: FederatedData) -> None:
+    assert shared.data.class_names == pooled.class_names
+    assert shared.data.num_clients == pooled.num_clients
+    np.testing.assert_allclose(shared.data.mean, pooled.mean, rtol=1e-12)
+    np.testing.assert_allclose(shared.data.std, pooled.std, rtol=1e-12)
+    for part in ("train", "test"):
+        for here, there in zip(getattr(shared.data, part), getattr(pooled, part), strict=True):
+            np.testing.assert_array_equal(shared.data.labels[here], pooled.labels[there])
+            np.testing.assert_allclose(shared.data.inputs[here], pooled.inputs[there], rtol=1e-6, atol=1e-6)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path / "cache"))
+
+
+def _csv(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> Path:
+    lines = [",".join(columns), *(",".join(str(row[name]) for name in columns) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _patients(size: int, seed: int, stages: list[str], first: str) -> list[dict[str, Any]]:
+    """Make rows with missing values; the label `first` comes first."""
+    draws = np.random.default_rng(seed)
+    labels = [first, *draws.choice(["benign", "malignant"], size - 1)]
+    return [
+        {
+            "age": "" if draws.random() < 0.1 else round(float(draws.normal(50 + seed, 10)), 1),
+            "weight": round(float(draws.normal(1e6, 3)), 2),  # squares of which cancel
+            "scar": "yes",  # constant
+            "stage": "" if draws.random() < 0.1 else str(draws.choice(stages)),
+            "empty": "",
+            "diagnosis": label,
+        }
+        for label in labels
+    ]
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> tuple[dict[str, Path], Path]:
+    """Three sites: another order of columns, a category that others lack, another first class."""
+    columns = ["age", "weight", "scar", "stage", "empty", "diagnosis"]
+    sites = {
+        "east": (columns, _patients(30, 1, ["I", "II"], "malignant")),
+        "north": (columns[::-1], _patients(25, 2, ["II", "III"], "benign")),
+        "south": (columns, _patients(41, 3, ["I", "IV"], "malignant")),
+    }
+    paths = {site: _csv(tmp_path / f"{site}.csv", *each) for site, each in sites.items()}
+    return paths, _csv(tmp_path / "pooled.csv", columns, [row for _, rows in sites.values() for row in rows])
+
+
+@pytest.mark.parametrize("encoding", ["onehot", "index"])
+def test_tables_are_encoded_as_pooled(
+    tables: tuple[dict[str, Path], Path], tmp_path: Path, encoding: str
+) -> None:
+    paths, pooled = tables
+    dataset = {"_target_": TABLES, "name": "t", "label": "diagnosis", "encoding": encoding}
+    shared = _agreed(dataset, paths)
+    # 2 numbers and the empty column; "yes"; four stages and none: 3 + 1 + 5, or 3 + 2 by index.
+    assert shared.agreement.input_shape == ((9,) if encoding == "onehot" else (5,))
+    if encoding == "index":
+        dataset["category_sizes"] = shared.agreement.settings()["category_sizes"]
+        assert dataset["category_sizes"] == [2, 6]
+    _assert_same(shared, _pooled(shared, {**dataset, "path": str(pooled)}, tmp_path))
+
+
+def test_clients_of_a_natural_column_are_encoded_as_pooled(tmp_path: Path) -> None:
+    sites = {}
+    everything = []
+    for number, site in enumerate(("a", "b")):
+        rows = [
+            {**row, "ward": f"{site}/w{k % 2}"}
+            for k, row in enumerate(_patients(24, number, ["I"], "benign"))
+        ]
+        everything += rows
+        own = [{**row, "ward": row["ward"][2:]} for row in rows]
+        sites[site] = _csv(tmp_path / f"{site}.csv", list(own[0]), own)
+    pooled = _csv(tmp_path / "pooled.csv", list(everything[0]), everything)
+    dataset = {"_target_": TABLES, "name": "t", "label": "diagnosis", "natural": "ward"}
+    shared = _agreed(dataset, sites)
+    assert shared.data.client_names == ("a/w0", "a/w1", "b/w0", "b/w1")
+    loaded = _pooled(shared, {**dataset, "path": str(pooled)}, tmp_path)
+    assert loaded.client_names == shared.data.client_names
+    _assert_same(shared, loaded)
+
+
+def test_images_are_normalised_as_pooled(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+
+    def picture(folder: Path, name: str, pixels: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / name)
+
+    for site, classes in (("a", ("cat", "dog")), ("b", ("emu", "cat"))):
+        for k in range(8):
+            pixels = draws.integers(0, 256 if site == "a" else 90, (4, 5, 3), dtype=np.uint8)
+            picture(tmp_path / site / classes[k % 2], f"{k}.png", pixels)
+    dataset = {"_target_": "fedclust.data.images.Images", "name": "t", "input_shape": [3, 4, 5]}
+    shared = _agreed(dataset, {site: tmp_path / site for site in "ab"})
+    assert shared.agreement.class_names == ("cat", "dog", "emu")
+    every = np.concatenate([np.asarray(shared.data.inputs, dtype=np.float64)]) / 255
+    np.testing.assert_allclose(shared.data.mean, every.mean(axis=(0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(shared.data.std, every.std(axis=(0, 2, 3)), rtol=1e-12)
+    for site in "ab":  # the pooled folder has other paths in another order: compare its statistics
+        for file in sorted((tmp_path / site).rglob("*.png")):
+            picture(tmp_path / "all" / file.parent.name, f"{site}{file.name}", np.asarray(Image.open(file)))
+    pooled = _builder({**dataset, "num_classes": 3, "path": str(tmp_path / "all")}).load()
+    assert pooled.class_names == shared.data.class_names
+    np.testing.assert_allclose(shared.data.mean, pooled.mean, rtol=1e-12)
+    np.testing.assert_allclose(shared.data.std, pooled.std, rtol=1e-12)
+
+
+def test_texts_get_the_pooled_vocabulary(tmp_path: Path) -> None:
+    words = [f"word{k}" for k in range(30)] + ["Don't", "ÄRGER", "x-ray", "5%"]
+    draws = np.random.default_rng(0)
+
+    def texts(size: int, low: int, high: int) -> list[dict[str, Any]]:
+        return [
+            {"text": " ".join(draws.choice(words[low:high], 6)), "label": ("bad", "good")[k % 2]}
+            for k in range(size)
+        ]
+
+    rows = {"a": texts(20, 0, 20), "b": texts(30, 10, 34)}
+    sites = {site: _csv(tmp_path / f"{site}.csv", ["text", "label"], each) for site, each in rows.items()}
+    pooled = _csv(tmp_path / "pooled.csv", ["text", "label"], rows["a"] + rows["b"])
+    dataset = {
+        "_target_": "fedclust.data.text.Text",
+        "name": "t",
+        "input_shape": [8],
+        "vocabulary_size": 20,  # of more words: ties at the end must be broken alike
+    }
+    shared = _agreed(dataset, sites)
+    assert len(shared.agreement.words) == 18
+    _assert_same(shared, _pooled(shared, {**dataset, "path": str(pooled)}, tmp_path))
+
+
+def test_parts_of_a_site_do_not_depend_on_others(tables: tuple[dict[str, Path], Path]) -> None:
+    paths, _ = tables
+    dataset = {"_target_": TABLES, "name": "t", "label": "diagnosis"}
+    alone = _agreed(dataset, {"south": paths["south"]}, Own(validation_fraction=0.2))
+    among = _agreed(dataset, paths, Own(validation_fraction=0.2))
+    for part in ("train", "test", "validation"):
+        (here,) = getattr(alone.rows["south"], part)
+        np.testing.assert_array_equal(here, getattr(among.rows["south"], part)[0])
+    # 41 rows: round(0.2·41) = 8 to test; of 33, round(0.2·33) = 7 held out, 26 to train.
+    assert [len(getattr(alone.rows["south"], part)[0]) for part in ("train", "test", "validation")] == [
+        26,
+        8,
+        7,
+    ]

@@ -1,0 +1,136 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedclust.data.sites import Own, SiteError, builder_of, read_site, sites_here
+from fedclust.data.sites.describe import describe
+
+TABLE = {"_target_": "fedclust.data.tables.Tables", "name": "t", "label": "y"}
+
+
+def _read(path: Path, **dataset: Any) -> Any:
+    return read_site("north", builder_of({**TABLE, **dataset}, path), Own(), 0)
+
+
+def _csv(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("lines", "dataset", "reason"),
+    [
+        (("x,y", "1,a"), {}, "a client must have at least 2 rows, got 1"),
+        (("x,z", "1,a", "2,b"), {}, "label must be a column of the source, got y"),
+        (("x,y", "1,a", "2,b"), {"natural": "ward"}, "natural must be a column of the source, got ward"),
+        (("x,y", "1,a", "2,"), {}, "1 examples have no label"),
+        (("x,y", '1,"a', "2,b"), {}, "cannot read its data"),
+        (("x;y", "1;a", "2;b"), {}, "its columns have another separator"),
+    ],
+)
+def test_a_site_that_does_not_fit_says_why_and_not_where_its_data_is(
+    tmp_path: Path, lines: tuple[str, ...], dataset: dict[str, Any], reason: str
+) -> None:
+    path = _csv(tmp_path / "patients.csv", *lines)
+    with pytest.raises(SiteError, match=reason) as error:
+        _read(path, **dataset)
+    assert "patients" not in str(error.value)
+    assert str(tmp_path) not in str(error.value)
+
+
+def test_a_client_must_have_a_name_that_can_be_printed(tmp_path: Path) -> None:
+    path = _csv(tmp_path / "a.csv", "x,ward,y", "1,b\a,p", "2,b\a,q")
+    with pytest.raises(SiteError, match="at most 300 printable characters"):
+        _read(path, natural="ward")
+
+
+def test_a_missing_file_is_not_named(tmp_path: Path) -> None:
+    with pytest.raises(SiteError, match="there is no file or folder its data") as error:
+        _read(tmp_path / "patients.csv")
+    assert str(tmp_path) not in str(error.value)
+
+
+def test_clients_are_the_values_of_the_natural_column(tmp_path: Path) -> None:
+    path = _csv(tmp_path / "a.csv", "x,ward,y", "1,b,p", "2,a,q", "3,b,q", "4,c,p", "5,a,p", "6,,p")
+    rows = _read(path, natural="ward")
+    assert rows.clients == ("north/a", "north/b")
+    assert rows.left_out == {"north/c": 1}
+    held = sorted([*rows.train[0], *rows.test[0]]), sorted([*rows.train[1], *rows.test[1]])
+    assert held == ([1, 4], [0, 2])
+
+
+def test_an_official_test_part_is_the_sites_own(tmp_path: Path) -> None:
+    folder = tmp_path / "north"
+    folder.mkdir()
+    _csv(folder / "train.csv", "x,y", "1,a", "2,b", "3,a")
+    _csv(folder / "test.csv", "x,y", "4,b")
+    rows = read_site("north", builder_of(TABLE, folder), Own(test="official"), 0)
+    assert rows.train[0].tolist() == [0, 1, 2]
+    assert rows.test[0].tolist() == [3]
+
+
+def test_nothing_is_said_of_a_column_of_identifiers(tmp_path: Path) -> None:
+    lines = [f"Smith {k},{k % 3},{k % 2}" for k in range(30)]
+    column = describe(_read(_csv(tmp_path / "a.csv", "name,x,y", *lines))).columns["name"]
+    assert column.unfit == "30 distinct texts in 30 rows"
+    assert column.values == ()
+    dates = [f"2024-01-{k + 1:02d},{k % 3},{k % 2}" for k in range(30)]
+    column = describe(_read(_csv(tmp_path / "b.csv", "day,x,y", *dates))).columns["day"]
+    assert column.unfit == "dates or times"  # and no example of one
+
+
+def test_a_column_with_an_infinite_number_refuses_the_site(tmp_path: Path) -> None:
+    rows = _read(_csv(tmp_path / "a.csv", "x,y", *["inf,a", "1,b"] * 5))
+    with pytest.raises(SiteError, match="column x must hold finite numbers, got inf"):
+        describe(rows)
+
+
+def test_only_what_sites_can_agree_on_is_read() -> None:
+    digits = {"_target_": "fedclust.data.digits.Digits", "name": "digits"}
+    with pytest.raises(SiteError, match="reads tables, images and texts, .* got dataset digits"):
+        builder_of(digits, Path("digits.csv"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"min_clients": 0}, "min_clients must be >= 1, got 0"),
+        ({"test_fraction": 1.0}, "test_fraction must be in"),
+        ({"validation_fraction": -0.1}, "validation_fraction must be in"),
+        ({"test": "uniform"}, "test must be holdout or official, got 'uniform'"),
+        ({"sites": {"a/b": "x.csv"}}, "without '/', got 'a/b'"),
+        ({"sites": []}, "at least one site"),
+        ({"sites": 3}, "must be names, a mapping"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Own(**settings)
+
+
+def test_a_deployed_node_serves_its_own_data_only(tmp_path: Path) -> None:
+    own = Own(sites={"a": "a.csv", "b": "b.csv", "c": "c.csv"})
+    deployed = {"data": str(tmp_path), "name": "north", "partition-id": 0, "num-partitions": 2}
+    assert sites_here(deployed, own, simulated=False) == {"north": tmp_path}
+    # A run's configuration never says what a deployed node reads.
+    with pytest.raises(SiteError, match="must say what it serves"):
+        sites_here({"partition-id": 0, "num-partitions": 2}, own, simulated=False)
+    with pytest.raises(SiteError, match="must have a name"):
+        sites_here({"data": str(tmp_path)}, own, simulated=False)
+    dealt = [
+        list(sites_here({"partition-id": k, "num-partitions": 2}, own, simulated=True)) for k in range(2)
+    ]
+    assert dealt == [["a", "c"], ["b"]]
+
+
+def test_a_folder_has_a_site_per_file_or_folder(tmp_path: Path) -> None:
+    (tmp_path / "south").mkdir()
+    (tmp_path / "north.csv.gz").touch()
+    (tmp_path / ".hidden").touch()
+    own = Own(sites=str(tmp_path))
+    assert own.paths() == {"north": tmp_path / "north.csv.gz", "south": tmp_path / "south"}
+    assert own.expected() == {"north", "south"}
+    assert Own(sites=["x"]).expected() == {"x"}
+    with pytest.raises(SiteError, match="must say where each site's data is"):
+        Own(sites=["x"]).paths()

@@ -1,0 +1,314 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import fedclust
+from fedclust import records
+from fedclust.data import load as load_data
+from fedclust.models import build
+from fedclust.serving.command import main
+from fedclust.settings import build as build_settings
+from fedclust.settings import compose, plain
+from fedclust.training import Job, Trainer
+
+SITES = ["north", "south", "west"]
+
+
+def settings(folder, strategy, personal):
+    return [
+        f"strategy={strategy}", "compare=[]", "proof=false", "serve=cluster", "dataset=csv",
+        f"dataset.path={folder / 'patients.csv'}", "dataset.label=diagnosis", "dataset.num_classes=2",
+        "dataset.input_shape=[3]", "partition=natural", "dataset.natural=hospital", "rounds=2",
+        f"personal={personal}", "model.hidden=[8]", f"output_dir={folder / strategy}", "device=cpu",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Three hospitals, each with other shares of the classes."""
+    folder = tmp_path_factory.mktemp("hospitals")
+    draw = np.random.default_rng(0)
+    age, sex = draw.normal(60, 10, 240).round(1), draw.choice(["f", "m"], 240)
+    site = draw.choice(SITES, 240)
+    ill = age + 6 * (sex == "m") > np.select([site == "north", site == "south"], [56, 64], 70)
+    frame = pd.DataFrame(
+        {"age": age, "sex": sex, "hospital": site, "diagnosis": np.where(ill, "ill", "well")}
+    )
+    frame.loc[::9, "age"] = np.nan
+    frame.to_csv(folder / "patients.csv", index=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def common(folder):
+    """One model for all, and each site's label-prior correction."""
+    return fedclust.run(settings(folder, "fedavg", "prior"))
+
+
+@pytest.fixture(scope="module")
+def local(folder):
+    """A model per site."""
+    return fedclust.run(settings(folder, "local", "none"))
+
+
+@pytest.fixture(scope="module")
+def exported(local, folder):
+    return local.export(folder / "exported")
+
+
+def test_raw_rows_are_predicted_to_the_bits_of_the_run(local, exported, folder) -> None:
+    """What a client's trainer computes from its encoded rows, a site computes from its file."""
+    config = plain(compose(settings(folder, "local", "none")))
+    data = load_data(config["dataset"], config["partition"], 0)
+    trainer = Trainer(
+        build(config["model"], 0),
+        data,
+        build_settings(compose(settings(folder, "local", "none")).training),
+        0,
+    )
+    served = fedclust.load_export(exported)
+    table = pd.read_csv(folder / "patients.csv")
+    assert served.clusters == (0, 1, 2)
+    for client, name in enumerate(SITES):
+        rows = data.test[client]
+        state = records.to_state(local._state.models[client])
+        logits, labels = trainer.logits([Job(client, rows, state)])[0]
+        expected = torch.from_numpy(logits).softmax(-1).numpy()
+        found = served.predict(table.iloc[rows].drop(columns="diagnosis"), site=name)
+        assert found.columns.tolist() == ["ill", "well"]
+        np.testing.assert_array_equal(found.to_numpy(), expected)
+        assert found.index.tolist() == rows.tolist()
+        # The labels are those of the names: ill is 0, well is 1.
+        assert [found.columns[label] for label in labels] == table["diagnosis"].iloc[rows].tolist()
+
+
+def test_the_label_prior_correction_is_applied_for_its_site(common, tmp_path, folder) -> None:
+    served = fedclust.load_export(common.export(tmp_path / "out"))
+    table = pd.read_csv(folder / "patients.csv").head(20)
+    inputs = served.inputs(table)
+    plain_model = served.probabilities(table, cluster=0)
+    for client, name in enumerate(SITES):
+        shift = torch.tensor(common.clients["prior_shift"][client])
+        assert shift.abs().max() > 0.01
+        found = served.probabilities(table, site=name)
+        assert torch.equal(found, common.predict(client, inputs))
+        by_hand = plain_model.double().log() + shift
+        torch.testing.assert_close(found.double(), by_hand.softmax(-1), atol=1e-6, rtol=0)
+
+
+def test_the_folder_says_what_was_measured_and_nothing_else(exported, local) -> None:
+    card = (exported / "README.md").read_text()
+    for name, accuracy in zip(SITES, local.clients["accuracy"], strict=True):
+        assert f"| {name} |" in card
+        assert f"{accuracy:.3f}" in card
+    assert "- clients: 3" in card
+    alone = (exported / "cluster-1" / "README.md").read_text()
+    assert "| south |" in alone
+    assert "| north |" not in alone
+    one = fedclust.load_export(exported / "cluster-1")
+    assert one.clusters == (1,)
+    assert one.sites == ()
+
+
+def test_only_a_model_that_is_meant_is_used(exported) -> None:
+    served = fedclust.load_export(exported)
+    rows = pd.DataFrame({"age": [50.0], "sex": ["f"]})
+    for arguments, message in [
+        ({}, "site or cluster must be given, there are models for 3 clusters"),
+        ({"site": "east"}, "site must be one of the run's, north, south, west, got east"),
+        ({"cluster": 3}, "cluster must be one of 0, 1, 2, got 3"),
+        ({"site": "north", "cluster": 0}, "must not both be given"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            served.predict(rows, **arguments)
+    assert served.predict(rows, site=2).equals(served.predict(rows, site="west"))
+    assert served.predict(rows, site="west").equals(served.predict(rows, cluster=2))
+
+
+def change(folder, name, **values):
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+MLP = "fedclust.models.dense.MLP"
+NINE = {"_target_": MLP, "hidden": [9], "input_shape": [3], "num_classes": 2}
+HOSTILE = [
+    (
+        {"model": {"_target_": "os.system", "command": "touch gone"}},
+        r"model\._target_ must be allowed, got .os",
+    ),
+    ({"model": {"_target_": MLP, "inner": [{"_target_": "builtins.eval"}]}}, "builtins.eval"),
+    ({"model": {"_target_": MLP, "hidden": "${oc.env:HOME}"}}, "must not be resolved"),
+    ({"model": NINE}, "must hold the weights of the network"),
+    ({"model": {"_target_": MLP, "hidden": "x"}}, "model cannot be built"),
+    ({"model": ["a"]}, "model must have a _target_"),
+    ({"model": None}, "model must be given"),
+    ({"class_names": ["ill"]}, "class_names must be at least two texts"),
+    ({"encoder": {"kind": "pickle"}}, "encoder must be one of"),
+    ({"format": 2}, "must be an export of format 1"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), HOSTILE)
+def test_a_hostile_folder_is_refused_in_one_line(exported, tmp_path, monkeypatch, values, message) -> None:
+    import shutil
+
+    monkeypatch.chdir(tmp_path)
+    copy = shutil.copytree(exported / "cluster-0", tmp_path / "copy")
+    change(copy, "cluster.json", **values)
+    with pytest.raises(ValueError, match=message) as caught:
+        fedclust.load_export(copy)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "gone").exists()
+
+
+def test_weights_are_read_from_safetensors_only_and_must_fit(exported, tmp_path) -> None:
+    import shutil
+
+    copy = shutil.copytree(exported, tmp_path / "copy")
+    weights = copy / "cluster-0" / "model.safetensors"
+    state = load_file(weights)
+    first = next(iter(state))
+    for wrong in (
+        {**state, first: torch.zeros(2, 2)},
+        {name: value for name, value in state.items() if name != first},
+    ):
+        save_file(wrong, weights)
+        with pytest.raises(ValueError, match="must hold the weights of the network"):
+            fedclust.load_export(copy)
+    save_file({**state, first: torch.full_like(state[first], float("nan"))}, weights)
+    with pytest.raises(ValueError, match="weights must be finite"):
+        fedclust.load_export(copy)
+    torch.save(state, weights)  # a pickle
+    with pytest.raises(ValueError, match="must hold the weights of the network"):
+        fedclust.load_export(copy)
+    save_file(state, weights)
+    change(copy, "index.json", clients=[{"client": 0, "cluster": 7}])
+    with pytest.raises(ValueError, match="client 0 must have a cluster with a model, got 7"):
+        fedclust.load_export(copy)
+    change(copy, "index.json", clients=[{"client": 0, "cluster": 0, "prior_shift": [1.0]}])
+    with pytest.raises(ValueError, match="prior_shift must have 2 values"):
+        fedclust.load_export(copy)
+    change(copy, "index.json", clusters=["../../x"])
+    with pytest.raises(ValueError, match="whole numbers >= 0"):
+        fedclust.load_export(copy)
+    with pytest.raises(FileNotFoundError, match="must hold an export"):
+        fedclust.load_export(tmp_path)
+
+
+def test_an_export_replaces_nothing(local, exported) -> None:
+    with pytest.raises(FileExistsError, match="empty folder"):
+        local.export(exported)
+    with pytest.raises(ValueError, match="formats must be of onnx, torch, got pickle"):
+        local.export(exported / "new", formats=["pickle"])
+    assert not (exported / "new").exists()
+
+
+def test_a_network_of_ones_own_is_given_again(tmp_path) -> None:
+    draw = np.random.default_rng(0)
+    clients = [(draw.normal(size=(12, 4)).astype(np.float32), draw.integers(0, 2, 12)) for _ in range(3)]
+    network = torch.nn.Sequential(torch.nn.Linear(4, 2))
+    result = fedclust.simulate(
+        "fedavg",
+        network,
+        clients,
+        rounds=1,
+        training=fedclust.LocalTraining(steps=1, batch_size=4, learning_rate=0.1),
+    )
+    target = result.export(tmp_path / "out")
+    with pytest.raises(ValueError, match="model must be given"):
+        fedclust.load_export(target)
+    served = fedclust.load_export(target, torch.nn.Sequential(torch.nn.Linear(4, 2)))
+    assert torch.equal(served.probabilities(clients[0][0]), result.predict(0, clients[0][0]))
+
+
+def test_the_command_line_writes_a_row_per_row(exported, folder, tmp_path, capsys) -> None:
+    rows = pd.DataFrame({"sex": ["f", "q"], "age": [40.0, None], "note": ["a", "b"]})
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    assert main([str(exported), "--site", "north", str(tmp_path / "new.csv")]) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert lines[0] == "predicted,ill,well"
+    assert len(lines) == 3
+    assert "columns not used: note" in printed.err
+    assert "sex: 1 rows have an unknown category: q" in printed.err
+    out = tmp_path / "out.csv"
+    assert main([str(folder / "local"), "--cluster", "0", str(tmp_path / "new.csv"), "--out", str(out)]) == 0
+    assert out.read_text().splitlines() == lines  # north is client 0, alone in cluster 0
+    capsys.readouterr()
+    rows.drop(columns="age").to_csv(tmp_path / "less.csv", index=False)
+    assert main([str(exported), "--site", "north", str(tmp_path / "less.csv")]) == 2
+    assert capsys.readouterr().err.startswith(
+        "fedclust predict: rows must have the columns of training, age missing"
+    )
+    assert main([str(tmp_path), str(tmp_path / "new.csv")]) == 2
+    assert "folder must hold an export or a run" in capsys.readouterr().err
+
+
+def test_a_format_that_predicts_something_else_is_refused(tmp_path, monkeypatch) -> None:
+    from fedclust.data.input_encoders import ArrayEncoder
+    from fedclust.serving import formats
+
+    network = torch.nn.Linear(3, 2).eval()
+    encoder = ArrayEncoder((3,), "float32")
+    path = formats.write_format("torch", network, tmp_path, encoder)
+    rows = torch.randn(7, 3, generator=torch.Generator().manual_seed(1))
+    found = torch.export.load(path).module()(rows)
+    torch.testing.assert_close(found, network(rows).softmax(-1))
+
+    def wrong(module, rows, path):
+        path.write_bytes(b"")
+        return [module(part).detach().numpy() + 0.01 for part in (rows, rows[:1])]
+
+    monkeypatch.setattr(formats, "_write_torch", wrong)
+    with pytest.raises(ValueError, match=r"it differs by 0\.01"):
+        formats.write_format("torch", network, tmp_path, encoder)
+    assert not path.exists()
+
+
+def test_onnx_predicts_what_the_network_does(tmp_path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    from fedclust.data.input_encoders import ArrayEncoder
+    from fedclust.serving.formats import write_format
+
+    network = torch.nn.Linear(3, 2).eval()
+    path = write_format("onnx", network, tmp_path, ArrayEncoder((3,), "float32"))
+    rows = torch.randn(7, 3, generator=torch.Generator().manual_seed(1))
+    (found,) = onnxruntime.InferenceSession(str(path)).run(None, {"inputs": rows.numpy()})
+    np.testing.assert_allclose(found, network(rows).softmax(-1).detach().numpy(), atol=1e-6)
+
+
+def test_predictions_of_test_rows_are_saved_and_are_those_of_the_export(exported, folder) -> None:
+    """Of the same run again, with save_predictions; and figures for people who decide, from the same rows."""
+    overrides = [each for each in settings(folder, "local", "none") if not each.startswith("output_dir")]
+    again = fedclust.run([*overrides, f"output_dir={folder / 'again'}", "save_predictions=true"])
+    saved = pd.read_parquet(folder / "again" / "predictions.parquet")
+    table = pd.read_csv(folder / "patients.csv")
+    served = fedclust.load_export(exported)
+    for name, mine in saved.groupby("name"):
+        assert mine["label"].tolist() == table["diagnosis"].iloc[mine["row"]].tolist()
+        expected = served.predict(table.iloc[mine["row"]], site=name)
+        np.testing.assert_allclose(mine[["p: ill", "p: well"]], expected, atol=1e-6)
+    found = again.summary["decisions"]
+    is_well, said_well = saved["label"] == "well", saved["predicted"] == "well"
+    assert found["positive"] == "well"
+    assert found["rows"] == len(saved)
+    assert found["classes"][1]["sensitivity"] == pytest.approx(said_well[is_well].mean())
+    assert found["classes"][1]["specificity"] == pytest.approx((~said_well[~is_well]).mean())
+    low, high = found["classes"][1]["sensitivity_interval"]
+    assert low <= found["classes"][1]["sensitivity"] <= high
+    assert found["confusion"] == pd.crosstab(saved["label"], saved["predicted"]).to_numpy().tolist()
+    assert found["brier"] == pytest.approx(((saved["p: well"] - is_well) ** 2).mean(), abs=0.0015)
+    for cluster, (_, mine) in zip(found["clusters"], saved.groupby("client"), strict=True):
+        assert np.sum(cluster["confusion"]) == cluster["rows"] == len(mine)
+    clients = again.clients
+    north = saved[saved["name"] == "north"]
+    assert clients["specificity"][0] == pytest.approx(
+        (north["predicted"] == "ill")[north["label"] == "ill"].mean()
+    )
+    assert np.sum(clients["confusion"][0]) == len(north)

@@ -1,0 +1,205 @@
+"""Sites that hold their own rows train together, as on the pooled file."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from fedclust import clients, run
+from fedclust.data.client_rows import ClientRows, save_client_rows
+from fedclust.data.load import _builder
+from fedclust.data.sites import Own, builder_of, read_site
+from fedclust.federation import FederationError
+from fedclust.federation.identity import assume_identity
+from fedclust.settings import ConfigError, compose, plain, to_run_config
+
+COLUMNS = "age,sex,stage,diagnosis"
+SHORT = [
+    "strategy=fedavg",
+    "compare=[]",
+    "proof=false",
+    "rounds=3",
+    "training.batch_size=16",
+    "evaluate_every=3",
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path / "cache"))
+
+
+def _rows(size: int, seed: int, stages: str, shift: float = 0.0) -> list[str]:
+    draws = np.random.default_rng(seed)
+    rows = []
+    for _ in range(size):
+        age, stage = draws.normal(60 + shift, 10), str(draws.choice(list(stages)))
+        ill = age + 8 * "ABC".index(stage) + draws.normal(0, 4) > 66
+        rows.append(f"{age:.2f},{draws.choice(['f', 'm'])},{stage},{'ill' if ill else 'well'}")
+    return rows
+
+
+def _csv(path: Path, rows: list[str], columns: str = COLUMNS) -> Path:
+    path.write_text("\n".join([columns, *rows]) + "\n")
+    return path
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> dict[str, Path]:
+    """Three hospitals; south has a stage that the others lack."""
+    folder = tmp_path / "sites"
+    folder.mkdir()
+    tables = {"east": _rows(60, 1, "AB"), "north": _rows(90, 2, "AB", 5), "south": _rows(75, 3, "ABC", -5)}
+    return {site: _csv(folder / f"{site}.csv", rows) for site, rows in tables.items()}
+
+
+def _own(sites: Any) -> list[str]:
+    given = sites if isinstance(sites, str) else "{" + ",".join(f"{k}: '{v}'" for k, v in sites.items()) + "}"
+    return ["dataset=csv", "dataset.label=diagnosis", "partition=own", f"partition.sites={given}"]
+
+
+def test_three_sites_reach_what_the_pooled_file_reaches(sites: dict[str, Path], tmp_path: Path) -> None:
+    own = run([*_own(str(tmp_path / "sites")), *SHORT, f"output_dir={tmp_path / 'own'}"])
+    assert own.clients["name"].tolist() == ["east", "north", "south"]
+
+    # The pooled file: each site's rows in turn, with the site's name, and the same rows to train and test.
+    lines = [f"{row},{site}" for site, path in sites.items() for row in path.read_text().split()[1:]]
+    pooled = _csv(tmp_path / "pooled.csv", lines, f"{COLUMNS},hospital")
+    config = plain(
+        compose(["dataset=csv", "dataset.label=diagnosis", *_shape(), "dataset.natural=hospital"]).dataset
+    )
+    config["path"] = str(pooled)
+    read = [
+        read_site(site, builder_of(config | {"natural": None}, path), Own(), 0)
+        for site, path in sites.items()
+    ]
+    starts = np.cumsum([0] + [len(each.labels) for each in read])
+    train, test = (
+        tuple(getattr(each, part)[0] + start for each, start in zip(read, starts, strict=False))
+        for part in ("train", "test")
+    )
+    rows = ClientRows(train, test, None, (None,) * 3)
+    save_client_rows(rows, _builder(config).load(), tmp_path / "rows.parquet")
+    natural = run(
+        [
+            "dataset=csv", f"dataset.path={pooled}", "dataset.label=diagnosis", *_shape(),
+            "dataset.natural=hospital", "partition=natural", f"partition.file={tmp_path / 'rows.parquet'}",
+            *SHORT, f"output_dir={tmp_path / 'pooled'}",
+        ]
+    )  # fmt: skip
+    for column in ("num_train", "num_test", "accuracy"):
+        if column in own.clients:
+            np.testing.assert_allclose(
+                own.clients[column], natural.clients[column], rtol=1e-9, err_msg=column
+            )
+    assert (
+        own.summary["loss"] == pytest.approx(natural.summary["loss"], rel=1e-5)
+        if "loss" in own.summary
+        else True
+    )
+    first, second = (each.model_for(0).state_dict() for each in (own, natural))
+    for name, value in first.items():
+        np.testing.assert_allclose(value, second[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def _shape() -> list[str]:
+    return ["dataset.num_classes=2", "dataset.input_shape=[6]"]  # age, f, m, A, B, C
+
+
+def test_the_number_of_nodes_does_not_matter_and_a_run_resumes(
+    sites: dict[str, Path], tmp_path: Path
+) -> None:
+    whole = run([*_own(sites), *SHORT, "engine.num_nodes=2", f"output_dir={tmp_path / 'whole'}"])
+    folder = tmp_path / "part"
+    run([*_own(sites), *SHORT, "rounds=2", f"output_dir={folder}"])
+    resumed = run([f"resume={folder}", "rounds=3"])
+    assert resumed.clients.equals(whole.clients)
+    with sites["north"].open("a") as file:
+        file.write("70,f,A,ill\n")
+    with pytest.raises(ConfigError, match="must have the encoding of"):
+        run([f"resume={folder}", "rounds=4"])
+    # A site may be gone when a run goes on; a simulation that no longer names it is another one.
+    fewer = {site: path for site, path in sites.items() if site != "south"}
+    with pytest.raises(ConfigError, match="must have the configuration of .*partition.sites.south"):
+        run([f"resume={folder}", "rounds=4", _own(fewer)[-1]])
+
+
+def test_who_does_not_fit_is_refused_by_name_and_the_others_train(
+    sites: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.console import Console
+
+    def changed(name: str, rows: list[str], old: str, new: str, columns: str = COLUMNS) -> Path:
+        return _csv(tmp_path / f"{name}.csv", [re.sub(old, new, row) for row in rows], columns)
+
+    wrong = {
+        "bern": changed("b", _rows(20, 4, "A"), ",[fm]", "", "age,stage,diagnosis"),
+        "cork": _csv(tmp_path / "c.csv", _rows(1, 5, "A")),
+        "dover": tmp_path / "nothing.csv",
+        "essen": changed("e", _rows(30, 6, "AB"), "ill|well", "1"),
+        "faro": changed("f", _rows(30, 7, "AB"), r"^(\d)(\d)\.", r"0.\1\2"),  # in hundreds of years
+    }
+    folder = tmp_path / "out"
+    result = run(
+        [*_own({**wrong, **sites}), *SHORT, "rounds=1", f"output_dir={folder}"], Console(soft_wrap=True)
+    )
+    assert result.clients["name"].tolist() == ["east", "faro", "north", "south"]
+    about = json.loads((folder / "agreement.json").read_text())
+    assert about["clients"] == ["east", "faro", "north", "south"]
+    assert about["refused"] == {
+        "bern": "it lacks the columns sex, which most sites have",
+        "cork": "a client must have at least 2 rows, got 1",
+        "dover": "dataset csv: there is no file or folder its data",
+        "essen": "labels must be texts as at most sites, got numbers",
+    }
+    printed = capsys.readouterr().out
+    for site, reason in about["refused"].items():
+        assert f"{site} is refused: {reason}" in printed
+    assert "warning: faro: column age may be in another unit" in printed
+    assert str(tmp_path / "b.csv") not in printed
+
+
+def test_a_wrong_number_of_classes_or_columns_is_one_error(sites: dict[str, Path], tmp_path: Path) -> None:
+    for given, message in (
+        ("dataset.num_classes=3", r"num_classes must be 2, as the sites' labels are ill, well, got 3"),
+        (
+            "dataset.input_shape=[9]",
+            r"dataset.input_shape must be \[6\], as the sites' data has it, got \[9\]",
+        ),
+    ):
+        with pytest.raises((ConfigError, FederationError), match=message):
+            run([*_own(sites), *SHORT, given, f"output_dir={tmp_path / 'out'}"])
+
+
+def _ask(node: dict[str, Any], overrides: list[str]) -> Message:
+    assume_identity()
+    context = Context(1, 2, node, RecordDict(), to_run_config(compose(overrides)))
+    return clients.app(Message(RecordDict(), 2, "query.clients"), context)
+
+
+def test_a_deployed_node_reads_its_own_file_and_no_run_can_change_that(sites: dict[str, Path]) -> None:
+    from fedclust import records
+
+    node = {"data": str(sites["north"]), "name": "north"}
+    elsewhere = f"dataset.path='{sites['south']}'"
+    said = records.read_registered(_ask(node, [*_own(sites), elsewhere]).content)
+    assert said.clients == {"north": ("north",)}
+    with pytest.raises(ValueError, match="partition must be own on this node"):
+        _ask(node, ["dataset=digits"])
+    with pytest.raises(ValueError, match="must say what it serves"):
+        _ask({"partition-id": 0, "num-partitions": 1}, _own(sites))
+
+
+def test_a_node_says_how_its_own_csv_is_written(tmp_path: Path) -> None:
+    from fedclust import records
+
+    path = _csv(tmp_path / "a.csv", ["1,5;x", "2,5;y", "3,5;x"], "age;diagnosis")
+    node = {"data": str(path), "name": "north"}
+    refused = records.read_registered(_ask(node, _own("nowhere")[:3]).content).refused
+    assert "separator" in refused["north"]
+    said = records.read_registered(_ask({**node, "sep": ";", "decimal": ","}, _own("nowhere")[:3]).content)
+    assert said.clients == {"north": ("north",)}

@@ -1,0 +1,169 @@
+"""Runs with a choice of privacy, as a user starts them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+import fedclust
+from fedclust.federation import Federation, FederationError
+from fedclust.privacy import ClientDP, NoPrivacy
+from fedclust.privacy.accountant import epsilon_of
+from fedclust.privacy.checks import check_network
+from fedclust.results import SavedRun
+from fedclust.settings import ConfigError, compose, run_settings
+from fedclust.settings.resume import expand
+from fedclust.strategies import ClusteredStrategy, KnownGroups
+from fedclust.training import LocalTraining
+
+SMALL = ["partition.num_clients=6", "partition.groups=[4,2]", "rounds=3", "compare=[]", "training.steps=2"]
+PRIVATE = [*SMALL, "privacy=client_dp", "privacy.delta=1e-3", "participation=0.5"]
+
+
+TRAINING = LocalTraining(learning_rate=0.1, batch_size=2, epochs=1)
+
+
+def _weights(result) -> np.ndarray:
+    models = (result.model_for(client) for client in range(6))
+    return np.concatenate([p.detach().numpy().ravel() for model in models for p in model.parameters()])
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "known_groups"])
+def test_same_seed_same_result_on_any_number_of_nodes(strategy: str, tmp_path: Path) -> None:
+    found = [
+        fedclust.run([*PRIVATE, f"strategy={strategy}", *more, f"output_dir={tmp_path / str(place)}"])
+        for place, more in enumerate(
+            (["privacy.adaptive=true"], ["privacy.adaptive=true", "engine.num_nodes=3"])
+        )
+    ]
+    np.testing.assert_allclose(_weights(found[0]), _weights(found[1]), rtol=1e-5, atol=1e-6)
+    table = found[0].clients
+    counts = np.zeros(6, dtype=int)
+    for line in SavedRun(tmp_path / "0").rounds:
+        counts[line["cohort"]] += 1
+        # z = 1, and counts with noise 10 of sensitivity 1/2.
+        spent = epsilon_of([(1.0, counts.max()), (20.0, counts.max())], 1e-3)
+        assert line["privacy"]["epsilon"] == pytest.approx(spent)
+        assert line["loss"] is None
+    expected = [epsilon_of([(1.0, n), (20.0, n)], 1e-3) for n in counts]
+    np.testing.assert_allclose(table["epsilon"], expected)
+    assert found[0].summary["epsilon"] == pytest.approx(max(expected))
+    assert "label_counts" not in table
+    assert found[0].summary["macro_f1"] is None
+    assert found[0].summary["privacy"]["noise_from"].startswith("the run's seed")
+
+
+def test_a_run_that_goes_on_spends_what_one_run_would(tmp_path: Path) -> None:
+    options = [*PRIVATE, "strategy=fedavg", "privacy.adaptive=true", "checkpoint_every=1"]
+    whole = fedclust.run([*options, f"output_dir={tmp_path / 'whole'}"])
+    part = tmp_path / "part"
+    fedclust.run([*options, "rounds=2", f"output_dir={part}"])
+    fedclust.run(expand([f"resume={part}", "rounds=3"]))
+    again = fedclust.load(part)
+    np.testing.assert_array_equal(_weights(again), _weights(whole))
+    assert again.summary["epsilon"] == whole.summary["epsilon"]
+    assert again.summary["privacy"] == whole.summary["privacy"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["strategy=ifca"], "privacy=client_dp cannot hold strategy ifca: it reads more of single clients"),
+        (["strategy=fedgwc"], "privacy=client_dp cannot hold strategy fedgwc: it reads more"),
+        (["strategy=auto"], "privacy=client_dp cannot hold proof=true, which strategy=auto is made of"),
+        (["strategy=fedavg", "proof=true"], "privacy=client_dp cannot hold proof=true: it asks"),
+        (["strategy=fedavg", "selection=poc"], "privacy=client_dp cannot hold selection PowerOfChoice"),
+        (["strategy=fedavg", "aggregator=krum"], "privacy=client_dp cannot hold aggregator"),
+        (["strategy=fedavg", "personal=finetune"], "personal must be none with privacy=client_dp"),
+        (["strategy=fedavg", "compare=[known_groups]"], "compare must be .. with privacy=client_dp, got"),
+        (["strategy=fedavg", "privacy.noise_multiplier=0"], "noise_multiplier must be > 0 and finite, got 0"),
+        (["strategy=fedavg", "privacy.delta=0.5"], "privacy.delta must be below one over"),
+        (
+            ["strategy=clust_psi_pfl", "privacy=none", "~privacy.delta", "privacy.label_counts=false"],
+            "privacy.label_counts=false cannot hold clust_psi_pfl: ClustPSIPFL needs label counts",
+        ),
+    ],
+)
+def test_what_cannot_hold_it_is_refused_before_round_1(
+    overrides: list[str], said: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    changed = {text.partition("=")[0].lstrip("~") for text in overrides}
+    own = [text for text in PRIVATE if text.partition("=")[0] not in changed]
+    overrides = [text for text in overrides if not text.startswith("~")]
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        fedclust.run([*own, *overrides, f"output_dir={folder}"])
+    assert not (folder / "rounds.jsonl").exists() or not (folder / "rounds.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [
+        (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "batch statistics, 1 is a BatchNorm1d"),
+        (nn.Flatten(), "must have a network with parameters to train"),
+    ],
+)
+def test_networks_that_cannot_hold_it(network: nn.Module, said: str) -> None:
+    check_network(NoPrivacy(), network)
+    with pytest.raises(ValueError, match=said):
+        check_network(ClientDP(), network)
+
+
+def test_shared_parameters_are_refused() -> None:
+    layer = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="whose layers share parameters$"):
+        check_network(ClientDP(), nn.Sequential(layer, layer))
+
+
+def test_a_class_derived_from_one_that_holds_it_must_say_so_itself() -> None:
+    assert vars(KnownGroups)["holds_client_dp"]
+
+    class Derived(ClusteredStrategy):
+        pass
+
+    rows = [(np.ones((4, 2), np.float32) * k, np.array([0, 1, 0, 1])) for k in range(2)]
+    with pytest.raises(ValueError, match="^privacy=client_dp cannot hold strategy derived"):
+        fedclust.simulate(Derived(), nn.Linear(2, 2), rows, rounds=1, training=TRAINING, privacy="client_dp")
+
+
+def test_no_question_but_the_first_is_asked(toy) -> None:
+    federation = Federation(toy().grid(), tells="nothing")
+    with pytest.raises(
+        FederationError, match="^privacy=client_dp must ask clients nothing but to train, got query"
+    ):
+        federation.losses([toy.model()], [0])
+
+
+def test_without_label_counts_the_rest_of_the_run_is_the_same(tmp_path: Path) -> None:
+    options = [*SMALL, "strategy=fedavg", "proof=false"]
+    asked = fedclust.run([*options, f"output_dir={tmp_path / 'asked'}"])
+    quiet = fedclust.run([*options, "privacy.label_counts=false", f"output_dir={tmp_path / 'quiet'}"])
+    np.testing.assert_array_equal(_weights(asked), _weights(quiet))
+    assert quiet.summary["mean_client_accuracy"] == asked.summary["mean_client_accuracy"]
+    assert quiet.clients["num_train"].tolist() == asked.clients["num_train"].tolist()
+    assert "label_counts" in asked.clients
+    assert "label_counts" not in quiet.clients
+    assert quiet.summary["weighted_psi"] is None
+    assert not (tmp_path / "quiet" / "plots" / "labels_per_cluster.png").exists()
+
+
+def test_the_proof_gives_way_to_what_is_withheld() -> None:
+    assert compose(["strategy=known_groups"]).proof is True
+    config = compose(["strategy=known_groups", "privacy.label_counts=false"])
+    assert config.proof is False
+    assert run_settings(config).serve == "cluster"
+
+
+def test_noised_evaluations_are_all_that_is_recorded_of_accuracies(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    options = [*PRIVATE, "strategy=fedavg", "privacy.evaluation=noised", "evaluate_every=3"]
+    found = fedclust.run([*options, f"output_dir={folder}"])
+    assert found.clients["accuracy"].nunique() == 1
+    assert found.clients["loss"].isna().all()
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert ["mean_client_accuracy" in line for line in lines] == [False, False, True]
+    counts = found.clients["rounds_trained"]
+    expected = [epsilon_of([(1.0, n), (10.0, 1)], 1e-3) for n in counts]
+    np.testing.assert_allclose(found.clients["epsilon"], expected)

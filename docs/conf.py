@@ -2,6 +2,7 @@
 
 import re
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,19 @@ def name_arrays(
     return named(signature), named(returned)
 
 
+def list_modules(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Add a section per algorithm to the page on the mathematics, so that nobody has to keep a list."""
+    if page != "api/clustering":
+        return
+    folder = ROOT / "fedclust" / "clustering"
+    modules = sorted(path.relative_to(folder).with_suffix("").parts for path in folder.rglob("*.py"))
+    for name, group in groupby(
+        (parts for parts in modules if parts[-1] != "__init__"), key=lambda parts: parts[0]
+    ):
+        listed = "\n".join(f".. automodule:: fedclust.clustering.{'.'.join(parts)}" for parts in group)
+        source[0] += f"\n## {name}\n\n```{{eval-rst}}\n{listed}\n```\n"
+
+
 def write_math(writer: Any, node: nodes.Element) -> None:
     """Write an equation as MathML, which browsers draw by themselves."""
     block = isinstance(node, nodes.math_block)
@@ -93,6 +107,7 @@ def write_math(writer: Any, node: nodes.Element) -> None:
 
 def setup(app: Sphinx) -> None:
     """Connect the functions above."""
+    app.connect("source-read", list_modules)
     app.connect("autodoc-process-docstring", prepare, priority=100)  # before napoleon
     app.connect("autodoc-process-signature", name_arrays)
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))

@@ -27,6 +27,7 @@ from fedclust.privacy.leaving import leaving_line
 from fedclust.results import Checkpoints, Progress, Recorder
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import write_summary
+from fedclust.results.trackers import Tracking
 from fedclust.runner import Schedule, StrategyRun
 from fedclust.settings import (
     ConfigError,
@@ -105,6 +106,14 @@ def federate(
         every round with its failures, the failed one last, and the run has no ``summary.json``.
     """
     console = console or Console()
+    trains = config.task in ("train", "advise")
+    with _tracking(config if trains else None, folder, console) as tracking:
+        return _federate(config, grid, folder, console, tracking)
+
+
+def _federate(
+    config: DictConfig, grid: Grid, folder: Path, console: Console, tracking: Tracking
+) -> dict[str, object]:
     settings = run_settings(config)
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     clients: ClientGrid
@@ -183,7 +192,7 @@ def federate(
                 schedule,
                 recorder,
                 progress,
-                [page],
+                [page, tracking.begin(name, here)],
                 confusion=name == chosen,
                 say=partial(console.print, highlight=False, markup=False, soft_wrap=True),
                 privacy=privacy,
@@ -194,6 +203,7 @@ def federate(
             )
             if name != chosen:
                 summaries[name] = runs[name].personalise(federation, layers[name])
+                tracking.end(name)
     del summaries[chosen]  # it may change until the end
     common = None
     if settings.proof and COMMON in summaries:
@@ -219,6 +229,7 @@ def federate(
     from fedclust.results import plots
 
     plots.draw(folder)
+    tracking.end(chosen)
     results.print_report(results.SavedRun(folder), console)
     console.print(leaving_line(federation.asked, privacy), highlight=False, markup=False, soft_wrap=True)
     if "advice" in summary:
@@ -268,6 +279,14 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
         update_norm_cap=settings.update_norm_cap,
         **chosen,
     )
+
+
+def _tracking(config: DictConfig | None, folder: Path, console: Console) -> Tracking:
+    """Build what follows the run; None for a task without rounds."""
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    if config is None or not config.get("tracker"):
+        return Tracking(None, folder, say)
+    return Tracking(partial(build, config.tracker), folder, say)
 
 
 def _personal(config: DictConfig, strategy: "ClusteredStrategy") -> Personal:

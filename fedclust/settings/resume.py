@@ -17,10 +17,12 @@ _FREE = (
     "checkpoint_every",
     "choices.engine",
     "choices.personal",
+    "choices.tracker",
     "client_app",
     "compare",
     "device",
     "engine",
+    "objective",
     "output_dir",
     "overrides",
     "personal",
@@ -30,6 +32,7 @@ _FREE = (
     "serve",
     "strategy.device",
     "timeout",
+    "tracker",
     "wait",
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ValueType
+from hydra.core.override_parser.types import IntervalSweep
 from hydra.errors import HydraException
 
 from fedclust.settings.compose import ConfigError
@@ -68,8 +68,7 @@ def choices(override: str) -> list[str]:
     if not parsed.is_sweep_override():
         return [override]
     key = override.partition("=")[0]
-    if parsed.value_type == ValueType.INTERVAL_SWEEP:
-        interval = parsed.value()
+    if isinstance(interval := parsed.value(), IntervalSweep):
         return [f"{key}={interval.start}", f"{key}={interval.end}"]
     return [f"{key}={value}" for value in parsed.sweep_string_iterator()]
 

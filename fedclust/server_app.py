@@ -286,7 +286,10 @@ def _tracking(config: DictConfig | None, folder: Path, console: Console) -> Trac
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     if config is None or not config.get("tracker"):
         return Tracking(None, folder, say)
-    return Tracking(partial(build, config.tracker), folder, say)
+    try:
+        return Tracking(partial(build, config.tracker), folder, say)
+    except TypeError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _personal(config: DictConfig, strategy: "ClusteredStrategy") -> Personal:

@@ -32,12 +32,20 @@ class Tracking:
     folder
         The results' folder.
     say
-        Prints a line. The first error of a run's tracker is printed; that run is then no longer tracked.
+        Prints a line. The first error of a tracker is printed; the run that had it is no longer tracked.
+
+    Raises
+    ------
+    TypeError
+        If what was built is no tracker.
     """
 
     def __init__(self, make: Callable[[], Tracker] | None, folder: Path, say: Callable[[str], None]) -> None:
         self._make, self._folder, self._say = make, folder, say
         self._ready = None if make is None else make()
+        if self._ready is not None and not isinstance(self._ready, Tracker):
+            kind = type(self._ready).__name__
+            raise TypeError(f"tracker must have the methods start, log and finish, got a {kind}")
         self._open: dict[str, tuple[Tracker, Path, int]] = {}  # the last round that the tracker has
         self._chosen: str | None = None
         self._warned = False

@@ -162,6 +162,11 @@ def test_a_run_that_fails_ends_as_failed(tmp_path) -> None:
     assert calls[-1] == ("finish", {}, [], True)
 
 
+def test_what_is_no_tracker_is_refused(tmp_path) -> None:
+    with pytest.raises(TypeError, match="tracker must have the methods start, log and finish, got a dict"):
+        Tracking(dict, tmp_path, print)  # type: ignore[arg-type]
+
+
 def test_a_missing_package_names_its_extra() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"tracker=mlflow needs fedclust\[mlflow\]"):
         optional("a_package_that_nobody_has", "mlflow")

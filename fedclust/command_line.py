@@ -61,10 +61,13 @@ def main() -> None:
 
 
 @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
-def _main(config: DictConfig) -> None:
+def _main(config: DictConfig) -> float | None:
     hydra_config = HydraConfig.get()
+    returned = None
     try:
-        _run(with_choices(config, hydra_config), hydra_config)
+        summary = _run(with_choices(config, hydra_config), hydra_config)
+        if hydra_config.mode == RunMode.MULTIRUN:
+            returned = sweep.objective(summary, str(config.objective))
     except Exception as error:
         from fedclust.federation import RunFailed
         from fedclust.server_app import USER_ERRORS
@@ -72,6 +75,8 @@ def _main(config: DictConfig) -> None:
         expected = isinstance(error, (*USER_ERRORS, RunFailed))
         if hydra_config.mode == RunMode.MULTIRUN and _failures is not None:  # the other jobs still run
             _failures.add(hydra_config.job.num, list(hydra_config.overrides.task), error, expected)
+            if not _failures.here:  # a launcher's process; Hydra raises it again when all jobs have ended
+                raise
         elif expected:
             _give_up(error, code=1 if isinstance(error, RunFailed) else 2)
         else:
@@ -84,9 +89,10 @@ def _main(config: DictConfig) -> None:
         from fedclust.results.page import write_sweep_page
 
         write_sweep_page(Path(hydra_config.sweep.dir))
+    return returned
 
 
-def _run(config: DictConfig, hydra_config: HydraConf) -> None:
+def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
     from flwr.serverapp import Grid
 
     from fedclust.engines import make_engine
@@ -95,10 +101,11 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> None:
     folder = Path(hydra_config.runtime.output_dir)
     engine = make_engine(config)
     if isinstance(engine, Grid):
-        federate(config, engine, folder)
-    else:  # the server runs on another machine too
-        check_built(config)
-        engine.submit(list(hydra_config.overrides.task), folder, config.get("searchpath") or ())
+        return federate(config, engine, folder)
+    # The server runs on another machine too.
+    check_built(config)
+    engine.submit(list(hydra_config.overrides.task), folder, config.get("searchpath") or ())
+    return {}
 
 
 def _give_up(error: Exception, code: int = 2) -> NoReturn:

@@ -193,11 +193,14 @@ class StrategyRun:
         return f"{kept}, its rounds are in {self._recorder.folder}"
 
     def _accuracies(self, record: Mapping[str, Any]) -> dict[str, object]:
-        """Return each client's accuracy in an evaluated round, for its history; not of very many clients."""
+        """Return clients' and clusters' accuracies in an evaluated round; not of very many clients."""
         accuracies = self._strategy.measured.figures.get("accuracy")
         if accuracies is None or "mean_client_accuracy" not in record or len(accuracies) > _MOST_HISTORIES:
             return {}
-        return {"client_accuracy": [round(value, 4) for value in accuracies.tolist()]}
+        return {
+            "client_accuracy": [round(value, 4) for value in accuracies.tolist()],
+            "cluster_accuracy": results.means_by_cluster(accuracies, self._strategy.assignment),
+        }
 
     def start(
         self,

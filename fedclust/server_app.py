@@ -33,6 +33,7 @@ from fedclust.rescue import rescuing, writing
 from fedclust.results import Checkpoints, Progress, Recorder
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import write_summary
+from fedclust.results.trackers import Tracking
 from fedclust.runner import Schedule, StrategyRun
 from fedclust.settings import (
     ConfigError,
@@ -112,8 +113,10 @@ def federate(
         the run has no ``summary.json``.
     """
     runs: dict[str, StrategyRun] = {}
-    with ExitStack() as opened, rescuing(runs):
-        return _federate(config, grid, folder, console or Console(), runs, opened)
+    console = console or Console()
+    tracked = config if config.task in ("train", "advise") else None
+    with ExitStack() as opened, rescuing(runs), _tracking(tracked, folder, console) as tracking:
+        return _federate(config, grid, folder, console, runs, opened, tracking)
 
 
 def _federate(
@@ -123,6 +126,7 @@ def _federate(
     console: Console,
     runs: dict[str, StrategyRun],
     opened: ExitStack,
+    tracking: Tracking,
 ) -> dict[str, object]:
     settings = run_settings(config)
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
@@ -224,7 +228,7 @@ def _federate(
                 schedule,
                 recorder,
                 progress,
-                [page],
+                [page, tracking.begin(name, here)],
                 confusion=name == chosen,
                 say=partial(console.print, highlight=False, markup=False, soft_wrap=True),
                 privacy=privacy,
@@ -236,6 +240,7 @@ def _federate(
             federation.close()  # what the chosen strategy is compared with has the same clients
             if name != chosen:
                 summaries[name] = runs[name].personalise(federation, layers[name])
+                tracking.end(name)
     del summaries[chosen]  # it may change until the end
     common = None
     if settings.proof and COMMON in summaries:
@@ -264,6 +269,7 @@ def _federate(
         write_summary(folder, summary)
         page.write()
         plots.draw(folder)
+    tracking.end(chosen)
     console.print(leaving_line(federation.asked, privacy), highlight=False, markup=False, soft_wrap=True)
     results.print_report(results.SavedRun(folder), console)
     if "advice" in summary:
@@ -329,6 +335,17 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
         drift_every=settings.drift_every,
         **chosen,
     )
+
+
+def _tracking(config: DictConfig | None, folder: Path, console: Console) -> Tracking:
+    """Build what follows the run; None for a task without rounds."""
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    if config is None or not config.get("tracker"):
+        return Tracking(None, folder, say)
+    try:
+        return Tracking(partial(build, config.tracker), folder, say)
+    except TypeError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _personal(config: DictConfig, strategy: "ClusteredStrategy") -> Personal:

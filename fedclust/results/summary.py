@@ -12,7 +12,7 @@ from fedclust.metrics import Outcomes
 from fedclust.results.decisions import client_decisions
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["client_table", "named", "summarise"]
+__all__ = ["client_table", "means_by_cluster", "named", "summarise"]
 
 # Keys of a client's evaluation, and their columns.
 _COLUMNS = {
@@ -99,6 +99,26 @@ def client_table(
         if len(values) != len(clusters):
             raise ValueError(f"{name} must have an entry per client, {len(clusters)}, got {len(values)}")
     return pd.DataFrame(table).astype({"group": "Int64"})
+
+
+def means_by_cluster(values: ArrayLike, assignment: ArrayLike) -> list[float | None]:
+    """Average clients' values over each cluster, to 4 digits.
+
+    Parameters
+    ----------
+    values
+        Shape (K,); NaN for a client that did not measure.
+    assignment
+        Cluster index of each client, shape (K,).
+
+    Returns
+    -------
+    A mean per cluster, by its index; None where no client measured.
+    """
+    numbers, clusters = np.asarray(values, dtype=float), np.asarray(assignment)
+    known = np.isfinite(numbers)
+    measured = [numbers[known & (clusters == cluster)] for cluster in range(clusters.max() + 1)]
+    return [round(float(each.mean()), 4) if each.size else None for each in measured]
 
 
 def named(failures: Sequence[Mapping[str, Any]], names: Sequence[str] | None) -> Sequence[Mapping[str, Any]]:

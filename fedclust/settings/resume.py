@@ -17,6 +17,7 @@ _FREE = (
     "checkpoint_every",
     "choices.engine",
     "choices.personal",
+    "choices.tracker",
     "client_app",
     "compare",
     "device",
@@ -25,6 +26,7 @@ _FREE = (
     "keep_matrices",
     "min_clients",
     "min_replies",
+    "objective",
     "output_dir",
     "overrides",
     "personal",
@@ -34,6 +36,7 @@ _FREE = (
     "serve",
     "strategy.device",
     "timeout",
+    "tracker",
     "wait",
 )
 

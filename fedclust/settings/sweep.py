@@ -1,13 +1,18 @@
 """A sweep's jobs: which are checked before the first one starts, and the failures of jobs."""
 
+import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep
 from hydra.errors import HydraException
 
-__all__ = ["Failures", "choices", "jobs"]
+from fedclust.settings.compose import ConfigError
+
+__all__ = ["Failures", "choices", "jobs", "objective"]
 
 
 class Failures:
@@ -15,6 +20,12 @@ class Failures:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
+        self._process = os.getpid()
+
+    @property
+    def here(self) -> bool:
+        """Whether this process runs the sweep: what other processes add would be lost with them."""
+        return os.getpid() == self._process
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -46,7 +57,10 @@ class Failures:
 
 
 def choices(override: str) -> list[str]:
-    """Write a sweep over choices as one override per choice; return any other override unchanged."""
+    """Write a sweep over choices as one override per choice; return any other override unchanged.
+
+    An interval, which only sweepers such as Optuna's search, becomes its two ends.
+    """
     try:
         parsed = OverridesParser.create().parse_override(override)
     except HydraException:
@@ -54,6 +68,8 @@ def choices(override: str) -> list[str]:
     if not parsed.is_sweep_override():
         return [override]
     key = override.partition("=")[0]
+    if isinstance(interval := parsed.value(), IntervalSweep):
+        return [f"{key}={interval.start}", f"{key}={interval.end}"]
     return [f"{key}={value}" for value in parsed.sweep_string_iterator()]
 
 
@@ -64,3 +80,24 @@ def jobs(options: Sequence[Sequence[str]]) -> Iterator[list[str]]:
     for place, each in enumerate(options):
         for option in each[1:]:
             yield [*first[:place], option, *first[place + 1 :]]
+
+
+def objective(summary: Mapping[str, Any], key: str) -> float | None:
+    """Return the number of a job's summary that a sweeper such as Optuna's compares jobs by.
+
+    Returns
+    -------
+    The number, or None for a task without rounds and for a figure that the run could not measure.
+
+    Raises
+    ------
+    ConfigError
+        If the summary has no number of that name.
+    """
+    if "strategy" not in summary or (key in summary and summary[key] is None):
+        return None
+    value = summary.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        numbers = [k for k, v in summary.items() if isinstance(v, int | float) and not isinstance(v, bool)]
+        raise ConfigError(f"objective must be a number of summary.json, of {', '.join(numbers)}, got {key}")
+    return float(value)

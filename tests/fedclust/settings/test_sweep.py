@@ -1,6 +1,7 @@
 import pytest
 
-from fedclust.settings.sweep import Failures, choices, jobs
+from fedclust.settings import ConfigError
+from fedclust.settings.sweep import Failures, choices, jobs, objective
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,25 @@ def test_failures_are_named_when_they_happen_and_at_the_end(capsys: pytest.Captu
         "job 0 (seed=-1): seed must be >= 0, got -1",
         "job 3 (a=1 b=2): ZeroDivisionError",
     ]
+
+
+def test_an_interval_is_checked_at_its_two_ends() -> None:
+    assert choices("lr=interval(0.1, 2)") == ["lr=0.1", "lr=2.0"]
+    assert choices("lr=tag(log,interval(0.001,0.1))") == ["lr=0.001", "lr=0.1"]
+
+
+def test_the_objective_is_a_number_of_the_summary() -> None:
+    summary = {"strategy": "fmcl", "rounds": 3, "auc": None, "verdict": {}, "proven": True}
+    assert objective(summary, "rounds") == 3.0
+    assert objective(summary, "auc") is None  # not measured
+    assert objective({"task": "partition"}, "rounds") is None
+    for key in ("acc", "verdict", "proven"):
+        with pytest.raises(ConfigError, match=f"a number of summary.json, of rounds, got {key}"):
+            objective(summary, key)
+
+
+def test_other_processes_do_not_keep_failures(monkeypatch) -> None:
+    failures = Failures()
+    assert failures.here
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    assert not failures.here

@@ -1,0 +1,221 @@
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from fedclust.results import Recorder
+from fedclust.results.summary import means_by_cluster
+from fedclust.results.trackers import TensorBoard, TrackedRun, Tracker, Tracking
+from fedclust.results.trackers.protocol import optional
+from fedclust.results.trackers.tracking import final_figures, flat_settings, round_metrics
+
+NAN = float("nan")
+
+
+class Memory:
+    """A tracker of a user's own; `broken` names the method that fails."""
+
+    def __init__(self, calls: list, broken: str = "", has: int = 0) -> None:
+        self.calls, self.broken, self.has = calls, broken, has
+
+    def _note(self, method: str, *values: object) -> None:
+        self.calls.append((method, *values))
+        if method == self.broken:
+            raise RuntimeError("no route to host\nsecond line")
+
+    def start(self, run: TrackedRun) -> tuple[str, int]:
+        self._note("start", run.name, run.kept, run.parent, dict(run.settings))
+        return f"id of {run.name}", self.has
+
+    def log(self, server_round: int, metrics: Mapping[str, float]) -> None:
+        self._note("log", server_round, dict(metrics))
+
+    def finish(self, figures: Mapping[str, float], files: Sequence[Path], failed: bool) -> None:
+        self._note("finish", dict(figures), [path.name for path in files], failed)
+
+
+def record(server_round: int) -> dict:
+    return {"round": server_round, "loss": 1.5, "failures": []}
+
+
+def test_a_round_becomes_its_finite_numbers_failures_and_figures_per_cluster() -> None:
+    line = {
+        "round": 7,
+        "loss": 0.5,
+        "test_loss": NAN,
+        "private": True,
+        "strategy": {"splits": 2},
+        "failures": [{"client": 3}, {"client": 4}],
+        "cluster_sizes": [2, 1],
+        "cluster_accuracy": [0.25, None],
+        "my metric!": 3,
+    }
+    assert round_metrics(line) == {
+        "loss": 0.5,
+        "my metric_": 3.0,
+        "failures": 2.0,
+        "cluster_0/accuracy": 0.25,
+        "cluster_0/size": 2.0,
+        "cluster_1/size": 1.0,
+    }
+
+
+def test_figures_are_the_numbers_of_the_summary() -> None:
+    assert final_figures({"strategy": "fmcl", "was": None, "auc": 0.5, "compare": {"a": 1}}) == {"auc": 0.5}
+
+
+def test_settings_are_flattened_by_dotted_key() -> None:
+    config = {
+        "seed": 3,
+        "partition": {"alpha": 0.1, "groups": [2, 1], "file": None},
+        "choices": {"strategy": "fmcl", "tracker": "mlflow"},
+        "tracker": {"tracking_uri": "http://user:secret@host"},
+        "overrides": ["seed=3"],
+    }
+    assert flat_settings(config) == {
+        "seed": 3,
+        "partition.alpha": 0.1,
+        "partition.groups": "[2, 1]",
+        "partition.file": "None",
+        "choices.strategy": "fmcl",
+    }
+
+
+def test_the_mean_of_a_cluster_is_of_the_clients_that_measured() -> None:
+    # cluster 0: clients 0 and 2, (0.5 + 1) / 2; cluster 1: client 1; cluster 2: its client did not measure
+    assert means_by_cluster([0.5, 0.25, 1.0, NAN], [0, 1, 0, 2]) == [0.75, 0.25, None]
+
+
+def test_compared_runs_are_nested_and_a_run_ends_with_its_results(tmp_path) -> None:
+    calls: list = []
+    with Tracking(lambda: Memory(calls), tmp_path / "run", print) as tracking:
+        assert isinstance(Memory(calls), Tracker)
+        with Recorder(tmp_path / "run", {"seed": 3}) as recorder:
+            follow = tracking.begin("fmcl", recorder.folder)
+            follow(record(1))
+            with recorder.compared("fedavg", {"seed": 3}) as other:
+                tracking.begin("fedavg", other.folder)(record(1))
+                other.summary({"auc": 0.25})
+                tracking.end("fedavg")
+            recorder.summary({"auc": 0.5})
+        tracking.end("fmcl")
+    logged = ("log", 1, {"loss": 1.5, "failures": 0.0})
+    assert calls == [
+        ("start", "run/fmcl", None, None, {"seed": 3}),
+        logged,
+        ("start", "run/fedavg", None, "id of run/fmcl", {"seed": 3}),
+        logged,
+        ("finish", {"auc": 0.25}, ["summary.json"], False),
+        ("finish", {"auc": 0.5}, ["summary.json"], False),
+    ]
+
+
+@pytest.mark.parametrize(("has", "logged"), [(0, [1, 2, 3]), (1, [2, 3]), (3, [])])
+def test_a_resumed_run_continues_with_its_id_and_the_rounds_that_the_tracker_lacks(
+    tmp_path, has, logged
+) -> None:
+    with Recorder(tmp_path, {"seed": 3}) as recorder, Tracking(lambda: Memory([]), tmp_path, print) as first:
+        follow = first.begin("fmcl", tmp_path)
+        for number in (1, 2):
+            recorder.round(record(number))
+            follow(record(number))
+    calls: list = []
+    with Tracking(lambda: Memory(calls, has=has), tmp_path, print) as second:
+        follow = second.begin("fmcl", tmp_path)
+        follow(record(3))
+    assert calls[0][2] == f"id of {tmp_path.name}/fmcl"
+    assert [call[1] for call in calls if call[0] == "log"] == logged
+
+
+def test_another_tracker_does_not_take_the_id(tmp_path) -> None:
+    (tmp_path / "tracker.json").write_text(json.dumps({"tracker": "another.Tracker", "id": "7"}))
+    calls: list = []
+    with Recorder(tmp_path, {}), Tracking(lambda: Memory(calls), tmp_path, print) as tracking:
+        tracking.begin("fmcl", tmp_path)
+    assert calls[0][2] is None
+
+
+@pytest.mark.parametrize("broken", ["start", "log", "finish"])
+def test_a_tracker_that_fails_costs_one_line_and_is_left_alone(tmp_path, broken) -> None:
+    calls, said = [], []
+    with Recorder(tmp_path, {}) as recorder:
+        with Tracking(lambda: Memory(calls, broken), tmp_path, said.append) as tracking:
+            follow = tracking.begin("fmcl", tmp_path)
+            for number in (1, 2):
+                follow(record(number))
+            recorder.summary({})
+            tracking.end("fmcl")
+        assert [call[0] for call in calls].count(broken) == 1
+        assert calls[-1][0] == broken
+    assert said == [
+        "fmcl: warning: no longer tracked, results are in its folder: no route to host second line"
+    ]
+
+
+def test_a_run_that_fails_ends_as_failed(tmp_path) -> None:
+    calls: list = []
+    tracking = Tracking(lambda: Memory(calls), tmp_path, print)
+    with Recorder(tmp_path, {}):
+        tracking.begin("fmcl", tmp_path)
+        tracking.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert calls[-1] == ("finish", {}, [], True)
+
+
+def test_what_is_no_tracker_is_refused(tmp_path) -> None:
+    with pytest.raises(TypeError, match="tracker must have the methods start, log and finish, got a dict"):
+        Tracking(dict, tmp_path, print)  # type: ignore[arg-type]
+
+
+def test_a_missing_package_names_its_extra() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"tracker=mlflow needs fedclust\[mlflow\]"):
+        optional("a_package_that_nobody_has", "mlflow")
+
+
+def test_tensorboard_reads_back_what_was_logged(tmp_path) -> None:
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="needs fedclust[tensorboard]"
+    )
+    for done, logged in ((0, (1, 2, 3)), (2, (3, 4))):  # stopped after round 3, resumed from round 2
+        tracker = TensorBoard()
+        kept = "tensorboard" if done else None
+        _, has = tracker.start(TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}, kept, done))
+        assert has == done
+        for number in logged:
+            tracker.log(number, {"loss": number / 4})
+        (tmp_path / "summary.json").write_text("{}")
+        tracker.finish({"auc": 0.5}, [tmp_path / "summary.json"], failed=False)
+    read = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    read.Reload()
+    points = [(each.step, each.value) for each in read.Scalars("loss")]
+    assert points == [(1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0)]
+    assert [each.value for each in read.Scalars("final/auc")][-1] == 0.5
+
+
+def test_mlflow_reads_back_what_was_logged(tmp_path, monkeypatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="needs fedclust[mlflow]")
+    from fedclust.results.trackers import MLflow
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    where = f"file:{tmp_path / 'mlruns'}"
+    (tmp_path / "summary.json").write_text("{}")
+    first = MLflow(where)
+    number, has = first.start(TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}))
+    assert has == 0
+    first.log(1, {"loss": 0.25})
+    first.finish({}, [], failed=True)
+    second = MLflow(where)
+    again = second.start(TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}, number, 1))
+    assert again == (number, 1)
+    second.log(2, {"loss": 0.5})
+    nested, _ = MLflow(where).start(TrackedRun("run/fedavg", "run", tmp_path, {}, parent=number))
+    second.finish({"auc": 0.5}, [tmp_path / "summary.json"], failed=False)
+    client = mlflow.MlflowClient(where)
+    read = client.get_run(number)
+    assert read.info.status == "FINISHED"
+    assert read.data.params == {"seed": "3"}
+    assert read.data.metrics["final/auc"] == 0.5
+    points = [(each.step, each.value) for each in client.get_metric_history(number, "loss")]
+    assert points == [(1, 0.25), (2, 0.5)]
+    assert [each.path for each in client.list_artifacts(number)] == ["summary.json"]
+    assert client.get_run(nested).data.tags["mlflow.parentRunId"] == number

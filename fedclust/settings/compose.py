@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
 from fedclust.results.intervals import parse_interval
+from fedclust.sampling import check_number_or_share
 from fedclust.settings import defaults, override_errors, own_data, proof
 
 __all__ = [
@@ -84,6 +85,7 @@ class RunSettings:
     proof: bool = False
     serve: str = "cluster"
     update_norm_cap: float | None = None
+    evaluate_clients: int | float | None = None
     save_predictions: bool = False
 
     def __post_init__(self) -> None:
@@ -101,6 +103,7 @@ class RunSettings:
             if not holds:
                 raise ConfigError(f"{name} must be {rule}, got {getattr(self, name)}")
         try:
+            check_number_or_share("evaluate_clients", self.evaluate_clients)
             parse_interval(self.checkpoint_every)
         except ValueError as error:
             raise ConfigError(str(error)) from error
@@ -141,6 +144,7 @@ def run_settings(config: DictConfig) -> RunSettings:
     save = values["save_predictions"] = config.get("save_predictions", False)
     if not isinstance(save, bool):
         raise ConfigError(f"save_predictions must be true or false, got {save!r}")
+    values["evaluate_clients"] = config.get("evaluate_clients")
     values |= {"proof": config.get("proof", False), "serve": config.get("serve", "cluster")}
     return RunSettings(**values, compare=tuple(map(str, names)))
 

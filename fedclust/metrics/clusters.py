@@ -23,8 +23,8 @@ def wasserstein_adjusted_silhouette(counts: IntArray, assignment: IntArray) -> f
 
     Source: FedGWC, Section 6 and Appendix B: the silhouette of the clients' class frequencies, each client's
     sorted in descending order. For sorted frequencies the Euclidean distance is a Wasserstein distance up to
-    a constant (Eq. 38, p = 2), which cancels. Which classes are the frequent ones does not matter. Beyond 4,096
-    clients it is the mean over 2,048 of them, drawn with a fixed seed.
+    a constant (Eq. 38, p = 2), which cancels. Which classes are the frequent ones does not matter. Beyond
+    4,096 clients it is the mean over 2,048 of them, drawn with a fixed seed.
 
     Parameters
     ----------

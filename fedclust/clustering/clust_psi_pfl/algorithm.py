@@ -169,8 +169,8 @@ def cluster(
 
     Source: Clust-PSI-PFL, "PSI-based algorithm for selecting the number of clusters", lines 5 to 13. The
     smallest number wins a tie. Beyond 4,096 clients a score is the mean of 2,048 clients' silhouettes, each
-    of them exact, the same clients for all numbers. K-means cannot make more clusters than there are distinct rows; larger numbers
-    get the score of that finest grouping, as if K-means had been run.
+    of them exact, the same clients for all numbers. K-means cannot make more clusters than there are distinct
+    rows; larger numbers get the score of that finest grouping, as if K-means had been run.
 
     Parameters
     ----------

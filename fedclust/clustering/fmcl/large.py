@@ -2,6 +2,7 @@
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from fedclust.typing import FloatArray
 
@@ -34,7 +35,10 @@ def distances(
         mine = _by_class(prototypes[rows], shares[rows])
         for columns in parts[place:]:
             theirs = mine if columns == rows else _by_class(prototypes[columns], shares[columns])
-            apart, shared = _square(mine, theirs, np.float32(epsilon))
+            # Products this small gain little from threads, which on busy cores wait for each other: six times
+            # the CPU time was measured.
+            with threadpool_limits(1, user_api="blas"):
+                apart, shared = _square(mine, theirs, np.float32(epsilon))
             if overlap:
                 # As in the dense form; a power in double precision, which the smallest overlaps need.
                 scale = np.minimum(np.maximum(shared.astype(np.float64), epsilon) ** -alpha, beta)
@@ -70,7 +74,8 @@ def variation(matrix: NDArray[np.float32]) -> float:
     return float(np.sqrt(max(0.0, squares - number * mean**2) / pairs) / mean)  # less the diagonal's zeros
 
 
-_ByClass = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]
+_Singles = NDArray[np.float32]
+_ByClass = tuple[_Singles, _Singles, _Singles]
 """Prototypes (C, n, d), their lengths (C, n) and shares (C, n); zeros for a class that a client lacks."""
 
 
@@ -81,7 +86,7 @@ def _by_class(prototypes: FloatArray, shares: FloatArray) -> _ByClass:
     return means, lengths, np.ascontiguousarray(shares.T, dtype=np.float32)
 
 
-def _square(mine: _ByClass, theirs: _ByClass, epsilon: np.float32) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _square(mine: _ByClass, theirs: _ByClass, epsilon: np.float32) -> tuple[_Singles, _Singles]:
     """Compare some clients with others: d_cap and Ω."""
     shape = mine[2].shape[1], theirs[2].shape[1]
     apart, shared = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)

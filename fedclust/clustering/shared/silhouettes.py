@@ -1,8 +1,8 @@
 """Silhouettes of many clients: no (K, K) matrix in double precision, and of some clients where all take long.
 
 Source: Rousseeuw, "Silhouettes: A graphical aid to the interpretation and validation of cluster analysis",
-1987. A client's silhouette is (b − a) / max(a, b), where a is its mean distance from the others of its cluster
-and b that from the nearest other cluster; 0 for a client alone.
+1987. A client's silhouette is (b − a) / max(a, b), where a is its mean distance from the others of its
+cluster and b that from the nearest other cluster; 0 for a client alone.
 """
 
 import numpy as np

@@ -130,6 +130,11 @@ def compare(strategy: str, sizes: Sequence[int], rounds: int) -> str:
         output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
         found[clients] = json.loads(output.splitlines()[-1])
         print(f"{strategy}, {clients:,} clients: {found[clients]}", file=sys.stderr)
+    return written(found)
+
+
+def written(found: Mapping[int, Mapping[str, float]]) -> str:
+    """Write the table of what :func:`measure` returned, by number of clients."""
     rows = [
         [
             f"{clients:,}",
@@ -155,7 +160,7 @@ def compare(strategy: str, sizes: Sequence[int], rounds: int) -> str:
             f"\n\nFrom {low:,} to {high:,} clients a round without evaluation takes K to the power of "
             f"{slopes['round']:.2f}, evaluating all to that of {slopes['all']:.2f} (1: linear), and a client "
             f"adds {memory / 1000:.1f} kB to the peak. Evaluating all takes "
-            f"{b['all'] / (b['all'] + b['round']):.0%} of such a round with {high:,} clients, "
+            f"{b['all'] / (b['all'] + b['round']):.1%} of such a round with {high:,} clients, "
             f"100 of them {b['sample'] / (b['sample'] + b['round']):.0%}."
         )
     return text

@@ -1,6 +1,6 @@
 """Ask clients to evaluate, and combine their replies."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -99,7 +99,7 @@ def evaluation_sample(
 
 
 def evaluation_messages(
-    clusters: Clusters, online: Collection[int], sample: IntArray | None, settings: ConfigRecord
+    clusters: Clusters, online: Iterable[int], sample: IntArray | None, settings: ConfigRecord
 ) -> list[Message]:
     """Write the messages that ask clients to evaluate their cluster's model.
 

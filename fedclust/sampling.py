@@ -7,7 +7,6 @@ import numpy as np
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = [
-    "check_number_or_share",
     "cohort_size",
     "draw",
     "draw_least_sampled",
@@ -48,23 +47,6 @@ def cohort_size(num_clients: int, participation: float, at_least: int = 1) -> in
     # Round first, so that 0.1 * 30 = 3.0000000000000004 does not become four clients.
     wanted = math.ceil(round(participation * num_clients, 9))
     return min(num_clients, max(wanted, at_least))
-
-
-def check_number_or_share(name: str, value: int | float | None) -> None:
-    """Check a setting that is a number of clients, a share of them, or None for all.
-
-    Raises
-    ------
-    ValueError
-        If it is a whole number below 1, another number outside (0, 1], or no number.
-    """
-    if value is None:
-        return
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not (whole and value >= 1) and not (isinstance(value, float) and 0 < value <= 1):
-        raise ValueError(
-            f"{name} must be a number of clients >= 1, a share of them in (0, 1], or null, got {value!r}"
-        )
 
 
 def number_of(asked: int | float, num_clients: int) -> int:

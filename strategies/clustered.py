@@ -42,7 +42,7 @@ from fedclust.federation.replies import by_cluster, read_replies, weighted_loss
 from fedclust.federation.run_state import RunState
 from fedclust.federation.update_norms import DEFAULT_CAP, check_cap
 from fedclust.findings import NoObserver, Observer
-from fedclust.sampling import check_number_or_share
+from fedclust.fractions import check_number_or_share
 from fedclust.selection import Selection
 from fedclust.strategies.hooks import Hooks
 from fedclust.strategies.running import Running, aggregators_of

@@ -19,8 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
+from fedclust.fractions import check_number_or_share
 from fedclust.results.intervals import parse_interval
-from fedclust.sampling import check_number_or_share
 from fedclust.settings import defaults, override_errors, own_data, proof
 
 __all__ = [

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedclust.fractions import check_number_or_share
 from fedclust.sampling import (
-    check_number_or_share,
     cohort_size,
     draw,
     draw_least_sampled,

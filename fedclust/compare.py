@@ -19,8 +19,9 @@ __all__ = ["as_csv", "as_markdown", "as_text", "main"]
 _METRICS = (
     "mean_client_accuracy", "personal.mean_client_accuracy", "balanced_accuracy", "global_accuracy",
     "macro_f1", "ad", "sdad", "rand_index", "adjusted_rand_index", "num_clusters", "seconds",
+    "newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none",
 )  # fmt: skip
-_DIGITS = {"num_clusters": 1, "seconds": 1, "rounds": 0, "num_clients": 0}
+_DIGITS = {"num_clusters": 1, "newcomers.none": 1, "seconds": 1, "rounds": 0, "num_clients": 0}
 
 
 def as_text(comparison: Comparison, metrics: Sequence[str], width: int | None = None) -> str:

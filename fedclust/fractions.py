@@ -3,7 +3,7 @@
 __all__ = ["DEFAULT_FRACTION", "check_fraction", "check_number_or_share"]
 
 DEFAULT_FRACTION = 0.1
-"""Share of a client's training rows held out for the proof (docs/PROOF.md), where it is on and nothing else is said."""
+"""Share of a client's training rows held out for the proof (docs/PROOF.md), where nothing else is said."""
 
 
 def check_fraction(fraction: float) -> None:

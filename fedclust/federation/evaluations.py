@@ -114,9 +114,9 @@ def evaluation_messages(
     settings
         What clients are told.
     """
-    reached = np.zeros(clusters.num_clients, dtype=bool)
-    reached[list(online)] = True
-    asked = np.flatnonzero(reached) if sample is None else sample[reached[sample]]
+    asked = np.arange(clusters.num_clients) if sample is None else sample
+    # Not by position: a client that has just come is online and has no cluster yet.
+    asked = asked[np.isin(asked, np.fromiter(online, dtype=np.int64))]
     messages = []
     for cluster, model in enumerate(clusters.models):
         content = RecordDict({records.ARRAYS: model, records.CONFIG: settings})

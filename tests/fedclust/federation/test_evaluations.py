@@ -79,5 +79,6 @@ def test_only_the_sampled_clients_that_can_be_reached_are_asked() -> None:
     clusters = Clusters.of([0, 1, 0, 1, 0], model)
     asked = evaluation_messages(clusters, [0, 1, 2, 4], np.array([1, 2, 3]), ConfigRecord({"round": 1}))
     assert [message.metadata.dst_node_id for message in asked] == [2, 1]  # by cluster; 3 is offline
-    everyone = evaluation_messages(clusters, [0, 1, 2, 4], None, ConfigRecord({"round": 1}))
+    # Client 9 has just come, and is in no cluster yet.
+    everyone = evaluation_messages(clusters, [0, 1, 2, 4, 9], None, ConfigRecord({"round": 1}))
     assert [message.metadata.dst_node_id for message in everyone] == [0, 2, 4, 1]

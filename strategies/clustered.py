@@ -364,8 +364,7 @@ class ClusteredStrategy(Hooks, Strategy):
         grid: Grid,
     ) -> list[Message]:
         """Send clients their cluster's model, in rounds with an evaluation."""
-        run = self._running
-        number = run.server_round + 1
+        run, number = self._running, self._running.server_round + 1
         last = number == run.federation.num_rounds
         if number % self.evaluate_every and not last:
             return []

@@ -1,9 +1,9 @@
-"""The share of a client's training rows that is held out for the proof; see docs/PROOF.md."""
+"""Shares that settings give, of rows and of clients; without an import, for a light start."""
 
-__all__ = ["DEFAULT_FRACTION", "check_fraction"]
+__all__ = ["DEFAULT_FRACTION", "check_fraction", "check_number_or_share"]
 
 DEFAULT_FRACTION = 0.1
-"""Share of a client's training rows, where the proof is on and nothing else is said."""
+"""Share of a client's training rows held out for the proof (docs/PROOF.md), where nothing else is said."""
 
 
 def check_fraction(fraction: float) -> None:
@@ -17,3 +17,20 @@ def check_fraction(fraction: float) -> None:
     number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
     if not number or not 0 <= fraction < 1:
         raise ValueError(f"validation_fraction must be in [0, 1), got {fraction!r}")
+
+
+def check_number_or_share(name: str, value: int | float | None) -> None:
+    """Check a setting that is a number of clients, a share of them, or None for all.
+
+    Raises
+    ------
+    ValueError
+        If it is a whole number below 1, another number outside (0, 1], or no number.
+    """
+    if value is None:
+        return
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not (whole and value >= 1) and not (isinstance(value, float) and 0 < value <= 1):
+        raise ValueError(
+            f"{name} must be a number of clients >= 1, a share of them in (0, 1], or null, got {value!r}"
+        )

@@ -72,6 +72,7 @@ def one_for_all(strategy: "ClusteredStrategy") -> "ClusteredStrategy":
         seed=strategy.seed,
         aggregator=strategy._make_aggregator,
         evaluate_every=strategy.evaluate_every,
+        evaluate_clients=strategy.evaluate_clients,
         # A policy that is the method's own stays with the method, as on the command line.
         selection=None if isinstance(strategy.selection, strategy.own_selection) else strategy.selection,
     )

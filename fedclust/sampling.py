@@ -6,7 +6,15 @@ import numpy as np
 
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["cohort_size", "draw", "draw_least_sampled", "draw_order", "draw_replicas", "largest"]
+__all__ = [
+    "cohort_size",
+    "draw",
+    "draw_least_sampled",
+    "draw_order",
+    "draw_replicas",
+    "largest",
+    "number_of",
+]
 
 _SMALL, _REPLICAS = 2, 4  # of Clust-PSI-PFL's released code
 
@@ -39,6 +47,23 @@ def cohort_size(num_clients: int, participation: float, at_least: int = 1) -> in
     # Round first, so that 0.1 * 30 = 3.0000000000000004 does not become four clients.
     wanted = math.ceil(round(participation * num_clients, 9))
     return min(num_clients, max(wanted, at_least))
+
+
+def number_of(asked: int | float, num_clients: int) -> int:
+    """Compute how many clients a number (int) or a share (float) of all of them is.
+
+    Parameters
+    ----------
+    asked
+        A whole number >= 1, or a share in (0, 1], rounded up; 1 is one client and 1.0 all.
+    num_clients
+        Number of clients K.
+
+    Returns
+    -------
+    Number in 1 … K.
+    """
+    return min(asked, num_clients) if isinstance(asked, int) else cohort_size(num_clients, asked)
 
 
 def draw(members: IntArray, size: int, generator: np.random.Generator) -> IntArray:

@@ -331,6 +331,7 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
         seed=settings.seed,
         aggregator=partial(instantiate, config.aggregator),
         evaluate_every=settings.evaluate_every,
+        evaluate_clients=settings.evaluate_clients,
         update_norm_cap=settings.update_norm_cap,
         drift_every=settings.drift_every,
         **chosen,

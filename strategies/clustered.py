@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     FedAdagrad,
@@ -36,13 +36,14 @@ from fedclust.federation import (
 from fedclust.federation.aggregation import NotFinite
 from fedclust.federation.attendance import Attendance
 from fedclust.federation.client_dp import Guard
-from fedclust.federation.evaluations import read_evaluations
+from fedclust.federation.evaluations import evaluation_messages, evaluation_sample, read_evaluations
 from fedclust.federation.going_back import at_fault
 from fedclust.federation.optimiser_state import pack_state
 from fedclust.federation.replies import by_cluster, read_replies, weighted_loss
 from fedclust.federation.run_state import RunState
 from fedclust.federation.update_norms import DEFAULT_CAP, check_cap
 from fedclust.findings import NoObserver, Observer
+from fedclust.fractions import check_number_or_share
 from fedclust.selection import Selection
 from fedclust.strategies.hooks import Hooks
 from fedclust.strategies.running import Running
@@ -82,6 +83,8 @@ class ClusteredStrategy(Hooks, Strategy):
         Chooses the clients of a cluster that take part; None for the method's own policy.
     evaluate_every
         Evaluate every so many rounds, >= 1; the last round always is.
+    evaluate_clients
+        How many clients do, or which share in (0, 1], drawn anew each time; None, and the last round: all.
     update_norm_cap
         How many times as long as the median of the round an update may be, > 1; a longer one is left out and
         its client named. None for any length. See :mod:`fedclust.federation.update_norms`.
@@ -105,6 +108,7 @@ class ClusteredStrategy(Hooks, Strategy):
         aggregator: Callable[[], Strategy] = _fedavg,
         selection: Selection | None = None,
         evaluate_every: int = 1,
+        evaluate_clients: int | float | None = None,
         update_norm_cap: float | None = DEFAULT_CAP,
         drift_every: int = 0,
     ) -> None:
@@ -115,10 +119,12 @@ class ClusteredStrategy(Hooks, Strategy):
         if drift_every < 0:
             raise ValueError(f"drift_every must be >= 0, got {drift_every}")
         check_cap(update_norm_cap)
+        check_number_or_share("evaluate_clients", evaluate_clients)
         self.update_norm_cap = update_norm_cap
         self.participation = participation
         self.seed = seed
-        self.evaluate_every, self.drift_every = evaluate_every, drift_every
+        self.evaluate_every, self.evaluate_clients = evaluate_every, evaluate_clients
+        self.drift_every = drift_every
         self.selection: Selection = self.own_selection() if selection is None else selection
         self.observer: Observer = NoObserver()
         self.guard: Guard | None = None  # makes the run differentially private, if set before it starts
@@ -357,9 +363,8 @@ class ClusteredStrategy(Hooks, Strategy):
         config: ConfigRecord,
         grid: Grid,
     ) -> list[Message]:
-        """Send every client its cluster's model, in rounds with an evaluation."""
-        run = self._running
-        number = run.server_round + 1
+        """Send clients their cluster's model, in rounds with an evaluation."""
+        run, number = self._running, self._running.server_round + 1
         last = number == run.federation.num_rounds
         if number % self.evaluate_every and not last:
             return []
@@ -372,15 +377,10 @@ class ClusteredStrategy(Hooks, Strategy):
         settings = ConfigRecord(
             {**config, records.ROUND: number, records.FULL: last and run.federation.tells == "labels"}
         )
-        messages = []
-        for cluster, model in enumerate(run.clusters.models):
-            content = RecordDict({records.ARRAYS: model, records.CONFIG: settings})
-            messages += [
-                Message(content, dst_node_id=int(client), message_type=MessageType.EVALUATE)
-                for client in run.clusters.members(cluster)
-                if client in online
-            ]
-        return messages
+        asked = None if last else self.evaluate_clients
+        sample = evaluation_sample(asked, run.clusters.num_clients, self.seed, number)
+        run.sampled = sample is not None
+        return evaluation_messages(run.clusters, online, sample, settings)
 
     def aggregate_evaluate(
         self,
@@ -407,7 +407,7 @@ class ClusteredStrategy(Hooks, Strategy):
             run.measured = Measured.of(evaluations, run.clusters.num_clients)
         if "accuracy" in run.measured.figures and evaluations:
             run.attendance = run.attendance.measured(number, run.measured.figures["accuracy"])
-        summary = round_figures(run.measured) if evaluations else {}
+        summary = round_figures(run.measured, run.sampled) if evaluations else {}
         sizes = run.clusters.sizes
         now = time.perf_counter()
         record = {

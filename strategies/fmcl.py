@@ -23,6 +23,9 @@ from fedclust.typing import FloatArray, IntArray
 __all__ = ["FMCL"]
 
 
+_MOST_CLIENTS = 4096  # up to which the distances are kept for the plots; K² numbers
+
+
 class FMCL(ClusteredStrategy):
     """Cluster clients before round 1 by the similarity of their classes in a frozen encoder's embedding.
 
@@ -59,7 +62,7 @@ class FMCL(ClusteredStrategy):
         """Ask every client for its prototypes and group by them.
 
         The memory holds the decision, the evidence that each pair of clients differs (by the paper's rule
-        their distance), and the curve that chose the number of clusters.
+        their distance, up to 4,096 clients), and the curve that chose the number of clusters.
         """
         read = partial(records.read_prototypes, bounds=federation.bounds)
         question = records.PrototypesQuestion()
@@ -88,7 +91,7 @@ def _by_paper(prototypes: FloatArray, counts: IntArray, parameters: Parameters) 
     scaling = parameters.alpha, parameters.beta, parameters.epsilon, parameters.overlap
     return assignment, Findings(
         summary={"variation": found.variation, **curve.summary},
-        arrays={"distances": found.distances, **curve.arrays},
+        arrays=({} if len(counts) > _MOST_CLIENTS else {"distances": found.distances}) | curve.arrays,
         placing=packed(DistanceRule(pooled.means, clusters, *scaling)),
     )
 

@@ -34,6 +34,7 @@ class Running:
         self.record: dict[str, Any] = {}
         self.failed_replies = 0
         self.measured = Measured()
+        self.sampled = False  # whether the last evaluation was one of a sample of clients
         self.earlier: Earlier | None = None  # as this round found the clusters
         self.before: Earlier | None = None  # as the one before did
         self.initial = clusters.models[0]  # the model that everyone starts from

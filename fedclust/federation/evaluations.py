@@ -1,18 +1,21 @@
-"""Combine the clients' replies to a round of evaluation."""
+"""Ask clients to evaluate, and combine their replies."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedclust import metrics, records
+from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Failure
 from fedclust.metrics import Outcomes
 from fedclust.records import BadReply, Bounds, Evaluation
+from fedclust.rng import generator
+from fedclust.sampling import draw, number_of
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-__all__ = ["Measured", "read_evaluations", "round_figures"]
+__all__ = ["Measured", "evaluation_messages", "evaluation_sample", "read_evaluations", "round_figures"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,61 @@ class Measured:
             for client in range(len(by_other))
         }
         return Measured(figures, {client: each for client, each in counted.items() if each is not None})
+
+
+def evaluation_sample(
+    asked: int | float | None, num_clients: int, seed: int, server_round: int
+) -> IntArray | None:
+    """Draw the clients that evaluate in a round, uniformly, the same for every method with this seed.
+
+    Parameters
+    ----------
+    asked
+        Their number, or their share in (0, 1]; None for all.
+    num_clients
+        Number of clients K.
+    seed
+        The run's seed.
+    server_round
+        The round; every round has a sample of its own.
+
+    Returns
+    -------
+    Client ids, sorted; None for all clients.
+    """
+    number = num_clients if asked is None else number_of(asked, num_clients)
+    if number == num_clients:
+        return None
+    return draw(np.arange(num_clients), number, generator(seed, "evaluate", server_round))
+
+
+def evaluation_messages(
+    clusters: Clusters, online: Iterable[int], sample: IntArray | None, settings: ConfigRecord
+) -> list[Message]:
+    """Write the messages that ask clients to evaluate their cluster's model.
+
+    Parameters
+    ----------
+    clusters
+        The clusters.
+    online
+        Ids of the clients that can be reached; others are not asked.
+    sample
+        Ids of the clients to ask, sorted; None for all.
+    settings
+        What clients are told.
+    """
+    asked = np.arange(clusters.num_clients) if sample is None else sample
+    # Not by position: a client that has just come is online and has no cluster yet.
+    asked = asked[np.isin(asked, np.fromiter(online, dtype=np.int64))]
+    messages = []
+    for cluster, model in enumerate(clusters.models):
+        content = RecordDict({records.ARRAYS: model, records.CONFIG: settings})
+        messages += [
+            Message(content, dst_node_id=client, message_type=MessageType.EVALUATE)
+            for client in asked[clusters.assignment[asked] == cluster].tolist()
+        ]
+    return messages
 
 
 def read_evaluations(
@@ -132,8 +190,16 @@ def _lost(evaluation: Evaluation) -> bool:
     return bool(measured[records.NUM_EXAMPLES]) and not np.isfinite(measured[records.LOSS])
 
 
-def round_figures(measured: Measured) -> dict[str, float]:
+def round_figures(measured: Measured, sampled: bool = False) -> dict[str, float]:
     """Average the clients' measurements, for the round's line in ``rounds.jsonl``.
+
+    Parameters
+    ----------
+    measured
+        The measurements.
+    sampled
+        Whether only a sample of the clients was asked. The figures are then marked by
+        ``evaluated_clients``, the number of clients that they are of.
 
     Returns
     -------
@@ -157,6 +223,7 @@ def round_figures(measured: Measured) -> dict[str, float]:
         "balanced_accuracy": _mean(figures["balanced-accuracy"][known]),
         "test_loss": loss,
         **{name: _mean(figures[name][known]) for name in measured.own_metrics},
+        **({"evaluated_clients": int(known.sum())} if sampled else {}),
     }
 
 

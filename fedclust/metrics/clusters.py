@@ -5,6 +5,7 @@ import math
 import numpy as np
 from sklearn.metrics import adjusted_rand_score, rand_score, silhouette_score
 
+from fedclust.clustering.shared import silhouettes
 from fedclust.clustering.shared.scores import davies_bouldin
 from fedclust.metrics.shares import label_shares
 from fedclust.typing import FloatArray, IntArray
@@ -22,7 +23,8 @@ def wasserstein_adjusted_silhouette(counts: IntArray, assignment: IntArray) -> f
 
     Source: FedGWC, Section 6 and Appendix B: the silhouette of the clients' class frequencies, each client's
     sorted in descending order. For sorted frequencies the Euclidean distance is a Wasserstein distance up to
-    a constant (Eq. 38, p = 2), which cancels. Which classes are the frequent ones does not matter.
+    a constant (Eq. 38, p = 2), which cancels. Which classes are the frequent ones does not matter. Beyond
+    4,096 clients it is the mean over 2,048 of them, drawn with a fixed seed.
 
     Parameters
     ----------
@@ -44,6 +46,8 @@ def wasserstein_adjusted_silhouette(counts: IntArray, assignment: IntArray) -> f
     frequencies, assignment = _sorted_frequencies(counts, assignment)
     if not _scorable(assignment):
         return None
+    if len(assignment) > silhouettes.MANY:
+        return silhouettes.sampled_silhouette(frequencies, assignment)
     return float(silhouette_score(frequencies, assignment))
 
 

@@ -84,6 +84,11 @@ def check_strategy(
             f"compare must be [] with {said}, got {list(compare)}: a second run on the same clients "
             "spends as much again, so start it on its own and add what both cost"
         )
+    if strategy.evaluate_clients is not None:
+        raise ValueError(
+            f"evaluate_clients must be null with {said}, whose noise is for the mean over all clients, "
+            f"got {strategy.evaluate_clients}"
+        )
     require()
 
 

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
+from fedclust.fractions import check_number_or_share
 from fedclust.options import KEEP, MIN_REPLIES, check_held_out, check_keep
 from fedclust.results.intervals import parse_interval
 from fedclust.settings import defaults, override_errors, own_data, proof
@@ -85,6 +86,7 @@ class RunSettings:
     proof: bool = False
     serve: str = "cluster"
     update_norm_cap: float | None = None
+    evaluate_clients: int | float | None = None
     save_predictions: bool = False
     min_clients: int | None = None
     hosts: str | None = None
@@ -111,6 +113,7 @@ class RunSettings:
             if not holds:
                 raise ConfigError(f"{name} must be {rule}, got {getattr(self, name)}")
         try:
+            check_number_or_share("evaluate_clients", self.evaluate_clients)
             check_held_out(self.holdout_clients)
             parse_interval(self.checkpoint_every)
             check_keep(self.keep_matrices)
@@ -155,6 +158,7 @@ def run_settings(config: DictConfig) -> RunSettings:
     save = values["save_predictions"] = config.get("save_predictions", False)
     if not isinstance(save, bool):
         raise ConfigError(f"save_predictions must be true or false, got {save!r}")
+    values["evaluate_clients"] = config.get("evaluate_clients")
     fewest = values["min_clients"] = config.get("min_clients")
     if fewest is not None and (isinstance(fewest, bool) or not isinstance(fewest, int)):
         raise ConfigError(f"min_clients must be a whole number or null, got {fewest!r}")

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedclust.fractions import check_number_or_share
 from fedclust.sampling import (
     cohort_size,
     draw,
@@ -10,6 +11,7 @@ from fedclust.sampling import (
     draw_order,
     draw_replicas,
     largest,
+    number_of,
 )
 
 
@@ -109,3 +111,15 @@ def test_an_order_is_drawn_in_proportion_to_weights() -> None:
 def test_the_largest_values_and_of_equal_ones_the_first() -> None:
     assert largest(np.array([2.0, 5.0, 2.0, 7.0, 2.0]), 3).tolist() == [0, 1, 3]
     assert largest(np.array([2.0, 5.0]), 0).tolist() == []
+
+
+@pytest.mark.parametrize(("asked", "number"), [(1, 1), (1.0, 10), (0.25, 3), (7, 7), (50, 10), (0.01, 1)])
+def test_a_number_of_clients_or_a_share_of_ten(asked: int | float, number: int) -> None:
+    check_number_or_share("evaluate_clients", asked)
+    assert number_of(asked, 10) == number  # 0.25 · 10 = 2.5 is rounded up
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 0.0, 1.5, 2.0, True, "half", float("nan")])
+def test_what_is_neither_a_number_nor_a_share_is_refused(wrong: object) -> None:
+    with pytest.raises(ValueError, match="evaluate_clients must be a number of clients >= 1, a share"):
+        check_number_or_share("evaluate_clients", wrong)  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from fedclust.clustering.shared import silhouettes
 from fedclust.clustering.shared.grouping import in_order_of_appearance, silhouette
 from fedclust.typing import FloatArray, IntArray
 
@@ -182,8 +183,9 @@ def cluster(
     """Group clients by K-means, with the number of clusters that has the best mean silhouette.
 
     Source: Clust-PSI-PFL, "PSI-based algorithm for selecting the number of clusters", lines 5 to 13. The
-    smallest number wins a tie. K-means cannot make more clusters than there are distinct rows; larger numbers
-    get the score of that finest grouping, as if K-means had been run.
+    smallest number wins a tie. Beyond 4,096 clients a score is the mean of 2,048 clients' silhouettes, each
+    of them exact, the same clients for all numbers. K-means cannot make more clusters than there are distinct
+    rows; larger numbers get the score of that finest grouping, as if K-means had been run.
 
     Parameters
     ----------
@@ -226,7 +228,8 @@ def cluster(
     if num_distinct == 1 or most < 2:
         return labels, scores
 
-    distances = cdist(features, features)
+    clients = silhouettes.sample(num_clients, seed)
+    distances = cdist(features[clients], features)
     best = 0.0 if one_cluster else -math.inf
     # With one thread K-means adds up in the same order on every machine; more would not be faster here.
     with threadpool_limits(1, user_api="openmp"), warnings.catch_warnings():
@@ -237,7 +240,10 @@ def cluster(
             candidate = means.fit_predict(features)
             if np.unique(candidate).size < 2:
                 continue
-            scores[number] = silhouette(distances, candidate)
+            if len(clients) == num_clients:
+                scores[number] = silhouette(distances, candidate)
+            else:
+                scores[number] = float(silhouettes.silhouettes(distances, candidate, clients).mean())
             if scores[number] > best:
                 best, labels = scores[number], candidate
     for number in range(num_distinct + 1, most + 1):

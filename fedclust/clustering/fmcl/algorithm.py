@@ -12,17 +12,22 @@ Choices where the paper is not specific:
 - One cluster has silhouette 0. A local maximum is higher than both its neighbours in the window, so the
   window's ends do not count; the "largest" one has the highest silhouette.
 - A window reaches at most to K − 1 clusters, where the silhouette ends, and to `max_clusters`.
+
+Beyond 4,096 clients distances are in single precision, see :mod:`fedclust.clustering.fmcl.large`.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from fedclust.clustering.fmcl import large
 from fedclust.clustering.shared.grouping import (
     Linkage,
     agglomerate,
     check_distances,
     check_linkage,
+    cut,
+    merges,
     silhouette,
 )
 from fedclust.typing import FloatArray, IntArray
@@ -127,7 +132,7 @@ def distances(
 
     Returns
     -------
-    Distances >= 0, symmetric with diagonal 0, shape (K, K), float64.
+    Distances >= 0, symmetric with diagonal 0, shape (K, K), float64; float32 beyond 4,096 clients.
 
     Raises
     ------
@@ -138,6 +143,8 @@ def distances(
     _check_scaling(alpha, beta, epsilon)
     prototypes, shares = _checked(prototypes, shares)
     num_clients = len(shares)
+    if num_clients > large.MANY:
+        return large.distances(prototypes, shares, alpha, beta, epsilon, overlap)
     matrix = np.empty((num_clients, num_clients))
     height = max(1, _BLOCK_ENTRIES // num_clients)
     for start in range(0, num_clients, height):
@@ -278,12 +285,17 @@ def _block(
 
 def _silhouettes(matrix: FloatArray, max_clusters: int, linkage: Linkage) -> dict[int, float]:
     scores = {1: 0.0}
-    for number in range(2, min(max_clusters, len(matrix) - 1) + 1):
-        scores[number] = silhouette(matrix, agglomerate(matrix, number, None, linkage))
+    most = min(max_clusters, len(matrix) - 1)
+    pairs = merges(matrix, linkage)[0] if most > 1 else None  # the same for every number
+    for number in range(2, most + 1):
+        assert pairs is not None
+        scores[number] = silhouette(matrix, cut(pairs, number))
     return scores
 
 
 def _variation(matrix: FloatArray) -> float:
+    if len(matrix) > large.MANY:
+        return large.variation(matrix)
     between = matrix[~np.eye(len(matrix), dtype=bool)]
     return float(between.std() / between.mean()) if between.any() else 0.0
 

@@ -43,6 +43,7 @@ _SERIES = {
     "loss": "loss",
     "test_loss": "test_loss",
     "clusters": "num_clusters",
+    "evaluated": "evaluated_clients",
     "seconds": "seconds",
     "bytes_down": "bytes_down",
     "bytes_up": "bytes_up",

@@ -13,6 +13,7 @@ from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Clients", "Cluster", "Column", "Histories", "view_clients", "view_clusters", "view_histories"]
 
+_MOST_CLIENTS = 5_000  # in the table of clients; clients.parquet has the others
 _MOST_LABEL_COUNTS = 40_000  # clients times classes; larger tables of labels are left out
 _MOST_LABELS = 100
 _MOST_MOVES = 60_000
@@ -79,10 +80,13 @@ class Clients:
         Columns with an entry per client.
     labels
         Training labels of each client, K lists of C; None if there are none or too many.
+    total
+        Number of clients K; of more than 5,000 the columns have the first 5,000.
     """
 
     columns: list[Column]
     labels: list[list[int]] | None
+    total: int = 0
 
 
 @dataclass(frozen=True)
@@ -157,24 +161,26 @@ def view_clients(run: SavedRun, took_part: IntArray, failures: IntArray) -> Clie
         latest = next((line for line in reversed(run.rounds) if line.get("client_accuracy")), None)
         if latest is not None and len(latest["client_accuracy"]) == len(table):
             table["accuracy"] = np.array(latest["client_accuracy"], dtype=float)
+    total, table = len(table), table.iloc[:_MOST_CLIENTS]
     columns = [
         _column(str(key), table[key])
         for key in table.columns
         if key not in _LEFT_OUT and not str(key).endswith("_unbundled") and not table[key].isna().all()
     ]
     beside = [
-        _column(f"accuracy of {name}", other.clients["accuracy"])
+        _column(f"accuracy of {name}", other.clients["accuracy"].iloc[:_MOST_CLIENTS])
         for name, other in run.compared.items()
-        if other.clients is not None and len(other.clients) == len(table) and "accuracy" in other.clients
+        if other.clients is not None and len(other.clients) == total and "accuracy" in other.clients
     ]
     place = next((i for i, each in enumerate(columns) if each.key == "accuracy"), len(columns) - 1)
     columns[place + 1 : place + 1] = beside
-    if len(took_part) == len(table):
+    if len(took_part) == total:
+        took_part, failures = took_part[:_MOST_CLIENTS], failures[:_MOST_CLIENTS]
         columns.append(Column("took_part", "rounds it took part in", "whole", took_part.tolist()))
         columns.append(Column("failures", "failures", "whole", failures.tolist()))
     counts = run.label_counts
     few = counts is not None and counts.size <= _MOST_LABEL_COUNTS
-    return Clients(columns, counts.tolist() if counts is not None and few else None)
+    return Clients(columns, counts.tolist() if counts is not None and few else None, total)
 
 
 def view_clusters(run: SavedRun) -> list[Cluster]:
@@ -221,7 +227,7 @@ def view_histories(run: SavedRun) -> Histories:
     """Collect each client's changes of cluster, failures and accuracies."""
     moves: list[list[list[int]]] = []
     for change in run.changes:
-        assignment = change["assignment"]
+        assignment = change["assignment"][:_MOST_CLIENTS]
         moves += [[] for _ in assignment[len(moves) :]]  # of those who joined
         for client, cluster in enumerate(assignment):
             if not moves[client] or moves[client][-1][1] != cluster:

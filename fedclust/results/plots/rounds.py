@@ -55,7 +55,11 @@ def accuracy_per_round(run: SavedRun) -> Figure | None:
     bottom = max(-0.02, lowest - margin)
     upper.set_ylim(bottom, min(1.02, highest + margin))
     _mark_changes(upper, run.changes)
-    label = "mean client accuracy" + starts_above_0(bottom).replace(" (", "\n(")
+    _, sampled = run.series("evaluated_clients")
+    label = "mean client accuracy"
+    if sampled.size:
+        label += f"\n(last round: all; others: samples of {sampled.max():.0f})"
+    label += starts_above_0(bottom).replace(" (", "\n(")
     tidy(upper, "Accuracy on each client's own test part", "" if several else "round", label)
     title = "last value in brackets" + ("; thick: running mean" if smoothed else "")
     upper.legend(loc="best", frameon=False, title=title, title_fontsize=8, fontsize=9, alignment="left")

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
 
-from fedclust.federation import Measured, round_figures
+from fedclust.federation import Clusters, Measured, round_figures
+from fedclust.federation.evaluations import evaluation_messages, evaluation_sample
 from fedclust.metrics import outcomes
 from fedclust.records import Evaluation
 
@@ -47,3 +49,36 @@ def test_counts_are_kept_by_client() -> None:
     counted = outcomes(np.array([0]), np.array([0]), np.array([[0.9, 0.1]]))
     measured = Measured.of([Evaluation(1, {"accuracy": 1.0}, counted), Evaluation(0, {"accuracy": 1.0})], 2)
     assert measured.outcomes == {1: counted}
+
+
+def test_figures_of_a_sample_say_of_how_many_clients() -> None:
+    # Client 1 was asked and has no test rows: the figures are of two clients.
+    measured = Measured.of([answer(0, 1, 2.0, 1.0), answer(1, 0, np.nan, np.nan), answer(2, 3, 1.0, 0.5)], 9)
+    assert round_figures(measured, sampled=True)["evaluated_clients"] == 2
+    assert "evaluated_clients" not in round_figures(measured)
+
+
+@pytest.mark.parametrize("asked", [None, 20, 21, 1.0])
+def test_all_clients_are_no_sample(asked: int | float | None) -> None:
+    assert evaluation_sample(asked, 20, 0, 1) is None
+
+
+def test_a_sample_follows_from_seed_and_round_alone() -> None:
+    drawn = [evaluation_sample(0.25, 20, seed, number) for seed, number in ((0, 1), (0, 1), (0, 2), (1, 1))]
+    assert all(len(set(each.tolist())) == 5 for each in drawn if each is not None)
+    first, again, later, other = (None if each is None else each.tolist() for each in drawn)
+    assert first == again == sorted(first or ())
+    assert first not in (later, other)
+    # Every client's turn comes: each is missed 40 times with probability 0.75⁴⁰ = 10⁻⁵.
+    later_rounds = np.concatenate([np.asarray(evaluation_sample(5, 20, 0, number)) for number in range(40)])
+    assert set(later_rounds.tolist()) == set(range(20))
+
+
+def test_only_the_sampled_clients_that_can_be_reached_are_asked() -> None:
+    model = ArrayRecord({"w": Array(np.zeros(1))})
+    clusters = Clusters.of([0, 1, 0, 1, 0], model)
+    asked = evaluation_messages(clusters, [0, 1, 2, 4], np.array([1, 2, 3]), ConfigRecord({"round": 1}))
+    assert [message.metadata.dst_node_id for message in asked] == [2, 1]  # by cluster; 3 is offline
+    # Client 9 has just come, and is in no cluster yet.
+    everyone = evaluation_messages(clusters, [0, 1, 2, 4, 9], None, ConfigRecord({"round": 1}))
+    assert [message.metadata.dst_node_id for message in everyone] == [0, 2, 4, 1]

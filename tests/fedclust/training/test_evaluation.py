@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from fedclust.training import Job, LocalTraining, Trainer
+from fedclust.training.kernels.working_model import WorkingModel
 
 
 @pytest.mark.parametrize("kind", ["batch norm", "dropout", "positions"])
@@ -68,3 +69,24 @@ def test_no_rows_and_no_jobs(small: Any) -> None:
     assert scores.figures["num-examples"] == 0
     assert np.isnan([value for name, value in scores.figures.items() if name != "num-examples"]).all()
     assert scores.outcomes.there.tolist() == [0] * data.num_classes
+
+
+@pytest.mark.parametrize("mode", ["auto", "sequential", "vectorised"])
+def test_clients_with_one_model_share_passes_whatever_trains_them(
+    small: Any, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = small.build("dropout"), small.federation("dropout")
+    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=1, evaluation_batch_size=7, mode=mode)
+    trainer, start = Trainer(model, data, training, seed=0), small.start_of(model)
+    sizes: list[int] = []
+    forward = WorkingModel.forward
+
+    def counted(self: WorkingModel, inputs: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        sizes.append(len(inputs))
+        return forward(self, inputs, *rest, **named)
+
+    monkeypatch.setattr(WorkingModel, "forward", counted)
+    trainer.evaluate([Job(client, data.test[client], start) for client in range(5)])
+    rows = sum(len(data.test[client]) for client in range(5))
+    # Batches of seven rows run on over the clients' borders: only the last may be smaller.
+    assert sorted(sizes, reverse=True) == [7] * (rows // 7) + [rows % 7] * (rows % 7 > 0)

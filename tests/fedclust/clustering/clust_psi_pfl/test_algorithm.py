@@ -11,6 +11,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 
 from fedclust.clustering.clust_psi_pfl import Parameters, assign, cluster, features, stability_index
+from fedclust.clustering.shared import silhouettes
 
 # Three kinds of clients over six classes, two classes each, in no order, with noise below the difference.
 GROUPS = np.array([0, 1, 2, 2, 1, 0, 0, 1, 2, 1, 0, 2])
@@ -232,3 +233,16 @@ def test_bad_parameters_are_refused(arguments: dict[str, Any], message: str) -> 
 def test_bad_cluster_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cluster(**arguments)
+
+
+def test_many_clients_are_scored_by_some_silhouettes(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = np.random.default_rng(0)
+    features = draws.normal(size=(300, 2)) + 8 * draws.integers(0, 3, 300)[:, None]
+    expected, whole = cluster(features, 5)
+    monkeypatch.setattr(silhouettes, "MANY", 299)
+    monkeypatch.setattr(silhouettes, "SAMPLE", 150)
+    labels, scores = cluster(features, 5)
+    np.testing.assert_array_equal(labels, expected)
+    assert scores.keys() == whole.keys()
+    assert scores != whole
+    assert all(abs(scores[number] - whole[number]) < 0.1 for number in scores)

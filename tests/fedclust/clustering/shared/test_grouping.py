@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.cluster import AgglomerativeClustering
 
 from fedclust.clustering.shared.grouping import (
+    Linkage,
     agglomerate,
     check_distances,
     check_linkage,
+    cut,
     in_order_of_appearance,
+    merges,
     silhouette,
 )
 
@@ -76,3 +80,15 @@ def test_what_is_no_distance_matrix_is_refused(matrix: Any, message: str) -> Non
 def test_unknown_linkage_lists_what_there_is() -> None:
     with pytest.raises(ValueError, match="must be one of single, complete, average, got 'ward'"):
         check_linkage("ward")
+
+
+@pytest.mark.parametrize("linkage", ["single", "complete", "average"])
+def test_cuts_of_one_tree_are_scikit_learns_clusters(linkage: Linkage) -> None:
+    points = np.random.default_rng(2).normal(size=(25, 2))
+    distances = np.linalg.norm(points[:, None] - points, axis=2)
+    pairs, heights = merges(distances, linkage)
+    assert (np.diff(heights) >= 0).all()
+    for number in range(1, 26):
+        tree = AgglomerativeClustering(number, metric="precomputed", linkage=linkage)
+        expected = in_order_of_appearance(tree.fit_predict(distances))
+        np.testing.assert_array_equal(cut(pairs, number), expected)

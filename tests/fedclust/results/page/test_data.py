@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedclust.results import Recorder
-from fedclust.results.page import view_run
+from fedclust.results.page import tables, view_run
 from fedclust.results.page.matrices import view_across, view_curves, view_matrix
 from fedclust.results.page.tables import Column, tally
 from fedclust.results.page.values import evenly, pack, short
@@ -159,3 +159,13 @@ def test_values() -> None:
     assert base64.b64decode(pack([0.0, 1.0], 0.0, 1.0)) == b"\x00\x00\xfd\xff"  # 65533 = 0xfffd
     drawn, failed = tally([{"cohort": [0, 2], "failures": [{"client": 2}]}, {"cohort": [2]}], 3)
     assert (drawn.tolist(), failed.tolist()) == ([1, 0, 2], [0, 0, 1])
+
+
+def test_of_many_clients_the_first_are_listed(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_MOST_CLIENTS", 3)
+    view = view_run(finished_run)
+    assert view.clients.total == 4
+    assert column(view, "client").values == [0, 1, 2]
+    assert {len(each.values) for each in view.clients.columns} == {3}
+    assert len(view.histories.moves) == 3
+    assert sum(each.clients for each in view.clusters) == 4  # all count in the clusters' figures

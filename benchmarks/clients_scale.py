@@ -1,0 +1,195 @@
+"""Time and memory of a run by its number of clients: 100 to 100,000, of which 100 take part in a round.
+
+    python benchmarks/clients_scale.py [--clients 100 1000] [--strategies fedavg fedgwc] [--write]
+
+A user's whole run, results included, under engine=local on one thread, each in its own process: 4 rows of 64
+inputs per client, of which one is for tests, and the network 64-64-10. Every fifth round 100 clients evaluate
+(``evaluate_clients=100``), after the last round all. Server and nodes are one process here, so the peak
+memory is that of both. Times are CPU time of that process, which other load on the machine changes less.
+"""
+
+import argparse
+import io
+import json
+import math
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tables import machine, show, table
+
+CLIENTS = (100, 1000, 10_000, 100_000)
+STRATEGIES = ("fedavg", "fedgwc")
+COHORT = 100
+_EVERY = 5  # rounds between evaluations of a sample
+_HEAD = (
+    "clients",
+    "start, s",
+    "ms per round",
+    "100 evaluate, ms",
+    "all evaluate, s",
+    "µs per client",
+    "results, s",
+    "peak, GiB",
+    "checkpoint, MB",
+    "other files, MB",
+)
+
+
+def measure(strategy: str, clients: int, rounds: int) -> dict[str, float]:
+    """Run a federation in this process.
+
+    Parameters
+    ----------
+    strategy
+        Name of the strategy.
+    clients
+        Number of clients K.
+    rounds
+        Rounds of the run.
+
+    Returns
+    -------
+    Seconds of each part, the peak memory in GiB and megabytes of files.
+    """
+    import torch
+    from omegaconf import OmegaConf
+    from rich.console import Console
+
+    from fedclust.engines import make_engine
+    from fedclust.results import Recorder
+    from fedclust.server_app import federate
+    from fedclust.settings import compose
+    from fedclust.strategies import ClusteredStrategy
+
+    begun: list[float] = []
+    ended: dict[int, float] = {}
+    configure, record_round = ClusteredStrategy.configure_train, Recorder.round
+
+    def configured(self: ClusteredStrategy, *given: Any) -> Any:
+        begun.append(time.process_time())
+        return configure(self, *given)
+
+    def recorded(self: Recorder, record: Mapping[str, object]) -> None:
+        record_round(self, record)
+        ended[len(begun)] = time.process_time()
+
+    ClusteredStrategy.configure_train = configured  # type: ignore[method-assign]
+    Recorder.round = recorded  # type: ignore[method-assign]
+    torch.set_num_threads(1)
+    config = compose(
+        [
+            f"strategy={strategy}", "compare=[]", "proof=false", "partition=iid",
+            f"partition.num_clients={clients}", f"participation={COHORT / clients}", f"rounds={rounds}",
+            f"evaluate_every={_EVERY}", f"evaluate_clients={COHORT}", "device=cpu",
+        ]
+    )  # fmt: skip
+    OmegaConf.set_struct(config, False)
+    config.partition.test_fraction = 0.25
+    config.dataset = {
+        "_target_": "settings.RandomImages",
+        "examples": 4 * clients,
+        "input_shape": [1, 8, 8],
+        "num_classes": 10,
+    }
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "run"
+        began = time.process_time()
+        federate(config, make_engine(config), folder, Console(file=io.StringIO()))
+        after = time.process_time() - ended[rounds]
+        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+        files = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    took = {number: ended[number] - begun[number - 1] for number in ended}
+    evaluated = {line["round"] for line in lines if "mean_client_accuracy" in line}
+    plain = statistics.median(took[number] for number in took if number > 1 and number not in evaluated)
+    sampled = [took[number] - plain for number in sorted(evaluated - {rounds})]
+    saved = sum(size for path, size in files.items() if path.parent.name == "checkpoints")
+    return {
+        "start": begun[0] - began,
+        "round": plain,
+        "sample": statistics.median(sampled),
+        "all": took[rounds] - plain,
+        "after": after,
+        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "checkpoint": saved / 1e6,
+        "files": (sum(files.values()) - saved) / 1e6,
+    }
+
+
+def compare(strategy: str, sizes: Sequence[int], rounds: int) -> str:
+    """Run all numbers of clients, each in its own process; return the table."""
+    found: dict[int, dict[str, float]] = {}
+    for clients in sizes:
+        command = [sys.executable, __file__, "--one", strategy, str(clients), str(rounds)]
+        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        found[clients] = json.loads(output.splitlines()[-1])
+        print(f"{strategy}, {clients:,} clients: {found[clients]}", file=sys.stderr)
+    return written(found)
+
+
+def written(found: Mapping[int, Mapping[str, float]]) -> str:
+    """Write the table of what :func:`measure` returned, by number of clients."""
+    rows = [
+        [
+            f"{clients:,}",
+            f"{one['start']:.1f}",
+            f"{1000 * one['round']:.0f}",
+            f"{1000 * one['sample']:.0f}",
+            f"{one['all']:.2f}",
+            f"{1e6 * one['all'] / clients:,.0f}",
+            f"{one['after']:.1f}",
+            f"{one['peak']:.2f}",
+            f"{one['checkpoint']:.1f}",
+            f"{one['files']:.1f}",
+        ]
+        for clients, one in found.items()
+    ]
+    text = table(_HEAD, rows)
+    if len(found) > 1:
+        low, high = sorted(found)[-2:]
+        a, b = found[low], found[high]
+        slopes = {name: math.log(b[name] / a[name]) / math.log(high / low) for name in ("round", "all")}
+        memory = (b["peak"] - a["peak"]) * 2**30 / (high - low)
+        text += (
+            f"\n\nFrom {low:,} to {high:,} clients a round without evaluation takes K to the power of "
+            f"{slopes['round']:.2f}, evaluating all to that of {slopes['all']:.2f} (1: linear), and a client "
+            f"adds {memory / 1000:.1f} kB to the peak. Evaluating all takes "
+            f"{b['all'] / (b['all'] + b['round']):.1%} of such a round with {high:,} clients, "
+            f"100 of them {b['sample'] / (b['sample'] + b['round']):.0%}."
+        )
+    return text
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
+    parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        strategy, clients, rounds = arguments.one
+        print(json.dumps(measure(strategy, int(clients), int(rounds))))
+        return
+    if min(arguments.clients) < COHORT:
+        parser.error(f"clients must be >= {COHORT}, got {min(arguments.clients)}")
+    if arguments.rounds <= _EVERY:
+        parser.error(f"rounds must be > {_EVERY}, got {arguments.rounds}")
+    parts = []
+    for strategy in arguments.strategies:
+        parts.append(f"{strategy}:\n\n{compare(strategy, arguments.clients, arguments.rounds)}")
+    show("scale", f"{machine()}.\n\n" + "\n\n".join(parts), arguments.write)
+
+
+if __name__ == "__main__":
+    main()

@@ -41,10 +41,7 @@ def main() -> None:
         from fedclust.serving.command import main as predict_main
 
         sys.exit(predict_main(sys.argv[2:]))
-    from fedclust.federation.watchdog import end_process_when_stuck
-
     _failures = sweep.Failures()
-    end_process_when_stuck()
     try:
         sys.argv[1:] = expand(sys.argv[1:])
         asked = get_args_parser().parse_args(sys.argv[1:])
@@ -96,8 +93,10 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
     from flwr.serverapp import Grid
 
     from fedclust.engines import make_engine
+    from fedclust.federation.watchdog import end_process_when_stuck
     from fedclust.server_app import federate
 
+    end_process_when_stuck()
     folder = Path(hydra_config.runtime.output_dir)
     engine = make_engine(config)
     if isinstance(engine, Grid):

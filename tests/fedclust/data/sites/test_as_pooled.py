@@ -49,7 +49,7 @@ def _agreed(dataset: Mapping[str, Any], paths: Mapping[str, Path], own: Own | No
     folders = [prepare_site(each, outcome.agreement, "t", []) for each in rows.values()]
     names = sorted(client for each in rows.values() for client in each.clients)
     ids = {name: client for client, name in enumerate(names)}
-    return Shared(outcome.agreement, rows, federated(folders, outcome.agreement, ids, len(ids), "t"))
+    return Shared(outcome.agreement, rows, federated(folders, outcome.agreement, ids, len(ids), {"name": "t", **dataset}))
 
 
 def _pooled(shared: Shared, dataset: dict[str, Any], tmp_path: Path) -> FederatedData:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedclust.data.cache import digest
+from fedclust.data.input_encoders import MISSING
 from fedclust.data.sites.moments import Moments
 from fedclust.data.sites.statement import CATEGORY, EMPTY, NUMBER, Column, Kind, Label, Statement
-from fedclust.data.input_encoders import MISSING
 
 __all__ = ["UNITS", "Agreement", "Categories", "Numbers", "Outcome", "Wanted", "agree"]
 

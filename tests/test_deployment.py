@@ -6,6 +6,7 @@ Minutes of waiting for Flower's polling and processes, so the run is only made w
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 import fedclust
 from fedclust.settings import CONF
@@ -169,3 +171,74 @@ def test_three_hospitals_reach_what_the_simulation_reaches(machines: Machines, t
     assert "claims site" not in machines.said()
     agreement = json.loads((deployed.folder / "agreement.json").read_text())
     assert agreement["refused"] == {}
+
+
+DEPLOY = ROOT / "deploy"
+SERVICE = {"image", "restart", "depends_on", "command", "ports", "volumes", "profiles", "environment"}
+
+
+def _options(command: list[str]) -> tuple[str, set[str]]:
+    """Return what a command starts, and which options it is given."""
+    found = {word.partition("=")[0] for word in command if word.startswith("--")}
+    return Path(command[0]).name, found
+
+
+def _on_the_page() -> dict[str, set[str]]:
+    lines = [line for _, block in _blocks() for line in block.replace("\\\n", " ").splitlines()]
+    return dict(_options(shlex.split(line)) for line in lines if line.startswith("flower-super"))
+
+
+def test_the_compose_file_starts_what_the_page_starts() -> None:
+    page = _on_the_page()
+    assert set(page) == {"flower-superlink", "flower-supernode"}
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    assert compose.keys() == {"x-node", "services", "volumes"}
+    services = compose["services"]
+    assert services.keys() == {"superlink", *SITES, "run"}
+    for name, service in services.items():
+        assert service.keys() <= SERVICE, name
+        assert service["image"] == "fedclust"
+        for volume in service["volumes"]:
+            source, target, *mode = volume.split(":")
+            assert target.startswith("/")
+            # What comes from outside is read only; the rest is a volume that is declared.
+            assert mode == ["ro"] if source.startswith("./") else source in compose["volumes"]
+        if name == "run":
+            continue
+        assert all(isinstance(word, str) for word in service["command"])
+        started, options = _options(service["command"])
+        # A container has ports of its own.
+        assert options == page[started] - ({"--port"} if name in SITES else set())
+    for site in SITES:
+        assert services[site]["command"][-1] == f"--node-config=data='/data/patients.csv' name='{site}'"
+        assert f"./keys/{site}.key:/keys/node.key:ro" in services[site]["volumes"]
+    copied = re.findall(r"^COPY (.*) (?:\S+)$", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), re.M)
+    assert {"fedclust", "strategies", "clients", "conf"} <= set(" ".join(copied).split())
+    assert all((ROOT / name).exists() for name in " ".join(copied).split())
+
+
+def _unit(name: str) -> str:
+    return (DEPLOY / "systemd" / name).read_text(encoding="utf-8").replace("\\\n", " ")
+
+
+def test_the_systemd_units_start_what_the_page_starts(tmp_path: Path) -> None:
+    page = _on_the_page()
+    given = dict(
+        line.split("=", 1) for line in _unit("supernode.env").splitlines() if not line.startswith("#")
+    )
+    for name in ("fedclust-superlink.service", "fedclust-supernode@.service"):
+        (command,) = re.findall(r"^ExecStart=(.*)$", _unit(name), re.M)
+        started, options = _options(shlex.split(command))
+        assert options == page[started]
+        assert set(re.findall(r"\$\{(\w+)\}", command)) == (set(given) if "@" in name else set())
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not here")
+    for name in ("fedclust-superlink.service", "fedclust-supernode@.service"):
+        # Its programs are not installed where the units look for them.
+        here = tmp_path / name
+        here.write_text(_unit(name).replace("/opt/fedclust/bin/flower", "/bin/true flower"))
+        done = subprocess.run(
+            ["systemd-analyze", "verify", str(here)], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        assert str(tmp_path) not in done.stderr, done.stderr

@@ -39,7 +39,7 @@ class Rules:
         return clients >= self.min_clients and quiet >= self.settle
 
     def divided(self, registered: Registered, host: Host) -> tuple[Registered, list[str]]:
-        """Divide what a node says of its sites into those that are its own, and the claims it has no right to.
+        """Divide what a node says of its sites into what is its own and what belongs to another node.
 
         Parameters
         ----------

@@ -136,7 +136,7 @@ def test_wins_are_read_and_checked(toy) -> None:
 def test_a_client_that_goes_offline_still_counts(toy) -> None:
     grid = toy(num_clients=4).grid()
     federation = Federation(grid)
-    del grid._node_of[3]  # as when its node leaves; the grid asks again only when nodes change
+    del grid._nodes.node_of[3]  # as when its node leaves; the grid asks again only when nodes change
     assert grid.get_node_ids() == [0, 1, 2]
     assert Federation(grid).num_clients == federation.run(3, 1.0).num_clients == 4
 

@@ -216,7 +216,8 @@ def simulate(
                 recorder = opened.enter_context(
                     Recorder.resume(where, done, described) if resume else Recorder(where, described)
                 )
-            shown = Progress(rounds, name, console) if progress else None
+            number = 2 if proof else 1
+            shown = Progress(rounds, name, console, task=(1, number)) if progress else None
             if folder is not None:
                 callbacks.append(page := LivePage(where))
             run = runs[name] = StrategyRun(
@@ -241,7 +242,7 @@ def simulate(
                     other = opened.enter_context(
                         Recorder.resume(beside, start, text) if resume else Recorder(beside, text)
                     )
-                shown = Progress(rounds, COMMON, console) if progress else None
+                shown = Progress(rounds, COMMON, console, task=(2, 2)) if progress else None
                 compared = StrategyRun(COMMON, common, schedule, other, shown, confusion=False)
                 runs[COMMON] = compared
                 compared.start(federation, model, resume=earlier)

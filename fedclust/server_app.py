@@ -216,7 +216,8 @@ def _federate(
         with page:
             with writing(here):
                 recorder = opened.enter_context(_recorder(here, text, resumed, state, settings.rounds))
-            progress = Progress(settings.rounds, name, console)
+            task = names.index(name) + 1, len(names)
+            progress = Progress(settings.rounds, name, console, task=task)
             runs[name] = StrategyRun(
                 name,
                 strategies[name],

@@ -47,11 +47,14 @@ class Row:
         lacks that key.
     summaries
         ``summary.json`` of each run, one per seed, ordered by seed.
+    runs
+        The runs themselves, in the same order; empty if only their summaries are known.
     """
 
     strategy: str
     settings: tuple[str, ...]
     summaries: tuple[Mapping[str, Any], ...]
+    runs: tuple[SavedRun, ...] = ()
 
     def values(self, metric: str) -> FloatArray:
         """Return one metric for all seeds that have it, shape (n,)."""
@@ -190,7 +193,12 @@ def compare(runs: Sequence[SavedRun]) -> Comparison:
         else:
             seeds[candidate.run.summary["seed"]] = candidate
     rows = [
-        Row(strategy, setting, tuple(seeds[seed].run.summary for seed in sorted(seeds)))
+        Row(
+            strategy,
+            setting,
+            tuple(seeds[seed].run.summary for seed in sorted(seeds)),
+            tuple(seeds[seed].run for seed in sorted(seeds)),
+        )
         for (strategy, setting), seeds in sorted(groups.items(), key=_place)
     ]
     titles = tuple(key.removeprefix("choices.") for key in keys)

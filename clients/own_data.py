@@ -5,19 +5,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from fedclust import records
 from fedclust.data import FederatedData
-from fedclust.data.sites import Own, SiteError, SiteRows, read_site, sites_here
-from fedclust.data.sites.describe import describe
-from fedclust.data.sites.encode import federated, prepare_site
-from fedclust.data.sites.reading import builder_of, private
+from fedclust.data.sites.own import Own, SiteError, sites_here
 from fedclust.data.sites.statement import Statement
 from fedclust.records import Agreed, Registered, Stated
 from fedclust.settings import SiteSettings, site_settings
 from fedclust.settings.allowed import EVERYTHING, NotAllowed, allowed_here
+
+if TYPE_CHECKING:
+    from fedclust.data.sites.reading import SiteRows
+
+# What reads and encodes rows is imported where a node has its own: every other process does without pandas.
 
 __all__ = ["Held", "OwnSites", "own_sites"]
 
@@ -39,12 +42,12 @@ class Held:
     folders
         Where the encoded rows of each site are.
     dataset
-        Name of the dataset.
+        The run's ``dataset`` node.
     """
 
     agreed: Agreed
     folders: Mapping[str, str]
-    dataset: str
+    dataset: Mapping[str, Any]
 
     @property
     def key(self) -> str:
@@ -53,6 +56,8 @@ class Held:
 
     def data(self) -> FederatedData:
         """Read the encoded rows."""
+        from fedclust.data.sites.encode import federated
+
         agreed = self.agreed
         folders = list(self.folders.values())
         return federated(folders, agreed.agreement, agreed.ids, agreed.num_clients, self.dataset)
@@ -76,7 +81,7 @@ class OwnSites:
     settings: SiteSettings
     csv_options: str
 
-    def rows(self, site: str) -> SiteRows:
+    def rows(self, site: str) -> "SiteRows":
         """Read a site's rows; once per process and version of its files.
 
         Raises
@@ -84,6 +89,8 @@ class OwnSites:
         SiteError
             If the site cannot take part.
         """
+        from fedclust.data.sites.reading import builder_of, private
+
         dataset = self.settings["dataset"]
         if options := json.loads(self.csv_options):
             dataset["csv_options"] = {**dataset.get("csv_options", {}), **options}
@@ -94,6 +101,8 @@ class OwnSites:
 
     def stated(self) -> Stated:
         """Say of each site what all must know to encode their rows alike, or why it cannot take part."""
+        from fedclust.data.sites.describe import describe
+
         statements: dict[str, Statement] = {}
         refused: dict[str, str] = {}
         for site in self.paths:
@@ -140,7 +149,7 @@ class OwnSites:
             # The cache may be emptied at any time.
             if not Path(folder).is_dir() and self._prepare(site, agreed) != folder:
                 raise SiteError(f"the data of {site} must not change during a run")
-        return Held(agreed, folders, str(self.settings["dataset"]["name"]))
+        return Held(agreed, folders, self.settings["dataset"])
 
     def _of(self, agreed: Agreed) -> list[str]:
         return [
@@ -150,6 +159,8 @@ class OwnSites:
         ]
 
     def _prepare(self, site: str, agreed: Agreed) -> str:
+        from fedclust.data.sites.encode import prepare_site
+
         dataset, partition = self.settings["dataset"], self.settings["partition"]
         partition.pop("sites", None)
         asked = [dataset, partition, self.settings["seed"], self.csv_options]
@@ -196,6 +207,8 @@ def own_sites(context: Context) -> OwnSites | None:
 
 
 @lru_cache(maxsize=64)
-def _rows(site: str, path: str, dataset: str, settings: SiteSettings, version: str) -> SiteRows:  # noqa: ARG001
+def _rows(site: str, path: str, dataset: str, settings: SiteSettings, version: str) -> "SiteRows":  # noqa: ARG001
+    from fedclust.data.sites.reading import builder_of, read_site
+
     builder = builder_of(json.loads(dataset), Path(path))
     return read_site(site, builder, Own.of(settings["partition"]), settings["seed"])

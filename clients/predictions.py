@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 from flwr.app import Context, Message, RecordDict
-from scipy.special import softmax
 
 from fedclust import records
 from fedclust.clients.app import Answers, app, read_shared, respond
@@ -34,6 +33,8 @@ def _predictions(node: Node, contents: Mapping[int, RecordDict], *, where: str, 
     if not where:
         reason = "no folder for predictions on this node: --node-config \"predictions='/folder'\" names one"
         return {}, dict.fromkeys(contents, reason)
+    from scipy.special import softmax  # few runs ask for predictions
+
     answers: dict[int, RecordDict] = {}
     errors: dict[int, str] = {}
     for instruction, clients in read_shared(contents):

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from flwr.serverapp import Grid
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from fedclust.data.sites import Own, SiteError, builder_of, wanted_of
 from fedclust.data.sites.agreement import Agreement
-from fedclust.federation.site_grid import Rules, SiteGrid
+from fedclust.federation.site_grid import SiteGrid
+from fedclust.federation.site_rules import Rules, read_site_hosts
 from fedclust.settings import ConfigError, RunSettings
 from fedclust.settings.nodes import known_of
 from fedclust.settings.own_data import differing, fill
@@ -61,6 +62,11 @@ def join_sites(
     """
     if settings.task == "partition":
         raise ConfigError("task=partition needs a pooled dataset: with partition=own nobody holds all rows")
+    if OmegaConf.select(config, "training.loss.class_weights") == "balanced":
+        raise ConfigError(
+            "loss.class_weights must be a list of numbers with partition=own, got balanced: "
+            "no site knows how many rows of each class the others have"
+        )
     known = known_of(config)
     try:
         own = Own.of(known["partition"])
@@ -69,7 +75,8 @@ def join_sites(
         wanted = wanted_of(
             builder_of(dataset, Path()), dataset.get("num_classes"), None if names is None else tuple(names)
         )
-        rules = Rules(own.min_clients, own.settle, own.expected())
+        hosts = None if settings.hosts is None else read_site_hosts(Path(settings.hosts).expanduser())
+        rules = Rules(own.min_clients, own.settle, own.expected(), hosts)
     except (SiteError, ValueError, TypeError) as error:
         raise ConfigError(str(error)) from error
     sites = SiteGrid(grid, rules, wanted, wait=settings.wait, say=say)

@@ -13,7 +13,6 @@ from fedclust.federation.placing import by_least_loss, by_rule
 from fedclust.findings import Findings
 from fedclust.personal import NoLayer, Personal
 from fedclust.placement import Placement
-from fedclust.placing_rules import unpacked
 from fedclust.rng import generator, torch_seed
 from fedclust.sampling import cohort_size
 from fedclust.selection import Candidates, Selection, Uniform
@@ -215,6 +214,8 @@ class Hooks:
         if len(serving := np.unique(clusters.assignment)) == 1:
             only = Placement(int(serving[0]), "there is one model for all")
             return dict.fromkeys(map(int, newcomers), only)
+        from fedclust.placing_rules import unpacked  # with scikit-learn; newcomers are rare
+
         rule = unpacked(self.findings(clusters).placing)
         if rule is not None:
             return by_rule(rule, newcomers, federation)

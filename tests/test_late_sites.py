@@ -1,6 +1,7 @@
 """Sites with their own data that come while a run goes on, and one that leaves it."""
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -47,7 +48,9 @@ def _tables(folder: Path) -> str:
         table = pd.DataFrame(
             {"dose": dose, "ward": draws.choice(["a", "b"], 40), "ill": np.where(dose > 0, "yes", "no")}
         )
+        table["weight"] = 70.0 + np.arange(40) % 7  # kilograms
         if site == "east":
+            table["weight"] *= 1000  # grams
             table.loc[:3, "ward"] = "c"  # the others have no such ward
         if site == "bad":
             table = table.drop(columns="dose")
@@ -92,6 +95,10 @@ def test_sites_join_and_leave_and_the_run_can_be_resumed(tmp_path: Path) -> None
     assert [len(change["assignment"]) for change in whole.saved.changes] == [2, 3]
     # One that does not fit is refused by its name, with the reason, and the others go on.
     assert "bad" not in table.index
+    # In grams, 70 to 76 thousand; which of the rows train is drawn.
+    (warned,) = (line for line in said.splitlines() if line.startswith("warning"))
+    about = r"its values are about 7\.[0-6]\d?e\+04, those of the other sites 7[0-6](\.\d)?"
+    assert re.fullmatch(f"warning: east: column weight may be in another unit: {about}", warned)
     assert "bad is refused: it lacks the columns dose, which the run uses" in said.splitlines()
 
     _federate(tmp_path / "part", sites, rounds=4, evaluate_every=2)

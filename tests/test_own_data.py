@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from flwr.app import Context, Message, RecordDict
 
@@ -15,6 +16,7 @@ from fedclust.data.load import _builder
 from fedclust.data.sites import Own, builder_of, read_site
 from fedclust.federation import FederationError
 from fedclust.federation.identity import assume_identity
+from fedclust.serving.command import main as predict
 from fedclust.settings import ConfigError, compose, plain, to_run_config
 
 COLUMNS = "age,sex,stage,diagnosis"
@@ -63,8 +65,14 @@ def _own(sites: Any) -> list[str]:
 
 
 def test_three_sites_reach_what_the_pooled_file_reaches(sites: dict[str, Path], tmp_path: Path) -> None:
-    own = run([*_own(str(tmp_path / "sites")), *SHORT, f"output_dir={tmp_path / 'own'}"])
+    own = run(
+        [
+            *(*_own(str(tmp_path / "sites")), *SHORT, "engine.num_nodes=1", "save_predictions=true"),
+            f"output_dir={tmp_path / 'own'}",
+        ]
+    )
     assert own.clients["name"].tolist() == ["east", "north", "south"]
+    _assert_its_export_predicts_the_same(own, sites)
 
     # The pooled file: each site's rows in turn, with the site's name, and the same rows to train and test.
     lines = [f"{row},{site}" for site, path in sites.items() for row in path.read_text().split()[1:]]
@@ -104,6 +112,25 @@ def test_three_sites_reach_what_the_pooled_file_reaches(sites: dict[str, Path], 
     first, second = (each.model_for(0).state_dict() for each in (own, natural))
     for name, value in first.items():
         np.testing.assert_allclose(value, second[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def _assert_its_export_predicts_the_same(own: Any, sites: dict[str, Path]) -> None:
+    """Predict every site's raw file, and compare with what the run's clients predicted of their test rows."""
+    served = own.folder.parent / "served"
+    own.export(served)
+    inside = pd.read_parquet(own.folder / "predictions.parquet")
+    start = 0  # of the site's rows among those of the one node, which are in the order of names
+    for site, path in sites.items():
+        out = served.parent / f"{site}-predictions.csv"
+        assert predict([str(served), str(path), "--site", site, "--out", str(out)]) == 0
+        outside = pd.read_csv(out)
+        here = inside[inside["name"] == site]
+        there = outside.iloc[here["row"] - start]
+        assert len(here) == round(0.2 * len(outside))
+        assert here["predicted"].tolist() == there["predicted"].tolist()
+        for name in ("ill", "well"):
+            np.testing.assert_allclose(here[f"p: {name}"], there[name], atol=1e-6)
+        start += len(outside)
 
 
 def _shape() -> list[str]:
@@ -173,6 +200,18 @@ def test_a_wrong_number_of_classes_or_columns_is_one_error(sites: dict[str, Path
     ):
         with pytest.raises((ConfigError, FederationError), match=message):
             run([*_own(sites), *SHORT, given, f"output_dir={tmp_path / 'out'}"])
+
+
+def test_weights_by_the_counts_of_all_and_a_bad_file_of_hosts_are_refused(
+    sites: dict[str, Path], tmp_path: Path
+) -> None:
+    short = [*_own(sites), *SHORT, f"output_dir={tmp_path / 'out'}"]
+    with pytest.raises(
+        ConfigError, match="class_weights must be a list of numbers with partition=own, got bal"
+    ):
+        run([*short, "loss=weighted_cross_entropy"])
+    with pytest.raises(ConfigError, match="hosts must be a TOML file"):
+        run([*short, f"hosts={tmp_path / 'nothing.toml'}"])
 
 
 def _ask(node: dict[str, Any], overrides: list[str]) -> Message:

@@ -6,7 +6,6 @@
 from typing import TYPE_CHECKING
 
 from fedclust._lazy import lazily
-from fedclust.federation.starting_models import starting_models  # the module would hide it
 
 if TYPE_CHECKING:
     from fedclust.federation.bundle import is_bundle, pack, unpack
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from fedclust.federation.hosting import hosted_clients
     from fedclust.federation.local_grid import LocalGrid
     from fedclust.federation.replies import Reply
+    from fedclust.federation.starts import starting_models
     from fedclust.federation.traffic import Traffic
 else:
     __getattr__, __dir__ = lazily(__name__)

@@ -1,18 +1,19 @@
 """Ask clients that came later for what their cluster is told by."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedclust import records
-from fedclust.clustering.clust_psi_pfl.placement import LabelRule
-from fedclust.clustering.pacfl import SubspaceRule
 from fedclust.clustering.shared.placing import NONE, least_loss
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.placement import Placement
-from fedclust.placing_rules import Rule
 from fedclust.typing import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from fedclust.placing_rules import Rule
 
 __all__ = ["by_least_loss", "by_rule", "placed_by_losses", "serving_clusters", "silent"]
 
@@ -79,7 +80,7 @@ def by_least_loss(
     )
 
 
-def by_rule(rule: Rule, newcomers: Sequence[int], federation: Federation) -> dict[int, Placement]:
+def by_rule(rule: "Rule", newcomers: Sequence[int], federation: Federation) -> dict[int, Placement]:
     """Ask newcomers for what a rule goes by, as the method asked the others before round 1, and apply it.
 
     Parameters
@@ -91,6 +92,10 @@ def by_rule(rule: Rule, newcomers: Sequence[int], federation: Federation) -> dic
     federation
         Whom to ask. Of a client whose answer does not fit, why is the reason of its placement.
     """
+    # A run with one model for all has no rule, and does without what the rules import.
+    from fedclust.clustering.clust_psi_pfl.placement import LabelRule
+    from fedclust.clustering.pacfl import SubspaceRule
+
     if isinstance(rule, LabelRule):
         described = federation.describe_newcomers(newcomers)
         return silent(

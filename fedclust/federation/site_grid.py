@@ -7,49 +7,25 @@ names; :class:`SiteGrid` waits until those that take part are there, sorts their
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedclust import records
 from fedclust.data.sites.agreement import Agreement, Wanted, agree
-from fedclust.data.sites.late import unfit_for
+from fedclust.data.sites.late import other_units, unfit_for
 from fedclust.data.sites.statement import Statement
 from fedclust.federation.claims import Host
 from fedclust.federation.client_grid import ClientGrid, FederationError, error_reason, logger
 from fedclust.federation.node_registry import NODE_LOST
+from fedclust.federation.site_rules import Rules
 from fedclust.records import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, BadReply, Registered
 
 __all__ = ["Rules", "SiteGrid"]
 
 
 _TRIES = 3  # to ask a node whose process did not start
-
-
-@dataclass(frozen=True)
-class Rules:
-    """When the sites that are there start.
-
-    Attributes
-    ----------
-    min_clients
-        Fewest clients to start with.
-    settle
-        Where no names are expected: seconds without another client, after which they start.
-    expected
-        Names of the sites; they start as soon as all are there, refused or not, and no other takes part.
-    """
-
-    min_clients: int = 2
-    settle: float = 20.0
-    expected: Collection[str] | None = None
-
-    def ready(self, clients: int, sites: Collection[str], quiet: float) -> bool:
-        """Say whether to start: with so many clients, these sites, and no change for `quiet` seconds."""
-        if self.expected is not None:
-            return set(self.expected) <= set(sites)
-        return clients >= self.min_clients and quiet >= self.settle
 
 
 class SiteGrid(ClientGrid):
@@ -295,9 +271,11 @@ class SiteGrid(ClientGrid):
         if reply.has_error():
             raise FederationError(f"node {node} cannot serve its clients: {error_reason(reply.error)}")
         try:
-            registered = records.read_registered(reply.content)
+            registered, others = self._rules.divided(records.read_registered(reply.content), host)
         except BadReply as error:
             raise FederationError(f"node {node}: {error}") from error
+        for claim in others:
+            self._say(claim)
         self._registered[node] = registered
         for site, reason in registered.refused.items():
             self.refuse(site, reason)
@@ -317,6 +295,10 @@ class SiteGrid(ClientGrid):
                 if site in said:
                     self._say(f"{site} sent: {said[site].said()}")
                     reason = unfit_for(said[site], self.agreement)
+                    units = [] if reason else other_units(site, said[site], self.agreement)
+                    self._cautions += tuple(units)
+                    for line in units:
+                        self._say(f"warning: {line}")
                 else:
                     reason = unknown.get(site, "it said nothing of its data")
                 if reason:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import ndtri
 
 from fedclust.rng import generator
 from fedclust.typing import FloatArray
@@ -26,6 +25,8 @@ def seeded(seed: int) -> Noise:
 
 def system(purpose: str, server_round: int, cluster: int, number: int) -> FloatArray:  # noqa: ARG001
     """Draw noise from the operating system's source for cryptography; nobody can draw it again."""
+    from scipy.special import ndtri  # few runs draw noise
+
     whole = np.frombuffer(os.urandom(8 * number), dtype=np.uint64) >> np.uint64(11)
     uniform = (whole.astype(np.float64) + 0.5) * 2.0**-53  # in (0, 1), 53 bits
     drawn: FloatArray = ndtri(uniform)

@@ -13,7 +13,6 @@ expectations are small", Biometrika 31, 1940; the form used here is Mielke and B
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaincc
 
 from fedclust.metrics.shares import label_shares
 from fedclust.typing import FloatArray, IntArray
@@ -138,6 +137,8 @@ def gamma_tail(value: float, mean: float, variance: float) -> float:
     """
     if variance <= 0 or mean <= 0:
         return 1.0
+    from scipy.special import gammaincc  # imported where used: a run with one model for all needs none of it
+
     return float(gammaincc(mean**2 / variance, value * mean / variance))
 
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedclust.data.cache import digest
+from fedclust.data.input_encoders import MISSING
 from fedclust.data.sites.moments import Moments
 from fedclust.data.sites.statement import CATEGORY, EMPTY, NUMBER, Column, Kind, Label, Statement
-from fedclust.data.tables import MISSING
 
-__all__ = ["Agreement", "Categories", "Numbers", "Outcome", "Wanted", "agree"]
+__all__ = ["UNITS", "Agreement", "Categories", "Numbers", "Outcome", "Wanted", "agree"]
 
-_UNITS = 10.0  # a column whose values are so many times as large as elsewhere is in another unit, probably
+UNITS = 10.0  # a column whose values are so many times as large as elsewhere is in another unit, probably
 
 
 @dataclass(frozen=True)
@@ -351,7 +351,7 @@ def _other_units(left: Mapping[str, Statement], kinds: Mapping[str, str]) -> lis
         sizes = {site: size for site, size in sizes.items() if size > 0}
         for site, size in sizes.items():
             others = [other for each, other in sizes.items() if each != site]
-            if others and abs(math.log(size / statistics.median(others))) >= math.log(_UNITS):
+            if others and abs(math.log(size / statistics.median(others))) >= math.log(UNITS):
                 lines.append(
                     f"{site}: column {name} may be in another unit: its values are about {size:.3g}, "
                     f"those of the other sites {statistics.median(others):.3g}"

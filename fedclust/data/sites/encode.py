@@ -1,6 +1,7 @@
 """A node's federated data: the rows of its sites, encoded as all have agreed."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,24 @@ import torch
 from fedclust.data.cache import cache_root, digest, map_tensor, prepared
 from fedclust.data.federated import FederatedData
 from fedclust.data.images import Images
+from fedclust.data.input_encoders import (
+    CategoryColumn,
+    ImageEncoder,
+    InputEncoder,
+    NumberColumn,
+    TableEncoder,
+    TextEncoder,
+)
 from fedclust.data.sites.agreement import Agreement
 from fedclust.data.sites.describe import images_folder, texts_of
 from fedclust.data.sites.own import SiteError
-from fedclust.data.sites.reading import SiteRows, private
+from fedclust.data.sites.reading import SiteRows, builder_of, private
 from fedclust.data.sites.tables import encode_table
 from fedclust.data.tables import Tables
 from fedclust.data.text import Text, tokenizer_of
 from fedclust.typing import IntArray
 
-__all__ = ["federated", "prepare_site"]
+__all__ = ["federated", "input_encoder", "prepare_site"]
 
 _FORMAT = 1
 _NOBODY = np.zeros(0, dtype=np.int64)
@@ -92,7 +101,7 @@ def federated(
     agreement: Agreement,
     ids: Mapping[str, int],
     num_clients: int,
-    name: str,
+    dataset: Mapping[str, Any],
 ) -> FederatedData:
     """Read the encoded rows of a node's sites.
 
@@ -106,8 +115,8 @@ def federated(
         Id of each of the node's clients, by name.
     num_clients
         Number of clients K of the federation.
-    name
-        Name of the dataset.
+    dataset
+        The run's ``dataset`` node.
 
     Returns
     -------
@@ -132,7 +141,7 @@ def federated(
                         of_clients[ids[client]], names[ids[client]] = rows, client
         start += len(inputs[-1])
     return FederatedData(
-        name=name,
+        name=str(dataset["name"]),
         inputs=inputs[0] if len(inputs) == 1 else torch.cat(inputs),
         labels=labels[0] if len(labels) == 1 else torch.cat(labels),
         train=tuple(parts["train"]),
@@ -145,4 +154,37 @@ def federated(
         class_names=agreement.class_names,
         fingerprint=digest(agreement.digest(), list(folders), dict(ids)),
         client_names=tuple(names),
+        encoder=partial(input_encoder, agreement, dict(dataset)),
     )
+
+
+def input_encoder(agreement: Agreement, dataset: Mapping[str, Any]) -> InputEncoder | None:
+    """Return the encoder of new rows: that of the agreement, which encoded the sites' own.
+
+    Parameters
+    ----------
+    agreement
+        How all sites encode their rows.
+    dataset
+        The run's ``dataset`` node.
+
+    Returns
+    -------
+    The encoder; None for texts with a pretrained tokenizer, as of pooled data.
+    """
+    builder = builder_of(dataset, Path())
+    if isinstance(builder, Tables):
+        return TableEncoder(
+            # What `encode_table` writes for a missing number, 0, is the mean after scaling.
+            tuple(NumberColumn(each.name, each.mean, each.mean, each.scale) for each in agreement.numbers),
+            tuple(CategoryColumn(each.name, each.values, each.trained) for each in agreement.categories),
+            agreement.encoding,
+        )
+    if isinstance(builder, Images):
+        return ImageEncoder(agreement.input_shape, builder.resize, agreement.mean, agreement.std)
+    assert isinstance(builder, Text)  # chosen by its type, as in describe
+    if builder.tokenizer is not None:
+        return None
+    columns = (builder.text,) if isinstance(builder.text, str) else tuple(builder.text)
+    tokenizer = tokenizer_of(agreement.words).to_str()
+    return TextEncoder(columns, int(agreement.input_shape[0]), tokenizer)

@@ -1,9 +1,11 @@
 """Whether a site that comes after the others have agreed can use their encoding."""
 
-from fedclust.data.sites.agreement import Agreement
+import math
+
+from fedclust.data.sites.agreement import UNITS, Agreement
 from fedclust.data.sites.statement import CATEGORY, NUMBER, Statement
 
-__all__ = ["unfit_for"]
+__all__ = ["other_units", "unfit_for"]
 
 _HOLDING = {NUMBER: "numbers", CATEGORY: "texts"}
 
@@ -40,3 +42,27 @@ def unfit_for(statement: Statement, agreement: Agreement) -> str | None:
     if len(statement.pixels) != len(agreement.mean):
         return f"images must have {len(agreement.mean)} channels, got {len(statement.pixels)}"
     return None
+
+
+def other_units(site: str, statement: Statement, agreement: Agreement) -> list[str]:
+    """List the columns of a late site that may be in another unit than in the run, a line each.
+
+    Parameters
+    ----------
+    site
+        Its name.
+    statement
+        What it says of its data; it fits the agreement.
+    agreement
+        The encoding: its means and scales are those of all training rows of the sites that made it.
+    """
+    lines = []
+    for each in agreement.numbers:
+        here = statement.columns[each.name].moments.size
+        there = math.hypot(each.mean, each.scale)
+        if here > 0 and abs(math.log(here / there)) >= math.log(UNITS):
+            lines.append(
+                f"{site}: column {each.name} may be in another unit: its values are about {here:.3g}, "
+                f"those of the other sites {there:.3g}"
+            )
+    return lines

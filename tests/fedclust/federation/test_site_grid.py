@@ -208,3 +208,19 @@ def test_names_that_are_none_are_a_bad_reply(registered: Registered, message: st
 def test_a_registration_survives_its_record() -> None:
     content: RecordDict = records.registered_content(NODES[1])
     assert records.read_registered(content) == NODES[1]
+
+
+def test_a_node_whose_key_is_not_registered_gets_no_site_of_the_file_of_hosts() -> None:
+    said: list[str] = []
+    rules = Rules(1, 0, hosts={"north": "site-a", "east": "site-e", "south": "site-s"})
+    grid = _grid(NODES, rules, wait=0.05, say=said.append)
+    with pytest.raises(FederationError, match="min_clients must be there, 1, got 0$"):
+        grid.connect()
+    assert grid.refused == {}  # the sites themselves are not: their own nodes may still come
+    claims = sorted(line.partition(" claims ")[2] for line in said if " claims " in line)
+    assert claims == [
+        "site east, which belongs to 'site-e' by the file of hosts: refused",
+        "site north, which belongs to 'site-a' by the file of hosts: refused",
+        "site south, which belongs to 'site-s' by the file of hosts: refused",
+        "site west, which belongs to no node of the file of hosts: refused",
+    ]

@@ -1,17 +1,21 @@
 """What sites agree on is what would have been fitted on their pooled rows."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
 from fedclust import data
 from fedclust.data import FederatedData
 from fedclust.data.client_rows import ClientRows, save_client_rows
+from fedclust.data.input_encoders import ImageEncoder
+from fedclust.data.input_values import encoder_from, to_values
 from fedclust.data.load import _builder
 from fedclust.data.sites import (
     Own,
@@ -49,7 +53,11 @@ def _agreed(dataset: Mapping[str, Any], paths: Mapping[str, Path], own: Own | No
     folders = [prepare_site(each, outcome.agreement, "t", []) for each in rows.values()]
     names = sorted(client for each in rows.values() for client in each.clients)
     ids = {name: client for client, name in enumerate(names)}
-    return Shared(outcome.agreement, rows, federated(folders, outcome.agreement, ids, len(ids), "t"))
+    return Shared(
+        outcome.agreement,
+        rows,
+        federated(folders, outcome.agreement, ids, len(ids), {"name": "t", **dataset}),
+    )
 
 
 def _pooled(shared: Shared, dataset: dict[str, Any], tmp_path: Path) -> FederatedData:
@@ -83,6 +91,16 @@ def _assert_same(shared: Shared, pooled: FederatedData) -> None:
         for here, there in zip(getattr(shared.data, part), getattr(pooled, part), strict=True):
             np.testing.assert_array_equal(shared.data.labels[here], pooled.labels[there])
             np.testing.assert_allclose(shared.data.inputs[here], pooled.inputs[there], rtol=1e-6, atol=1e-6)
+
+
+def _assert_encodes_new_rows(shared: Shared, pooled: FederatedData, rows: Any) -> None:
+    """Rows as a site would send them are encoded as its own were, and as the pooled data's encoder does."""
+    kept = shared.data.input_encoder()
+    assert type(kept) is type(pooled.input_encoder())
+    encoded = kept.encode(rows)  # in the order of the sites' files
+    np.testing.assert_array_equal(encoded, shared.data.inputs.numpy())
+    np.testing.assert_allclose(encoded, pooled.input_encoder().encode(rows), rtol=1e-6, atol=1e-6)
+    assert encoder_from(json.loads(json.dumps(to_values(kept)))) == kept
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +156,13 @@ def test_tables_are_encoded_as_pooled(
     if encoding == "index":
         dataset["category_sizes"] = shared.agreement.settings()["category_sizes"]
         assert dataset["category_sizes"] == [2, 6]
-    _assert_same(shared, _pooled(shared, {**dataset, "path": str(pooled)}, tmp_path))
+    from_pool = _pooled(shared, {**dataset, "path": str(pooled)}, tmp_path)
+    _assert_same(shared, from_pool)
+    _assert_encodes_new_rows(shared, from_pool, pd.read_csv(pooled))
+    rows = pd.read_csv(pooled).assign(stage="V", age=np.nan)  # a stage that nobody has, and no ages
+    encoded = shared.data.input_encoder().encode(rows)
+    assert not encoded[:, -1 if encoding == "index" else slice(-5, None)].any()
+    assert not encoded[:, 0].any()  # the mean, scaled
 
 
 def test_clients_of_a_natural_column_are_encoded_as_pooled(tmp_path: Path) -> None:
@@ -185,6 +209,11 @@ def test_images_are_normalised_as_pooled(tmp_path: Path) -> None:
     assert pooled.class_names == shared.data.class_names
     np.testing.assert_allclose(shared.data.mean, pooled.mean, rtol=1e-12)
     np.testing.assert_allclose(shared.data.std, pooled.std, rtol=1e-12)
+    files = sorted((tmp_path / "b").rglob("*.png"))
+    assert shared.data.input_encoder() == ImageEncoder((3, 4, 5), "none", shared.data.mean, shared.data.std)
+    np.testing.assert_array_equal(
+        np.sort(shared.data.input_encoder().encode(files), axis=0), np.sort(shared.data.inputs[8:], axis=0)
+    )
 
 
 def test_texts_get_the_pooled_vocabulary(tmp_path: Path) -> None:
@@ -208,7 +237,9 @@ def test_texts_get_the_pooled_vocabulary(tmp_path: Path) -> None:
     }
     shared = _agreed(dataset, sites)
     assert len(shared.agreement.words) == 18
-    _assert_same(shared, _pooled(shared, {**dataset, "path": str(pooled)}, tmp_path))
+    from_pool = _pooled(shared, {**dataset, "path": str(pooled)}, tmp_path)
+    _assert_same(shared, from_pool)
+    _assert_encodes_new_rows(shared, from_pool, pd.read_csv(pooled))
 
 
 def test_parts_of_a_site_do_not_depend_on_others(tables: tuple[dict[str, Path], Path]) -> None:

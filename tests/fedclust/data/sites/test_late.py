@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
 
 from fedclust.data.sites.agreement import Agreement, Categories, Numbers
-from fedclust.data.sites.late import unfit_for
+from fedclust.data.sites.late import other_units, unfit_for
+from fedclust.data.sites.moments import Moments
 from fedclust.data.sites.statement import CATEGORY, EMPTY, NUMBER, Column, Pixels, Statement
 
 AGREED = Agreement(
@@ -35,3 +37,21 @@ def test_images() -> None:
     assert unfit_for(Statement(("a",), pixels=(Pixels(1, 2, 4),)), colour) == (
         "images must have 3 channels, got 1"
     )
+
+
+def test_a_column_in_another_unit_is_pointed_out() -> None:
+    # In the run ages have mean 40 and deviation 30: their root mean square is 50 years.
+    agreed = Agreement(("a", "b"), ("a", "b"), (1,), (Numbers("age", 40.0, 30.0),))
+
+    def said(*ages: float) -> list[str]:
+        return other_units(
+            "west", Statement(("a",), {"age": Column(NUMBER, Moments.of(np.array(ages)))}), agreed
+        )
+
+    assert said(10.0, 70.0) == []  # root mean square 50
+    assert said(480.0, 360.0) == []  # 424 / 50 is less than 10
+    assert said(600.0, 600.0) == [
+        "west: column age may be in another unit: its values are about 600, those of the other sites 50"
+    ]
+    assert len(said(4.0, 4.0)) == 1  # less than a tenth
+    assert said(0.0, 0.0) == []  # of zeros no unit is known

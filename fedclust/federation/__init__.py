@@ -14,11 +14,13 @@ from fedclust.federation.federation import Answers, Descriptions, Failure, Feder
 from fedclust.federation.hosting import hosted_clients
 from fedclust.federation.local_grid import LocalGrid
 from fedclust.federation.replies import Reply
+from fedclust.federation.robust_rules import Bulyan, GeometricMedian, MultiKrum
 from fedclust.federation.starting_models import starting_models
 from fedclust.federation.traffic import Traffic
 
 __all__ = [
     "Answers",
+    "Bulyan",
     "ClientGrid",
     "Clusters",
     "CohortView",
@@ -27,8 +29,10 @@ __all__ = [
     "FairAvg",
     "Federation",
     "FederationError",
+    "GeometricMedian",
     "LocalGrid",
     "Measured",
+    "MultiKrum",
     "Reply",
     "RunFailed",
     "Traffic",

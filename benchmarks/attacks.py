@@ -179,6 +179,8 @@ def page_of_liars(grid: Sequence[Attacked]) -> Iterator[str]:
     """Write the tables of liars in what clustering reads, one per federation."""
     found = measured(grid)
     for partition in _FEDERATIONS:
+        if all(where != partition for where, *_ in found):
+            continue
         yield from (f"### {PARTITIONS[partition].title}", "")
         rows = []
         for method, lies in READ.items():
@@ -189,7 +191,9 @@ def page_of_liars(grid: Sequence[Attacked]) -> Iterator[str]:
                     common = found.get((partition, lie, number, FEDAVG), [])
                     row += [_rand(own), spread([each.accuracy for each in own])]
                     row += [spread([each.accuracy for each in common])]
-                rows.append(row + ["–"] * (8 - len(row)))
+                row += ["–"] * (8 - len(row))
+                if any(each != "–" for each in row[2:]):
+                    rows.append(row)
         header = ["method", "lie"]
         for number in _LIARS:
             header += [f"{number}: Rand (clusters), named", "accuracy", "FedAvg's"]
@@ -209,6 +213,8 @@ def page_of_models(grid: Sequence[Attacked]) -> Iterator[str]:
     for partition in ("iid", "conventions-20-10"):
         names = list(dict.fromkeys(name for where, _, _, name in found if where == partition))
         attacks = [(lie, number) for where, lie, number, _ in found if where == partition]
+        if not attacks:
+            continue
         yield from (f"### {PARTITIONS[partition].title}", "")
         rows = []
         for lie, number in sorted(
@@ -235,6 +241,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[71])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--lies", nargs="+", choices=sorted(LIES), default=sorted(LIES))
+    parser.add_argument("--numbers", type=int, nargs="+", default=[0, 1, 3, 6], help="liars in 30")
+    parser.add_argument("--partitions", nargs="+", default=list(_FEDERATIONS))
     parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "ATTACKS.md")
     options = parser.parse_args()
@@ -242,7 +251,13 @@ def main() -> int:
     text = options.out.read_text(encoding="utf-8")
     for part in options.parts:
         list_cells, page = PARTS[part]
-        grid = list_cells(folder, options.seeds, options.rounds)
+        grid = [
+            cell
+            for cell in list_cells(folder, options.seeds, options.rounds)
+            if cell.lie in options.lies
+            and cell.number in options.numbers
+            and cell.partition in options.partitions
+        ]
         whole = (options.no_run or run(grid, folder, options.workers)) and whole
         mark = f"<!-- {part} -->\n"
         before, _, rest = text.partition(mark)

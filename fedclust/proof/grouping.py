@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.proof.paired import Comparison, compare, holm
+from fedclust.proof.paired import Comparison, compare, holm, num_set_aside
 from fedclust.proof.scores import Difference
 from fedclust.proof.verdict import Verdict, verdict, verdict_apart, verdict_kept
 from fedclust.typing import IntArray
@@ -205,7 +205,10 @@ def _with_those_served_the_common_model(result: Verdict, proofs: Sequence[Cluste
 def _compare(clients: IntArray, measured: Mapping[int, Difference]) -> Comparison:
     found = [measured[int(client)] for client in clients if int(client) in measured]
     return compare(
-        [each.mean for each in found], [each.variance for each in found], [each.count for each in found]
+        [each.mean for each in found],
+        [each.variance for each in found],
+        [each.count for each in found],
+        set_aside=num_set_aside(sum(each.count >= 2 for each in found)),
     )
 
 

@@ -11,10 +11,10 @@ little better on nine rows of ten and much worse on the tenth, in 6 % with 30 cl
 9 % with 5 clients of 20; in the opposite case, in fewer than 3 %.
 
 A client may report what it likes, and one that reports +2, the largest value there is, moves the mean of 30
-by 0.07, more than most groupings that help gain. So B must also be shown to be better without the most
-favourable votes, as many as a tenth of the voters; the p-value is the larger of the two. That only makes the
-test stricter: the errors above are at most what they were. A vote of −2 can hide a small gain, and nothing is
-done against that: what follows is one model for all.
+by 0.07, more than many groupings that help gain. With `set_aside`, B must also be shown to be better without
+that many of the most favourable votes; the p-value is the larger of the two. That only makes the test
+stricter: the errors above are at most what they were. A vote of −2 can hide a small gain, and nothing is done
+against that: what follows is one model for all.
 
 Sources: Satterthwaite, "An approximate distribution of estimates of variance components", Biometrics
 Bulletin 2, 1946 (degrees of freedom); Holm, "A simple sequentially rejective multiple test procedure",
@@ -36,7 +36,7 @@ __all__ = ["Comparison", "Statistic", "compare", "holm", "num_set_aside", "p_val
 
 # Width of the interval that a difference of two Brier scores lies in, [-2, 2].
 _RANGE = 4.0
-_FEWEST = 4  # voters; with fewer, what is left would be too few to test anything
+_FEWEST = 6  # voters of whom one is set aside
 
 
 class Statistic(NamedTuple):
@@ -85,7 +85,7 @@ class Comparison:
     abstained
         Positions of the clients that did not vote.
     gain_of_others
-        The gain without the most favourable votes, :func:`num_set_aside` of them; NaN if no client voted.
+        The gain without the `set_aside` most favourable votes; NaN if no client voted.
     """
 
     gain: float
@@ -101,7 +101,11 @@ class Comparison:
 
 
 def num_set_aside(num_clients: int) -> int:
-    """Return how many of the most favourable votes must not be needed: a tenth, at least one of four."""
+    """Return how many of the most favourable votes must not be needed.
+
+    A tenth of the voters, at least one of six. Without one of fewer, little would be left to test; there
+    every vote counts, an invented one too.
+    """
     return 0 if num_clients < _FEWEST else max(1, num_clients // 10)
 
 
@@ -150,7 +154,7 @@ def p_values(of: Statistic) -> FloatArray:
 
 
 def compare(
-    mean: ArrayLike, variance: ArrayLike, count: ArrayLike, *, confidence: float = 0.95
+    mean: ArrayLike, variance: ArrayLike, count: ArrayLike, *, confidence: float = 0.95, set_aside: int = 0
 ) -> Comparison:
     """Test whether model B is better than model A, from three numbers per client.
 
@@ -169,6 +173,9 @@ def compare(
         ignored.
     confidence
         Confidence of the two-sided interval, in (0, 1).
+    set_aside
+        How many of the most favourable votes must not be needed, >= 0 and less than there are; see
+        :func:`num_set_aside`.
 
     Returns
     -------
@@ -204,7 +211,7 @@ def compare(
         return Comparison(nothing, (nothing, nothing), confidence, 1.0, nothing, nothing, 0, 0, abstained)
     found = statistic(means, variances, counts)
     gain, half = float(found.gain), _half_width(found, confidence)
-    rest = np.argsort(means, kind="stable")[: len(means) - num_set_aside(len(means))]
+    rest = np.argsort(means, kind="stable")[: max(1, len(means) - set_aside)]
     others = statistic(means[rest], variances[rest], counts[rest])
     if found.standard_error == 0 and not means.any():
         half = 0.0  # the two models agree on every row

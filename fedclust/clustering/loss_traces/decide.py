@@ -171,17 +171,25 @@ def groupings(state: Trace, parameters: Parameters, seed: int) -> list[Grouping]
         return _groupings(state, parameters, seed)
 
 
-def alone(state: Trace) -> IntArray:
-    """List the members whose losses are unlike everybody else's in most of their rounds.
+def alone(states: Sequence[Trace]) -> list[int]:
+    """List the clients whose losses are unlike everybody else's in most of their rounds.
 
     Groups are found without them, see :mod:`fedclust.clustering.loss_traces.believable`.
+
+    Parameters
+    ----------
+    states
+        The clusters.
 
     Returns
     -------
     Client ids, sorted.
     """
-    entries, observed = state.entries()
-    return np.sort(state.members[observed[believable(entries)[2]]])
+    found: set[int] = set()
+    for state in states:
+        entries, observed = state.entries()
+        found |= set(state.members[observed[believable(entries)[2]]].tolist())
+    return sorted(found)
 
 
 def children(state: Trace, labels: IntArray, parameters: Parameters) -> list[Trace]:

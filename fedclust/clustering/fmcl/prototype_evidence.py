@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 _FEW_COLUMNS = 64
+_FEWEST = 5  # clients: of fewer, one moves the quartiles
 _BLOCK_ENTRIES = 2**22  # of one float64 block of prototypes, 32 MB
 
 
@@ -238,7 +239,8 @@ def class_separation(prototypes: Prototypes) -> float:
 
     b is the mean over clients and their pairs of classes of ‖μ_ic − μ_ic'‖² − σ²_c/n_ic − σ²_c'/n_ic', which
     is unbiased, weighted by 1/(1/n_ic + 1/n_ic'). A client's own mean counts as at most ten times the median
-    client's, so that no client alone can make all differences look small.
+    client's, or ten times the distance of the clients' quartiles above them if that is more, so that no client
+    alone can make all differences look small. Of fewer than five clients each counts in full.
 
     Parameters
     ----------
@@ -272,9 +274,17 @@ def class_separation(prototypes: Prototypes) -> float:
         totals[start : start + height] = (weights * apart).sum(axis=(1, 2))
         weights_of[start : start + height] = weights.sum(axis=(1, 2))
     some = weights_of > 0
-    own_means = limit_values(totals[some] / weights_of[some], -np.inf)
+    own_means = _limited(totals[some] / weights_of[some])
     weight = float(weights_of.sum())
     return max(float(weights_of[some] @ own_means) / weight, 0.0) if weight else 0.0
+
+
+def _limited(values: FloatArray) -> FloatArray:
+    """Limit values, which may be around 0 by chance, to ten times their median or of their quartiles' distance."""
+    if len(values) < _FEWEST:
+        return values
+    low, middle, high = np.percentile(values, [25, 50, 75])
+    return np.minimum(values, max(LARGEST_SHARE * middle, high + LARGEST_SHARE * (high - low)))
 
 
 def compare(prototypes: Prototypes, others: Prototypes) -> Comparison:

@@ -219,6 +219,6 @@ def test_invented_votes_do_not_make_a_verdict(liars: int) -> None:
         told[client] = Difference(float(rows.mean()), float(rows.var(ddof=1)), 10)
     told |= {client: Difference(2.0, 0.0, 10) for client in (0, 10, 25)[:liars]}
     found = prove_grouping(TRUTH, told, method="FMCL")
-    assert found.clusters[0].comparison.gain > 0.1 * liars - 0.05  # 2/20 each
+    assert found.clusters[0].comparison.gain > 0.05  # one of them is in it, who alone makes 2/20
     assert not found.verdict.grouped
     assert not found.served_by_cluster(30).any()

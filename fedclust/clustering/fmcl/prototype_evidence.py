@@ -239,8 +239,8 @@ def class_separation(prototypes: Prototypes) -> float:
 
     b is the mean over clients and their pairs of classes of ‖μ_ic − μ_ic'‖² − σ²_c/n_ic − σ²_c'/n_ic', which
     is unbiased, weighted by 1/(1/n_ic + 1/n_ic'). A client's own mean counts as at most ten times the median
-    client's, or ten times the distance of the clients' quartiles above them if that is more, so that no client
-    alone can make all differences look small. Of fewer than five clients each counts in full.
+    client's, or ten times the distance of the clients' quartiles above them if that is more, so that no
+    client alone can make all differences look small. Of fewer than five clients each counts in full.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def class_separation(prototypes: Prototypes) -> float:
 
 
 def _limited(values: FloatArray) -> FloatArray:
-    """Limit values, which may be around 0 by chance, to ten times their median or of their quartiles' distance."""
+    """Limit values, whose median may be 0 by chance, by their quartiles."""
     if len(values) < _FEWEST:
         return values
     low, middle, high = np.percentile(values, [25, 50, 75])

@@ -17,7 +17,7 @@ LARGEST_SHARE = 10.0
 def limit_sizes(counts: IntArray) -> IntArray | FloatArray:
     """Scale down the counts of clients that say to have more than ten times the median client's examples.
 
-    A client's shares stay the same. A hospital that has so many more examples than most counts for ten; it
+    A client's shares stay the same but for rounding up, so that it keeps its classes. A hospital that has so many more examples than most counts for ten; it
     costs the test some power, and one client cannot make up most of the federation.
 
     Parameters
@@ -37,7 +37,7 @@ def limit_sizes(counts: IntArray) -> IntArray | FloatArray:
     if not (sizes > most).any() or held.size < 3:
         return table
     scaled = table * np.where(sizes > most, most / np.maximum(sizes, 1), 1.0)[:, None]
-    return np.where((sizes > most)[:, None], np.round(scaled), table).astype(np.int64)
+    return np.where((sizes > most)[:, None], np.ceil(scaled), table).astype(np.int64)
 
 
 def limit_values(values: FloatArray, least: float = 0.0, most: float = LARGEST_SHARE) -> FloatArray:

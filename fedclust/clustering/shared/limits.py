@@ -17,8 +17,9 @@ LARGEST_SHARE = 10.0
 def limit_sizes(counts: IntArray) -> IntArray | FloatArray:
     """Scale down the counts of clients that say to have more than ten times the median client's examples.
 
-    A client's shares stay the same but for rounding up, so that it keeps its classes. A hospital that has so many more examples than most counts for ten; it
-    costs the test some power, and one client cannot make up most of the federation.
+    A client's shares stay the same but for rounding up, so that it keeps its classes. A hospital that has so
+    many more examples than most counts for ten; it costs the test some power, and one client cannot make up
+    most of the federation.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ LARGEST_SHARE = 10.0
 """Times the median client: what a client can count for."""
 
 
-def limit_sizes(counts: IntArray) -> IntArray | FloatArray:
+def limit_sizes(counts: IntArray) -> IntArray:
     """Scale down the counts of clients that say to have more than ten times the median client's examples.
 
     A client's shares stay the same but for rounding up, so that it keeps its classes. A hospital that has so

@@ -232,7 +232,8 @@ def _made_of(
 
 def _one_by_one(contents: list[RecordDict], num_malicious: int, number: int) -> list[RecordDict]:
     """Select with Krum again and again, each time without those already selected."""
-    apart, left, chosen = _distances(contents), list(range(len(contents))), []
+    apart, left = _distances(contents), list(range(len(contents)))
+    chosen: list[int] = []
     while len(chosen) < number:
         best = int(select_krum(apart[np.ix_(left, left)], num_malicious, 1)[0])
         chosen.append(left.pop(best))

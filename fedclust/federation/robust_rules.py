@@ -3,14 +3,14 @@
 Flower's :class:`~flwr.serverapp.strategy.MultiKrum` and :class:`~flwr.serverapp.strategy.Bulyan` are told a
 number of attackers f, and need 2f + 3 and 4f + 3 replies for it. In clusters the number of replies differs by
 cluster and round; with too few, Flower's Bulyan keeps the old model, for ever in a cluster that stays small.
-Here f is lowered to the most that the round's replies allow, and a line in the log says so.
+Here f is lowered to the most that the round's replies allow, and a line in the log says so. Flower's also
+collects garbage for each reply, which takes longer than the rule.
 
 The geometric median, which Flower lacks, needs no such number.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -158,12 +158,14 @@ class MultiKrum(flower.MultiKrum):
         if not listed:
             return None, None
         contents = [message.content for message in listed]
-        chosen = select_krum(_distances(contents), attackers, max(1, len(listed) - attackers - 2))
+        chosen = select_krum(
+            _squared_distances(_rows(contents)), attackers, max(1, len(listed) - attackers - 2)
+        )
         return FedAvg.aggregate_train(self, server_round, [listed[row] for row in chosen.tolist()])
 
 
-class Bulyan(flower.Bulyan):
-    """Flower's Bulyan for clusters: with fewer than 4f + 3 replies f is lowered to (n − 3)/4.
+class Bulyan(FedAvg):
+    """Bulyan for clusters: with fewer than 4f + 3 replies f is lowered to (n − 3)/4.
 
     Source: El Mhamdi et al., 2018. The n − 2f models are selected one by one, as there: each time the one
     with the smallest Krum score among those that are left. (Flower takes the n − 2f smallest scores at once.)
@@ -179,7 +181,8 @@ class Bulyan(flower.Bulyan):
     """
 
     def __init__(self, *, num_malicious_nodes: int = 0, **options: Any) -> None:
-        super().__init__(num_malicious_nodes=num_malicious_nodes, selection_rule=_one_by_one, **options)
+        super().__init__(**options)
+        self.num_malicious_nodes = num_malicious_nodes
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -188,10 +191,10 @@ class Bulyan(flower.Bulyan):
         listed = list(replies)
         attackers = bulyan_attackers(len(listed), self.num_malicious_nodes)
         _log_lowered(self, attackers, len(listed), server_round)
-        if len(listed) < 3:  # Flower's returns nothing
-            return _made_of(self, listed, lambda rows: rows.mean(axis=0))
-        with _told(self, attackers):
-            return super().aggregate_train(server_round, listed)
+        return _made_of(self, listed, lambda rows: _bulyan(rows, attackers))
+
+    def summary(self) -> None:
+        """Log nothing: there is one setting."""
 
 
 class GeometricMedian(FedAvg):
@@ -230,24 +233,29 @@ def _made_of(
     return made, aggregator.train_metrics_aggr_fn(contents, aggregator.weighted_by_key)
 
 
-def _one_by_one(contents: list[RecordDict], num_malicious: int, number: int) -> list[RecordDict]:
-    """Select with Krum again and again, each time without those already selected."""
-    apart, left = _distances(contents), list(range(len(contents)))
+def _bulyan(models: FloatArray, num_malicious: int) -> FloatArray:
+    """Select n − 2f models one by one, then average of each parameter the n − 4f values nearest their median.
+
+    Parameters
+    ----------
+    models
+        One model per row, shape (n, d).
+    num_malicious
+        f, with n >= 4f + 1.
+
+    Returns
+    -------
+    The model, shape (d,).
+    """
+    apart, left = _squared_distances(models), list(range(len(models)))
     chosen: list[int] = []
-    while len(chosen) < number:
+    while len(chosen) < len(models) - 2 * num_malicious:
         best = int(select_krum(apart[np.ix_(left, left)], num_malicious, 1)[0])
         chosen.append(left.pop(best))
-    return [contents[row] for row in chosen]
-
-
-@contextmanager
-def _told(aggregator: flower.Bulyan, attackers: int) -> Iterator[None]:
-    before = aggregator.num_malicious_nodes
-    aggregator.num_malicious_nodes = attackers
-    try:
-        yield
-    finally:
-        aggregator.num_malicious_nodes = before
+    values = models[chosen]
+    nearest = np.argsort(np.abs(values - np.median(values, axis=0)), axis=0, kind="stable")
+    kept = np.take_along_axis(values, nearest[: len(models) - 4 * num_malicious], axis=0)
+    return np.asarray(kept.mean(axis=0))
 
 
 def _log_lowered(aggregator: Any, attackers: int, num_replies: int, server_round: int) -> None:
@@ -271,13 +279,13 @@ def _rows(contents: Sequence[RecordDict]) -> FloatArray:
     return np.stack([_row(_arrays(content)) for content in contents])
 
 
-def _distances(contents: Sequence[RecordDict]) -> FloatArray:
-    """Measure squared distances between models, shape (n, n).
+def _squared_distances(models: FloatArray) -> FloatArray:
+    """Measure squared distances between rows, shape (n, n).
 
     From differences in double precision: Flower's ‖x‖² + ‖y‖² − 2xy in float32 loses the distances between
     models that are long and alike.
     """
-    return np.asarray(squareform(pdist(_rows(contents), "sqeuclidean")))
+    return np.asarray(squareform(pdist(models, "sqeuclidean")))
 
 
 def _row(model: ArrayRecord) -> FloatArray:

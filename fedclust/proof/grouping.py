@@ -131,7 +131,7 @@ def prove_grouping(
     whole = _compare(everyone, measured)
     tests = [*comparisons, *([whole] if len(clusters) > 1 else [])]
     corrected = holm([each.p_value for each in tests])
-    trusted = proven_before and len(clusters) > 1 and whole.gain_of_others > 0
+    trusted = proven_before and len(clusters) > 1 and whole.gains
     proofs = tuple(
         ClusterProof(
             int(cluster),
@@ -139,7 +139,7 @@ def prove_grouping(
             comparison,
             float(p_value),
             proven=bool(p_value <= level),
-            serves=bool(p_value <= level or (trusted and comparison.gain_of_others > 0)),
+            serves=bool(p_value <= level or (trusted and comparison.gains)),
         )
         for cluster, clients, comparison, p_value in zip(
             clusters, members, comparisons, corrected, strict=False

@@ -65,7 +65,7 @@ def compare_beyond(differences: Sequence[Difference], min_gain: float) -> Compar
         What each client reported.
     min_gain
         In Brier score, >= 0; with 0 it is :func:`fedclust.proof.compare`. In any case the gain must also be
-        shown without the most favourable votes, :func:`fedclust.proof.num_set_aside` of them.
+        shown without the most and the least favourable votes, see :func:`fedclust.proof.num_set_aside`.
 
     Returns
     -------

@@ -125,8 +125,7 @@ def test_false_verdicts_are_as_rare_as_the_level() -> None:
         }
         found = prove_grouping(assignment, measured, method="FMCL")
         wrong += found.verdict.grouped or bool(found.served_by_cluster(12).any())
-    # Well below: the whole must be better without its best vote, too.
-    assert 0.005 <= wrong / 2000 <= 0.06
+    assert 0.02 <= wrong / 2000 <= 0.06
 
 
 def test_splits_that_were_proven_before_stay_while_they_gain() -> None:

@@ -4,8 +4,8 @@
 
 Prints, in Markdown, how often groups are called better: 30 clients with 5 held-out rows each, differences of
 Brier scores that are normal with standard deviation 0.3, or that hardly differ in five rows of six and have
-standard deviation 0.6 in the sixth. Liars vote +2 with variance 0. Compared: no votes set aside; the most and the
-least favourable tenth, which is what fedclust does; and the most favourable tenth alone.
+standard deviation 0.6 in the sixth. Liars vote +2 with variance 0. Compared: no votes set aside; the most
+and the least favourable tenth, which is what fedclust does; and the most favourable tenth alone.
 """
 
 import argparse

@@ -1,14 +1,15 @@
 """One and three liars in 30, on reports that were recorded once: the first table of docs/ATTACKS.md.
 
-    python benchmarks/lies_on_reports.py FOLDER [--seeds 71 72]
+    python benchmarks/lies_on_reports.py FOLDER [--seeds 71 72] [--before FOLDER/COMMIT.json]
 
 Label counts, prototypes and losses do not depend on what liars say of theirs: losses not until a cluster is
 split, and here only the first split counts. So honest reports are recorded once, in FOLDER, and lies are put
-into them. Prints a table in Markdown: for each lie, the adjusted Rand index of the honest clients' groups,
-the least of all seeds, with one and with three liars, and who is said to stand alone in the first seed.
+into them. What comes of them is kept in FOLDER, in a file named after the commit; the table, of the honest
+clients' groups, is written into docs/ATTACKS.md between its two marks. With --before it has two commits.
 """
 
 import argparse
+import json
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from federations import PARTITIONS, table
+from federations import PARTITIONS, ROOT, git, table
 from liars import who
 from sklearn.metrics import adjusted_rand_score
 
@@ -80,11 +81,12 @@ def record(partition: str, seed: int, folder: Path) -> dict[str, Any]:
 
     given = ["dataset=digits", "model=mlp", *PARTITIONS[partition].overrides, f"seed={seed}", "proof=true"]
     given += ["compare=[]", "evaluate_every=40", "checkpoint_every=0"]
+    runs = folder / f"{partition}-{seed}"
     with mock.patch.object(loss_traces, "step", recorded_step):
-        never = "strategy.parameters.significance=1e-300"  # no split, so that all tests are made
-        fedclust.run([*given, "strategy=fedgwc", "rounds=40", never, f"output_dir={folder / 'fedgwc'}"])
+        never = "strategy.parameters.significance=1e-12"  # no split, so that all tests are made
+        fedclust.run([*given, "strategy=fedgwc", "rounds=40", never, f"output_dir={runs / 'fedgwc'}"])
     with mock.patch.object(prototype_groups, "assign", recorded_assign):
-        fedclust.run([*given, "strategy=fmcl", "rounds=1", f"output_dir={folder / 'fmcl'}"])
+        fedclust.run([*given, "strategy=fmcl", "rounds=1", f"output_dir={runs / 'fmcl'}"])
     path.write_bytes(pickle.dumps(found))
     return found
 
@@ -132,6 +134,54 @@ METHODS = {
     "clust_psi_pfl": (COUNTS, by_counts),
     "fmcl": (PROTOTYPES, by_prototypes),
 }
+NUMBERS = (1, 3)
+# By method, lie, partition and number of liars: the least index of all seeds, and who is named in the first.
+Figures = dict[str, list[Any]]
+    str, list[Any]
+]  # of a method, lie, partition and number: Rand index of each seed, who is named
+
+
+def measure(method: str, lie: str, reports: Mapping[str, list[Any]]) -> Figures:
+    """Put one lie into all reports."""
+    group, figures = METHODS[method][1], {}
+    for partition, recorded in reports.items():
+        # The conventions' clusters are no clusters of labels.
+        grouped = partition != "iid" and method != "clust_psi_pfl"
+        for number in NUMBERS:
+            liars = who(number)
+            honest = np.setdiff1d(np.arange(30), liars)
+            truth = (honest >= 20).astype(int) * grouped
+            told = [group(each, liars, lie) for each in recorded]
+            indices = [float(adjusted_rand_score(truth, labels[honest])) for labels, _ in told]
+            figures[f"{method}, {lie}, {partition}, {number}"] = [min(indices), told[0][1]]
+    return figures
+
+
+def page(now: Figures, before: Figures | None) -> list[str]:
+    """Write the table: of each federation and number of liars, the index before and now, and who is named."""
+    rows = []
+    for method, (lies, _) in METHODS.items():
+        for lie in lies:
+            row = [f"`{method}`", lie]
+            for partition in FEDERATIONS:
+                for number in NUMBERS:
+                    key = f"{method}, {lie}, {partition}, {number}"
+                    row += [] if before is None else [_index(before[key][0])]
+                    named = [client for client in now[key][1] if client in who(number)]
+                    others = len(now[key][1]) - len(named)
+                    said = f", names {len(named)}" if named else ""
+                    said += f" and {others} honest" if others else ""
+                    row.append(_index(now[key][0]) + said)
+            rows.append(row)
+    header = ["method", "lie"]
+    for title in ("conventions", "IID"):
+        for number in NUMBERS:
+            header += [f"{title}, {number}: before", "now"] if before else [f"{title}, {number}"]
+    return table(header, rows)
+
+
+def _index(value: float) -> str:
+    return f"{value:.2f}" if value > 0.995 else f"**{value:.2f}**"
 
 
 def main() -> None:
@@ -141,29 +191,34 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[71, 72])
+    parser.add_argument("--before", type=Path, help="the file of an earlier commit")
+    parser.add_argument("--no-run", action="store_true", help="write the table of what is there")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "ATTACKS.md")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
+    commit = git("rev-parse", "HEAD")[:7]
+    kept, now = options.folder / f"{commit}.json", Figures()
+    if kept.is_file():
+        now = json.loads(kept.read_text(encoding="utf-8"))
     reports = {
         partition: [record(partition, seed, options.folder) for seed in options.seeds]
-        for partition in FEDERATIONS
+        for partition in (() if options.no_run else FEDERATIONS)
     }
-    rows = []
-    for method, (lies, group) in METHODS.items():
-        for lie in lies:
-            row = [f"`{method}`", lie]
-            for partition, recorded in reports.items():
-                for number in (1, 3):
-                    liars = who(number)
-                    honest = np.setdiff1d(np.arange(30), liars)
-                    grouped = partition != "iid" and method != "clust_psi_pfl"  # whose clusters are of labels
-                    truth = (honest >= 20).astype(int) * grouped
-                    told = [group(each, liars, lie) for each in recorded]
-                    least = min(float(adjusted_rand_score(truth, labels[honest])) for labels, _ in told)
-                    alone = ", ".join(map(str, told[0][1])) if told[0][1] else "nobody"
-                    row.append(f"{least:.2f} ({alone})")
-            rows.append(row)
-    header = [f"{name}, {number}" for name in ("conventions", "IID") for number in (1, 3)]
-    print("\n".join(table(["method", "lie", *header], rows)))
+    for method, (lies, _) in METHODS.items():
+        for lie in () if options.no_run else lies:
+            if f"{method}, {lie}, iid, {NUMBERS[-1]}" not in now:
+                now |= measure(method, lie, reports)
+                kept.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+                print(method, lie, flush=True)
+    before = json.loads(options.before.read_text(encoding="utf-8")) if options.before else None
+    seeds = ", ".join(map(str, options.seeds))
+    note = f"Commit {commit}{f', before: {options.before.stem}' if before else ''}; digits, seeds {seeds}."
+    mark = "<!-- reports -->\n"
+    text = options.out.read_text(encoding="utf-8")
+    ahead, _, rest = text.partition(mark)
+    after = rest.partition(mark)[2]
+    lines = "\n".join(["", note, "", *page(now, before), ""])
+    options.out.write_text(ahead + mark + lines + mark + after, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -231,8 +231,8 @@ def test_at_least_one_vote_must_be_left(number: int) -> None:
 
 @pytest.mark.parametrize(("liars", "loss", "most"), [(1, 0.0, 0.12), (1, 0.04, 0.01), (3, 0.04, 0.05)])
 def test_invented_votes_rarely_make_a_verdict(liars: int, loss: float, most: float) -> None:
-    # 30 clients of 10 rows; some say that theirs is better by all there is, for certain. The standard error of
-    # the others' gain is 0.3/√300 = 0.017. Three votes of +2 alone make a gain of 0.2.
+    # 30 clients of 10 rows; some say that theirs is better by all there is, for certain. The others' gain has
+    # a standard error of 0.3/√300 = 0.017. Three votes of +2 alone make a gain of 0.2.
     draws, fooled = np.random.default_rng(5), 0
     for _ in range(300):
         rows = draws.normal(-loss, 0.3, (30, 10))

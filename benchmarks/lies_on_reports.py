@@ -137,8 +137,6 @@ METHODS = {
 NUMBERS = (1, 3)
 # By method, lie, partition and number of liars: the least index of all seeds, and who is named in the first.
 Figures = dict[str, list[Any]]
-    str, list[Any]
-]  # of a method, lie, partition and number: Rand index of each seed, who is named
 
 
 def measure(method: str, lie: str, reports: Mapping[str, list[Any]]) -> Figures:

@@ -50,8 +50,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "Bulyan": ("aggregator=bulyan", "aggregator.num_malicious_nodes=6"),
 }
 """The rules; those that must be told a number of attackers are told six, however many there are."""
-_METHODS = (FEDAVG, "fedgwc", "clust_psi_pfl", "fmcl", "auto")
-_CLUSTERED_RULES = ("mean", "median", "geometric median")
+_CLUSTERED = ("fedgwc", "fmcl")  # methods
 _CLUSTERED_ATTACKS = ("none", "sign_flip", "label_flip")
 
 
@@ -111,7 +110,7 @@ def liars(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
 
 
 def models(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
-    """List the runs with attackers that send models: every rule with FedAvg, some with the other methods."""
+    """List the runs with attackers that send models: every rule, with FedAvg on IID and with clusters."""
     found = []
     for seed in seeds:
         for number in _ATTACKERS:
@@ -122,7 +121,7 @@ def models(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
                 rules = [f"{FEDAVG}, {rule}" for rule in RULES]
                 found.append(_cell(folder, "models", "iid", seed, attack, count, rounds, rules))
                 if attack in _CLUSTERED_ATTACKS:
-                    mixed = [f"{method}, {rule}" for rule in _CLUSTERED_RULES for method in _METHODS]
+                    mixed = [f"{method}, {rule}" for method in _CLUSTERED for rule in RULES]
                     where = "conventions-20-10"
                     found.append(_cell(folder, "models", where, seed, attack, count, rounds, mixed))
     return found
@@ -182,20 +181,20 @@ def page_of_liars(grid: Sequence[Attacked]) -> Iterator[str]:
         if all(where != partition for where, *_ in found):
             continue
         yield from (f"### {PARTITIONS[partition].title}", "")
-        rows = []
+        rows, told = [], sorted({number for where, _, number, _ in found if where == partition and number})
         for method, lies in READ.items():
             for lie in lies:
                 row = [f"`{method}`", LIES[lie].title]
-                for number in (0,) if lie == "none" else _LIARS:
+                for number in (0,) if lie == "none" else told:
                     own = found.get((partition, lie, number, method), [])
                     common = found.get((partition, lie, number, FEDAVG), [])
                     row += [_rand(own), spread([each.accuracy for each in own])]
                     row += [spread([each.accuracy for each in common])]
-                row += ["–"] * (8 - len(row))
+                row += ["–"] * (2 + 3 * len(told) - len(row))
                 if any(each != "–" for each in row[2:]):
                     rows.append(row)
         header = ["method", "lie"]
-        for number in _LIARS:
+        for number in told:
             header += [f"{number}: Rand (clusters), named", "accuracy", "FedAvg's"]
         yield from (*table(header, rows), "")
 
@@ -208,24 +207,28 @@ def _rand(runs: Sequence[Figures]) -> str:
 
 
 def page_of_models(grid: Sequence[Attacked]) -> Iterator[str]:
-    """Write the tables of attacks by models: FedAvg with every rule, then every method with some."""
+    """Write the tables of attacks by models: one per method, with a column per rule."""
     found = measured(grid)
-    for partition in ("iid", "conventions-20-10"):
-        names = list(dict.fromkeys(name for where, _, _, name in found if where == partition))
-        attacks = [(lie, number) for where, lie, number, _ in found if where == partition]
-        if not attacks:
-            continue
-        yield from (f"### {PARTITIONS[partition].title}", "")
+    of_method = {(where, name.partition(", ")[0]) for where, _, _, name in found}
+    for partition, method in sorted(of_method, key=lambda each: (each[1] != FEDAVG, each)):
+        cells = {
+            (lie, number)
+            for where, lie, number, name in found
+            if (where, name.partition(", ")[0]) == (partition, method)
+        }
+        yield from (f"### `{method}`, {PARTITIONS[partition].title}", "")
         rows = []
-        for lie, number in sorted(
-            dict.fromkeys(attacks), key=lambda each: (list(LIES).index(each[0]), each[1])
-        ):
-            cells = [
-                spread([each.accuracy for each in found.get((partition, lie, number, name), [])])
-                for name in names
-            ]
-            rows.append([LIES[lie].title, f"{number}/30", *cells])
-        yield from (*table(["attack", "attackers", *names], rows), "")
+        for lie, number in sorted(cells, key=lambda each: (list(LIES).index(each[0]), each[1])):
+            runs = [found.get((partition, lie, number, f"{method}, {rule}"), []) for rule in RULES]
+            rows.append([LIES[lie].title, f"{number}/30", *(_accuracy(own, partition) for own in runs)])
+        yield from (*table(["attack", "attackers", *RULES], rows), "")
+
+
+def _accuracy(runs: Sequence[Figures], partition: str) -> str:
+    """Write the accuracy; where there are groups that were not found, how many clusters there are."""
+    wrong = [each for each in runs if each.rand < 1 and PARTITIONS[partition].num_groups > 1]
+    clusters = f" ({np.mean([each.clusters for each in runs]):g} clusters)" if wrong else ""
+    return spread([each.accuracy for each in runs]) + clusters
 
 
 PARTS = {"liars": (liars, page_of_liars), "models": (models, page_of_models)}

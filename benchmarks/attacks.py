@@ -88,7 +88,7 @@ def _cell(
 ) -> Attacked:
     given: dict[str, tuple[str, ...]] = {}
     for name in dict.fromkeys(methods):
-        strategy, _, rule = name.partition(", ")
+        strategy, _, rule = name.partition(" with ")
         given[name] = (f"strategy={strategy}", *(RULES[rule] if rule else ()))
     where = folder / part / partition / f"{lie}-{number}" / f"seed-{seed}"
     return Attacked("digits", partition, seed, given, where, lie, number, rounds)
@@ -118,10 +118,10 @@ def models(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
                 if attack == "none" and number > _ATTACKERS[0]:
                     continue
                 count = 0 if attack == "none" else number
-                rules = [f"{FEDAVG}, {rule}" for rule in RULES]
+                rules = [f"{FEDAVG} with {rule}" for rule in RULES]
                 found.append(_cell(folder, "models", "iid", seed, attack, count, rounds, rules))
                 if attack in _CLUSTERED_ATTACKS:
-                    mixed = [f"{method}, {rule}" for method in _CLUSTERED for rule in RULES]
+                    mixed = [f"{method} with {rule}" for method in _CLUSTERED for rule in RULES]
                     where = "conventions-20-10"
                     found.append(_cell(folder, "models", where, seed, attack, count, rounds, mixed))
     return found
@@ -209,17 +209,17 @@ def _rand(runs: Sequence[Figures]) -> str:
 def page_of_models(grid: Sequence[Attacked]) -> Iterator[str]:
     """Write the tables of attacks by models: one per method, with a column per rule."""
     found = measured(grid)
-    of_method = {(where, name.partition(", ")[0]) for where, _, _, name in found}
+    of_method = {(where, name.partition(" with ")[0]) for where, _, _, name in found}
     for partition, method in sorted(of_method, key=lambda each: (each[1] != FEDAVG, each)):
         cells = {
             (lie, number)
             for where, lie, number, name in found
-            if (where, name.partition(", ")[0]) == (partition, method)
+            if (where, name.partition(" with ")[0]) == (partition, method)
         }
         yield from (f"### `{method}`, {PARTITIONS[partition].title}", "")
         rows = []
         for lie, number in sorted(cells, key=lambda each: (list(LIES).index(each[0]), each[1])):
-            runs = [found.get((partition, lie, number, f"{method}, {rule}"), []) for rule in RULES]
+            runs = [found.get((partition, lie, number, f"{method} with {rule}"), []) for rule in RULES]
             rows.append([LIES[lie].title, f"{number}/30", *(_accuracy(own, partition) for own in runs)])
         yield from (*table(["attack", "attackers", *RULES], rows), "")
 

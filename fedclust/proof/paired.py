@@ -15,7 +15,7 @@ by 0.07, more than many groupings that help gain. With `set_aside`, B must also 
 that many of the most and of the least favourable votes; the p-value is the larger of the two. That only makes
 the test stricter: the errors above are at most what they were. Leaving out the most favourable votes alone
 would bound a liar better, and hide most gains that are there: honest votes differ by chance, and without its
-best tenth a mean of 30 is one standard error lower. docs/PROOF.md has the figures of both. A vote of −2 can
+best tenth a mean of 30 is one standard error lower. docs/ATTACKS.md has the figures of both. A vote of −2 can
 hide a small gain, and nothing is done against that: what follows is one model for all.
 
 Sources: Satterthwaite, "An approximate distribution of estimates of variance components", Biometrics

@@ -2,6 +2,7 @@
 # make flwr   run it in Flower's own simulation; make flwr OVERRIDES="rounds=3 seed=1"
 # make test   run the tests
 # make check  lint, types and tests, as CI does
+# make docs   build the documentation's site in docs/_build
 # make clean  remove the environment and everything a run leaves here
 
 RECENT := 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -10,7 +11,7 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run flwr test check lint clean
+.PHONY: run flwr test check lint docs clean
 
 run: .venv/.installed
 	$(BIN)/python -m fedclust.run
@@ -31,6 +32,10 @@ lint: .venv/.installed-dev
 
 check: lint test
 
+docs: .venv/.installed-docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build
+	@echo docs/_build/index.html
+
 .venv/bin/python:
 	@$(or $(PYTHON),false) -c $(RECENT) \
 	  || { echo "Python >= 3.11 is needed and not found: make PYTHON=path/to/python" >&2; exit 1; }
@@ -44,5 +49,9 @@ check: lint test
 	$(PIP) --editable '.[dev]'
 	@touch .venv/.installed $@
 
+.venv/.installed-docs: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) --editable '.[docs]'
+	@touch .venv/.installed $@
+
 clean:
-	rm -rf .venv outputs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf docs/_build .venv outputs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,7 +8,7 @@ Makes the runs that FOLDER lacks, then writes docs/BENCH.md and its picture; --n
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +82,8 @@ class Figures:
     accuracy: list[float] = field(default_factory=list)
     personal: dict[str, list[float]] = field(default_factory=dict)
     rand: list[float] = field(default_factory=list)
+    newcomers: list[float] = field(default_factory=list)
+    placed: list[float] = field(default_factory=list)
     clusters: list[int] = field(default_factory=list)
     kilobytes: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -105,6 +107,10 @@ def read(grid: Sequence[Cell]) -> dict[tuple[str, str], dict[str, Figures]]:
         for layer, figures in (summary.get("personal") or {}).get("figures", {}).items():
             if figures.get("mean_client_accuracy") is not None:
                 each.personal.setdefault(layer, []).append(figures["mean_client_accuracy"])
+        if newcomers := summary.get("newcomers"):
+            each.newcomers.append(newcomers["accuracy"])
+            if newcomers["adjusted_rand"] is not None:
+                each.placed.append(newcomers["adjusted_rand"])
         if summary.get("adjusted_rand_index") is not None:
             each.rand.append(summary["adjusted_rand_index"])
         each.clusters.append(summary["num_clusters"])
@@ -160,6 +166,7 @@ def method_table(partition: str, by_method: Mapping[str, Figures]) -> list[str]:
     """Write one federation's table."""
     given = methods(PARTITIONS[partition].num_groups)
     common = by_method.get(_COMMON)
+    left_out = any(each.newcomers for each in by_method.values())
     rows = []
     for name in (name for name in given if name in by_method):
         each = by_method[name]
@@ -178,6 +185,7 @@ def method_table(partition: str, by_method: Mapping[str, Figures]) -> list[str]:
                 f"{np.mean(each.clusters):.1f}",
                 f"{np.mean(each.kilobytes):,.0f}",
                 slower,
+                *([spread(each.newcomers), spread(each.placed, 2)] if left_out else []),
                 given[name].told or "–",
             ]
         )
@@ -189,6 +197,7 @@ def method_table(partition: str, by_method: Mapping[str, Figures]) -> list[str]:
         "clusters",
         "kB/client",
         "time",
+        *(["newcomers", "newcomers, adjusted Rand"] if left_out else []),
         "told",
     ]
     return table(header, rows)
@@ -248,10 +257,19 @@ def main() -> int:
     parser.add_argument("--datasets", nargs="+", choices=sorted(DATASETS), default=["digits"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[51, 52, 53])
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument(
+        "--holdout-clients", type=float, default=0.0, help="share of the clients left out, to be placed later"
+    )
+    parser.add_argument("--partitions", nargs="+", choices=sorted(PARTITIONS), default=list(PARTITIONS))
     parser.add_argument("--no-run", action="store_true", help="write the document of what is there")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "BENCH.md")
     options = parser.parse_args()
-    grid = cells(options.folder.resolve(), options.datasets, options.seeds)
+    left_out = (f"holdout_clients={options.holdout_clients:g}",) if options.holdout_clients else ()
+    grid = [
+        replace(cell, methods={name: (*each, *left_out) for name, each in cell.methods.items()})
+        for cell in cells(options.folder.resolve(), options.datasets, options.seeds)
+        if cell.partition in options.partitions
+    ]
     whole = options.no_run or run(grid, options.folder, options.workers)
     write(grid, options.out, options.seeds, commit_of(options.folder))
     return int(not whole)

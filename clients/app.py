@@ -8,6 +8,7 @@ from flwr.clientapp import ClientApp
 from fedclust import records
 from fedclust.clients.node import Node
 from fedclust.clients.own_data import own_sites
+from fedclust.data.alike import content_digest
 from fedclust.federation import is_bundle, pack, unpack
 from fedclust.records import Instruction
 
@@ -21,11 +22,13 @@ Answers = tuple[Mapping[int, RecordDict], Mapping[int, str]]
 
 @app.query("clients")
 def hosted(message: Message, context: Context) -> Message:
-    """Return the clients that this node hosts: names if it holds its own data, else ids and their number."""
+    """Return the clients that this node hosts: names if it holds its own data; else ids, and a digest."""
     if (sites := own_sites(context)) is not None:
         return Message(records.registered_content(sites.registered()), reply_to=message)
     node = Node.of(context)
-    return Message(records.clients_content(node.clients, node.data.num_clients), reply_to=message)
+    name = str(context.node_config.get("name", ""))
+    content = records.clients_content(node.clients, node.data.num_clients, name, content_digest(node.data))
+    return Message(content, reply_to=message)
 
 
 def respond(

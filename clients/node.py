@@ -15,6 +15,7 @@ from fedclust import data, models
 from fedclust.clients.own_data import OwnSites, own_sites
 from fedclust.clients.threads import worthwhile_threads
 from fedclust.data import FederatedData
+from fedclust.data.newcomers import newcomers_last
 from fedclust.federation import hosted_clients
 from fedclust.models import Encoder, build_encoder
 from fedclust.models.encoders import PixelEncoder
@@ -144,7 +145,8 @@ def _configured(context: Context) -> "_Prepared":
 
 @lru_cache(maxsize=4)  # a sweep's next job may use another dataset; keep the last few
 def _prepare(settings: NodeSettings) -> _Prepared:
-    return _built(settings, data.load(settings["dataset"], settings["partition"], settings["seed"]))
+    federated = data.load(settings["dataset"], settings["partition"], settings["seed"])
+    return _built(settings, newcomers_last(federated, settings["holdout_clients"], settings["seed"]))
 
 
 def _of_sites(context: Context, sites: OwnSites) -> "_Prepared":

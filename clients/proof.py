@@ -27,7 +27,7 @@ def _proof(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     scores: list[dict[int, FloatArray]] = []
     for side in ("a", "b"):
         left = {client: question for client, question in asked.items() if client not in errors}
-        jobs = _jobs(node, {client: getattr(each, f"model_{side}") for client, each in left.items()})
+        jobs = _jobs(node, left, {client: getattr(each, f"model_{side}") for client, each in left.items()})
         shifts = {client: getattr(each, f"shift_{side}") for client, each in left.items()}
         measured, failed = _scores(node, jobs, shifts)
         scores.append(measured)
@@ -41,7 +41,9 @@ def _proof(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     return answers, errors
 
 
-def _jobs(node: Node, models: Mapping[int, ArrayRecord]) -> list[Job]:
+def _jobs(
+    node: Node, asked: Mapping[int, records.ProofQuestion], models: Mapping[int, ArrayRecord]
+) -> list[Job]:
     """Make a job per client; clients with the same model share its state, and a pass."""
     states: dict[int, State] = {}
     for model in models.values():
@@ -49,7 +51,11 @@ def _jobs(node: Node, models: Mapping[int, ArrayRecord]) -> list[Job]:
             states[id(model)] = records.to_state(model)
     nothing = np.zeros(0, dtype=np.int64)
     held_out = node.data.validation or (nothing,) * node.data.num_clients
-    return [Job(client, held_out[client], states[id(model)]) for client, model in models.items()]
+    rows = {
+        client: (node.data.train if question.on_training_rows else held_out)[client]
+        for client, question in asked.items()
+    }
+    return [Job(client, rows[client], states[id(model)]) for client, model in models.items()]
 
 
 def _scores(

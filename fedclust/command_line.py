@@ -41,7 +41,10 @@ def main() -> None:
         from fedclust.serving.command import main as predict_main
 
         sys.exit(predict_main(sys.argv[2:]))
+    from fedclust.federation.watchdog import end_process_when_stuck
+
     _failures = sweep.Failures()
+    end_process_when_stuck()
     try:
         sys.argv[1:] = expand(sys.argv[1:])
         asked = get_args_parser().parse_args(sys.argv[1:])

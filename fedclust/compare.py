@@ -1,4 +1,7 @@
-"""Compare finished runs, mean ± standard deviation over seeds: ``python -m fedclust.compare outputs``."""
+"""Compare finished runs, mean ± standard deviation over seeds: ``python -m fedclust.compare outputs``.
+
+With ``--plots DIR``, draw them as the pictures of a paper instead of printing a table.
+"""
 
 import argparse
 import csv
@@ -19,8 +22,9 @@ __all__ = ["as_csv", "as_markdown", "as_text", "main"]
 _METRICS = (
     "mean_client_accuracy", "personal.mean_client_accuracy", "balanced_accuracy", "global_accuracy",
     "macro_f1", "ad", "sdad", "rand_index", "adjusted_rand_index", "num_clusters", "seconds",
+    "newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none",
 )  # fmt: skip
-_DIGITS = {"num_clusters": 1, "seconds": 1, "rounds": 0, "num_clients": 0}
+_DIGITS = {"num_clusters": 1, "newcomers.none": 1, "seconds": 1, "rounds": 0, "num_clients": 0}
 
 
 def as_text(comparison: Comparison, metrics: Sequence[str], width: int | None = None) -> str:
@@ -84,21 +88,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     -------
     Exit status: 0, or 1 if there is nothing to compare or a file cannot be read.
     """
-    parser = argparse.ArgumentParser(prog="python -m fedclust.compare", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m fedclust.compare",
+        description="Compare finished runs: a table of mean ± standard deviation over seeds, or pictures.",
+    )
     parser.add_argument("folders", nargs="+", type=Path, metavar="folder", help="searched with subfolders")
-    parser.add_argument("--format", choices=("text", "markdown", "csv"), default="text")
-    parser.add_argument("--metrics", metavar="KEY,KEY", help="keys of summary.json to show")
+    parser.add_argument(
+        "--format",
+        metavar="FORMAT",
+        help="text (default), markdown or csv; with --plots some of svg,pdf,png (default svg,pdf)",
+    )
+    parser.add_argument(
+        "--metrics", metavar="KEY,KEY", help="keys of summary.json to show, or to draw maps of"
+    )
+    parser.add_argument(
+        "--plots", type=Path, metavar="DIR", help="draw pictures into this folder, print no table"
+    )
+    parser.add_argument("--width", choices=("column", "page"), help="of pictures: 3.4 (default) or 7 inches")
     options = parser.parse_args(arguments)
+    formats = _formats(parser, options)
     try:
         runs, unfinished = find_runs(options.folders)
         comparison = compare(runs)
         metrics = _chosen(comparison, options.metrics)
-    except (FileNotFoundError, ValueError) as error:
+        if options.plots is not None:
+            asked = metrics if options.metrics else [key for key in metrics if key == "mean_client_accuracy"]
+            _draw(comparison, options.plots, formats, options.width or "column", asked)
+    except (OSError, ValueError) as error:
         print(f"fedclust.compare: {error}", file=sys.stderr)
         return 1
-    if options.format == "csv":
+    if options.plots is not None:
+        pass
+    elif formats == ["csv"]:
         print(as_csv(comparison, metrics), end="")
-    elif options.format == "markdown":
+    elif formats == ["markdown"]:
         print(as_markdown(comparison, metrics), end="")
     else:
         terminal = Console()
@@ -106,6 +129,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _print_left_out("not finished", unfinished)
     _print_left_out("with the strategy, settings and seed of another run", comparison.repeats)
     return 0
+
+
+def _formats(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[str]:
+    """Read ``--format``; a wrong one ends the program as argparse does."""
+    if options.plots is None and options.width is not None:
+        parser.error("--width is of pictures, --plots must be given with it")
+    known = ("text", "markdown", "csv") if options.plots is None else ("svg", "pdf", "png")
+    formats = (options.format or ("text" if options.plots is None else "svg,pdf")).split(",")
+    if not set(formats) <= set(known) or (options.plots is None and len(formats) > 1):
+        rule = "be one of" if options.plots is None else "with --plots be among"
+        parser.error(f"--format must {rule} {', '.join(known)}, got {options.format}")
+    return formats
+
+
+def _draw(
+    comparison: Comparison, into: Path, formats: Sequence[str], width: str, metrics: Sequence[str]
+) -> None:
+    from fedclust.results.plots.comparison import draw_comparison  # draws, and Matplotlib takes half a second
+
+    for picture in draw_comparison(comparison, into, formats, width, metrics):  # type: ignore[arg-type]
+        for file in picture.files:
+            print(f"{file}: {picture.shows}")
+        if not picture.files:
+            print(f"{picture.name} not drawn: {picture.shows}")
 
 
 def _print_left_out(what: str, folders: Sequence[Path]) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,7 +10,25 @@ import numpy as np
 from fedclust.results.strict_json import dumps
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Findings", "NoObserver", "Observer"]
+__all__ = ["Findings", "NoObserver", "Observer", "padded"]
+
+
+def padded(values: np.ndarray, number: int, value: float | None = None) -> np.ndarray:
+    """Add entries for clients that join at the end of every axis.
+
+    Parameters
+    ----------
+    values
+        A value per client, shape (K,), or per pair of clients, shape (K, K).
+    number
+        How many clients join.
+    value
+        Value of the new entries; NaN unless given, −1 for whole numbers, False for truth values.
+    """
+    kind = values.dtype.kind
+    if value is None:
+        value = {"b": False, "i": -1}.get(kind, np.nan)
+    return np.pad(values, [(0, number)] * values.ndim, constant_values=value)
 
 
 class Observer(Protocol):
@@ -45,27 +63,49 @@ class Findings:
         Matrices and curves for plots, by name.
     clients
         A value per client, by name, each of shape (K,).
+    placing
+        The rule by which clients that come later are placed, see :mod:`fedclust.placing_rules`; empty for
+        the cluster model of least loss.
     """
 
     summary: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     clients: dict[str, np.ndarray] = field(default_factory=dict)
+    placing: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def grown(self, num_clients: int, number: int) -> "Findings":
+        """Make room for clients that join, of which nothing was found out: NaN, or −1 for whole numbers.
+
+        Parameters
+        ----------
+        num_clients
+            Number of clients K so far.
+        number
+            How many join.
+        """
+        pairs = {
+            name: padded(values, number) if values.shape == (num_clients,) * 2 else values
+            for name, values in self.arrays.items()
+        }
+        columns = {name: padded(values, number) for name, values in self.clients.items()}
+        return replace(self, arrays=pairs, clients=columns)
 
     def pack(self) -> dict[str, Any]:
         """List everything as arrays and text by name; :meth:`unpack` reads it."""
         packed: dict[str, Any] = {"summary": dumps(self.summary)}
         packed |= {f"array/{name}": array for name, array in self.arrays.items()}
+        packed |= {f"placing/{name}": array for name, array in self.placing.items()}
         return packed | {f"client/{name}": values for name, values in self.clients.items()}
 
     @classmethod
     def unpack(cls, packed: Mapping[str, Any]) -> "Findings":
         """Make findings from the result of :meth:`pack`."""
-        parts: dict[str, dict[str, Any]] = {"array": {}, "client": {}}
+        parts: dict[str, dict[str, Any]] = {"array": {}, "client": {}, "placing": {}}
         for path, value in packed.items():
             kind, _, name = path.partition("/")
             if kind in parts:
                 parts[kind][name] = value
-        return cls(json.loads(packed["summary"]), parts["array"], parts["client"])
+        return cls(json.loads(packed["summary"]), parts["array"], parts["client"], parts["placing"])
 
     @classmethod
     def of_error_ratios(cls, ratios: Mapping[int, float], limit: float) -> "Findings":

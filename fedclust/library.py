@@ -7,6 +7,8 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,10 +26,12 @@ from fedclust.data.validation import DEFAULT_FRACTION
 from fedclust.engines import make_engine
 from fedclust.federation import ClientGrid, Federation, LocalGrid, RunFailed
 from fedclust.given import describe_run, one_for_all, strategy_of
+from fedclust.options import MIN_REPLIES, check_keep
 from fedclust.personal import Auto, Personal, check_validation, named
 from fedclust.privacy import NoPrivacy, Privacy
 from fedclust.privacy import named as named_privacy
 from fedclust.privacy.checks import check_delta, check_network, check_strategy
+from fedclust.rescue import rescuing, writing
 from fedclust.result import Result
 from fedclust.results import Checkpoints, Recorder
 from fedclust.results.checkpoints import parse_interval
@@ -74,6 +78,9 @@ def simulate(
     serve: Literal["cluster", "best"] = "best",
     personal: Personal | str | None = None,
     privacy: Privacy | str = "none",
+    timeout: float = 3600.0,
+    min_replies: float = MIN_REPLIES,
+    keep_matrices: bool | Literal["auto"] = "auto",
 ) -> Result:
     """Train a federation of your own arrays with your own network, in this process.
 
@@ -133,6 +140,12 @@ def simulate(
     privacy
         What leaves the clients: ``"none"``, ``"client_dp"``, or one of :mod:`fedclust.privacy` such as
         ``ClientDP(noise_multiplier=2.0)``; see docs/PRIVACY.md.
+    timeout
+        Seconds that the clients of a round have, > 0; see :mod:`fedclust.federation.watchdog`.
+    min_replies
+        Share of a round's clients that must answer, in [0, 1]; 0 to go on whatever happens.
+    keep_matrices
+        Whether to keep matrices of clients by clients; ``"auto"`` for those of up to 500 clients.
 
     Raises
     ------
@@ -142,13 +155,17 @@ def simulate(
     FileExistsError
         If the folder holds another run.
     RunFailed
-        If every client of a round failed, or no client has an accuracy at the end.
+        If too few clients of a round answered or have an accuracy at the end, a round took longer than
+        `timeout`, or the folder can no longer be written.
     """
+    if timeout <= 0 or not 0 <= min_replies <= 1:
+        raise ValueError(f"timeout must be > 0 and min_replies in [0, 1], got {timeout} and {min_replies}")
+    check_keep(keep_matrices)
     _check(rounds, seed, num_nodes, device, training, folder, resume)
     parse_interval(checkpoint_every)
     if serve not in SERVE:
         raise ValueError(f"serve must be one of {', '.join(SERVE)}, got {serve!r}")
-    schedule = Schedule(rounds, seed, checkpoint_every=checkpoint_every)
+    schedule = Schedule(rounds, seed, timeout, checkpoint_every, min_replies, keep_matrices)
     layers = None if personal is None else named(personal)
     data = clients
     if not isinstance(data, FederatedData):
@@ -180,50 +197,63 @@ def simulate(
     from fedclust.clients.node import offered
 
     try:
-        with offered(data, model, training, seed, device, encoder, metrics) as run_config:
+        runs: dict[str, StrategyRun] = {}
+        with (
+            offered(data, model, training, seed, device, encoder, metrics) as run_config,
+            ExitStack() as opened,
+            rescuing(runs),
+        ):
             grid = ClientGrid(LocalGrid(app, run_config, num_nodes))
             grid.connect()
             state = None
             if resume:
                 check_same_run(described, where)
-                state = Checkpoints(where / "checkpoints", rounds).newest()
+                state = Checkpoints(where / "checkpoints", rounds).newest(Recorder.rounds_in(where))
             done = 0 if state is None else state.server_round
             if done > rounds:
                 raise ValueError(f"rounds must be >= {done}, the rounds that {where} has, got {rounds}")
-            with (
-                Recorder.resume(where, done, described) if resume else Recorder(where, described) as recorder
-            ):
-                shown = Progress(rounds, name, console) if progress else None
-                if folder is not None:
-                    callbacks.append(page := LivePage(where))
-                run = StrategyRun(
-                    name, made, schedule, recorder, shown, callbacks, privacy=chosen, simulated=True
+            with writing(where):
+                recorder = opened.enter_context(
+                    Recorder.resume(where, done, described) if resume else Recorder(where, described)
                 )
-                federation = Federation(
-                    grid,
-                    rounds,
-                    own_metrics=tuple(metrics),
-                    least_loss=least_loss(training.loss),
-                    tells=chosen.tells,
-                )
-                run.start(federation, model, resume=state)
-                if proof:
-                    common = one_for_all(made)
-                    beside = Recorder.compared_folder(where, COMMON)
-                    text = describe_run(COMMON, common, data, training, schedule, None, metrics, layers)
-                    earlier = Checkpoints(beside / "checkpoints", rounds).newest() if resume else None
-                    start = 0 if earlier is None else earlier.server_round
-                    with Recorder.resume(beside, start, text) if resume else Recorder(beside, text) as other:
-                        shown = Progress(rounds, COMMON, console) if progress else None
-                        compared = StrategyRun(COMMON, common, schedule, other, shown, confusion=False)
-                        compared.start(federation, model, resume=earlier)
-                        figures = compared.personalise(federation, layers)
-                    run.prove(federation, common.run_state(), serve=serve)
-                summary = run.personalise(federation, layers)
-                if proof:
+            number = 2 if proof else 1
+            shown = Progress(rounds, name, console, task=(1, number)) if progress else None
+            if folder is not None:
+                callbacks.append(page := LivePage(where))
+            run = runs[name] = StrategyRun(
+                name, made, schedule, recorder, shown, callbacks, privacy=chosen, simulated=True
+            )
+            federation = Federation(
+                grid,
+                rounds,
+                own_metrics=tuple(metrics),
+                least_loss=least_loss(training.loss),
+                tells=chosen.tells,
+            )
+            run.start(federation, model, resume=state)
+            if proof:
+                common = one_for_all(made)
+                beside = Recorder.compared_folder(where, COMMON)
+                text = describe_run(COMMON, common, data, training, schedule, None, metrics, layers)
+                saved, written = Checkpoints(beside / "checkpoints", rounds), Recorder.rounds_in(beside)
+                earlier = saved.newest(written) if resume else None
+                start = 0 if earlier is None else earlier.server_round
+                with writing(beside):
+                    other = opened.enter_context(
+                        Recorder.resume(beside, start, text) if resume else Recorder(beside, text)
+                    )
+                shown = Progress(rounds, COMMON, console, task=(2, 2)) if progress else None
+                compared = StrategyRun(COMMON, common, schedule, other, shown, confusion=False)
+                runs[COMMON] = compared
+                compared.start(federation, model, resume=earlier)
+                figures = compared.personalise(federation, layers)
+                run.prove(federation, common.run_state(), serve=serve)
+            summary = run.personalise(federation, layers)
+            if proof:
+                with writing(where):
                     recorder.summary({**summary, "compare": {COMMON: figures}})
-                if folder is not None:
-                    page.write()
+            if folder is not None:
+                page.write()
     except BaseException as error:
         if folder is None and not isinstance(
             error, RunFailed
@@ -235,6 +265,8 @@ def simulate(
     if isinstance(loss, WeightedCrossEntropy):
         loss = loss.fitted(data.label_counts().sum(axis=0).tolist())
     result = Result(where, lambda: copy.deepcopy(network), loss)
+    if encoder is not None:
+        result._encoder = lambda: encoder
     if folder is None:
         weakref.finalize(result, shutil.rmtree, where, ignore_errors=True)
     return result
@@ -295,6 +327,8 @@ def load(folder: Path | str, model: nn.Module | None = None) -> Result:
         if isinstance(loss, WeightedCrossEntropy) and counts is not None:
             loss = loss.fitted(counts.sum(axis=0).tolist())
         result._loss = loss
+    if isinstance(config.get("encoder"), Mapping):
+        result._encoder = partial(models.build_encoder, config["encoder"])
     return result
 
 

@@ -1,7 +1,7 @@
 """Start a run over sites that hold their own data; see docs/OWN_DATA.md."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 from omegaconf import DictConfig
 
 from fedclust.data.sites import Own, SiteError, builder_of, wanted_of
+from fedclust.data.sites.agreement import Agreement
 from fedclust.federation.site_grid import Rules, SiteGrid
 from fedclust.settings import ConfigError, RunSettings
 from fedclust.settings.nodes import known_of
@@ -27,6 +28,7 @@ def join_sites(
     settings: RunSettings,
     folder: Path,
     say: Callable[[str], None],
+    places: Sequence[str] = (),
 ) -> tuple[DictConfig, SiteGrid]:
     """Wait for the sites, have them agree on an encoding, and give the clients their ids.
 
@@ -42,6 +44,8 @@ def join_sites(
         Folder of the results.
     say
         Prints a line.
+    places
+        Names of the clients of a run to resume, in the order of their ids, with those that joined it.
 
     Returns
     -------
@@ -69,7 +73,8 @@ def join_sites(
     except (SiteError, ValueError, TypeError) as error:
         raise ConfigError(str(error)) from error
     sites = SiteGrid(grid, rules, wanted, wait=settings.wait, say=say)
-    sites.connect()
+    resumed = bool(config.get("resume"))
+    sites.connect(places, _standing(folder) if resumed and places else None)
     agreed = sites.agreement.settings()
     if wrong := differing(config, agreed):
         raise ConfigError(wrong)
@@ -79,8 +84,18 @@ def join_sites(
         "refused": dict(sites.refused),
         "cautions": list(sites.cautions),
     }
-    _keep(folder, json.loads(json.dumps(about)), resumed=bool(config.get("resume")))
+    if not sites.stood:  # else what the folder holds is what counts
+        _keep(folder, json.loads(json.dumps(about)), resumed=resumed)
     return fill(config, agreed), sites
+
+
+def _standing(folder: Path) -> tuple[Agreement, tuple[str, ...]] | None:
+    """Read the agreement of a run to resume, and the names of the clients that made it."""
+    path = folder / AGREEMENT_FILE
+    if not path.is_file():
+        return None
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    return Agreement.from_json(json.dumps(saved["agreement"])), tuple(saved["clients"])
 
 
 def _keep(folder: Path, about: dict[str, Any], *, resumed: bool) -> None:

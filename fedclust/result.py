@@ -16,8 +16,14 @@ from torch import nn
 from fedclust import records
 from fedclust.data.arrays import to_inputs, to_targets
 from fedclust.data.input_values import encoder_from
+from fedclust.federation.placing import placed_by_losses
 from fedclust.federation.run_state import RunState
+from fedclust.models import Encoder
+from fedclust.models.encoders import PixelEncoder
 from fedclust.personal import PRIOR
+from fedclust.placement import Placement
+from fedclust.placing_rows import place_rows
+from fedclust.placing_rules import unpacked
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
 from fedclust.serving import Served, Site, write_export
@@ -59,6 +65,7 @@ class Result:
         self.saved = SavedRun(Path(folder))
         self._module = module
         self._loss = loss
+        self._encoder: Callable[[], Encoder] | None = None
 
     def __repr__(self) -> str:
         summary = self.summary
@@ -190,7 +197,8 @@ class Result:
         if counts is None:
             raise ValueError(f"the run in {self.folder} must be finished, it has no clients.parquet")
         every = map(str, range(counts.shape[1]) if names is None else names.tolist())
-        sites = tuple(self._site(client) for client in range(len(counts)))
+        clusters_of = self.clients["cluster"]  # -1: a newcomer that none of them suits
+        sites = tuple(self._site(client) for client in range(len(counts)) if clusters_of.iloc[client] >= 0)
         clusters = tuple(sorted({site.cluster for site in sites}))
         options = (self.saved.config.get("dataset") or {}).get("csv_options") or {}
         return Served(tuple(every), encoder_from(values), sites, clusters, self.model_of, options)
@@ -237,29 +245,69 @@ class Result:
         known = model if isinstance(model, Mapping) else None
         return write_export(self.served(), self.saved, Path(target), known, formats, example)
 
-    def assign(self, inputs: Any, targets: Any) -> int:
-        """Find the best cluster for a client that was not in the run: that of the model with the least loss.
+    def assign(self, inputs: Any, targets: Any = None) -> int | None:
+        """Find the cluster of a client that was not in the run, by the method's own rule; see :meth:`place`.
 
         Parameters
         ----------
         inputs, targets
-            Rows of the new client, shape (n, *shape), and their classes, shape (n,).
+            As for :meth:`place`.
 
         Returns
         -------
-        Cluster index; the lowest on a tie. Clusters without clients do not count.
+        Cluster index; None if no cluster fits the client.
 
         Raises
         ------
         ValueError
-            As :meth:`losses`, or if no model has a finite loss.
+            As for :meth:`place`.
         """
-        losses = self.losses(inputs, targets)
+        return self.place(inputs, targets).cluster
+
+    def place(self, inputs: Any, targets: Any = None) -> Placement:
+        """Find the cluster of a client that was not in the run, by the method's own rule, with the evidence.
+
+        Methods that formed clusters by what clients told of their data (Clust-PSI-PFL by label counts, FMCL
+        by prototypes, PACFL by subspaces) compare the client's with theirs. For others it is the cluster
+        whose model has the least loss, unless all are no better than guessing.
+
+        Parameters
+        ----------
+        inputs
+            Rows of the new client in the format of the others', shape (n, *shape).
+        targets
+            Their classes, shape (n,); None if they are not known, which only FMCL's rule can do without.
+
+        Returns
+        -------
+        The cluster, None for none of them; the reason; and the numbers behind it. Clusters without clients
+        do not count.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`losses`; if no model has a finite loss; or if the rule needs targets.
+        """
         serving = np.unique(self.assignment)
-        finite = np.where(np.isfinite(losses), losses, np.inf)[serving]  # never choose a diverged model
-        if np.isinf(finite).all():
-            raise ValueError("some cluster's model must have a finite loss on the rows, none has")
-        return int(serving[np.argmin(finite)])
+        rule = unpacked(self.saved.placing)
+        if targets is None:
+            if rule is None:
+                raise ValueError("targets must be given: the loss of a model needs the rows' classes")
+            labels = None
+        else:
+            labels = self._targets(inputs, targets)
+        if rule is None:
+            losses = self.losses(inputs, targets)[serving]
+            if not np.isfinite(losses).any():
+                raise ValueError("some cluster's model must have a finite loss on the rows, none has")
+            known = self._loss is cross_entropy
+            chance = float(np.log(self._num_classes)) if known else np.inf
+            return placed_by_losses(losses, serving, chance)
+        self._prepared(inputs)  # checks the format
+        x = to_inputs(inputs)
+        mean, std = (self._inputs.get(name) or () for name in ("mean", "std"))
+        make = self._encoder or (lambda: PixelEncoder(tuple(x.shape[1:])))
+        return place_rows(rule, x, labels, make, self._num_classes, mean, std)
 
     def losses(self, inputs: Any, targets: Any) -> FloatArray:
         """Measure the mean loss of every cluster's model on some rows, shape (clusters,).
@@ -329,6 +377,20 @@ class Result:
             for cluster in by_common:
                 models[int(cluster)] = common.models[0]
         return models
+
+    @property
+    def _num_classes(self) -> int:
+        return len(self.clients["label_counts"].iloc[0])
+
+    def _targets(self, inputs: Any, targets: Any) -> torch.Tensor:
+        y = to_targets(targets)
+        if len(inputs) != len(y) or not len(y):
+            raise ValueError(
+                f"inputs and targets must have equally many rows, got {len(inputs)} and {len(y)}"
+            )
+        if int(y.max()) >= self._num_classes:
+            raise ValueError(f"targets must be below {self._num_classes}, got {int(y.max())}")
+        return y
 
     @cached_property
     def _inputs(self) -> dict[str, Any]:

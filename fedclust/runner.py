@@ -7,13 +7,12 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from flwr.serverapp import Grid
 from numpy.typing import ArrayLike
 from torch import nn
 
@@ -22,17 +21,24 @@ from fedclust.federation import Descriptions, Federation, Measured, RunFailed, T
 from fedclust.federation.aggregation import buffer_names
 from fedclust.federation.client_dp import Guard
 from fedclust.federation.encoder import ask_encoder
-from fedclust.federation.failures import check_round
+from fedclust.federation.failures import check_answered, check_round
+from fedclust.federation.newcomers import Newcomers, against_common, place_newcomers
 from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import ask_differences
 from fedclust.federation.run_state import RunState
 from fedclust.personal import Personal
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy
 from fedclust.proof import prove_grouping
+from fedclust.rescue import writing
 from fedclust.results import Checkpoints, Progress, Recorder
+from fedclust.results.attendance import attended, attended_summary
 from fedclust.results.decisions import summarise_decisions
+from fedclust.results.matrices import without_large
+from fedclust.results.newcomers import add_newcomers
 from fedclust.results.personal import personal_summary, personal_table
 from fedclust.results.proof import SERVED_FIGURES, method_name, proof_summary
+from fedclust.run_traffic import meter
+from fedclust.schedule import Schedule
 from fedclust.typing import IntArray
 
 if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
@@ -50,28 +56,6 @@ _MOST_HISTORIES = 1_000  # clients whose accuracies are in rounds.jsonl; of more
 
 OnRound = Callable[[Mapping[str, Any]], None]
 """Called after every round with its line of ``rounds.jsonl``."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Length, seed and checkpoints of a run.
-
-    Attributes
-    ----------
-    rounds
-        The last round.
-    seed
-        The run's seed.
-    timeout
-        Seconds that a client has to answer.
-    checkpoint_every
-        See :func:`fedclust.results.checkpoints.parse_interval`.
-    """
-
-    rounds: int
-    seed: int = 0
-    timeout: float = 3600.0
-    checkpoint_every: int | str = "1min"
 
 
 class StrategyRun:
@@ -126,18 +110,30 @@ class StrategyRun:
         self._travelled: Callable[[], Traffic] = lambda: _NO_TRAFFIC
         self._last = _NO_TRAFFIC
         self._seconds = 0.0
+        self._done = 0
+        self._late: Sequence[Mapping[str, Any]] = ()
+        self._left_out: Sequence[str] = ()
+        self._figures_of_round = 0
         self._published: Mapping[str, object] | None = None
         self._serving: Serving | None = None
+        self._newcomers: Newcomers | None = None
         self._shown: tuple[pd.DataFrame, dict[str, object]] = pd.DataFrame(), {}
         strategy.observer = self
 
     def assignment(self, server_round: int, assignment: IntArray, reason: str) -> None:
         """Record the cluster of each client."""
-        self._recorder.assignment(server_round, assignment, reason)
+        with suppress(OSError):  # in the middle of a round; it fails again at its end, with a whole state
+            changed = self._recorder.assignment(server_round, assignment, reason)
+            if changed and self._progress is not None:
+                self._progress.changed(server_round, reason)
 
     def round(self, record: Mapping[str, Any]) -> None:
         """Record a round, show it, and keep a checkpoint if one is due."""
+        self._done = int(record["round"])
         now = self._travelled()
+        described = self._strategy.federation.descriptions  # with those who joined
+        if described is not None:
+            self._names = described.client_names
         failures = results.named(record["failures"], self._names)
         record = {
             **record,
@@ -146,14 +142,55 @@ class StrategyRun:
             **now.since(self._last).totals(),
         }
         self._last = now
-        self._recorder.round(record)
+        with self._writing():
+            self._recorder.round(record)
         if self._progress is not None:
             self._progress.update(record)
         for callback in self._on_round:
             callback(dict(record))  # theirs to change
-        check_round(record, self._schedule.rounds)
+        if "global_accuracy" in record:
+            self._figures_of_round = int(record["round"])
+        check_round(record, self._schedule.rounds, self._schedule.min_replies)
+        if record["round"] == self._schedule.rounds:
+            self._check_answered(record)
         if self._checkpoints.due(record["round"]):
-            self._checkpoints.save(dataclasses.replace(self._strategy.run_state(), traffic=now))
+            with self._writing():
+                self._checkpoints.save(self._state())
+
+    def _check_answered(self, record: Mapping[str, Any]) -> None:
+        described = self._strategy.federation.descriptions
+        tested = np.zeros(0, dtype=bool) if described is None else described.num_test > 0
+        measured = self._strategy.measured.figures.get("accuracy", np.full(len(tested), np.nan))
+        check_answered(
+            record["failures"],
+            int(np.isfinite(measured[tested]).sum()),
+            int(tested.sum()),
+            f"{record['round']} of {self._schedule.rounds}",
+            self._schedule.min_replies,
+        )
+
+    def _state(self) -> RunState:
+        return dataclasses.replace(self._strategy.run_state(), traffic=self._last)
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing(self._recorder.folder)
+
+    @property
+    def progress(self) -> str:
+        """The last finished round, such as ``"3 of 9"``."""
+        return f"{self._done} of {self._schedule.rounds}"
+
+    def rescue(self, folder: Path) -> None:
+        """Save the run in another folder, from which it can be resumed."""
+        self._recorder.copy_to(folder)
+        if self._done:
+            Checkpoints(folder / "checkpoints", self._schedule.rounds).save(self._state())
+
+    def _left(self) -> str:
+        """Name the run's newest checkpoint, and its folder."""
+        files = self._checkpoints.files()
+        kept = f"its newest checkpoint is {files[-1].stem}" if files else "it has no checkpoint yet"
+        return f"{kept}, its rounds are in {self._recorder.folder}"
 
     def _accuracies(self, record: Mapping[str, Any]) -> dict[str, object]:
         """Return each client's accuracy in an evaluated round, for its history; not of very many clients."""
@@ -192,14 +229,16 @@ class StrategyRun:
         self._names, self._class_names = described.client_names, described.class_names
         private = isinstance(self._privacy, ClientDP)  # then nothing else may be asked
         encoder = ask_encoder(federation) if self._confusion and not private else None
-        self._travelled = _meter(federation.grid, described, resume, strategy)
+        self._done = self._figures_of_round = 0 if resume is None else resume.server_round
+        self._travelled = meter(federation.grid, described, resume, strategy)
         self._last = self._travelled()
         began = time.perf_counter()
         for caution in strategy.cautions(federation.num_clients, schedule.rounds):
             self._say(f"{self._name}: warning: {caution}")
         for note in strategy.notes(federation.num_clients, schedule.rounds):
             self._say(f"{self._name}: {note}")
-        self._recorder.inputs(described.mean, described.std, encoder)
+        with self._writing():
+            self._recorder.inputs(described.mean, described.std, encoder)
         if isinstance(self._privacy, ClientDP):
             trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
             strategy.guard = Guard(
@@ -217,20 +256,27 @@ class StrategyRun:
                     resume=resume,
                 )
             except RunFailed as error:
-                folder = self._recorder.folder
-                raise RunFailed(f"{self._name}: {error}; its rounds are in {folder}") from error
+                raise RunFailed(f"{self._name}: {error}; {self._left()}") from error
         self._seconds, self._published = time.perf_counter() - began, published
+        described = strategy.federation.descriptions or described  # of those who joined, too
         table = self._table(described, strategy.measured)
         found = strategy.findings(strategy.clusters)
+        federation.take_failures()  # those of before round 1 ended it, or are in its record
         confused = confuse_clusters(federation, strategy.clusters) if self._confusion else {}
+        self._late = results.named(federation.take_failures(), self._names)
         arrays: dict[str, ArrayLike] = {**found.arrays, **confused}
         if described.class_names:
             arrays["class_names"] = described.class_names
+        arrays, self._left_out = without_large(arrays, schedule.keep_matrices, strategy.num_clients)
         if arrays:
-            self._recorder.matrices(**arrays)
+            with self._writing():
+                self._recorder.matrices(**arrays)
+        with self._writing():
+            self._recorder.placing(found.placing)
+        if federation.newcomers:
+            self._newcomers = place_newcomers(strategy.place, strategy.clusters, federation, schedule.rounds)
         summary = self._summary(table, strategy.measured)
-        clusters = strategy.assignment, strategy.clusters.models
-        nobody = np.zeros(strategy.num_clients, dtype=bool)
+        clusters, nobody = (strategy.assignment, strategy.clusters.models), np.zeros(len(table), dtype=bool)
         self._serving = Serving(strategy.measured, clusters, clusters, nobody)
         return self._show(table, summary)
 
@@ -250,10 +296,11 @@ class StrategyRun:
             where its cluster's was not shown to be better; a strategy that forms no groups always serves
             its own. Table and figures are of the models that serve.
         """
-        strategy, described = self._strategy, federation.describe()
+        strategy = self._strategy
         serve = serve if strategy.forms_groups else "cluster"
         asking = federation.run(self._schedule.rounds, self._schedule.timeout)
-        travelled = _meter(federation.grid, described, None)
+        described = asking.describe()
+        travelled = meter(federation.grid, described, None)
         measured, silent = ask_differences(
             asking,
             (common.assignment, common.models),
@@ -274,6 +321,10 @@ class StrategyRun:
         by_common = np.zeros(strategy.num_clients, dtype=bool)
         if best:
             by_common = ~proof.served_by_cluster(strategy.num_clients)
+        if best and self._newcomers is not None:
+            self._newcomers = against_common(
+                self._newcomers, strategy.clusters, common.models[0], asking, by_common, common.server_round
+            )
         served = strategy.measured.served(common.measured, by_common)
         table = self._table(described, served, served=np.where(by_common, "common", "cluster"))
         own = self._summary(self._table(described, strategy.measured), strategy.measured)
@@ -314,10 +365,11 @@ class StrategyRun:
             raise RuntimeError("personal layers come after the last round, start() has not ended")
         table, summary = self._shown
         if not personal.asked:
-            return summary
-        described, rounds, began = federation.describe(), self._schedule.rounds, time.perf_counter()
+            return self._show(table, summary)
+        rounds, began = self._schedule.rounds, time.perf_counter()
         asking = federation.run(rounds, self._schedule.timeout)
-        travelled = _meter(federation.grid, described, None)
+        described = asking.describe()
+        travelled = meter(federation.grid, described, None)
         layered = ask_personal(asking, self._serving, personal, rounds + 1)
         found = personal_summary(
             personal,
@@ -327,16 +379,17 @@ class StrategyRun:
             self._serving.measured.own_metrics,
         )
         found["failures"] = results.named(found["failures"], described.client_names)
-        totals = travelled().totals()
-        found |= {key: totals[key] for key in ("bytes_down", "bytes_up")}
+        found |= {key: travelled().totals()[key] for key in ("bytes_down", "bytes_up")}
         found["seconds"] = time.perf_counter() - began
         return self._show(personal_table(table, personal, layered), {**summary, "personal": found})
 
     def _show(self, table: pd.DataFrame, summary: dict[str, object]) -> dict[str, object]:
         """Write the table of clients and the summary."""
         self._shown = table, summary
-        self._recorder.clients(table)
-        self._recorder.summary(summary)
+        table, summary = add_newcomers(table, summary, self._newcomers)
+        with self._writing():
+            self._recorder.clients(table)
+            self._recorder.summary(summary)
         return summary
 
     def _table(self, described: Descriptions, measured: Measured, **columns: ArrayLike) -> pd.DataFrame:
@@ -358,7 +411,8 @@ class StrategyRun:
             measured.outcomes,
             self._schedule.seed,
             **columns,
-            **self._last.by_client(),
+            **attended(strategy.federation.joined, strategy.attendance, strategy.server_round),
+            **self._last.by_client(strategy.num_clients),
             **strategy.findings(strategy.clusters).clients,
             **(strategy.guard.columns() if strategy.guard else {}),
         )
@@ -371,7 +425,7 @@ class StrategyRun:
             seed=schedule.seed,
             rounds=schedule.rounds,
             seconds=self._seconds,
-            failed_replies=strategy.failed_replies,
+            failed_replies=strategy.failed_replies + len(self._late),
             outcomes=measured.outcomes.values(),
             own_metrics=measured.own_metrics,
             traffic=self._last.totals(),
@@ -379,39 +433,26 @@ class StrategyRun:
             decisions=summarise_decisions(
                 measured.outcomes, strategy.assignment, self._class_names, schedule.seed
             ),
+            **self._about_files(),
+            **attended_summary(table),
             **strategy.findings(strategy.clusters).summary,
             **(strategy.guard.summary() if strategy.guard else {}),
         )
+
+    def _about_files(self) -> dict[str, Any]:
+        """Return which round the figures are of, and what failed or was left out after the last round."""
+        found: dict[str, Any] = {"figures_of_round": self._figures_of_round}
+        if self._late:
+            found["late_failures"] = list(self._late)
+        if self._left_out:
+            found["matrices_left_out"] = list(self._left_out)
+        return found
 
 
 def _tested(measured: Measured, num_clients: int) -> IntArray:
     """Return on how many rows each client measured, 0 where it did not."""
     rows = measured.figures.get(records.NUM_EXAMPLES, np.zeros(num_clients))
     return np.nan_to_num(rows).astype(np.int64)
-
-
-def _meter(
-    grid: Grid,
-    described: Descriptions,
-    resume: RunState | None,
-    strategy: "ClusteredStrategy | None" = None,
-) -> Callable[[], Traffic]:
-    """Make what reads the bytes of this run so far, those before it was resumed included.
-
-    So are those of clients' descriptions, which were asked for before the run, if the strategy uses them: in
-    round 1 at the latest, so that a run that goes on has counted them.
-    """
-    nothing = np.zeros(len(described.num_train), dtype=np.int64)
-    none = Traffic(0, 0, nothing, nothing)
-    earlier = none if resume is None or resume.traffic is None else resume.traffic
-    begin = getattr(grid, "traffic", none)
-
-    def read() -> Traffic:
-        now = earlier.plus(getattr(grid, "traffic", none).since(begin))
-        asked = None if strategy is None or resume is not None else strategy.description_traffic
-        return now if asked is None else now.plus(asked)
-
-    return read
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """The server: run a federation from a configuration over any grid."""
 
+import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,17 +15,21 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from fedclust import data, models, results
+from fedclust.data.newcomers import num_held_out
 from fedclust.federation import ClientGrid, Federation, FederationError, RunFailed, left_out_line
 from fedclust.federation.aggregation import check_aggregator
+from fedclust.federation.claims import read_hosts
 from fedclust.federation.imbalance import imbalance_line
 from fedclust.federation.local_grid import DirectGrid
 from fedclust.federation.predictions import save_predictions
+from fedclust.federation.roster import Roster
 from fedclust.federation.run_state import RunState
 from fedclust.own_data import join_sites
 from fedclust.personal import Personal, check_validation
 from fedclust.privacy import NoPrivacy, Privacy
 from fedclust.privacy.checks import check_delta, check_network, check_strategy, setting
 from fedclust.privacy.leaving import leaving_line
+from fedclust.rescue import rescuing, writing
 from fedclust.results import Checkpoints, Progress, Recorder
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import write_summary
@@ -101,17 +107,37 @@ def federate(
     FileExistsError
         If the folder holds another run.
     RunFailed
-        If every reply of a round failed or no client has an accuracy at the end. ``rounds.jsonl`` then has
-        every round with its failures, the failed one last, and the run has no ``summary.json``.
+        If too few clients of a round answered, too few have an accuracy at the end, or the folder can no
+        longer be written. ``rounds.jsonl`` then has every round with its failures, the failed one last, and
+        the run has no ``summary.json``.
     """
-    console = console or Console()
+    runs: dict[str, StrategyRun] = {}
+    with ExitStack() as opened, rescuing(runs):
+        return _federate(config, grid, folder, console or Console(), runs, opened)
+
+
+def _federate(
+    config: DictConfig,
+    grid: Grid,
+    folder: Path,
+    console: Console,
+    runs: dict[str, StrategyRun],
+    opened: ExitStack,
+) -> dict[str, object]:
     settings = run_settings(config)
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    resumed = bool(config.get("resume"))
+    newest = _saved_state(folder, settings.rounds) if resumed else None
+    attended = {} if newest is None else newest.attendance
+    # Held-out clients are the grid's, too, and no run has them.
+    places = [] if settings.holdout_clients else json.loads(str(attended.get("places", "[]")))
     clients: ClientGrid
     if is_own(config):
-        config, clients = join_sites(config, grid, settings, folder, say)
+        config, clients = join_sites(config, grid, settings, folder, say, places)
     else:
-        clients = ClientGrid(grid, wait=settings.wait, say=say)
+        clients = ClientGrid(
+            grid, wait=settings.wait, say=say, min_clients=settings.min_clients, hosts=_hosts(settings)
+        )
     if settings.task == "partition":
         return _save_partition(config, folder / "partition.parquet", console)
     # Every strategy is built before anything is computed, so that a wrong option is reported at once.
@@ -122,13 +148,17 @@ def federate(
     layers = {name: _personal(config, each) for name, each in strategies.items()}
     privacy = _privacy(config, settings, strategies, layers)
     published = _published(configs, console)
-    resumed = bool(config.get("resume"))
     if resumed:
         check_same_run(plain(config), folder)
-    clients.connect()
-    check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients)
+    clients.connect(places)
+    if settings.min_clients is not None and any(each.pools_rows for each in strategies.values()):
+        raise ConfigError("min_clients must be null with centralised training, which needs everyone's rows")
+    if settings.holdout_clients and (settings.min_clients is not None or is_own(config)):
+        raise ConfigError("holdout_clients must be 0 where clients may join later, those are newcomers")
+    left_out = _num_held_out(clients.num_clients, settings.holdout_clients)
+    check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients - left_out)
     try:
-        check_delta(privacy, clients.num_clients)
+        check_delta(privacy, clients.num_clients - left_out)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     federation = Federation(
@@ -138,6 +168,8 @@ def federate(
         own_metrics=tuple(config.get("metrics") or ()),
         least_loss=least_loss(str(config.training.loss._target_)),
         tells=privacy.tells,
+        roster=None if left_out else Roster.unpack(attended),
+        num_newcomers=left_out,
     )
     if line := left_out_line(federation.describe().left_out):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -162,9 +194,15 @@ def federate(
         check_network(privacy, network)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    schedule = Schedule(settings.rounds, settings.seed, settings.timeout, settings.checkpoint_every)
+    schedule = Schedule(
+        settings.rounds,
+        settings.seed,
+        settings.timeout,
+        settings.checkpoint_every,
+        settings.min_replies,
+        settings.keep_matrices,
+    )
     summaries: dict[str, dict[str, object]] = {}
-    runs: dict[str, StrategyRun] = {}
     page = LivePage(folder)
     for name in names:
         here = folder if name == chosen else Recorder.compared_folder(folder, name)
@@ -175,8 +213,11 @@ def federate(
             continue
         text = OmegaConf.to_yaml(configs[name], resolve=True)
         state = _saved_state(here, settings.rounds) if resumed else None
-        with page, _recorder(here, text, resumed, state, settings.rounds) as recorder:
-            progress = Progress(settings.rounds, name, console)
+        with page:
+            with writing(here):
+                recorder = opened.enter_context(_recorder(here, text, resumed, state, settings.rounds))
+            task = names.index(name) + 1, len(names)
+            progress = Progress(settings.rounds, name, console, task=task)
             runs[name] = StrategyRun(
                 name,
                 strategies[name],
@@ -192,6 +233,7 @@ def federate(
             summaries[name] = runs[name].start(
                 federation, network, published if name == chosen else None, state
             )
+            federation.close()  # what the chosen strategy is compared with has the same clients
             if name != chosen:
                 summaries[name] = runs[name].personalise(federation, layers[name])
     del summaries[chosen]  # it may change until the end
@@ -209,23 +251,41 @@ def federate(
 
         summary |= give_advice(federation, common, summary, settings.seed, folder)
     summary["compare"] = summaries
-    write_summary(folder, summary)
     if settings.save_predictions:
         from fedclust.result import Result
 
-        line = save_predictions(federation, *Result(folder).serving, folder)
+        with writing(folder):
+            write_summary(folder, summary)
+            line = save_predictions(federation, *Result(folder).serving, folder)
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    page.write()
     from fedclust.results import plots
 
-    plots.draw(folder)
-    results.print_report(results.SavedRun(folder), console)
+    with writing(folder):
+        write_summary(folder, summary)
+        page.write()
+        plots.draw(folder)
     console.print(leaving_line(federation.asked, privacy), highlight=False, markup=False, soft_wrap=True)
+    results.print_report(results.SavedRun(folder), console)
     if "advice" in summary:
         from fedclust.advice.report import print_advice
 
         print_advice(summary, folder, console)
     return summary
+
+
+def _hosts(settings: RunSettings) -> dict[int, str] | None:
+    """Read the file that says which node may host which client."""
+    try:
+        return None if settings.hosts is None else read_hosts(Path(settings.hosts).expanduser())
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _num_held_out(num_clients: int, held_out: float) -> int:
+    try:
+        return num_held_out(num_clients, held_out)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _saved_state(folder: Path, rounds: int) -> RunState | None:
@@ -266,6 +326,7 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
         aggregator=partial(instantiate, config.aggregator),
         evaluate_every=settings.evaluate_every,
         update_norm_cap=settings.update_norm_cap,
+        drift_every=settings.drift_every,
         **chosen,
     )
 

@@ -19,7 +19,7 @@ from fedclust.federation.proof import ask_differences
 from fedclust.federation.replies import by_cluster
 from fedclust.federation.trial_memory import Trial, TrialMemory
 from fedclust.federation.trials import Trainee, copy_aggregator, train_beside
-from fedclust.findings import Findings
+from fedclust.findings import Findings, padded
 from fedclust.personal import Auto as BestLayer
 from fedclust.proof import Comparison
 from fedclust.rng import generator
@@ -104,6 +104,17 @@ class Auto(ClusteredStrategy):
             clusters = self._decide(clusters, federation)
         clusters = clusters.with_report(on_trial=len(clusters.memory.trials))
         return _charged(clusters, before, travelled, federation)
+
+    def grown(self, clusters: Clusters, homes: IntArray) -> TrialMemory:
+        """Add newcomers to their clusters' traces; in what is on trial their part is not known yet."""
+        memory: TrialMemory = clusters.memory
+        ids = clusters.num_clients + np.arange(len(homes))
+        trials = [
+            dataclasses.replace(trial, labels=padded(trial.labels, int((homes == trial.cluster).sum())))
+            for trial in memory.trials
+        ]
+        traces = tuple(each.joined(ids[homes == cluster]) for cluster, each in enumerate(memory.traces))
+        return dataclasses.replace(memory, traces=traces, trials=tuple(trials))
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """List why no grouping can be kept, where that follows from the settings."""

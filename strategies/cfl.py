@@ -12,9 +12,9 @@ from fedclust.clustering.cfl import Changes, Cut, Parameters
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.optimiser_state import StateValue
 from fedclust.federation.replies import by_cluster
-from fedclust.findings import Findings
+from fedclust.findings import Findings, padded
 from fedclust.strategies.clustered import ClusteredStrategy
-from fedclust.typing import FloatArray
+from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["CFL"]
 
@@ -43,6 +43,12 @@ class CFL(ClusteredStrategy):
         """Start with everyone in one cluster and no update known."""
         memory = cfl.start(federation.num_clients, self.parameters)
         return dataclasses.replace(super().begin(federation, model), memory=memory)
+
+    def grown(self, clusters: Clusters, homes: IntArray) -> Changes:
+        """No change of a newcomer is known."""
+        changes: Changes = clusters.memory
+        values = np.pad(changes.values, ((0, len(homes)), (0, 0)))
+        return dataclasses.replace(changes, values=values, known=padded(changes.known, len(homes)))
 
     def projection(self, clusters: Clusters, server_round: int) -> int:  # noqa: ARG002
         """Ask for as many numbers as the parameters say."""
@@ -119,7 +125,9 @@ class CFL(ClusteredStrategy):
         if not len(unknown):
             return changes
         projection = self.update_projection(self.parameters.projection)
-        told = federation.updates(clusters.models[cluster], unknown, server_round, projection=projection)
+        told = federation.updates(
+            clusters.models[cluster], unknown, server_round, projection=projection, cap=self.update_norm_cap
+        )
         values = [each.projected.values for each in told.values() if each.projected is not None]
         return cfl.update(changes, np.array(list(told)), np.stack(values)) if values else changes
 

@@ -1,15 +1,17 @@
 """Clust-PSI-PFL: clients are clustered once, by the label counts they report."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.clustering import clust_psi_pfl
 from fedclust.clustering.clust_psi_pfl import Parameters, label_groups
+from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.findings import Findings
+from fedclust.placing_rules import packed
 from fedclust.rng import generator, torch_seed
 from fedclust.sampling import draw_replicas
 from fedclust.strategies.clustered import ClusteredStrategy
@@ -49,6 +51,7 @@ class ClustPSIPFL(ClusteredStrategy):
     """
 
     needs_label_counts = True
+    moves_clients: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -111,6 +114,7 @@ def _by_paper(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntA
         summary={"tau": int(assignment.max()) + 1, **curve.summary},
         arrays=curve.arrays,
         clients={"psi": found.stability},
+        placing=packed(LabelRule(counts, assignment, parameters)),
     )
 
 
@@ -129,4 +133,5 @@ def _by_label_groups(
         },
         arrays=curve.arrays,
         clients={"psi": found.stability, "alone": np.isin(np.arange(len(counts)), found.alone)},
+        placing=packed(LabelRule(counts, assignment)),
     )

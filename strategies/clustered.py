@@ -34,17 +34,18 @@ from fedclust.federation import (
     round_figures,
 )
 from fedclust.federation.aggregation import NotFinite
+from fedclust.federation.attendance import Attendance
 from fedclust.federation.client_dp import Guard
 from fedclust.federation.evaluations import read_evaluations
 from fedclust.federation.going_back import at_fault
-from fedclust.federation.optimiser_state import pack_state, restore_state
+from fedclust.federation.optimiser_state import pack_state
 from fedclust.federation.replies import by_cluster, read_replies, weighted_loss
 from fedclust.federation.run_state import RunState
 from fedclust.federation.update_norms import DEFAULT_CAP, check_cap
 from fedclust.findings import NoObserver, Observer
 from fedclust.selection import Selection
 from fedclust.strategies.hooks import Hooks
-from fedclust.strategies.running import Running, aggregators_of
+from fedclust.strategies.running import Running
 from fedclust.typing import IntArray
 
 __all__ = ["ClusteredStrategy"]
@@ -84,6 +85,9 @@ class ClusteredStrategy(Hooks, Strategy):
     update_norm_cap
         How many times as long as the median of the round an update may be, > 1; a longer one is left out and
         its client named. None for any length. See :mod:`fedclust.federation.update_norms`.
+    drift_every
+        Look every so many rounds, where clients evaluate, for those that another cluster's model serves
+        better; 0 for never. See :mod:`fedclust.federation.drift`.
 
     Raises
     ------
@@ -102,16 +106,19 @@ class ClusteredStrategy(Hooks, Strategy):
         selection: Selection | None = None,
         evaluate_every: int = 1,
         update_norm_cap: float | None = DEFAULT_CAP,
+        drift_every: int = 0,
     ) -> None:
         if not 0 < participation <= 1:
             raise ValueError(f"participation must be in (0, 1], got {participation}")
         if evaluate_every < 1:
             raise ValueError(f"evaluate_every must be >= 1, got {evaluate_every}")
+        if drift_every < 0:
+            raise ValueError(f"drift_every must be >= 0, got {drift_every}")
         check_cap(update_norm_cap)
         self.update_norm_cap = update_norm_cap
         self.participation = participation
         self.seed = seed
-        self.evaluate_every = evaluate_every
+        self.evaluate_every, self.drift_every = evaluate_every, drift_every
         self.selection: Selection = self.own_selection() if selection is None else selection
         self.observer: Observer = NoObserver()
         self.guard: Guard | None = None  # makes the run differentially private, if set before it starts
@@ -151,6 +158,21 @@ class ClusteredStrategy(Hooks, Strategy):
         return self._running.measured
 
     @property
+    def federation(self) -> Federation:
+        """The clients of the run, with those that joined."""
+        return self._running.federation
+
+    @property
+    def server_round(self) -> int:
+        """The last finished round."""
+        return self._running.server_round
+
+    @property
+    def attendance(self) -> Attendance:
+        """Who is there, and what those measured last who are not."""
+        return self._running.attendance
+
+    @property
     def description_traffic(self) -> Traffic | None:
         """Bytes of asking clients to describe themselves, once the method has used the answers; else None."""
         return None if self._run is None else self._run.federation.description_traffic
@@ -168,6 +190,7 @@ class ClusteredStrategy(Hooks, Strategy):
             aggregators=tuple(pack_state(aggregator, fresh) for aggregator in run.aggregators),
             measured=run.measured,
             failed_replies=run.failed_replies,
+            attendance={**run.federation.attendance(), **run.attendance.pack()},
         )
 
     def start(
@@ -207,7 +230,9 @@ class ClusteredStrategy(Hooks, Strategy):
         Flower's result; its arrays hold every cluster's model, see :func:`fedclust.records.split_models`.
         """
         federation = (
-            federation.run(num_rounds, timeout) if federation else Federation(grid, num_rounds, timeout)
+            federation.run(num_rounds, timeout, 0 if resume is None else resume.server_round)
+            if federation
+            else Federation(grid, num_rounds, timeout)
         )
         if resume is None:
             clusters = self.begin(federation, initial_arrays)
@@ -215,8 +240,10 @@ class ClusteredStrategy(Hooks, Strategy):
             self._run = Running(federation, clusters, aggregators)
             self.observer.assignment(0, clusters.assignment, clusters.reason or "before round 1")
         else:
-            self._run = self._resumed(federation, resume)
-        self._run.buffers = buffers
+            if self.guard:
+                resume = dataclasses.replace(resume, memory=self.guard.restore(resume.memory))
+            self._run = Running.resumed(federation, resume, self._make_aggregator, self.restore)
+        self._run.buffers, self._run.initial = buffers, initial_arrays
         return super().start(
             grid,
             records.join_models(self.clusters.models),
@@ -237,6 +264,7 @@ class ClusteredStrategy(Hooks, Strategy):
         """Let each cluster's aggregator write the messages to the clients chosen in it."""
         run = self._running
         number = run.server_round + 1
+        self._welcome(number)
         run.begin()
         run.config = ConfigRecord({**config})
         clusters = dataclasses.replace(run.clusters, report={}, reason="")
@@ -303,6 +331,7 @@ class ClusteredStrategy(Hooks, Strategy):
             "cohort": sorted(run.cohort),
             "loss": loss,
             "failures": [*run.federation.take_failures(), *failures],
+            **({"joined": run.joined} if run.joined else {}),
         }
         run.go_back(dict.fromkeys(broken, "the loss of its model was not finite"), to_before=True)
         clusters = run.clusters
@@ -335,7 +364,11 @@ class ClusteredStrategy(Hooks, Strategy):
         if number % self.evaluate_every and not last:
             return []
         self._adopt(self.before_evaluation(run.clusters, number, run.federation), number)
+        if self.drift_every and number % self.drift_every == 0:
+            look = number // self.drift_every
+            self._adopt(run.follow_drift(look, moves=self.moves_clients), number)
         online = set(grid.get_node_ids())
+        run.attend(online)
         settings = ConfigRecord(
             {**config, records.ROUND: number, records.FULL: last and run.federation.tells == "labels"}
         )
@@ -372,6 +405,8 @@ class ClusteredStrategy(Hooks, Strategy):
         run.count_in_a_row()
         if evaluations or broken:
             run.measured = Measured.of(evaluations, run.clusters.num_clients)
+        if "accuracy" in run.measured.figures and evaluations:
+            run.attendance = run.attendance.measured(number, run.measured.figures["accuracy"])
         summary = round_figures(run.measured) if evaluations else {}
         sizes = run.clusters.sizes
         now = time.perf_counter()
@@ -401,6 +436,15 @@ class ClusteredStrategy(Hooks, Strategy):
             raise RuntimeError("the strategy must have been started, start() has not been called")
         return self._run
 
+    def _welcome(self, server_round: int) -> None:
+        """Let clients that wait join, at the beginning of a round."""
+        run = self._running
+        run.joined = run.federation.welcome(server_round).tolist()
+        if run.joined:
+            run.attendance = run.attendance.grown(len(run.joined))
+            clusters = dataclasses.replace(run.clusters, report={}, reason="")
+            self._adopt(self.join(clusters, run.joined, server_round, run.federation), server_round)
+
     def _adopt(self, clusters: Clusters, server_round: int) -> None:
         """Check and store the clusters that a hook returned."""
         run, before = self._running, self._running.clusters
@@ -409,32 +453,15 @@ class ClusteredStrategy(Hooks, Strategy):
                 f"hooks of {type(self).__name__} must return Clusters, "
                 f"one of round {server_round} returned {type(clusters).__name__}"
             )
-        if clusters.num_clients != before.num_clients:
+        if clusters.num_clients != run.federation.num_clients:
             raise ValueError(
-                f"{type(self).__name__} must assign all {before.num_clients} clients, "
+                f"{type(self).__name__} must assign all {run.federation.num_clients} clients, "
                 f"round {server_round} assigns {clusters.num_clients}"
             )
-        run.aggregators = aggregators_of(clusters, run.aggregators, self._make_aggregator)
+        run.renew(self._make_aggregator, clusters)
         run.clusters = dataclasses.replace(clusters, parents={}, optimisers={}, reason="")
         if not np.array_equal(clusters.assignment, before.assignment):
             self.observer.assignment(server_round, clusters.assignment, clusters.reason)
-
-    def _resumed(self, federation: Federation, state: RunState) -> Running:
-        if len(state.assignment) != federation.num_clients:
-            raise ValueError(
-                f"resume must be of a run with {federation.num_clients} clients, "
-                f"got one with {len(state.assignment)}"
-            )
-        aggregators = [self._make_aggregator() for _ in state.models]
-        for aggregator, packed in zip(aggregators, state.aggregators, strict=True):
-            restore_state(aggregator, packed)
-        federation.turns[:] = state.turns
-        memory = self.guard.restore(state.memory) if self.guard else state.memory
-        clusters = Clusters(state.assignment, state.models, self.restore(memory))
-        run = Running(federation, clusters, aggregators)
-        run.server_round, run.failed_replies = state.server_round, state.failed_replies
-        run.measured = state.measured
-        return run
 
     def _aggregate(
         self, server_round: int, aggregator: Strategy, model: ArrayRecord, replies: Sequence[Reply]

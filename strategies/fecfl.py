@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -30,6 +30,8 @@ class FECFL(ClusteredStrategy):
     options
         As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
     """
+
+    moves_clients: ClassVar[bool] = True
 
     def __init__(
         self, *, parameters: Parameters | None = None, vocabulary_size: int | None = None, **options: Any

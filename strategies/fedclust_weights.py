@@ -1,7 +1,7 @@
 """FedClust of ICPP 2024, no relation: clients are clustered once, by the last layer that each trains."""
 
 import logging
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -29,6 +29,8 @@ class FedClustWeights(ClusteredStrategy):
         As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
     """
 
+    moves_clients: ClassVar[bool] = True
+
     def __init__(self, *, parameters: Parameters | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.parameters = parameters or Parameters()
@@ -41,7 +43,8 @@ class FedClustWeights(ClusteredStrategy):
         shapes = {name: array.shape for name, array in model.items()}
         names = fedclust_weights.last_layer(shapes, self.parameters.layer)
         everybody = range(federation.num_clients)
-        told = federation.updates(model, everybody, server_round=1, names=names)
+        cap = self.update_norm_cap
+        told = federation.updates(model, everybody, server_round=1, names=names, cap=cap)
         if not told:
             logger.warning("fedclust_weights: no client answered, all start in one cluster")
             return super().begin(federation, model)

@@ -14,9 +14,12 @@ from torch import nn
 from fedclust import records
 from fedclust.clustering import fedgmcc
 from fedclust.clustering.fedgmcc import Outcome, Parameters, Threshold
+from fedclust.clustering.fedgmcc.placement import chain_scores, place
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.optimiser_state import StateValue
-from fedclust.findings import Findings
+from fedclust.federation.placing import silent
+from fedclust.findings import Findings, padded
+from fedclust.placement import Placement
 from fedclust.rng import generator, torch_seed
 from fedclust.sampling import cohort_size
 from fedclust.selection import Candidates
@@ -25,6 +28,7 @@ from fedclust.typing import FloatArray, IntArray, State
 
 __all__ = ["FedGMCC"]
 
+_MOST_TRIED = 10  # clusters that a newcomer trains the models of
 _PROFILES = 2  # pairs of each kind, closest and farthest, whose curves are kept for the plot
 
 
@@ -98,6 +102,11 @@ class FedGMCC(ClusteredStrategy):
         memory = Memory(fedgmcc.start(self.parameters), unknown)
         return dataclasses.replace(super().begin(federation, model), memory=memory)
 
+    def grown(self, clusters: Clusters, homes: IntArray) -> Memory:
+        """No curve to a newcomer's model is known."""
+        memory: Memory = clusters.memory
+        return dataclasses.replace(memory, scores=padded(memory.scores, len(homes)))
+
     def cohort(self, clusters: Clusters, server_round: int, federation: Federation) -> IntArray:
         """Choose the round's cohort from all clients."""
         everyone = np.arange(clusters.num_clients)
@@ -115,15 +124,7 @@ class FedGMCC(ClusteredStrategy):
         members = np.array([reply.client for reply in replies])
         models = _stack([records.to_state(reply.model) for reply in replies])
         draws = torch.Generator().manual_seed(torch_seed(self.seed, "curves", server_round))
-        described = federation.describe()
-        inputs = fedgmcc.draw_inputs(
-            self.parameters.num_inputs,
-            self.input_shape,
-            draws,
-            mean=described.mean,
-            std=described.std,
-            vocabulary_size=self.vocabulary_size,
-        )
+        inputs = self._inputs(federation, draws)
         threshold, outcome = fedgmcc.step(
             memory.threshold, self.network, models, inputs, self.parameters, draws, self.device
         )
@@ -136,6 +137,48 @@ class FedGMCC(ClusteredStrategy):
         return dataclasses.replace(
             adopted.with_report(**_report(members, outcome)), memory=Memory(threshold, scores, profile)
         )
+
+    def place(
+        self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
+    ) -> dict[int, Placement]:
+        """Let newcomers train the clusters' models for a round; the flattest chain tells the cluster.
+
+        With more than ten clusters only the ten largest are tried.
+        """
+        tried = np.argsort(-clusters.sizes, kind="stable")[:_MOST_TRIED]
+        tried = np.sort(tried[clusters.sizes[tried] > 0])
+        if len(tried) == 1:
+            return super().place(clusters, newcomers, server_round, federation)
+        models = [records.to_state(clusters.models[each]) for each in tried]
+        names = [name for name, tensor in models[0].items() if tensor.is_floating_point()]
+        told = [
+            federation.updates(clusters.models[each], newcomers, server_round + 1, names=names)
+            for each in tried
+        ]
+        placed: dict[int, Placement] = {}
+        for client in newcomers:
+            if not all(client in each for each in told):
+                continue
+            trained = [
+                model
+                | {
+                    name: model[name] + torch.as_tensor(each[client].changes[name]).to(model[name])
+                    for name in names
+                }
+                for model, each in zip(models, told, strict=True)
+            ]
+            draws = torch.Generator().manual_seed(torch_seed(self.seed, "place", server_round))
+            own, apart = chain_scores(
+                self.network,
+                _stack(models),
+                _stack(trained),
+                self._inputs(federation, draws),
+                self.parameters,
+                draws,
+                self.device,
+            )
+            placed[client] = place(own, apart, tried)
+        return silent(newcomers, placed)
 
     def findings(self, clusters: Clusters) -> Findings:
         """Return the last known score of every pair, and how outputs change along a few curves."""
@@ -159,6 +202,17 @@ class FedGMCC(ClusteredStrategy):
             if kind in parts:
                 parts[kind][name] = value
         return Memory(Threshold(**parts["threshold"]), np.asarray(state["scores"]), parts["profile"])
+
+    def _inputs(self, federation: Federation, draws: torch.Generator) -> torch.Tensor:
+        described = federation.describe()
+        return fedgmcc.draw_inputs(
+            self.parameters.num_inputs,
+            self.input_shape,
+            draws,
+            mean=described.mean,
+            std=described.std,
+            vocabulary_size=self.vocabulary_size,
+        )
 
     def _profile(
         self, models: State, inputs: torch.Tensor, outcome: Outcome, members: IntArray

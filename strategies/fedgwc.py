@@ -14,11 +14,11 @@ from fedclust.clustering.fedgwc.cautions import cautions
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.optimiser_state import StateValue
 from fedclust.federation.replies import by_cluster
-from fedclust.findings import Findings
+from fedclust.findings import Findings, padded
 from fedclust.rng import torch_seed
 from fedclust.selection import LeastSampled
 from fedclust.strategies.clustered import ClusteredStrategy
-from fedclust.typing import FloatArray
+from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["FedGWC"]
 
@@ -63,6 +63,17 @@ class FedGWC(ClusteredStrategy):
         clusters = super().begin(federation, model)
         start = fedgwc.start(np.arange(federation.num_clients), self.parameters)
         return dataclasses.replace(clusters, memory=Memory((start,)))
+
+    def grown(self, clusters: Clusters, homes: IntArray) -> Memory:
+        """Add newcomers to their clusters' states, in which they have met nobody."""
+        memory: Memory = clusters.memory
+        ids = clusters.num_clients + np.arange(len(homes))
+        joined = (each.joined(ids[homes == cluster]) for cluster, each in enumerate(memory.interactions))
+        return dataclasses.replace(
+            memory,
+            interactions=tuple(joined),
+            snapshots={name: padded(matrix, len(homes)) for name, matrix in memory.snapshots.items()},
+        )
 
     def cohort_size(self, num_members: int) -> int:
         """Compute a cohort's size: the share that takes part, at least three, unless it is fixed."""

@@ -17,7 +17,7 @@ from fedclust.clustering.shared import wording
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, aggregation
 from fedclust.federation.optimiser_state import StateValue
 from fedclust.federation.replies import by_cluster
-from fedclust.findings import Findings
+from fedclust.findings import Findings, padded
 from fedclust.rng import generator, torch_seed
 from fedclust.sampling import cohort_size
 from fedclust.selection import LeastSampled
@@ -111,6 +111,18 @@ class FedGWCTraces(ClusteredStrategy):
         trace = loss_traces.start(np.arange(number), self.parameters)
         interaction = np.zeros((number, number)) if number <= _MOST_CLIENTS else None
         return dataclasses.replace(clusters, memory=Memory((trace,), {}, np.zeros(number), interaction))
+
+    def grown(self, clusters: Clusters, homes: IntArray) -> Memory:
+        """Add newcomers to their clusters' traces, without entries."""
+        memory: Memory = clusters.memory
+        ids = clusters.num_clients + np.arange(len(homes))
+        pairs = memory.interaction
+        return dataclasses.replace(
+            memory,
+            traces=tuple(each.joined(ids[homes == n]) for n, each in enumerate(memory.traces)),
+            weights=padded(memory.weights, len(homes), 0.0),
+            interaction=None if pairs is None else padded(pairs, len(homes), 0.0),
+        )
 
     def cohort_size(self, num_members: int) -> int:
         """Compute a cohort's size: the share that takes part, at least three."""

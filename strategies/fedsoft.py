@@ -17,7 +17,7 @@ from fedclust.clustering import fedsoft
 from fedclust.clustering.fedsoft import Parameters
 from fedclust.federation import Clusters, Federation, Reply, starting_models
 from fedclust.federation.optimiser_state import StateValue
-from fedclust.findings import Findings
+from fedclust.findings import Findings, padded
 from fedclust.rng import generator
 from fedclust.selection import Candidates
 from fedclust.strategies.clustered import ClusteredStrategy
@@ -96,6 +96,29 @@ class FedSoft(ClusteredStrategy):
         alike = np.full((clients, together), 1 / together)
         memory = Memory(centres, alike, np.zeros(clients, dtype=bool))
         return Clusters.of(np.arange(clients), model, memory)
+
+    def join(
+        self,
+        clusters: Clusters,
+        newcomers: Sequence[int],
+        server_round: int,  # noqa: ARG002
+        federation: Federation,
+    ) -> Clusters:
+        """Measure the newcomers' importance weights; each starts from its mixture of the centres."""
+        memory: Memory = clusters.memory
+        together, number = len(memory.centres), len(newcomers)
+        weights = np.full((number, together), 1 / together)
+        wins = federation.wins(memory.centres, newcomers)
+        if wins:
+            places = [client - clusters.num_clients for client in wins]
+            weights[places] = fedsoft.importance(np.array([*wins.values()]), self.parameters.sigma)
+        memory = dataclasses.replace(
+            memory,
+            importance=np.concatenate([memory.importance, weights]),
+            trained=padded(memory.trained, number),
+        )
+        first = len(clusters.models)
+        return clusters.joined(first + np.arange(number), memory, _mixed(memory.centres, weights))
 
     def cohort(self, clusters: Clusters, server_round: int, federation: Federation) -> IntArray:
         """Choose the round's cohort from all clients."""

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -31,6 +31,8 @@ class FLHC(ClusteredStrategy):
         As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
     """
 
+    moves_clients: ClassVar[bool] = True
+
     def __init__(self, *, parameters: Parameters | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.parameters = parameters or Parameters()
@@ -56,6 +58,7 @@ class FLHC(ClusteredStrategy):
             server_round + 1,
             projection=None if whole else self.update_projection(self.parameters.projection),
             names=compared(model, self._running.buffers) if whole else (),
+            cap=self.update_norm_cap,
         )
         if not told:
             logger.warning("FL+HC: no client answered in round %d, all stay in one cluster", server_round)

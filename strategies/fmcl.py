@@ -1,17 +1,21 @@
 """FMCL: clients are clustered once, by the class prototypes of a frozen foundation model."""
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust import records
 from fedclust.clustering import fmcl
+from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.clustering.fmcl import Parameters, prototype_groups
+from fedclust.clustering.fmcl.placement import DistanceRule, EvidenceRule
+from fedclust.clustering.fmcl.prototype_evidence import Prototypes
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.federation import check_alike
 from fedclust.findings import Findings
+from fedclust.placing_rules import packed
 from fedclust.rng import torch_seed
 from fedclust.strategies.clustered import ClusteredStrategy
 from fedclust.typing import FloatArray, IntArray
@@ -33,6 +37,8 @@ class FMCL(ClusteredStrategy):
     options
         As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
     """
+
+    moves_clients: ClassVar[bool] = True
 
     def __init__(
         self, *, parameters: Parameters | prototype_groups.Parameters | None = None, **options: Any
@@ -77,9 +83,13 @@ def _by_paper(prototypes: FloatArray, counts: IntArray, parameters: Parameters) 
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     assignment, found = fmcl.assign(prototypes, shares, parameters)
     curve = Findings.of_silhouettes(found.scores)
+    pooled = Prototypes(prototypes, counts.astype(np.float64), np.ones(counts.shape[1])).pooled(assignment)
+    clusters = pooled.counts / np.maximum(pooled.counts.sum(axis=1, keepdims=True), 1)
+    scaling = parameters.alpha, parameters.beta, parameters.epsilon, parameters.overlap
     return assignment, Findings(
         summary={"variation": found.variation, **curve.summary},
         arrays={"distances": found.distances, **curve.arrays},
+        placing=packed(DistanceRule(pooled.means, clusters, *scaling)),
     )
 
 
@@ -114,4 +124,22 @@ def _by_prototype_groups(
         },
         arrays=({} if found.evidence is None else {"evidence": found.evidence}) | curve.arrays,
         clients={"prototype_group": found.groups, "alone": np.isin(np.arange(len(counts)), found.alone)},
+        placing=packed(_rule(prototypes, counts, scatter, (assignment, found), parameters)),
     )
+
+
+def _rule(
+    prototypes: FloatArray,
+    counts: IntArray,
+    scatter: FloatArray,
+    found: tuple[IntArray, prototype_groups.Details],
+    parameters: prototype_groups.Parameters,
+) -> EvidenceRule:
+    """Keep what later clients are compared with: the pooled prototypes of each group."""
+    assignment, details = found
+    clients = prototype_groups.measured(prototypes, counts, scatter)
+    used = prototype_groups.class_scatter(prototypes, counts, scatter) > 0
+    share = [*details.explained, parameters.separations[0]][max(0, len(details.explained) - 1)]
+    threshold = share * details.class_separation
+    pooled = clients.pooled(details.groups)
+    return EvidenceRule(pooled, used, threshold, details.groups, LabelRule(counts, assignment))

@@ -9,8 +9,11 @@ from flwr.app import ArrayRecord
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.optimiser_state import StateValue
+from fedclust.federation.placing import by_least_loss, by_rule
 from fedclust.findings import Findings
 from fedclust.personal import NoLayer, Personal
+from fedclust.placement import Placement
+from fedclust.placing_rules import unpacked
 from fedclust.rng import generator, torch_seed
 from fedclust.sampling import cohort_size
 from fedclust.selection import Candidates, Selection, Uniform
@@ -64,6 +67,9 @@ class Hooks:
 
     needs_label_counts: ClassVar[bool] = False
     """Whether the method reads the label counts of clients' descriptions."""
+    moves_clients: ClassVar[bool] = False
+    """Whether a client whose data has changed may be moved to another cluster: nothing that the method
+    remembers depends on who is where. Otherwise it is only reported, see :mod:`fedclust.federation.drift`."""
 
     own_selection: ClassVar[type[Selection]] = Uniform
     """The policy if none is given."""
@@ -176,6 +182,83 @@ class Hooks:
     ) -> Clusters:
         """Change the clusters before all clients evaluate, in rounds with an evaluation."""
         return clusters
+
+    def place(
+        self,
+        clusters: Clusters,
+        newcomers: Sequence[int],
+        server_round: int,  # noqa: ARG002
+        federation: Federation,
+    ) -> dict[int, Placement]:
+        """Find the cluster of each client that was not there when clusters were formed.
+
+        Unless overridden, by the rule in the method's findings, such as the nearest centre of label counts.
+        Without one, that whose model has the least loss on the client's training rows, or none if all are no
+        better than guessing; see :func:`~fedclust.federation.placing.by_least_loss`. Clusters and models
+        stay as they are.
+
+        Parameters
+        ----------
+        clusters
+            The clusters after some round.
+        newcomers
+            Ids of the clients to place; none has a cluster in `clusters`.
+        server_round
+            The last finished round.
+        federation
+            The clients, newcomers too, to ask them questions.
+
+        Returns
+        -------
+        By client id, a cluster that has clients, or None for none of them; and the evidence.
+        """
+        if len(serving := np.unique(clusters.assignment)) == 1:
+            only = Placement(int(serving[0]), "there is one model for all")
+            return dict.fromkeys(map(int, newcomers), only)
+        rule = unpacked(self.findings(clusters).placing)
+        if rule is not None:
+            return by_rule(rule, newcomers, federation)
+        return by_least_loss(clusters, newcomers, federation)
+
+    def join(
+        self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
+    ) -> Clusters:
+        """Add clients that join before a round; those that were there keep their clusters.
+
+        Unless overridden, each goes where :meth:`place` puts it, or into the largest cluster if that finds
+        none, and the method's memory grows by :meth:`grown`.
+
+        Parameters
+        ----------
+        clusters
+            The clusters of the K clients that were there.
+        newcomers
+            Ids of those that join: K, K+1, …
+        server_round
+            The round that begins.
+        federation
+            The clients, newcomers too.
+        """
+        placed = self.place(clusters, newcomers, server_round - 1, federation)
+        largest = int(clusters.sizes.argmax())
+        found = [placed[int(client)].cluster for client in newcomers]
+        homes = np.array([largest if home is None else home for home in found], dtype=np.int64)
+        return clusters.joined(homes, self.grown(clusters, homes))
+
+    def grown(self, clusters: Clusters, homes: IntArray) -> Any:
+        """Return the memory of a federation in which clients have joined.
+
+        A method whose memory is neither None nor :class:`~fedclust.findings.Findings` overrides this.
+
+        Parameters
+        ----------
+        clusters
+            The clusters of the K clients that were there, with the memory so far.
+        homes
+            Cluster of each newcomer K, K+1, …, shape (n,).
+        """
+        memory = clusters.memory
+        return memory.grown(clusters.num_clients, len(homes)) if isinstance(memory, Findings) else memory
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:  # noqa: ARG002
         """List warnings that the method cannot work with these settings; empty unless overridden."""

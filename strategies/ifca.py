@@ -15,7 +15,7 @@ from fedclust.clustering import ifca
 from fedclust.clustering.ifca import Parameters
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
 from fedclust.federation.optimiser_state import StateValue
-from fedclust.findings import Findings
+from fedclust.findings import Findings, padded
 from fedclust.strategies.clustered import ClusteredStrategy
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -76,6 +76,11 @@ class IFCA(ClusteredStrategy):
             drawn = tuple(each for start in starts for each in self._shared(start, first_only))
         clients = federation.num_clients
         return Clusters(np.zeros(clients, dtype=np.int64), drawn, Memory(np.zeros(clients, dtype=bool)))
+
+    def grown(self, clusters: Clusters, homes: IntArray) -> Memory:
+        """A newcomer chooses as all others do."""
+        memory: Memory = clusters.memory
+        return dataclasses.replace(memory, chosen=padded(memory.chosen, len(homes)))
 
     def before_round(
         self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation

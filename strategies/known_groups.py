@@ -1,10 +1,14 @@
 """The groups that are known beforehand: what a method could reach that finds them."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.federation import Clusters, Federation, FederationError
+from fedclust.federation.placing import silent
 from fedclust.findings import Findings
+from fedclust.placement import Placement
 from fedclust.strategies.clustered import ClusteredStrategy
 
 __all__ = ["KnownGroups", "known_clusters"]
@@ -33,6 +37,24 @@ class KnownGroups(ClusteredStrategy):
             If a client names none.
         """
         return known_clusters(federation, model, "known_groups")
+
+    def place(
+        self,
+        clusters: Clusters,
+        newcomers: Sequence[int],
+        server_round: int,  # noqa: ARG002
+        federation: Federation,
+    ) -> dict[int, Placement]:
+        """Take the group that each newcomer names, if a cluster is of it."""
+        known = federation.describe().groups
+        assignment = clusters.assignment.tolist()
+        # A newcomer that joins a running federation is described by now, too.
+        groups = {} if known is None else dict(zip(known.tolist(), assignment, strict=False))
+        placed = {
+            client: Placement(groups.get(each.group), f"it names group {each.group}")
+            for client, each in federation.describe_newcomers(newcomers).items()
+        }
+        return silent(newcomers, placed)
 
 
 def known_clusters(federation: Federation, model: ArrayRecord, strategy: str) -> Clusters:

@@ -1,5 +1,7 @@
 """Every client alone: as many clusters as clients."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from flwr.app import ArrayRecord
 
@@ -20,3 +22,14 @@ class Local(ClusteredStrategy):
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Put every client in a cluster of its own."""
         return Clusters.of(np.arange(federation.num_clients), model)
+
+    def join(
+        self,
+        clusters: Clusters,
+        newcomers: Sequence[int],
+        server_round: int,  # noqa: ARG002
+        federation: Federation,  # noqa: ARG002
+    ) -> Clusters:
+        """Put every newcomer in a cluster of its own, which starts from the model of round 1."""
+        homes = len(clusters.models) + np.arange(len(newcomers))
+        return clusters.joined(homes, None, [self._running.initial] * len(newcomers))

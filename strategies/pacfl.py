@@ -1,17 +1,19 @@
 """PACFL: clients are clustered once, by the angles between the subspaces that their classes span."""
 
+import dataclasses
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust import records
 from fedclust.clustering import pacfl
-from fedclust.clustering.pacfl import Parameters
+from fedclust.clustering.pacfl import Parameters, SubspaceRule
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.federation import check_alike
 from fedclust.findings import Findings
+from fedclust.placing_rules import packed
 from fedclust.strategies.clustered import ClusteredStrategy
 
 __all__ = ["PACFL"]
@@ -28,6 +30,8 @@ class PACFL(ClusteredStrategy):
         As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
     """
 
+    moves_clients: ClassVar[bool] = True
+
     def __init__(self, *, parameters: Parameters | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.parameters = parameters or Parameters()
@@ -40,4 +44,6 @@ class PACFL(ClusteredStrategy):
         bases = federation.ask(records.QUERY_SUBSPACES, content=question).read_all(read)
         check_alike("shape of subspaces", [each.shape for each in bases])
         assignment, report = pacfl.assign(np.stack(bases), self.parameters)
-        return Clusters.of(assignment, model, Findings.of_distances(report.distances, report.scores))
+        found = Findings.of_distances(report.distances, report.scores)
+        rule = SubspaceRule.of(np.stack(bases), assignment, report.distances, self.parameters)
+        return Clusters.of(assignment, model, dataclasses.replace(found, placing=packed(rule)))

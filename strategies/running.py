@@ -2,17 +2,20 @@
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedclust.federation import Clusters, Federation, Measured
+from fedclust.federation.attendance import Attendance
+from fedclust.federation.drift import look_for_drift, moved
 from fedclust.federation.going_back import Earlier
-from fedclust.federation.optimiser_state import restore_state
+from fedclust.federation.optimiser_state import StateValue, restore_state
+from fedclust.federation.run_state import RunState
 
-__all__ = ["Running", "aggregators_of"]
+__all__ = ["Running"]
 
 
 class Running:
@@ -33,8 +36,57 @@ class Running:
         self.measured = Measured()
         self.earlier: Earlier | None = None  # as this round found the clusters
         self.before: Earlier | None = None  # as the one before did
+        self.initial = clusters.models[0]  # the model that everyone starts from
+        self.attendance = Attendance.of(clusters.num_clients)
+        self.joined: list[int] = []  # who joined in this round
         self.in_a_row: dict[int, int] = {}  # cluster: how many rounds it went back in, without one between
         self.began = time.perf_counter()
+
+    @classmethod
+    def resumed(
+        cls,
+        federation: Federation,
+        state: RunState,
+        make_aggregator: Callable[[], Strategy],
+        restore: Callable[[Mapping[str, StateValue]], Any],
+    ) -> "Running":
+        """Make the run that goes on from a state.
+
+        Parameters
+        ----------
+        federation
+            The clients that had joined by then.
+        state
+            The state.
+        make_aggregator
+            Makes a cluster's aggregator.
+        restore
+            Rebuilds the method's memory.
+
+        Raises
+        ------
+        ValueError
+            If the state is of another number of clients.
+        """
+        if len(state.assignment) != federation.num_clients:
+            raise ValueError(
+                f"resume must be of a run with {federation.num_clients} clients, "
+                f"got one with {len(state.assignment)}"
+            )
+        aggregators = [make_aggregator() for _ in state.models]
+        for aggregator, packed in zip(aggregators, state.aggregators, strict=True):
+            restore_state(aggregator, packed)
+        federation.turns[:] = state.turns
+        run = cls(federation, Clusters(state.assignment, state.models, restore(state.memory)), aggregators)
+        run.server_round, run.failed_replies = state.server_round, state.failed_replies
+        run.measured = state.measured
+        run.attendance = Attendance.unpack(state.attendance, federation.num_clients)
+        return run
+
+    def attend(self, online: Collection[int]) -> None:
+        """Note who is online at an evaluation, and in the round's record who left and who is back."""
+        self.attendance, changes = self.attendance.noted(online)
+        self.record |= changes
 
     def begin(self) -> None:
         """Remember what a round finds."""
@@ -60,23 +112,35 @@ class Running:
             for cluster, reason in reasons.items()
         )
 
+    def renew(self, make: Callable[[], Strategy], clusters: Clusters) -> None:
+        """Make the aggregators of changed clusters: a child's copies its parent's state or has its own."""
+        made: list[Strategy] = []
+        for cluster in range(len(clusters.models)):
+            parent = clusters.parents.get(cluster)
+            if cluster in clusters.optimisers:
+                made.append(make())
+                restore_state(made[-1], copy.deepcopy(dict(clusters.optimisers[cluster])))
+            elif parent is not None:
+                made.append(copy.deepcopy(self.aggregators[parent]))
+            else:
+                made.append(self.aggregators[cluster] if cluster < len(self.aggregators) else make())
+        self.aggregators = made
+
+    def follow_drift(self, look: int, *, moves: bool) -> Clusters:
+        """Look for clients that have drifted, note them in the round's record, and move them if allowed.
+
+        Parameters
+        ----------
+        look
+            Number of the look, from 1.
+        moves
+            Whether the method allows clients to be moved.
+        """
+        drifted = look_for_drift(self.clusters, self.federation, look)
+        if drifted:
+            self.record["drift"] = [each.summary(moved=moves) for each in drifted]
+        return moved(self.clusters, drifted) if moves else self.clusters
+
     def count_in_a_row(self) -> None:
         """Count for how many rounds each cluster has gone back, at the end of one."""
         self.in_a_row = {each["cluster"]: each["in_a_row"] for each in self.record.get("went_back", ())}
-
-
-def aggregators_of(
-    clusters: Clusters, before: Sequence[Strategy], make: Callable[[], Strategy]
-) -> list[Strategy]:
-    """Make the aggregators of changed clusters: a child's copies its parent's state or has its own."""
-    made = []
-    for cluster in range(len(clusters.models)):
-        parent = clusters.parents.get(cluster)
-        if cluster in clusters.optimisers:
-            made.append(make())
-            restore_state(made[-1], copy.deepcopy(dict(clusters.optimisers[cluster])))
-        elif parent is not None:
-            made.append(copy.deepcopy(before[parent]))
-        else:
-            made.append(before[cluster] if cluster < len(before) else make())
-    return made

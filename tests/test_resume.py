@@ -19,7 +19,7 @@ import fedclust
 from fedclust.federation import RunFailed
 from fedclust.results import SavedRun, comparable
 from fedclust.settings import ConfigError, compose
-from fedclust.settings.resume import check_same_run, expand
+from fedclust.settings.resume import check_same_run, expand, overrides_of
 from fedclust.training import Trainer
 
 SMALL = [
@@ -242,3 +242,11 @@ def test_resume_is_quoted_for_folders_with_spaces(tmp_path: Path) -> None:
         (folder / "config.yaml").write_text("overrides: [rounds=3]\n")
         assert compose(expand([f"resume={folder}"])).resume == str(folder)
     assert compose(expand([f"resume='{tmp_path / 'a run, of mine'}'"])).resume.endswith("/a run, of mine")
+
+
+def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    for damage in (b"a: [1", b"\xff\xfe\x00"):
+        (tmp_path / "config.yaml").write_bytes(damage)
+        with pytest.raises(ConfigError, match="config.yaml cannot be read: ") as error:
+            overrides_of(tmp_path)
+        assert "\n" not in str(error.value)

@@ -22,18 +22,23 @@ Where we depart from the paper and from its authors' code:
   clusters' distances, whatever their sizes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
 from fedclust.clustering.shared.agglomerative import Details, Grouping, group
+from fedclust.clustering.shared.placing import NONE, average_distances, nearest
+from fedclust.placement import Placement
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Input", "Measure", "Parameters", "angles", "assign", "basis", "distances"]
+__all__ = ["Input", "Measure", "Parameters", "SubspaceRule", "angles", "assign", "basis", "distances"]
 
 Measure = Literal["smallest", "sum", "mean"]
 Input = Literal["pixels", "encoder"]
+
+_MOST_KEPT = 10  # clients of a cluster that later ones are compared with
 
 _BLOCK_PAIRS = 2**18  # pairs of clients whose products are in memory at a time
 
@@ -202,6 +207,69 @@ def assign(bases: FloatArray, parameters: Parameters) -> tuple[IntArray, Details
     matrix = distances(bases, parameters.measure)
     labels, scores = group(matrix, parameters)
     return labels, Details(matrix, scores)
+
+
+@dataclass(frozen=True, eq=False)
+class SubspaceRule:
+    """Some clients of each cluster, with which a client that comes later is compared.
+
+    Source: PACFL, Section 3.2, which lets newcomers send their singular vectors and join the cluster of the
+    least distance. Here that is the mean over clients, as in average linkage; "none" is ours, see
+    :func:`~fedclust.clustering.shared.placing.nearest`.
+
+    Attributes
+    ----------
+    bases
+        Orthonormal columns per client and class, shape (n, C, d, p).
+    labels
+        Cluster of each of these clients, shape (n,).
+    measure, input
+        As in :class:`Parameters`.
+    """
+
+    bases: FloatArray
+    labels: IntArray
+    measure: Measure
+    input: Input
+
+    @classmethod
+    def of(
+        cls, bases: FloatArray, labels: IntArray, matrix: FloatArray, parameters: Parameters
+    ) -> "SubspaceRule":
+        """Keep the ten clients of each cluster that are nearest to its others, by their distances (K, K)."""
+        kept: list[int] = []
+        for each in np.unique(labels):
+            members = np.flatnonzero(labels == each)
+            inner = matrix[np.ix_(members, members)].sum(axis=1)
+            kept += np.sort(members[np.argsort(inner, kind="stable")[:_MOST_KEPT]]).tolist()
+        return cls(bases[kept].astype(np.float32), labels[kept], parameters.measure, parameters.input)
+
+    def place(self, newcomer: FloatArray) -> Placement:
+        """Place a client by its bases, shape (C, d, p)."""
+        clusters, labels = np.unique(self.labels, return_inverse=True)
+        if len(clusters) == 1:
+            return Placement(int(clusters[0]), "there is one model for all")
+        matrix = distances(np.concatenate([self.bases, np.asarray(newcomer)[None]]), self.measure)
+        means = average_distances(matrix[:, :-1], labels)
+        apart = np.stack([means[:-1][labels == each].mean(axis=0) for each in range(len(clusters))])
+        best = nearest(means[-1], apart)
+        told = {str(each): float(degrees) for each, degrees in zip(clusters, means[-1], strict=True)}
+        if best == NONE:
+            why = f"the client's classes are {means[-1].min():.3g} degrees from the nearest cluster's"
+            return Placement(None, f"{why}: farther than another cluster's are", {"degrees": told})
+        why = f"the client's classes are nearest to those of cluster {clusters[best]}"
+        return Placement(int(clusters[best]), f"{why}, {means[-1][best]:.3g} degrees", {"degrees": told})
+
+    def pack(self) -> dict[str, np.ndarray]:
+        """List the rule as arrays by name; :meth:`unpack` reads it."""
+        settings = np.array([self.measure, self.input])
+        return {"bases": self.bases, "labels": self.labels, "settings": settings}
+
+    @classmethod
+    def unpack(cls, packed: Mapping[str, np.ndarray]) -> "SubspaceRule":
+        """Make the rule from the result of :meth:`pack`."""
+        measure, source = packed["settings"].tolist()
+        return cls(packed["bases"], packed["labels"], measure, source)
 
 
 def _blocks(number: int) -> list[tuple[slice, slice]]:

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,21 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["cache_root", "digest", "file_digest", "map_array", "map_tensor", "new_array", "prepared"]
+__all__ = [
+    "cache_root",
+    "damaged_files",
+    "digest",
+    "file_digest",
+    "map_array",
+    "map_tensor",
+    "new_array",
+    "prepared",
+]
 
+logger = logging.getLogger(__name__)
+
+_SUMS = "checksums.json"
+_ALWAYS_READ = 256_000_000  # bytes; a quarter of a second
 _ELSEWHERE = "choose another folder with cache_dir or the environment variable FEDCLUST_CACHE"
 
 
@@ -46,12 +61,14 @@ def file_digest(path: Path) -> str:
 
 
 def prepared(folder: Path, write: Callable[[Path], None]) -> Path:
-    """Create `folder` with `write` unless it exists.
+    """Create `folder` with `write` unless it exists; write it again if it is damaged.
 
     `write` fills a temporary folder, which is then renamed to `folder`, so readers never see a partly
     written folder, even after a killed process. Other processes that need the same folder wait for the
     first. Where file locks do not work (some network file systems), each process writes its own copy and
     the first one to finish is kept.
+
+    A file is damaged if it is missing or its content is not what was written: see :func:`damaged_files`.
 
     Parameters
     ----------
@@ -71,17 +88,22 @@ def prepared(folder: Path, write: Callable[[Path], None]) -> Path:
     """
     from filelock import FileLock
 
-    if folder.is_dir():
+    if not _needed(folder):
         return folder
     _make_writable(folder.parent)
     with FileLock(folder.with_name(f".{folder.name}.lock")):
-        if folder.is_dir():
+        if not (damaged := _needed(folder)):
             return folder
+        if folder.exists():  # else this is its first time
+            names = ", ".join(damaged)
+            logger.warning("the prepared data in %s is damaged (%s): prepared again", folder, names)
+            _remove(folder)
         for leftover in folder.parent.glob(f".{folder.name}-*"):  # left by a killed process: we hold the lock
             shutil.rmtree(leftover, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
             write(scratch)
+            (scratch / _SUMS).write_text(json.dumps(_sums(scratch)), encoding="utf-8")
             scratch.chmod(0o755)  # mkdtemp's 0700 would hide a shared cache from other users
             try:
                 scratch.rename(folder)
@@ -91,6 +113,64 @@ def prepared(folder: Path, write: Callable[[Path], None]) -> Path:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return folder
+
+
+def damaged_files(folder: Path) -> list[str]:
+    """List the files of a prepared folder that are missing or not what was written.
+
+    A file's size is always compared, and its checksum where it has up to 256 MB or was changed since, by the
+    time of its last change. Folders from before there were checksums get them now.
+    """
+    sums = folder / _SUMS
+    try:
+        known = json.loads(sums.read_text(encoding="utf-8"))
+        return [name for name, about in known.items() if _is_damaged(folder / name, about)]
+    except FileNotFoundError:
+        with suppress(OSError):  # a shared cache that only its owner may write to
+            sums.write_text(json.dumps(_sums(folder)), encoding="utf-8")
+        return []
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return [_SUMS]
+
+
+def _needed(folder: Path) -> list[str]:
+    """List why a folder must be written: its damaged files, or that it is not there."""
+    if folder.is_dir():
+        return damaged_files(folder)
+    return ["no folder"]
+
+
+def _sums(folder: Path) -> dict[str, dict[str, int | str]]:
+    return {
+        file.name: {
+            "size": file.stat().st_size,
+            "changed": file.stat().st_mtime_ns,
+            "sha256": file_digest(file),
+        }
+        for file in sorted(folder.iterdir())
+        if file.is_file() and file.name != _SUMS
+    }
+
+
+def _is_damaged(file: Path, about: Mapping[str, Any]) -> bool:
+    try:
+        state = file.stat()
+        if state.st_size != about["size"]:
+            return True
+        small = state.st_size <= _ALWAYS_READ
+        return (small or state.st_mtime_ns != about["changed"]) and file_digest(file) != about["sha256"]
+    except OSError:
+        return True
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder at once: other processes may go on reading the files that they have mapped."""
+    if not folder.is_dir():
+        folder.unlink()
+        return
+    away = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    folder.rename(away / "damaged")
+    shutil.rmtree(away, ignore_errors=True)
 
 
 def new_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -8,36 +8,31 @@ error with the reason.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from fedclust import records
 from fedclust.federation.bundle import is_bundle, pack, unpack
+from fedclust.federation.claims import Host
+from fedclust.federation.node_registry import FederationError, NodeRegistry, error_reason, one_line
 from fedclust.federation.traffic import Meter, Traffic
 
 __all__ = ["ClientGrid", "CohortView", "FederationError", "WrappedGrid"]
 
 logger = logging.getLogger(__name__)
 
-_LONGEST = 900  # characters of a reason
-_NODE_LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
-
-
-class FederationError(RuntimeError):
-    """The federation cannot start: a node has an error, or clients are missing or hosted twice."""
-
 
 @dataclass(frozen=True)
 class _Parcel:
-    """One message to a node, and the messages to its clients that it contains."""
+    """One message to a node, and the messages to its clients that it contains, by their partition's ids."""
 
     message: Message
-    by_client: dict[int, Message]
+    by_place: dict[int, Message]
 
 
 class WrappedGrid(Grid):
@@ -88,16 +83,24 @@ class WrappedGrid(Grid):
 class ClientGrid(WrappedGrid):
     """Send messages to clients through a grid of nodes.
 
+    Clients have ids 0…K−1 in the order in which they join: at the start those that are online, in the order
+    of the partition, so that the ids are the partition's if all are; then those that :meth:`admit` adds.
+
     Parameters
     ----------
     grid
         Any Flower grid.
     wait
-        How long :meth:`connect` waits for all clients, in seconds.
+        How long :meth:`connect` waits for clients, in seconds.
     poll
         Time between checks, in seconds.
     say
         Called with a message whenever the number of online clients changes while waiting.
+    min_clients
+        How many clients must be online to start, >= 1; None for all of the partition.
+    hosts
+        Which node may host which client, see :func:`fedclust.federation.claims.read_hosts`; None for the
+        rules of :mod:`fedclust.federation.claims`.
     """
 
     def __init__(
@@ -107,57 +110,76 @@ class ClientGrid(WrappedGrid):
         wait: float = 600.0,
         poll: float = 0.5,
         say: Callable[[str], None] = logger.info,
+        min_clients: int | None = None,
+        hosts: Mapping[int, str] | None = None,
     ) -> None:
         super().__init__(grid)
         self._wait, self._poll, self._say = wait, poll, say
-        self._num_clients: int | None = None
+        self._min_clients = min_clients
         self._connected = False
-        self._claims: dict[int, tuple[int, ...]] = {}  # node: its clients, oldest node first
-        self._node_of: dict[int, int] = {}  # client: the node that hosts it
+        self._nodes = NodeRegistry(grid, wait, say, hosts, self._reader())
+        self._places: list[int] = []  # of each client here, its id in the partition
+        self._ids: dict[int, int] = {}  # and back
+        self._refused: dict[int, int] = {}  # client of the partition that did not fit: its node then
         self._pushed: dict[str, _Parcel] = {}
         self._arrived: dict[str, Message] = {}
         self._meter = Meter()
 
     # -- Online clients -------------------------------------------------------------------------------------
 
-    def connect(self) -> int:
-        """Wait until every client is online.
+    def _reader(self) -> Callable[[Message, Host], Host] | None:
+        """Return what reads a node's reply about its clients; None for one of ids."""
+        return None
+
+    def connect(self, known: Sequence[Any] = ()) -> int:
+        """Wait until enough clients are online.
+
+        Parameters
+        ----------
+        known
+            The :attr:`places` of a run that goes on: its clients keep their ids, and all others join later.
 
         Returns
         -------
-        Number of clients K of the federation.
+        Number of clients K of the federation, so far.
 
         Raises
         ------
         FederationError
-            If a node has an error, two nodes host the same client, nodes disagree on the number of clients,
-            or clients are missing after the time limit; the message lists the missing clients.
+            If a node has an error, two nodes host the same client, nodes disagree on the number of clients
+            or hold different data, or clients are missing after the time limit; the message lists them.
         """
         deadline = time.monotonic() + self._wait
         shown = -1
         while True:
-            self._update_nodes()
-            self._refuse_double_claims()
-            if self._num_clients is not None and len(self._node_of) == self._num_clients:
+            self._nodes.update()
+            self._nodes.check()
+            size, online = self._nodes.size, len(self._nodes.node_of)
+            if size is not None and online >= self._needed(size):
+                self._nodes.start()
                 self._connected = True
-                return self._num_clients
-            if len(self._node_of) != shown:
-                shown = len(self._node_of)
-                self._say(
-                    f"waiting for clients: {shown} of {self._num_clients or 'an unknown number'} online"
-                )
+                self.admit(known or sorted(self._nodes.node_of))
+                return self.num_clients
+            if online != shown:
+                shown = online
+                self._say(f"waiting for clients: {shown} of {size or 'an unknown number'} online")
             if time.monotonic() >= deadline:
                 raise FederationError(
-                    f"all clients must be online within {self._wait:g} s, {self._missing()}"
+                    f"{self._fewest()} must be online within {self._wait:g} s, {self._nodes.missing()}"
                 )
             time.sleep(self._poll)
 
     @property
     def num_clients(self) -> int:
-        """Number of clients K of the federation, online or not; known after :meth:`connect`."""
-        if self._num_clients is None:
+        """Number of clients K that have joined, online or not; known after :meth:`connect`."""
+        if not self._connected:
             raise FederationError("the number of clients is known once connect() has returned")
-        return self._num_clients
+        return len(self._places)
+
+    @property
+    def places(self) -> tuple[Any, ...]:
+        """Id in the partition of each client, shape (K,)."""
+        return tuple(self._places)
 
     @property
     def traffic(self) -> Traffic:
@@ -165,72 +187,52 @@ class ClientGrid(WrappedGrid):
         return self._meter.read(self.num_clients)
 
     def get_node_ids(self) -> list[int]:
-        """Return the ids of the online clients, sorted."""
-        self._update_nodes()
-        return sorted(self._node_of)
+        """Return the ids of the online clients that have joined, sorted."""
+        self._nodes.update()
+        return sorted(self._ids[place] for place in self._nodes.node_of if place in self._ids)
 
-    def _update_nodes(self) -> None:
-        """Ask new nodes for their clients, and remove nodes that have left."""
-        nodes = set(self._grid.get_node_ids())
-        if nodes == self._claims.keys():
-            return
-        self._claims = {node: clients for node, clients in self._claims.items() if node in nodes}
-        questions = [
-            Message(RecordDict(), dst_node_id=node, message_type=records.QUERY_CLIENTS)
-            for node in sorted(nodes - self._claims.keys())
-        ]
-        for reply in self._grid.send_and_receive(questions, timeout=self._wait) if questions else ():
-            if reply.has_error() and reply.error.code in _NODE_LOST:
-                continue
-            try:
-                self._claims[reply.metadata.src_node_id] = self._hosted(reply)
-            except FederationError as error:
-                if not self._connected:
-                    raise
-                # The run continues without the faulty node.
-                self._claims[reply.metadata.src_node_id] = ()
-                self._say(f"a node is left out: {error}")
-        self._assign_hosts()
+    def newcomers(self) -> list[int]:
+        """List the online clients that have not joined, by their ids in the partition, sorted."""
+        self._nodes.update()
+        return sorted(
+            place
+            for place, node in self._nodes.node_of.items()
+            if place not in self._ids and self._refused.get(place) != node
+        )
 
-    def _hosted(self, reply: Message) -> tuple[int, ...]:
-        """Return the clients that a node hosts."""
-        if reply.has_error():
-            raise FederationError(f"a node cannot serve its clients: {error_reason(reply.error)}")
-        try:
-            clients, num_clients = records.read_hosted(reply.content)
-        except records.BadReply as error:
-            raise FederationError(str(error)) from error
-        if self._num_clients not in (None, num_clients):
-            raise FederationError(
-                "all nodes must have the same number of clients, "
-                f"one has {self._num_clients} and another {num_clients}"
-            )
-        self._num_clients = num_clients
-        return clients
+    def admit(self, places: Sequence[int]) -> list[int]:
+        """Let clients join.
 
-    def _assign_hosts(self) -> None:
-        # A node that reconnects has a new id while the old one still counts as online. The old one keeps its
-        # clients until it is gone; then they move to the new one.
-        self._node_of = {}
-        for node, clients in self._claims.items():
-            for client in clients:
-                self._node_of.setdefault(client, node)
+        Parameters
+        ----------
+        places
+            Their ids in the partition.
 
-    def _refuse_double_claims(self) -> None:
-        for node, clients in self._claims.items():
-            for client in clients:
-                if self._node_of[client] != node:
-                    raise FederationError(
-                        f"client {client} must be hosted by one node, "
-                        f"nodes {self._node_of[client]} and {node} claim it"
-                    )
+        Returns
+        -------
+        Their ids here, which they keep.
+        """
+        first = len(self._places)
+        self._places += [int(place) for place in places]
+        self._ids = {place: client for client, place in enumerate(self._places)}
+        return list(range(first, len(self._places)))
 
-    def _missing(self) -> str:
-        if self._num_clients is None:
-            return "no node came online"
-        missing = sorted(set(range(self._num_clients)) - self._node_of.keys())
-        shown = ", ".join(map(str, missing[:20])) + (", …" if len(missing) > 20 else "")
-        return f"{len(missing)} of {self._num_clients} are missing: {shown}"
+    def refuse(self, place: int, reason: str) -> None:
+        """Leave a client that does not fit out, until another node hosts it."""
+        self._refused[place] = self._nodes.node_of.get(place, 0)
+        self._say(f"client {place} of the partition does not join: {reason}")
+
+    def withdraw(self, number: int) -> None:
+        """Take the clients back that joined last, because they do not fit."""
+        for place in self._places[len(self._places) - number :]:
+            del self._ids[place]
+        del self._places[len(self._places) - number :]
+
+    def _needed(self, size: int) -> int:
+        return size if self._min_clients is None else min(size, self._min_clients)
+
+    def _fewest(self) -> str:
+        return "all clients" if self._min_clients is None else f"{self._min_clients} clients (min_clients)"
 
     # -- Messages -------------------------------------------------------------------------------------------
 
@@ -262,7 +264,7 @@ class ClientGrid(WrappedGrid):
             parcels, self._grid.push_messages([p.message for p in parcels]), strict=True
         ):
             self._pushed[message_id] = parcel
-            ids += [f"{message_id}/{client}" for client in parcel.by_client]
+            ids += [f"{message_id}/{message.metadata.dst_node_id}" for message in parcel.by_place.values()]
         for reply in replies:
             ids.append(f"offline-{id(reply)}/{reply.metadata.src_node_id}")
             self._arrived[ids[-1]] = reply
@@ -284,25 +286,26 @@ class ClientGrid(WrappedGrid):
         replies: list[Message] = []
         if not messages:
             return [], replies
-        self._update_nodes()
+        self._nodes.update()
         grouped: dict[tuple[int, str, str], dict[int, Message]] = {}
         for message in messages:
             client, kind = message.metadata.dst_node_id, message.metadata.message_type
-            node = self._node_of.get(client)
+            place = self._places[client] if 0 <= client < len(self._places) else -1
+            node = self._nodes.node_of.get(place)
             if node is None:
                 replies.append(_error(message, ErrorCode.NODE_UNAVAILABLE, f"client {client} is offline"))
                 continue
-            by_client = grouped.setdefault((node, kind, message.metadata.group_id), {})
-            if client in by_client:
+            by_place = grouped.setdefault((node, kind, message.metadata.group_id), {})
+            if place in by_place:
                 raise ValueError(f"a client gets one message of a kind at a time, client {client} got two")
-            by_client[client] = message
+            by_place[place] = message
         parcels = []
-        for (node, kind, group), by_client in grouped.items():
-            contents = {client: by_client[client].content for client in sorted(by_client)}
+        for (node, kind, group), by_place in grouped.items():
+            contents = {place: by_place[place].content for place in sorted(by_place)}
             content = pack(contents)
-            self._meter.sent(content, contents)
-            ttl = max(message.metadata.ttl for message in by_client.values())
-            parcels.append(_Parcel(Message(content, node, kind, ttl=ttl, group_id=group), by_client))
+            self._meter.sent(content, self._by_client(contents))
+            ttl = max(message.metadata.ttl for message in by_place.values())
+            parcels.append(_Parcel(Message(content, node, kind, ttl=ttl, group_id=group), by_place))
         return parcels, replies
 
     def _open(self, parcel: _Parcel, answer: Message) -> list[Message]:
@@ -316,16 +319,19 @@ class ClientGrid(WrappedGrid):
             contents, errors = unpack(answer.content)
         except ValueError as error:
             return _fail(parcel, ErrorCode.UNKNOWN, f"the node's reply cannot be read: {error}")
-        contents = {client: contents[client] for client in parcel.by_client if client in contents}
-        self._meter.received(answer.content, contents)
+        contents = {place: contents[place] for place in parcel.by_place if place in contents}
+        self._meter.received(answer.content, self._by_client(contents))
         replies = []
-        for client, message in parcel.by_client.items():
-            if client in contents:
-                replies.append(Message(contents[client], reply_to=message))
+        for place, message in parcel.by_place.items():
+            if place in contents:
+                replies.append(Message(contents[place], reply_to=message))
             else:
-                reason = errors.get(client, "the node's reply lacks this client")
+                reason = errors.get(place, "the node's reply lacks this client")
                 replies.append(_error(message, ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason))
         return replies
+
+    def _by_client(self, contents: Mapping[int, RecordDict]) -> dict[int, RecordDict]:
+        return {self._ids[place]: content for place, content in contents.items()}
 
 
 class CohortView(WrappedGrid):
@@ -349,21 +355,8 @@ class CohortView(WrappedGrid):
 
 
 def _fail(parcel: _Parcel, code: int, reason: str) -> list[Message]:
-    return [_error(message, code, reason) for message in parcel.by_client.values()]
+    return [_error(message, code, reason) for message in parcel.by_place.values()]
 
 
 def _error(message: Message, code: int, reason: str) -> Message:
-    return Message(Error(code, _one_line(reason)), reply_to=message)
-
-
-def _one_line(reason: str) -> str:
-    """Make what a node says one line, of what can be printed, and not long."""
-    line = " ".join(reason[: 4 * _LONGEST].split())
-    line = "".join(character if character.isprintable() else "?" for character in line)
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
-
-
-def error_reason(error: Error) -> str:
-    """Return the app's own message; in Flower's simulation it is the end of Ray's traceback."""
-    reason = error.reason or "the node failed without a reason"
-    return _one_line(reason.rpartition("ClientAppException occurred. Message: ")[2].removesuffix("'>"))
+    return Message(Error(code, one_line(reason)), reply_to=message)

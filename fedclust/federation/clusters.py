@@ -140,6 +140,28 @@ class Clusters:
             reason=f"{self.reason}; {words}" if self.reason else words,
         )
 
+    def joined(self, homes: IntArray, memory: Any, models: Sequence[ArrayRecord] = ()) -> "Clusters":
+        """Add clients.
+
+        Parameters
+        ----------
+        homes
+            Cluster of each, in the order of their ids, shape (n,).
+        memory
+            What the method then remembers.
+        models
+            Models of further clusters, for clients that get one of their own.
+        """
+        found = enumerate(homes.tolist(), start=self.num_clients)
+        words = ", ".join(f"client {client} joined cluster {home}" for client, home in found)
+        return dataclasses.replace(
+            self,
+            assignment=np.concatenate([self.assignment, homes]),
+            models=(*self.models, *models),
+            memory=memory,
+            reason=f"{self.reason}; {words}" if self.reason else words,
+        )
+
     def with_report(self, **report: Any) -> "Clusters":
         """Add entries to `report`."""
         return dataclasses.replace(self, report={**self.report, **report})

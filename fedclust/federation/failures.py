@@ -1,11 +1,14 @@
 """Check whether a run has failed, and count the reasons of its failed replies."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-__all__ = ["RunFailed", "check_round", "count_reasons"]
+from fedclust.options import MIN_REPLIES
+
+__all__ = ["RunFailed", "check_answered", "check_round", "count_reasons"]
 
 _SHOWN = 5
 _MOST_IN_A_ROW = 3
@@ -20,8 +23,8 @@ class RunFailed(RuntimeError):
     """Part of every message, to recognise the error where only its text arrives."""
 
 
-def check_round(record: Mapping[str, Any], num_rounds: int) -> None:
-    """Check that a round has trained and measured something.
+def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float = MIN_REPLIES) -> None:
+    """Check that a round has trained and measured enough clients.
 
     A client that fails is only excluded from its round. A round in which every client failed changes no
     model, so reporting the final models as a result would be wrong.
@@ -33,12 +36,15 @@ def check_round(record: Mapping[str, Any], num_rounds: int) -> None:
         measured one, and ``went_back`` with ``num_clusters`` if a cluster went back to an earlier model.
     num_rounds
         Number of rounds of the run; the last one must have an accuracy.
+    min_replies
+        Least share of the round's clients that must be trained, in [0, 1]. Above 0, one client must be
+        trained and one evaluated; with 0 a round without any reply is passed over, unless it is the last.
 
     Raises
     ------
     RunFailed
-        If every reply to training or to evaluation failed, the last round has no accuracy, or clusters go
-        back to earlier models so often that nothing is learnt.
+        If too few clients were trained, every reply to evaluation failed, the last round has no accuracy,
+        or clusters go back to earlier models so often that nothing is learnt.
     """
     server_round = record["round"]
     where = f"{RunFailed.PHRASE} {server_round} of {num_rounds}"
@@ -56,15 +62,58 @@ def check_round(record: Mapping[str, Any], num_rounds: int) -> None:
             )
     if back and server_round == num_rounds and len(back) >= record["num_clusters"]:
         raise RunFailed(f"{where}, no cluster made a model that is of use: {back[0]['reason']}")
-    if cohort and len(reasons["train"]) >= cohort:
-        raise RunFailed(f"{where}, no client was trained: {count_reasons(reasons['train'], cohort)}")
+    trained = cohort - len(reasons["train"])
+    if min_replies and cohort and trained < max(1, min_replies * cohort):
+        who = (
+            "no client was trained" if trained < 1 else _too_few(trained, cohort, "were trained", min_replies)
+        )
+        raise RunFailed(f"{where}, {who}: {count_reasons(reasons['train'], cohort)}")
     if "global_accuracy" in record:
         return
-    if reasons["evaluate"]:
+    if reasons["evaluate"] and (min_replies or server_round == num_rounds):
         measured = len(reasons["evaluate"])
         raise RunFailed(f"{where}, no client was evaluated: {count_reasons(reasons['evaluate'], measured)}")
     if server_round == num_rounds:
         raise RunFailed(f"{where}, no client has an accuracy: no test examples, or none is online")
+
+
+def check_answered(
+    failures: Sequence[Mapping[str, Any]], measured: int, clients: int, where: str, min_replies: float
+) -> None:
+    """Check that the figures of a run are those of enough clients.
+
+    Parameters
+    ----------
+    failures
+        Of the last round.
+    measured
+        Clients with an accuracy.
+    clients
+        Clients with test examples.
+    where
+        Which round it is, for the message, such as ``"5 of 5"``.
+    min_replies
+        Least share of `clients` that must have an accuracy.
+
+    Raises
+    ------
+    RunFailed
+        If fewer have.
+    """
+    if measured >= min_replies * clients:
+        return
+    reasons = [each["reason"] for each in failures if each["phase"] == "evaluate"]
+    silent = clients - measured - len(reasons)
+    reasons += ["offline"] * max(0, silent)
+    raise RunFailed(
+        f"{RunFailed.PHRASE} {where}, {_too_few(measured, clients, 'were evaluated', min_replies)}: "
+        f"{count_reasons(reasons, clients)}"
+    )
+
+
+def _too_few(number: int, total: int, done: str, min_replies: float) -> str:
+    least = math.ceil(min_replies * total)
+    return f"{number} of {total} clients {done}, min_replies={min_replies:g} needs {least}"
 
 
 def count_reasons(reasons: Iterable[str], total: int) -> str:

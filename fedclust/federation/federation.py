@@ -1,11 +1,11 @@
 """The questions that a clustering method may ask its federation."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -14,7 +14,10 @@ from flwr.serverapp import Grid
 from fedclust import records
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation.client_grid import FederationError
+from fedclust.federation.optimiser_state import StateValue
+from fedclust.federation.roster import Roster
 from fedclust.federation.traffic import Traffic
+from fedclust.federation.update_norms import DEFAULT_CAP, too_long
 from fedclust.privacy.settings import Tells
 from fedclust.records import BadReply, Bounds, Update
 from fedclust.typing import FloatArray, IntArray
@@ -152,6 +155,10 @@ class Federation:
     tells
         What clients are asked to say of their rows: ``"labels"``, their number of each class; ``"sizes"``,
         their number; ``"nothing"``, after which no other question may be asked either.
+    num_newcomers
+        Clients of the grid that take no part, those with the highest ids: they are asked only by their ids.
+    roster
+        Of a run that goes on, who had joined; all clients of the grid at the start unless given.
 
     Attributes
     ----------
@@ -170,15 +177,19 @@ class Federation:
         own_metrics: Collection[str] = (),
         least_loss: float = -math.inf,
         tells: Tells = "labels",
+        num_newcomers: int = 0,
+        roster: Roster | None = None,
     ) -> None:
-        clients = sorted(grid.get_node_ids())
-        if not clients or clients != list(range(len(clients))):
-            raise ValueError(f"grid must know clients 0..K-1, it knows {clients[:10]}")
+        clients = _all_clients(grid)
+        if not 0 <= num_newcomers < clients:
+            raise ValueError(f"num_newcomers must be in 0 to {clients - 1}, got {num_newcomers}")
+        self._num_newcomers = num_newcomers
+        self._roster = roster or Roster([0] * (clients - num_newcomers))
         self.num_rounds = num_rounds
         self.timeout = timeout
         self.tells = tells
         self.asked: set[str] = set()
-        self.turns: IntArray = np.zeros(len(clients), dtype=np.int64)
+        self.turns: IntArray = np.zeros(clients - num_newcomers, dtype=np.int64)
         self._grid = grid
         self._descriptions: Descriptions | None = None
         self._description_traffic: Traffic | None = None
@@ -201,13 +212,87 @@ class Federation:
         """Number of clients K."""
         return len(self.turns)
 
-    def run(self, num_rounds: int, timeout: float) -> "Federation":
-        """Make the federation of another run over the same clients; it reuses their descriptions."""
-        other = Federation(self._grid, num_rounds, timeout, tells=self.tells)
-        other.asked = self.asked
-        other._descriptions, other._bounds = self._descriptions, self._bounds
+    @property
+    def newcomers(self) -> tuple[int, ...]:
+        """Ids of the clients that take no part: K, K+1, …"""
+        return tuple(range(self.num_clients, self.num_clients + self._num_newcomers))
+
+    @property
+    def joined(self) -> IntArray:
+        """Round in which each client joined, 0 for those at the start, shape (K,)."""
+        return np.array(self._roster.joined[: self.num_clients], dtype=np.int64)
+
+    def attendance(self) -> dict[str, StateValue]:
+        """Return who has joined and when, for a checkpoint, see :class:`RunState`."""
+        places = getattr(self._grid, "places", range(self.num_clients))[: self.num_clients]
+        clients = range(self.num_clients) if self._descriptions is not None else ()
+        return {"places": json.dumps(list(places)), **self._roster.pack(self.num_clients, clients)}
+
+    def run(self, num_rounds: int, timeout: float, after: int | None = None) -> "Federation":
+        """Make the federation of another run over the same clients; it reuses their descriptions.
+
+        Parameters
+        ----------
+        num_rounds, timeout
+            Of that run.
+        after
+            The round after which it goes on, 0 for one that begins: it has the clients that had joined by
+            then, and the others join in the rounds in which they did. None: all that have joined so far.
+        """
+        other = Federation(
+            self._grid, num_rounds, timeout, tells=self.tells, num_newcomers=self._num_newcomers
+        )
+        other._roster, other._bounds, other.asked = self._roster, self._bounds, self.asked
         other._description_traffic = self._description_traffic
+        other.turns = np.zeros(self._roster.count(after), dtype=np.int64)
+        if self._descriptions is not None:
+            same = other.num_clients == self.num_clients
+            other._descriptions = self._descriptions if same else other._combine()
         return other
+
+    def welcome(self, server_round: int) -> IntArray:
+        """Let clients that are waiting join, at the beginning of a round.
+
+        Returns
+        -------
+        Ids of those that join, sorted: they follow those of all others.
+        """
+        first = self.num_clients
+        if self._roster.open and self._roster.count() == first and not self._num_newcomers:
+            self._admit(server_round)
+        last = self._roster.count(server_round)
+        if last > first:
+            self.turns = np.append(self.turns, np.zeros(last - first, dtype=np.int64))
+            if self._descriptions is not None:
+                self._descriptions = self._combine()
+        return np.arange(first, last)
+
+    def close(self) -> None:
+        """Let nobody join any more: runs that are compared are to have the same clients."""
+        self._roster.open = False
+
+    def _admit(self, server_round: int) -> None:
+        """Ask the clients that are waiting to describe themselves, and let those join that fit."""
+        grid: Any = self._grid
+        places = grid.newcomers() if hasattr(grid, "newcomers") else []
+        if not places:
+            return
+        asked = grid.admit(places)
+        described = self._known()
+        failures = list(self._failures)
+        answers = self._ask_to_describe(asked)
+        self._failures = failures  # they are no clients yet
+        grid.withdraw(len(asked))
+        fitting: dict[int, records.Description] = {}
+        for client, place in zip(asked, places, strict=True):
+            try:
+                if client in answers.failures:
+                    raise BadReply(answers.failures[client])
+                fitting[place] = _fitting(self._read_description(answers.replies[client]), described)
+            except BadReply as error:
+                grid.refuse(place, str(error).removeprefix(f"client {client}: "))
+        grid.admit(list(fitting))
+        self._roster.add(server_round, list(fitting.values()))
 
     @property
     def description_traffic(self) -> Traffic | None:
@@ -227,23 +312,72 @@ class Federation:
             If a client cannot answer, or has another number of classes or other names for them than most.
         """
         self._described = True
+        return self._known()
+
+    @property
+    def descriptions(self) -> Descriptions | None:
+        """What :meth:`describe` returns, if it has been called for this or another run; nobody is asked."""
+        return self._descriptions
+
+    def _known(self) -> Descriptions:
         if self._descriptions is None:
             before = self._traffic()
-            question = records.description_question(self.tells)
-            read = partial(records.read_description, tells=self.tells)
-            answers = self.ask(records.QUERY_DESCRIPTION, content=question).read_all(read)
-            described = self._descriptions = _described(answers, self.tells)
-            self._bounds = replace(
-                self._bounds,
-                num_train=None if self.tells == "nothing" else described.num_train,
-                num_test=None if self.tells == "nothing" else described.num_test,
-                num_validation=described.num_validation,
-                num_classes=described.num_classes,
-            )
+            unknown = [client for client in range(self.num_clients) if client not in self._roster.answers]
+            self._roster.answers |= self._ask_descriptions(unknown)
+            self._descriptions = self._combine()
             after = self._traffic()
             if before is not None and after is not None:
                 self._description_traffic = after.since(before)
         return self._descriptions
+
+    def _ask_descriptions(self, clients: Sequence[int]) -> dict[int, records.Description]:
+        """Ask clients to describe themselves; those that have left are as a checkpoint has them."""
+        earlier = self._roster.earlier
+        answers = self._ask_to_describe(clients)
+        left = {client: earlier[client] for client in answers.failures if client in earlier}
+        missing = {client: why for client, why in answers.failures.items() if client not in left}
+        found = Answers(answers.replies, missing).read_all(self._read_description)
+        return {**dict(zip(answers.replies, found, strict=True)), **left}
+
+    def _ask_to_describe(self, clients: Iterable[int]) -> Answers:
+        return self.ask(records.QUERY_DESCRIPTION, clients, records.description_question(self.tells))
+
+    def _read_description(self, reply: Message) -> records.Description:
+        return records.read_description(reply, tells=self.tells)
+
+    def _combine(self) -> Descriptions:
+        """Combine the descriptions of this run's clients, and bound what they may reply by them."""
+        answers = [self._roster.answers[client] for client in range(self.num_clients)]
+        described, told = _described(answers, self.tells), self.tells != "nothing"
+        self._bounds = replace(
+            self._bounds,
+            num_train=described.num_train if told else None,
+            num_test=described.num_test if told else None,
+            num_validation=described.num_validation,
+            num_classes=described.num_classes,
+        )
+        return described
+
+    def describe_newcomers(self, newcomers: Iterable[int]) -> dict[int, records.Description]:
+        """Get the label counts, known group and name of clients that came later; each is asked only once.
+
+        Parameters
+        ----------
+        newcomers
+            Their ids.
+
+        Returns
+        -------
+        By client id. A client that fails, or has other classes than the others, is left out and recorded.
+        """
+        described, wanted, known = self.describe(), list(map(int, newcomers)), self._roster.answers
+        unknown = [client for client in wanted if client not in known]
+        for client, reply in self._ask_to_describe(unknown).replies.items():
+            try:
+                known[client] = _fitting(self._read_description(reply), described)
+            except BadReply as error:
+                self.failed(client, records.QUERY_DESCRIPTION, error)
+        return {client: known[client] for client in wanted if client in known}
 
     def ask(
         self,
@@ -359,6 +493,7 @@ class Federation:
         *,
         projection: Projection | None = None,
         names: Sequence[str] = (),
+        cap: float | None = DEFAULT_CAP,
     ) -> dict[int, Update]:
         """Ask clients to train a model as in a round and to return only its change, not the model.
 
@@ -375,6 +510,9 @@ class Federation:
             :meth:`fedclust.strategies.hooks.Hooks.update_projection`; None for none.
         names
             Arrays of the model whose change is returned without projection.
+        cap
+            How many times the median of the answers a change may be long, see
+            :mod:`fedclust.federation.update_norms`; None for any length.
 
         Returns
         -------
@@ -388,7 +526,25 @@ class Federation:
                 found[client] = records.read_update(reply, model, projection, names, self._bounds)
             except BadReply as error:
                 self.failed(client, records.QUERY_UPDATE, error)
-        return found
+        return self._not_too_long(found, cap)
+
+    def _not_too_long(self, found: dict[int, Update], cap: float | None) -> dict[int, Update]:
+        """Leave out and record the changes that are many times as long as the others."""
+        if cap is None or not found:
+            return found
+        norms = [update.norm for update in found.values()]
+        long = too_long(norms, norms, [0] * len(norms), cap)
+        for position, (client, update) in enumerate(found.items()):
+            if position in long:
+                self.failed(
+                    client,
+                    records.QUERY_UPDATE,
+                    f"client {client}: update must be at most {cap:g} times as long as the median of "
+                    f"{long[position]:.3g}, its length is {update.norm:.3g}",
+                )
+        return {
+            client: update for position, (client, update) in enumerate(found.items()) if position not in long
+        }
 
     def failed(self, client: int, phase: str, error: BadReply | str) -> None:
         """Record that a client's answer could not be used."""
@@ -402,6 +558,30 @@ class Federation:
         """Return the failures recorded since the last call."""
         taken, self._failures = self._failures, []
         return taken
+
+
+def _all_clients(grid: Grid) -> int:
+    """Count the clients of a grid, also those that are offline now, where the grid knows them."""
+    known = getattr(grid, "num_clients", None)
+    if isinstance(known, int):
+        return known
+    clients = sorted(grid.get_node_ids())
+    if not clients or clients != list(range(len(clients))):
+        raise ValueError(f"grid must know clients 0..K-1, it knows {clients[:10]}")
+    return len(clients)
+
+
+def _fitting(answer: records.Description, described: Descriptions) -> records.Description:
+    """Return the description of a client that comes later, if its classes are those of the others."""
+    number = described.num_classes
+    if len(answer.train_counts) != number:
+        raise BadReply(
+            f"classes must be as many as the others have, {number}, got {len(answer.train_counts)}"
+        )
+    if answer.names.classes != described.class_names:
+        theirs, own = _shortened(described.class_names), _shortened(answer.names.classes)
+        raise BadReply(f"class names must be those of the others, {theirs}, got {own}")
+    return answer
 
 
 def _described(answers: Sequence[records.Description], tells: Tells) -> Descriptions:

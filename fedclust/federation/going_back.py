@@ -50,7 +50,10 @@ class Earlier:
         """
         models, made = list(clusters.models), list(aggregators)
         for cluster in broken:
-            were = self._clusters.assignment[clusters.members(cluster)]
+            members = clusters.members(cluster)
+            were = self._clusters.assignment[members[members < self._clusters.num_clients]]
+            if not len(were) and cluster >= len(self._clusters.models):
+                continue  # of clients that have just joined, there is nothing earlier
             earlier = int(np.bincount(were).argmax()) if len(were) else 0
             models[cluster] = self._clusters.models[earlier]
             made[cluster] = copy.deepcopy(self._aggregators[earlier])

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-__all__ = ["hosted_clients"]
+__all__ = ["hosted_clients", "listed_clients"]
 
 
 def hosted_clients(node_config: Mapping[str, object], num_clients: int) -> tuple[int, ...]:
@@ -41,12 +41,28 @@ def hosted_clients(node_config: Mapping[str, object], num_clients: int) -> tuple
 
 
 def _listed(text: str, num_clients: int) -> tuple[int, ...]:
+    clients = listed_clients(text)
+    if outside := [client for client in clients if client >= num_clients]:
+        raise ValueError(f"clients must be in 0..{num_clients - 1}, got {outside}")
+    return clients
+
+
+def listed_clients(text: str) -> tuple[int, ...]:
+    """Read a list of clients such as ``"0,4-6"``.
+
+    Returns
+    -------
+    Client ids, sorted.
+
+    Raises
+    ------
+    ValueError
+        If the text is not of this form.
+    """
     clients: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         if not first.isdigit() or (last and not last.isdigit()):
             raise ValueError(f"clients must be ids and ranges such as '0,4-6', got {text!r}")
         clients.update(range(int(first), int(last or first) + 1))
-    if outside := sorted(client for client in clients if client >= num_clients):
-        raise ValueError(f"clients must be in 0..{num_clients - 1}, got {outside}")
     return tuple(sorted(clients))

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
 from fedclust.federation.identity import assume_identity
+from fedclust.federation.watchdog import time_limit
 
 __all__ = ["DirectGrid", "LocalGrid", "answer"]
 
@@ -24,7 +25,8 @@ def answer(app: ClientApp, message: Message, context: Context) -> Message:
     """Call a ClientApp with a message; an exception becomes an error reply, as in Flower itself."""
     try:
         return app(message, context)
-    except Exception as error:  # An app's exception makes its own reply an error and never ends the run.
+    # An app's exception makes its own reply an error and never ends the run; nor does its sys.exit().
+    except (Exception, SystemExit) as error:
         logger.debug("a node raised", exc_info=True)
         reason = f"{type(error).__name__}: {error}"
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
@@ -71,8 +73,8 @@ class DirectGrid(Grid):
 class LocalGrid(DirectGrid):
     """Nodes in this process, called one after another when their messages are pushed.
 
-    A node that never returns holds up the run, whatever the time limit: Python cannot end a thread, and the
-    next round could not use the model that it holds. Where a client's own code may hang, use ``engine=ray``.
+    A node that does not return in time ends the run, see :mod:`fedclust.federation.watchdog`: it runs in the
+    server's own process, so there is no other node to go on with. ``engine=ray`` replaces it.
 
     Parameters
     ----------
@@ -119,21 +121,27 @@ class LocalGrid(DirectGrid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Call the nodes with their messages; return the ids to pull the replies by."""
+        return self._call(messages, None)
+
+    def _call(self, messages: Iterable[Message], timeout: float | None) -> list[str]:
         ids = []
         for message in messages:
             ids.append(self.label(message))
-            self._replies[ids[-1]] = answer(self._app, message, self._contexts[message.metadata.dst_node_id])
+            with time_limit(timeout, f"a node's work on a message of type {message.metadata.message_type}"):
+                reply = answer(self._app, message, self._contexts[message.metadata.dst_node_id])
+            self._replies[ids[-1]] = reply
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies to these messages, each once."""
         return [self._replies.pop(message_id) for message_id in message_ids if message_id in self._replies]
 
-    def send_and_receive(
-        self,
-        messages: Iterable[Message],
-        *,
-        timeout: float | None = None,  # noqa: ARG002
-    ) -> list[Message]:
-        """Call the nodes and return their replies; ``timeout`` is ignored, since local nodes always reply."""
-        return self.pull_messages(self.push_messages(messages))
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Call the nodes and return their replies.
+
+        Raises
+        ------
+        RunFailed
+            If a node does not answer within ``timeout`` seconds.
+        """
+        return self.pull_messages(self._call(messages, timeout))

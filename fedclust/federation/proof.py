@@ -13,7 +13,7 @@ from fedclust.proof import Difference
 from fedclust.records import BadReply
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["ask_differences", "prior_shifts"]
+__all__ = ["ask_differences", "prior_shifts", "shifts_for"]
 
 Models = tuple[IntArray, Sequence[ArrayRecord]]
 """Cluster of each client, shape (K,), and each cluster's model."""
@@ -59,6 +59,27 @@ def ask_differences(
         except BadReply as error:
             failures[client] = str(error)
     return measured, failures
+
+
+def shifts_for(counts: IntArray, trained: IntArray) -> FloatArray:
+    """Compute what is added to clients' logits of a model that they need not have trained.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (n, C).
+    trained
+        The same of the clients that trained the model, shape (m, C).
+
+    Returns
+    -------
+    Shifts, shape (n, C); 0 where a client, or those that trained, have no examples.
+    """
+    having = trained[np.any(trained, axis=1)]
+    if not len(having):
+        return np.zeros(np.shape(counts))
+    examples = label_prior.pseudo_examples(having)
+    return label_prior.correction(counts, having.sum(axis=0), examples)
 
 
 def prior_shifts(counts: IntArray, assignment: IntArray) -> FloatArray:

@@ -80,7 +80,8 @@ _address: str | None = None
 class RayGrid(DirectGrid):
     """Nodes that are Ray actors; replies are returned as they become ready.
 
-    An actor that dies is replaced: the replies to its current message are lost, but the run continues. The
+    An actor that dies or does not answer in time is replaced: the replies to its current message are lost,
+    but the run continues. The
     next grid in this process reuses the actors and their loaded data if it needs the same ones; otherwise it
     replaces them.
 
@@ -181,7 +182,10 @@ class RayGrid(DirectGrid):
                 break
             replies += [self._take(ref) for ref in ready]
         for ref in waiting:
-            del self._pending[ref]  # too late: a later reply is dropped
+            _, actor = self._pending.pop(ref)  # too late: a later reply is dropped
+            # It would hold up every later message to it, perhaps for ever.
+            logger.warning("a node did not answer within %g s and is replaced", timeout)
+            self._pool.replace(actor)
         return replies
 
     def _waiting_for(self, message_ids: set[str]) -> list[ray.ObjectRef]:

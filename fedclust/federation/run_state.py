@@ -37,6 +37,9 @@ class RunState:
         Each client's measurements at the last evaluation.
     failed_replies
         Replies that failed or never came, over all rounds.
+    attendance
+        Who is there and since when, by name: ``joined`` and ``places``, see
+        :class:`~fedclust.federation.Federation`, and :class:`~fedclust.federation.attendance.Attendance`.
     traffic
         Bytes sent and received so far; None if not counted.
     """
@@ -50,3 +53,4 @@ class RunState:
     measured: Measured = field(default_factory=Measured)
     failed_replies: int = 0
     traffic: Traffic | None = None
+    attendance: Mapping[str, StateValue] = field(default_factory=dict)

@@ -7,15 +7,18 @@ names; :class:`SiteGrid` waits until those that take part are there, sorts their
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedclust import records
 from fedclust.data.sites.agreement import Agreement, Wanted, agree
+from fedclust.data.sites.late import unfit_for
 from fedclust.data.sites.statement import Statement
-from fedclust.federation.client_grid import _NODE_LOST, ClientGrid, FederationError, error_reason, logger
+from fedclust.federation.claims import Host
+from fedclust.federation.client_grid import ClientGrid, FederationError, error_reason, logger
+from fedclust.federation.node_registry import NODE_LOST
 from fedclust.records import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, BadReply, Registered
 
 __all__ = ["Rules", "SiteGrid"]
@@ -72,26 +75,42 @@ class SiteGrid(ClientGrid):
         poll: float = 0.5,
         say: Callable[[str], None] = logger.info,
     ) -> None:
-        super().__init__(grid, wait=wait, poll=poll, say=say)
         self._rules, self._wanted = rules, wanted
         self._agreement: Agreement | None = None
         self._cautions: tuple[str, ...] = ()
         self._registered: dict[int, Registered] = {}  # node: its sites
-        self._names: tuple[str, ...] = ()  # of the clients, in order of their ids, once these are known
-        self._refused: dict[str, str] = {}  # site: the reason
+        self._names: tuple[str, ...] = ()  # of all clients that may take part, once these are known
+        self._left_out: dict[str, str] = {}  # site: the reason
+        self.stood = False
+        super().__init__(grid, wait=wait, poll=poll, say=say)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the clients in order of their ids, shape (K,); known after :meth:`connect`."""
-        return self._names
+        return tuple(self._names[place] for place in self._places)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """What tells the clients of a run apart when it goes on: their names."""
+        return self.names
 
     @property
     def refused(self) -> Mapping[str, str]:
         """Why each site that does not take part was refused, by its name."""
-        return dict(self._refused)
+        return dict(self._left_out)
 
-    def connect(self) -> int:
+    def connect(
+        self, known: Sequence[str] = (), standing: tuple[Agreement, tuple[str, ...]] | None = None
+    ) -> int:
         """Wait for the sites, and number their clients in order of their names.
+
+        Parameters
+        ----------
+        known
+            Names of the clients of a run that goes on, in the order of their ids; all others join later.
+        standing
+            Its agreement, and the names of the clients that made it. If these are here and no others, they
+            agree anew, so that data that has changed shows; else it stands, and `stood` is true.
 
         Returns
         -------
@@ -106,9 +125,26 @@ class SiteGrid(ClientGrid):
         if self._connected:
             return self.num_clients
         self._wait_for_sites()
-        self._agree()
+        if standing is not None and set(self._present()) != set(standing[1]):
+            self._stand(standing[0], known)
+        else:
+            self._agree()
+        self._nodes.start()
         self._connected = True
+        first = known or sorted(self._present())
+        self.admit([self._names.index(name) for name in first])
         return self.num_clients
+
+    def _stand(self, agreement: Agreement, known: Sequence[str]) -> None:
+        """Tell the nodes an agreement that they need not make; leave those out that do not fit it."""
+        self.stood, self._agreement, self._names = True, agreement, tuple(known)
+        clients: dict[int, tuple[int, ...]] = {}
+        for node, registered in self._registered.items():
+            try:
+                clients[node] = self._welcome(node, registered)
+            except FederationError as error:
+                self._say(f"node {node} is left out: {error}")
+        self._nodes.rehost(clients)
 
     @property
     def agreement(self) -> Agreement:
@@ -128,7 +164,7 @@ class SiteGrid(ClientGrid):
         """Agree on an encoding, number the clients, and tell each node both; refuse who does not fit."""
         statements = self._statements()
         while True:
-            left = {site: each for site, each in statements.items() if site not in self._refused}
+            left = {site: each for site, each in statements.items() if site not in self._left_out}
             try:
                 outcome = agree(left, self._wanted)
             except ValueError as error:
@@ -158,12 +194,12 @@ class SiteGrid(ClientGrid):
     def _statements(self) -> dict[str, Statement]:
         """Ask every site for what all must know of its data; refuse those that do not say it."""
         nodes = [
-            node for node, each in self._registered.items() if each.clients.keys() - self._refused.keys()
+            node for node, each in self._registered.items() if each.clients.keys() - self._left_out.keys()
         ]
         replies = self._ask_nodes({node: RecordDict() for node in nodes}, QUERY_STATEMENT)
         statements: dict[str, Statement] = {}
         for node in nodes:
-            sites = [site for site in self._registered[node].clients if site not in self._refused]
+            sites = [site for site in self._registered[node].clients if site not in self._left_out]
             said, refused = self._said(node, replies.get(node))
             for site in sites:
                 if site in said:
@@ -194,7 +230,7 @@ class SiteGrid(ClientGrid):
 
     def _failed(self, node: int, reply: Message | None) -> Mapping[str, str]:
         """Return why sites of a node cannot use the encoding that it was told."""
-        sites = [site for site in self._registered[node].clients if site not in self._refused]
+        sites = [site for site in self._registered[node].clients if site not in self._left_out]
         if reply is None:
             return dict.fromkeys(sites, f"no answer within {self._wait:g} s")
         if reply.has_error():
@@ -238,7 +274,7 @@ class SiteGrid(ClientGrid):
             client: node
             for node, registered in self._registered.items()
             for site, clients in registered.clients.items()
-            if site not in self._refused
+            if site not in self._left_out
             for client in clients
         }
 
@@ -246,12 +282,15 @@ class SiteGrid(ClientGrid):
         text = f"partition.min_clients must be there, {self._rules.min_clients}, got {len(present)}"
         if missing:
             text += f"; not here: {', '.join(missing)}"
-        if self._refused:
-            text += "; refused: " + "; ".join(f"{site}: {why}" for site, why in self._refused.items())
+        if self._left_out:
+            text += "; refused: " + "; ".join(f"{site}: {why}" for site, why in self._left_out.items())
         return text
 
-    def _hosted(self, reply: Message) -> tuple[int, ...]:
-        """Remember the sites of a node; return the ids of its clients that have one."""
+    def _reader(self) -> Callable[[Message, Host], Host]:
+        return self._hosted
+
+    def _hosted(self, reply: Message, host: Host) -> Host:
+        """Remember the sites of a node; add its clients, and its sites' names."""
         node = reply.metadata.src_node_id
         if reply.has_error():
             raise FederationError(f"node {node} cannot serve its clients: {error_reason(reply.error)}")
@@ -265,31 +304,51 @@ class SiteGrid(ClientGrid):
         for site in registered.clients:
             if self._rules.expected is not None and site not in self._rules.expected:
                 self.refuse(site, f"partition.sites names {', '.join(sorted(self._rules.expected))}")
-        return self._welcome(node, registered) if self._connected else ()
+        host = replace(host, declared=", ".join(sorted(registered.clients)))
+        return replace(host, clients=self._welcome(node, registered)) if self._connected else host
 
     def _welcome(self, node: int, registered: Registered) -> tuple[int, ...]:
-        """Tell a node that came back the encoding; return the ids of its clients."""
+        """Tell a node that came later, or back, the encoding; return its clients."""
+        site_of = registered.site_of()
+        new = [name for name in sorted(site_of) if name not in self._names]
+        if late := {site_of[name] for name in new} - self._left_out.keys():
+            said, unknown = self._said(node, self._ask_nodes({node: RecordDict()}, QUERY_STATEMENT).get(node))
+            for site in sorted(late):
+                if site in said:
+                    self._say(f"{site} sent: {said[site].said()}")
+                    reason = unfit_for(said[site], self.agreement)
+                else:
+                    reason = unknown.get(site, "it said nothing of its data")
+                if reason:
+                    self.refuse(site, reason)
+        self._names += tuple(name for name in new if site_of[name] not in self._left_out)
         if (told := self._told(registered)) is None:
             return ()
         replies = self._ask_nodes({node: told}, QUERY_AGREEMENT)
         for site, reason in self._failed(node, replies.get(node)).items():
             raise FederationError(f"{site}: {reason}")
-        return self._ids(registered)
+        return self._hosting(registered)
 
-    def _ids(self, registered: Registered) -> tuple[int, ...]:
-        number = {name: client for client, name in enumerate(self._names)}
+    def _hosting(self, registered: Registered) -> tuple[int, ...]:
+        number = {name: place for place, name in enumerate(self._names)}
         site_of = registered.site_of()
-        return tuple(number[name] for name in sorted(site_of) if name in number)
+        return tuple(
+            number[name] for name in sorted(site_of) if name in number and site_of[name] not in self._left_out
+        )
 
-    def refuse(self, site: str, reason: str) -> None:
-        """Leave a site out of the run, and say so once."""
-        if site not in self._refused:
-            self._refused[site] = reason
+    def refuse(self, place: int | str, reason: str) -> None:
+        """Leave a client or a site out of the run, and say so once."""
+        if isinstance(place, int):
+            self._refused[place] = self._nodes.node_of.get(place, 0)
+        site = self._names[place] if isinstance(place, int) else place
+        if site not in self._left_out:
+            self._left_out[site] = reason
             self._say(f"{site} is refused: {' '.join(reason.split())}")
 
     def _update_nodes(self) -> None:
-        super()._update_nodes()
-        self._registered = {node: each for node, each in self._registered.items() if node in self._claims}
+        self._nodes.update()
+        online = self._nodes.online
+        self._registered = {node: each for node, each in self._registered.items() if node in online}
 
     def _refuse_double_names(self) -> None:
         node_of: dict[str, int] = {}
@@ -304,12 +363,7 @@ class SiteGrid(ClientGrid):
     def _number(self, names: Collection[str]) -> None:
         """Give the clients their ids."""
         self._names = tuple(names)
-        self._num_clients = len(self._names)
-        self._claims = {
-            node: self._ids(self._registered[node]) if node in self._registered else ()
-            for node in self._claims
-        }
-        self._assign_hosts()
+        self._nodes.rehost({node: self._hosting(each) for node, each in self._registered.items()})
 
     def _ask_nodes(self, contents: Mapping[int, RecordDict], query: str) -> dict[int, Message]:
         """Ask nodes, not clients; return the reply of each node that sent one, an error or not."""
@@ -327,7 +381,7 @@ class SiteGrid(ClientGrid):
 
 
 def _is_lost(reply: Message | None) -> bool:
-    return reply is not None and reply.has_error() and reply.error.code in _NODE_LOST
+    return reply is not None and reply.has_error() and reply.error.code in NODE_LOST
 
 
 def _node_of(reply: Message, questions: Sequence[Message]) -> int:

@@ -91,7 +91,13 @@ class SuperLink:
             sent.append(f"hydra.searchpath={json.dumps(list(searchpath), ensure_ascii=False)}")
         run = self._start({"overrides": join_overrides(sent), "output-dir": str(folder.absolute())})
         subprocess.run([*_flwr("log"), run, self._connection, "--stream"], env=_environment(), check=False)
-        (state,) = _ask("list", self._connection, "--run-id", run)["runs"]
+        try:
+            (state,) = _ask("list", self._connection, "--run-id", run)["runs"]
+        except FederationError as error:
+            raise RunFailed(
+                f"the SuperLink of connection {self._connection} no longer answers, the end of run {run} is "
+                f"not known; what it wrote is in {folder.absolute()} on the SuperLink's machine, for resume="
+            ) from error
         if state["status"] != "finished:completed":
             kind = RunFailed if RunFailed.PHRASE in state["status-details"] else FederationError
             raise kind(f"run {run} is {state['status']}: {state['status-details']}")

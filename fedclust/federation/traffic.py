@@ -40,8 +40,8 @@ class Traffic:
         return Traffic(
             self.down - earlier.down,
             self.up - earlier.up,
-            self.down_by_client - earlier.down_by_client,
-            self.up_by_client - earlier.up_by_client,
+            _sum_of(self.down_by_client, -earlier.down_by_client),
+            _sum_of(self.up_by_client, -earlier.up_by_client),
         )
 
     def plus(self, other: "Traffic") -> "Traffic":
@@ -49,8 +49,8 @@ class Traffic:
         return Traffic(
             self.down + other.down,
             self.up + other.up,
-            self.down_by_client + other.down_by_client,
-            self.up_by_client + other.up_by_client,
+            _sum_of(self.down_by_client, other.down_by_client),
+            _sum_of(self.up_by_client, other.up_by_client),
         )
 
     def totals(self) -> dict[str, int]:
@@ -68,9 +68,13 @@ class Traffic:
             "bytes_up_unbundled": int(self.up_by_client.sum()),
         }
 
-    def by_client(self) -> dict[str, IntArray]:
-        """Return the columns of ``clients.parquet``, each of shape (K,)."""
-        return {"bytes_down": self.down_by_client, "bytes_up": self.up_by_client}
+    def by_client(self, num_clients: int | None = None) -> dict[str, IntArray]:
+        """Return the columns of ``clients.parquet``, of the first K clients, each of shape (K,)."""
+        nothing = np.zeros(num_clients or 0, dtype=np.int64)
+        return {
+            "bytes_down": _sum_of(self.down_by_client, nothing)[:num_clients],
+            "bytes_up": _sum_of(self.up_by_client, nothing)[:num_clients],
+        }
 
 
 class Meter:
@@ -163,5 +167,14 @@ def _add(bundle: RecordDict, contents: Mapping[int, RecordDict], by_client: dict
 
 def _per_client(values: Mapping[int, int], num_clients: int) -> IntArray:
     array = np.zeros(num_clients, dtype=np.int64)
-    array[list(values)] = list(values.values())
+    known = [client for client in values if client < num_clients]  # others asked to join, and did not fit
+    array[known] = [values[client] for client in known]
     return array
+
+
+def _sum_of(one: IntArray, other: IntArray) -> IntArray:
+    """Add up two vectors over clients, of which some joined between the two."""
+    total = np.zeros(max(len(one), len(other)), dtype=np.int64)
+    total[: len(one)] += one
+    total[: len(other)] += other
+    return total

@@ -42,6 +42,6 @@ def leaving_line(asked: Collection[str], privacy: Privacy) -> str:
         else "models, a node's mean where the method allows it, with row counts and losses of each step"
     )
     further = [what for query, what in _WHAT.items() if query in asked]
-    others = sorted(set(asked) - _WHAT.keys() - {records.QUERY_DESCRIPTION})
+    others = sorted(set(asked) - _WHAT.keys() - {records.QUERY_DESCRIPTION, "evaluate"})
     everything = "; ".join([first, trained, "test figures", *further, *others])
     return f"left the clients: {everything} (docs/SECURITY.md)"

@@ -23,7 +23,7 @@ from fedclust.records.description import (
 )
 from fedclust.records.encoder import encoder_content, read_encoder
 from fedclust.records.evaluation import Evaluation, evaluate_content, read_evaluate
-from fedclust.records.hosting import clients_content, read_hosted
+from fedclust.records.hosting import Hosted, clients_content, read_hosted
 from fedclust.records.keys import (
     ARRAYS,
     CLIP,
@@ -157,6 +157,7 @@ __all__ = [
     "Bounds",
     "Description",
     "Evaluation",
+    "Hosted",
     "Instruction",
     "Names",
     "PersonalAnswer",

@@ -83,7 +83,8 @@ class Bounds:
 
 
 def _most(rows: IntArray | None, client: int) -> int:
-    return MOST_EXAMPLES if rows is None or not len(rows) else int(rows[client])
+    # Of a client that came later there is no row.
+    return MOST_EXAMPLES if rows is None or client >= len(rows) else int(rows[client])
 
 
 Record = ArrayRecord | ConfigRecord | MetricRecord

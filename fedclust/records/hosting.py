@@ -1,30 +1,60 @@
 """The clients that a node hosts."""
 
+from dataclasses import dataclass
+
 from flwr.app import ConfigRecord, RecordDict
 
-from fedclust.records.bounds import record_of, short, whole
-from fedclust.records.keys import _CLIENTS, _NUM_CLIENTS, BadReply
+from fedclust.records.bounds import check_keys, record_of, short, whole
+from fedclust.records.keys import _CLIENTS, _DATA, _NAME, _NUM_CLIENTS, BadReply
 
-__all__ = ["clients_content", "read_hosted"]
+__all__ = ["Hosted", "clients_content", "read_hosted"]
 
 _MOST_CLIENTS = 10**7  # a vector over clients is made of what one node says
+_LONGEST = 200  # characters of a node's name, and of a digest
 
 
-def clients_content(clients: tuple[int, ...], num_clients: int) -> RecordDict:
-    """Make a node's reply: the clients it hosts, and the number of clients in all."""
-    return RecordDict({_CLIENTS: ConfigRecord({_CLIENTS: list(clients), _NUM_CLIENTS: num_clients})})
+@dataclass(frozen=True)
+class Hosted:
+    """What a node says of itself.
+
+    Attributes
+    ----------
+    clients
+        Ids of the clients that it hosts.
+    num_clients
+        Number of clients in all.
+    name
+        Its name in its own configuration; empty if it has none.
+    data
+        Digest of the data that it holds, which all nodes of one dataset share; empty if there is none.
+    """
+
+    clients: tuple[int, ...]
+    num_clients: int
+    name: str = ""
+    data: str = ""
 
 
-def read_hosted(content: RecordDict) -> tuple[tuple[int, ...], int]:
-    """Read the clients that a node hosts, and the number of clients in all.
+def clients_content(clients: tuple[int, ...], num_clients: int, name: str = "", data: str = "") -> RecordDict:
+    """Make a node's reply of the values of :class:`Hosted`."""
+    config = ConfigRecord({_CLIENTS: list(clients), _NUM_CLIENTS: num_clients})
+    for key, text in ((_NAME, name), (_DATA, data)):
+        if text:
+            config[key] = text[:_LONGEST]
+    return RecordDict({_CLIENTS: config})
+
+
+def read_hosted(content: RecordDict) -> Hosted:
+    """Read what a node says of itself.
 
     Raises
     ------
     BadReply
-        If the reply lacks them, or names a client twice or one that is not in 0…K−1.
+        If the reply lacks its clients, or names a client twice or one that is not in 0…K−1.
     """
     where = "a node's reply"
     config = record_of(content, _CLIENTS, ConfigRecord, where)
+    check_keys(config, (_CLIENTS, _NUM_CLIENTS, _NAME, _DATA), where, _CLIENTS)
     num_clients = whole(config.get(_NUM_CLIENTS), 1, _MOST_CLIENTS, where, _NUM_CLIENTS)
     listed = config.get(_CLIENTS)
     if not isinstance(listed, list | tuple):
@@ -32,4 +62,12 @@ def read_hosted(content: RecordDict) -> tuple[tuple[int, ...], int]:
     clients = tuple(whole(client, 0, num_clients - 1, where, _CLIENTS) for client in listed)
     if len(set(clients)) < len(clients):
         raise BadReply(f"{where}: {_CLIENTS} must name each client once, got {short(list(clients))}")
-    return clients, num_clients
+    texts = []
+    for key in (_NAME, _DATA):
+        text = config.get(key, "")
+        if not isinstance(text, str) or len(text) > _LONGEST or not text.isprintable():
+            raise BadReply(
+                f"{where}: {key} must be a text of at most {_LONGEST} characters, got {short(text)}"
+            )
+        texts.append(text)
+    return Hosted(clients, num_clients, *texts)

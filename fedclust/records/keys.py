@@ -41,6 +41,7 @@ __all__ = [
     "_CLIENTS",
     "_CONFUSION",
     "_COUNTS",
+    "_DATA",
     "_GROUP",
     "_INPUT",
     "_LEFT_OUT",
@@ -98,7 +99,7 @@ POOLED_ROWS = "pooled-rows"
 FULL = "full-metrics"
 LOSSES = "losses"
 PROJECTION, PROJECTION_SIZE, PROJECTION_SEED = "projection", "projection-size", "projection-seed"
-_CLIENTS, _NUM_CLIENTS = "clients", "num-clients"
+_CLIENTS, _NUM_CLIENTS, _DATA = "clients", "num-clients", "data"
 _TELLS, _NUM_CLASSES, _NUM_TRAIN, _NUM_TEST = "tells", "num-classes", "num-train", "num-test"
 _TRAIN_COUNTS, _TEST_COUNTS, _GROUP = "train-counts", "test-counts", "group"
 _MEAN, _STD = "mean", "std"

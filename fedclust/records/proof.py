@@ -1,6 +1,7 @@
 """The difference between two models' scores on a client's held-out rows."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -14,6 +15,7 @@ from fedclust.typing import FloatArray
 __all__ = ["ProofQuestion", "proof_content", "proof_question", "read_proof", "read_proof_question"]
 
 _A, _B, _SHIFTS, _DIFFERENCE = "model-a", "model-b", "prior-shifts", "difference"
+_TRAINING = "on-training-rows"
 _MEAN, _VARIANCE, _COUNT = "mean", "variance", "count"
 _UNKNOWN = Bounds()
 
@@ -28,24 +30,35 @@ class ProofQuestion:
         The two models.
     shift_a, shift_b
         Added to this client's logits of each model: the label-prior correction, shape (C,).
+    on_training_rows
+        Whether to compare on the training rows: those of a client that trained neither model are held out
+        from both.
     """
 
     model_a: ArrayRecord
     model_b: ArrayRecord
     shift_a: FloatArray
     shift_b: FloatArray
+    on_training_rows: bool = False
 
 
 def proof_question(
-    model_a: ArrayRecord, model_b: ArrayRecord, shift_a: ArrayLike, shift_b: ArrayLike
+    model_a: ArrayRecord,
+    model_b: ArrayRecord,
+    shift_a: ArrayLike,
+    shift_b: ArrayLike,
+    *,
+    on_training_rows: bool = False,
 ) -> RecordDict:
     """Make the question how much better model B predicts a client's held-out rows than model A.
 
     Clients may share the records of the models, which are then sent once; the shifts are the client's own.
     """
-    shifts = {
+    shifts: dict[str, Any] = {
         key: np.asarray(shift, dtype=np.float64).tolist() for key, shift in ((_A, shift_a), (_B, shift_b))
     }
+    if on_training_rows:
+        shifts[_TRAINING] = True
     return RecordDict({_A: model_a, _B: model_b, _SHIFTS: ConfigRecord(shifts)})
 
 
@@ -61,7 +74,7 @@ def read_proof_question(content: RecordDict) -> ProofQuestion:
     if _A not in models or _B not in models or _A not in shifts or _B not in shifts:
         raise ValueError(f"message must hold two models and their shifts, its records are {list(content)}")
     one, other = (np.asarray(shifts[key], dtype=np.float64) for key in (_A, _B))
-    return ProofQuestion(models[_A], models[_B], one, other)
+    return ProofQuestion(models[_A], models[_B], one, other, shifts.get(_TRAINING) is True)
 
 
 def proof_content(measured: Difference) -> RecordDict:
@@ -70,7 +83,7 @@ def proof_content(measured: Difference) -> RecordDict:
     return RecordDict({_DIFFERENCE: ConfigRecord(summary)})  # type: ignore[arg-type]
 
 
-def read_proof(message: Message, bounds: Bounds = _UNKNOWN) -> Difference:
+def read_proof(message: Message, bounds: Bounds = _UNKNOWN, *, on_training_rows: bool = False) -> Difference:
     """Read a client's three numbers.
 
     Raises
@@ -97,4 +110,5 @@ def read_proof(message: Message, bounds: Bounds = _UNKNOWN) -> Difference:
             f"{where}: mean must be in [-2, 2], variance in [0, 8] and count >= 0, "
             f"got {short(mean)}, {short(variance)} and {short(count)}"
         )
-    return Difference(mean, variance, whole(count, 0, bounds.most_validation(client), where, _COUNT))
+    most = bounds.most_train(client) if on_training_rows else bounds.most_validation(client)
+    return Difference(mean, variance, whole(count, 0, most, where, _COUNT))

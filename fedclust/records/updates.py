@@ -1,5 +1,6 @@
 """The change by training on clients that do not take part in a round, without their models."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,15 @@ class Update:
     num_examples: int
     projected: Projected | None
     changes: Mapping[str, FloatArray]
+
+    @property
+    def norm(self) -> float:
+        """Length of the longest of what was sent: the projected change, as it says and is, or the arrays."""
+        squares = sum(float(np.square(change).sum()) for change in self.changes.values())
+        longest = math.sqrt(squares)
+        if self.projected is None:
+            return longest
+        return max(longest, self.projected.norm, float(np.linalg.norm(self.projected.values)))
 
 
 def update_question(

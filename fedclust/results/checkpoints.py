@@ -82,16 +82,25 @@ class Checkpoints:
         Returns
         -------
         The file, ``round-<number>.safetensors``.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
         """
         tensors, scalars = _flat(state)
         scalars[_LAST] = state.server_round == self._rounds
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"round-{state.server_round:06d}.safetensors"
         partial = path.with_name(path.name + ".partial")
-        save_file(tensors, partial, {"fedclust": json.dumps(scalars)})
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())  # before renaming: a crash must not leave an incomplete file of this name
-        os.replace(partial, path)
+        try:
+            save_file(tensors, partial, {"fedclust": json.dumps(scalars)})
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())  # before renaming: a crash must not leave a part under this name
+            os.replace(partial, path)
+        except (SafetensorError, OSError) as error:
+            partial.unlink(missing_ok=True)  # the room that it takes is needed for other files
+            raise error if isinstance(error, OSError) else OSError(str(error)) from error
         for old in [*self.files()[:-_KEPT], *self.folder.glob("round-*.partial")]:
             old.unlink(missing_ok=True)
         self._saved = self._clock()
@@ -180,6 +189,7 @@ def _flat(state: RunState) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         values |= {f"outcomes/{client}/{name}": array for name, array in vars(outcomes).items()}
     if state.traffic is not None:
         values |= {f"traffic/{name}": value for name, value in vars(state.traffic).items()}
+    values |= {f"attendance/{name}": value for name, value in state.attendance.items()}
     values |= {f"memory/{name}": value for name, value in state.memory.items()}
     for cluster, remembered in enumerate(state.aggregators):
         values |= {f"aggregator/{cluster}/{name}": value for name, value in remembered.items()}
@@ -227,6 +237,7 @@ def _state(tensors: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> RunSt
         measured=Measured(below("metrics/"), _outcomes(below("outcomes/"))),
         traffic=Traffic(**traffic) if (traffic := below("traffic/")) else None,
         failed_replies=int(about["failed_replies"]),
+        attendance=below("attendance/"),
     )
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from fedclust.results.newcomers import FIGURES as NEWCOMERS
 from fedclust.results.personal import PREFIX, personal_figure
 from fedclust.results.proof import SERVED_FIGURES
+from fedclust.results.report import figure
 from fedclust.results.saved_run import SavedRun
 from fedclust.typing import FloatArray
 
@@ -45,11 +47,14 @@ class Row:
         lacks that key.
     summaries
         ``summary.json`` of each run, one per seed, ordered by seed.
+    runs
+        The runs themselves, in the same order; empty if only their summaries are known.
     """
 
     strategy: str
     settings: tuple[str, ...]
     summaries: tuple[Mapping[str, Any], ...]
+    runs: tuple[SavedRun, ...] = ()
 
     def values(self, metric: str) -> FloatArray:
         """Return one metric for all seeds that have it, shape (n,)."""
@@ -79,12 +84,14 @@ class Comparison:
     def metrics(self) -> tuple[str, ...]:
         """Keys with a number in at least one summary, in the order first seen.
 
-        ``personal.<key>`` is a figure with the personal layer that the run chose.
+        ``personal.<key>`` is a figure with the personal layer that the run chose, ``newcomers.<key>`` one of
+        clients that were left out of training.
         """
         items = (item for row in self.rows for summary in row.summaries for item in summary.items())
         own = dict.fromkeys(key for key, value in items if _is_number(value))
         layered = (PREFIX + key for key in SERVED_FIGURES)
-        return (*own, *(key for key in layered if any(row.values(key).size for row in self.rows)))
+        later = (*layered, *NEWCOMERS)
+        return (*own, *(key for key in later if any(row.values(key).size for row in self.rows)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +193,12 @@ def compare(runs: Sequence[SavedRun]) -> Comparison:
         else:
             seeds[candidate.run.summary["seed"]] = candidate
     rows = [
-        Row(strategy, setting, tuple(seeds[seed].run.summary for seed in sorted(seeds)))
+        Row(
+            strategy,
+            setting,
+            tuple(seeds[seed].run.summary for seed in sorted(seeds)),
+            tuple(seeds[seed].run for seed in sorted(seeds)),
+        )
         for (strategy, setting), seeds in sorted(groups.items(), key=_place)
     ]
     titles = tuple(key.removeprefix("choices.") for key in keys)
@@ -249,7 +261,7 @@ def _written(run: SavedRun) -> float:
 def _value(summary: Mapping[str, Any], metric: str) -> Any:
     if metric.startswith(PREFIX):
         return personal_figure(summary, metric.removeprefix(PREFIX))
-    return summary.get(metric)
+    return figure(summary, metric)
 
 
 def _is_number(value: object) -> bool:

@@ -1,16 +1,16 @@
-"""Show a run's progress: one live line on a terminal, a few plain lines elsewhere."""
+"""Show a run's progress: a live panel on a terminal, a few plain lines elsewhere."""
 
-import math
+import logging
+import sys
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, Task
-from rich.progress import Progress as LiveProgress
-from rich.table import Column
-from rich.text import Text
+from rich.live import Live
+
+from fedclust.results.live_panel import LivePanel, duration
 
 __all__ = ["Progress"]
 
@@ -21,8 +21,9 @@ _SECONDS_BETWEEN_LINES = 30.0
 class Progress:
     """The progress display of a run.
 
-    On a terminal one line is redrawn in place, at most four times a second. Elsewhere a plain line is printed
-    for the first and the last round, at each tenth of the rounds, and 30 s after the previous line.
+    On a terminal a panel is redrawn in place, four times a second, and ends as one line. Elsewhere (a file, a
+    notebook, ``flwr run``'s log, ``TERM=dumb``) a plain line is printed for the first and the last round, at
+    each tenth of the rounds, and 30 s after the previous line.
 
     Parameters
     ----------
@@ -34,6 +35,8 @@ class Progress:
         Where to print; standard output unless given.
     clock
         Function that returns the time in seconds; for tests.
+    task
+        Number of this run and number of runs, such as (2, 3) for the second of three; the panel shows it.
 
     Raises
     ------
@@ -47,6 +50,7 @@ class Progress:
         title: str,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
+        task: tuple[int, int] = (1, 1),
     ) -> None:
         if total_rounds < 1:
             raise ValueError(f"total_rounds must be >= 1, got {total_rounds}")
@@ -58,17 +62,19 @@ class Progress:
         self._round = self._tenth = 0
         self._earlier = 0  # rounds before this process, of a resumed run
         self._started = self._updated = self._printed = clock()
-        self._live: LiveProgress | None = None
-        if self._console.is_terminal and not self._console.is_dumb_terminal:
-            line = _Line(self._line)
-            bar = BarColumn(bar_width=12)  # shrinks when the line needs the space
-            live = LiveProgress(bar, line, console=self._console, refresh_per_second=_REFRESH_PER_SECOND)
-            self._live = live
-            self._task = live.add_task(title, total=total_rounds)
+        self._live: Live | None = None
+        self._panel = LivePanel(title, total_rounds, self._seconds_left, task)
+        if _redraws(self._console):
+            self._live = Live(
+                self._panel, console=self._console, refresh_per_second=_REFRESH_PER_SECOND, transient=True
+            )
+        self._handlers: list[tuple[logging.StreamHandler, Any]] = []
 
     def __enter__(self) -> "Progress":
         if self._live is not None:
-            self._live.start()
+            before = sys.stdout, sys.stderr
+            self._live.start()  # puts streams in their place that write above the panel
+            self._handlers = _move_handlers(before, (sys.stdout, sys.stderr))
         self._started = self._updated = self._printed = self._clock()
         return self
 
@@ -79,7 +85,24 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         if self._live is not None:
+            for handler, stream in self._handlers:
+                handler.setStream(stream)
             self._live.stop()
+            if self._round:
+                self._print()
+
+    def changed(self, server_round: int, reason: str) -> None:
+        """Show that the clusters changed.
+
+        Parameters
+        ----------
+        server_round
+            Round after which they did; changes before round 1 are not shown.
+        reason
+            Why, such as ``"cluster 0 split in 2"``.
+        """
+        if server_round:
+            self._panel.changed(server_round, reason)
 
     def update(self, record: Mapping[str, object]) -> None:
         """Show a finished round.
@@ -88,7 +111,7 @@ class Progress:
         ----------
         record
             The line for ``rounds.jsonl``; the latest ``round``, ``num_clusters``, ``loss`` and
-            ``mean_client_accuracy`` are shown.
+            ``mean_client_accuracy`` are shown, and on a terminal ``cluster_sizes`` and ``failures``.
         """
         for key in ("num_clusters", "loss", "mean_client_accuracy"):
             if record.get(key) is not None:
@@ -98,21 +121,28 @@ class Progress:
             self._earlier = self._round - 1
         self._updated = self._clock()
         if self._live is not None:
-            self._live.update(self._task, completed=self._round)
+            self._panel.update(record)  # drawn by another thread
             return
         tenth = self._round * 10 // self._total
         late = self._updated - self._printed >= _SECONDS_BETWEEN_LINES
         if first or tenth > self._tenth or late:
-            self._console.print(self._line(), markup=False, highlight=False, soft_wrap=True)
+            self._print()
             self._tenth, self._printed = tenth, self._updated
+
+    def _print(self) -> None:
+        self._console.print(self._line(), markup=False, highlight=False, soft_wrap=True)
+
+    def _seconds_left(self) -> float | None:
+        if not self._round:
+            return None
+        passed = self._updated - self._started
+        return passed / (self._round - self._earlier) * (self._total - self._round)
 
     def _line(self) -> str:
         parts = [f"{self._title}: round {self._round}/{self._total}"]
-        if self._round:
-            left = (
-                (self._updated - self._started) / (self._round - self._earlier) * (self._total - self._round)
-            )
-            parts.append(f"ETA {_duration(left)}")
+        left = self._seconds_left()
+        if left is not None:
+            parts.append(f"ETA {duration(left)}")
         shown = self._shown
         # The most important values come first: a narrow terminal cuts the end.
         if "mean_client_accuracy" in shown:
@@ -124,18 +154,25 @@ class Progress:
         return ", ".join(parts)
 
 
-class _Line(ProgressColumn):
-    """The line's text, built only when it is drawn."""
-
-    def __init__(self, text: Callable[[], str]) -> None:
-        super().__init__(Column(no_wrap=True, overflow="ellipsis"))
-        self._text = text
-
-    def render(self, task: Task) -> Text:  # noqa: ARG002
-        return Text(self._text())
+def _redraws(console: Console) -> bool:
+    """Whether a console can redraw lines: FORCE_COLOR alone, as in many CI logs, makes no terminal of it."""
+    is_a_terminal = getattr(console.file, "isatty", lambda: False)
+    return console.is_terminal and not console.is_dumb_terminal and bool(is_a_terminal())
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(math.ceil(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+def _move_handlers(before: tuple[Any, Any], now: tuple[Any, Any]) -> list[tuple[logging.StreamHandler, Any]]:
+    """Let log handlers that hold a stream of before write into the one that is in its place now.
+
+    Returns
+    -------
+    The handlers moved, with their streams of before.
+    """
+    moved = []
+    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
+        for handler in getattr(logger, "handlers", ()):  # a placeholder has none
+            for old, new in zip(before, now, strict=True):
+                if isinstance(handler, logging.StreamHandler) and handler.stream is old:
+                    moved.append((handler, old))
+                    handler.setStream(new)
+                    break
+    return moved

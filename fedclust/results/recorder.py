@@ -1,11 +1,13 @@
 """Write a run's results into its folder, while it runs."""
 
+import errno
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import pandas as pd
@@ -39,7 +41,7 @@ class Recorder:
     def __init__(self, folder: Path, config: str | Mapping[str, object] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._rounds = (folder / "rounds.jsonl").open("x", encoding="utf-8")
+            self._rounds = (folder / "rounds.jsonl").open("x+", encoding="utf-8")
         except FileExistsError as error:
             raise FileExistsError(
                 f"output_dir must not hold another run, got {folder} with a rounds.jsonl in it"
@@ -48,8 +50,14 @@ class Recorder:
         self._last_round = 0
         self._assignment: NDArray[np.int64] | None = None
         self._matrices: dict[str, NDArray] = {}
+        self._changes: BinaryIO | None = None
+        self._end_of_changes = 0  # where its closing bracket is
+        self._unwritten_round = ""
+        self._unwritten_changes: list[str] = []
+        self._config: str | None = None
         if config is not None:
             text = config if isinstance(config, str) else yaml.safe_dump(plain(config), sort_keys=False)
+            self._config = text
             replace_file(folder / "config.yaml", text)
 
     def __enter__(self) -> "Recorder":
@@ -64,8 +72,28 @@ class Recorder:
         self.close()
 
     def close(self) -> None:
-        """Close ``rounds.jsonl``."""
-        self._rounds.close()
+        """Close the files."""
+        for file in (self._rounds, self._changes):
+            with suppress(OSError):  # what a full disk did not take was an error when it was written
+                if file is not None:
+                    file.close()
+
+    def copy_to(self, folder: Path) -> None:
+        """Write the run so far, from which it can be resumed, into another folder.
+
+        It comes from the open files, which can be read even where their folder was removed, and from what
+        could not be written into them. Before :meth:`close` only.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._config is not None:
+            replace_file(folder / "config.yaml", self._config)
+        lines = _content(self._rounds)
+        lines = lines[: lines.rfind(b"\n") + 1]
+        (folder / "rounds.jsonl").write_bytes(lines + self._unwritten_round.encode())
+        changes = b"" if self._changes is None else _content(self._changes)[: self._end_of_changes]
+        entries = ([changes.decode().removeprefix("[\n")] if changes else []) + self._unwritten_changes
+        if entries:
+            (folder / "clusters.json").write_text("[\n" + ",\n".join(entries) + "\n]\n", encoding="utf-8")
 
     def compared(self, name: str, config: str | Mapping[str, object] | None = None) -> "Recorder":
         """Open the folder of a compared strategy; see :meth:`compared_folder`.
@@ -98,6 +126,8 @@ class Recorder:
             If ``rounds.jsonl`` lacks a round up to that one.
         """
         kept = _lines_up_to(folder / "rounds.jsonl", server_round)
+        # Its figures are of another round than the one that the run ends with, or stops in.
+        (folder / "summary.json").unlink(missing_ok=True)
         if len(kept) != server_round:
             raise ValueError(
                 f"rounds.jsonl must have the {server_round} rounds of its checkpoint, "
@@ -154,12 +184,20 @@ class Recorder:
             If ``round`` is missing, or not greater than that of the line before.
         TypeError
             If a value has no JSON form.
+        OSError
+            If the file cannot be written, or was removed.
         """
         number = record.get("round")
         if not isinstance(number, (int, np.integer)) or number <= self._last_round:
             raise ValueError(f"round must be an integer > {self._last_round}, got {number!r}")
-        self._rounds.write(dumps(record) + "\n")
+        self._unwritten_round = dumps(record) + "\n"
+        if os.fstat(self._rounds.fileno()).st_nlink == 0:  # it could be written to, and would never be seen
+            raise FileNotFoundError(
+                errno.ENOENT, os.strerror(errno.ENOENT), str(self.folder / "rounds.jsonl")
+            )
+        self._rounds.write(self._unwritten_round)
         self._rounds.flush()
+        self._unwritten_round = ""
         self._last_round = int(number)
 
     def assignment(self, server_round: int, assignment: ArrayLike, reason: str) -> bool:
@@ -181,18 +219,23 @@ class Recorder:
         clusters = np.asarray(assignment)
         if self._assignment is not None and np.array_equal(clusters, self._assignment):
             return False
-        first = self._assignment is None
         self._assignment = clusters.astype(np.int64)
         entry = dumps({"round": server_round, "assignment": clusters, "reason": reason})
         path = self.folder / "clusters.json"
-        if first:
-            replace_file(path, f"[\n{entry}\n]\n")
+        self._unwritten_changes.append(entry)
+        if self._changes is None:
+            replace_file(path, "[\n" + ",\n".join(self._unwritten_changes) + "\n]\n")
+            self._changes = path.open("rb+", buffering=0)
+            self._end_of_changes = path.stat().st_size - len("\n]\n")
+            self._unwritten_changes.clear()
             return True
         # A method that regroups every round makes many entries: put this one before the closing bracket
         # in place, instead of writing all of them anew.
-        with path.open("rb+") as file:
-            file.seek(-len("\n]\n"), os.SEEK_END)
-            file.write(f",\n{entry}\n]\n".encode())
+        added = "".join(f",\n{each}" for each in self._unwritten_changes).encode()
+        self._changes.seek(self._end_of_changes)
+        _write_all(self._changes, added + b"\n]\n")
+        self._end_of_changes += len(added)
+        self._unwritten_changes.clear()
         return True
 
     def inputs(
@@ -252,9 +295,30 @@ class Recorder:
         np.savez(partial, **self._matrices)  # type: ignore[arg-type]
         os.replace(partial, self.folder / "matrices.npz")
 
+    def placing(self, rule: Mapping[str, NDArray]) -> None:
+        """Write ``placing.npz``: the rule by which clients that come later are placed; nothing without one.
+
+        See :mod:`fedclust.placing_rules`.
+        """
+        if not rule:
+            return
+        partial = self.folder / "placing.partial.npz"
+        np.savez(partial, **rule)  # type: ignore[arg-type]
+        os.replace(partial, self.folder / "placing.npz")
+
     def summary(self, summary: Mapping[str, object]) -> None:
         """Write ``summary.json``, see :func:`write_summary`."""
         write_summary(self.folder, summary)
+
+
+def _content(file: IO[Any]) -> bytes:
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+
+
+def _write_all(file: BinaryIO, text: bytes) -> None:
+    """Write to an unbuffered file, which may take a part at a time: the last that a disk has room for."""
+    while text:
+        text = text[file.write(text) :]
 
 
 def write_summary(folder: Path, summary: Mapping[str, object]) -> None:
@@ -267,15 +331,25 @@ def _lines_up_to(path: Path, server_round: int | None) -> list[str]:
     kept: list[str] = []
     if not path.is_file():
         return kept
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if not line.endswith("\n") or len(kept) == server_round:
+    # A power failure can leave what is no text.
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+        if len(kept) == server_round or not _is_object(line):
             break
-        kept.append(line)
+        kept.append(f"{line}\n")
     return kept
 
 
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
 def _changes_up_to(path: Path, server_round: int) -> list[dict[str, Any]]:
-    text = path.read_text(encoding="utf-8")
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8", errors="replace")
     entries = text.removeprefix("[\n").removesuffix("\n]\n").split(",\n")  # an entry is one line
     changes = []
     for entry in entries:

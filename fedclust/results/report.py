@@ -15,13 +15,15 @@ from rich.text import Text
 from fedclust.personal import NONE
 from fedclust.proof import SCALE
 from fedclust.results.decisions import decision_lines
+from fedclust.results.drift import drift_line
+from fedclust.results.newcomers import newcomers_line
 from fedclust.results.personal import personal_line
 from fedclust.results.proof import how_to_get_one
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.trials import trials_table
 from fedclust.settings.published import row_of
 
-__all__ = ["ROWS", "FigureRow", "final_table", "print_report", "verdict_lines"]
+__all__ = ["ROWS", "FigureRow", "figure", "final_table", "print_report", "verdict_lines"]
 
 _MOST_CLUSTERS = 12
 _MOST_SILENT = 10
@@ -61,6 +63,9 @@ ROWS = (
     FigureRow("WADB (lower is better)", ("wadb",)),
     FigureRow("ε of a client, largest", ("epsilon",), 2),
     FigureRow("δ", ("delta",), 7),
+    FigureRow("newcomers: accuracy, mean", ("newcomers.accuracy",)),
+    FigureRow("newcomers: Rand index, adjusted", ("newcomers.adjusted_rand",)),
+    FigureRow("newcomers in no cluster", ("newcomers.none",), 0),
     FigureRow("failed replies", ("failed_replies",), 0),
     FigureRow("sent to clients", ("bytes_down",), bytes=True),
     FigureRow("received from clients", ("bytes_up",), bytes=True),
@@ -101,6 +106,10 @@ def final_table(run: SavedRun) -> RenderableType:
     parts.append(_figures(summary))
     parts += [Text(line) for line in decision_lines(summary)]
     if line := personal_line(summary):
+        parts.append(Text(line))
+    if line := newcomers_line(summary):
+        parts.append(Text(line))
+    if line := drift_line(run.rounds):
         parts.append(Text(line))
     if run.clients is not None:
         silent = int(run.clients["accuracy"].isna().sum())
@@ -241,11 +250,18 @@ def _published_for(strategy: str, figures: Mapping[str, Any]) -> Mapping[str, An
 def _cell(figures: Mapping[str, Any], row: FigureRow) -> str:
     values: list[float | None] = []
     for key in row.keys:
-        value = figures.get(key)
+        value = figure(figures, key)
         values += value if isinstance(value, (list, tuple)) else [value]
     write = _size if row.bytes else lambda value: _number(value, row.digits)
     known = [write(value) for value in values if value is not None]
     return " ± ".join(known) if known else "–"
+
+
+def figure(figures: Mapping[str, Any], key: str) -> Any:
+    """Get a value of a summary; a dot in its key stands between those of nested mappings."""
+    whole, _, rest = key.partition(".")
+    value = figures.get(whole)
+    return figure(value, rest) if rest and isinstance(value, Mapping) else None if rest else value
 
 
 def _number(value: float, digits: int) -> str:

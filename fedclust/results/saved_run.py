@@ -116,9 +116,33 @@ class SavedRun:
 
     @cached_property
     def clients(self) -> pd.DataFrame | None:
-        """``clients.parquet``, a row per client."""
+        """``clients.parquet``, a row per client that trained."""
+        table = self._all_clients
+        if table is None or "newcomer" not in table:
+            return table
+        return table[~table["newcomer"]].reset_index(drop=True)
+
+    @cached_property
+    def newcomers(self) -> pd.DataFrame | None:
+        """The rows of ``clients.parquet`` of the clients that were left out of training, if any were."""
+        table = self._all_clients
+        if table is None or "newcomer" not in table:
+            return None
+        return table[table["newcomer"]].reset_index(drop=True)
+
+    @cached_property
+    def _all_clients(self) -> pd.DataFrame | None:
         path = self.folder / "clients.parquet"
         return pd.read_parquet(path) if path.is_file() else None
+
+    @cached_property
+    def placing(self) -> dict[str, NDArray]:
+        """``placing.npz``: the method's rule for clients that come later; empty without one."""
+        path = self.folder / "placing.npz"
+        if not path.is_file():
+            return {}
+        with np.load(path) as arrays:
+            return {name: arrays[name] for name in arrays.files}
 
     @cached_property
     def compared(self) -> dict[str, "SavedRun"]:

@@ -13,6 +13,9 @@ from fedclust.settings.own_data import is_own
 __all__ = ["check", "check_built", "check_num_clients"]
 
 
+_CLIENT_DP = "fedclust.privacy.ClientDP"
+
+
 def check(config: DictConfig) -> None:
     """Check names, types and ranges; builds nothing.
 
@@ -25,6 +28,14 @@ def check(config: DictConfig) -> None:
     settings = run_settings(config)
     if problem := wrong_type(config):
         raise ConfigError(problem)
+    later = is_own(config) or settings.min_clients is not None
+    if later and str(config.get("privacy", {}).get("_target_")) == _CLIENT_DP:
+        raise ConfigError(
+            "privacy=client_dp needs all clients from the start and their encoding without asking them: it "
+            "must not be used with partition=own or min_clients"
+        )
+    if is_own(config) and settings.holdout_clients:
+        raise ConfigError(f"holdout_clients must be 0 with partition=own, got {settings.holdout_clients}")
     existing = options("strategy", config.get("searchpath") or ())
     for name in settings.compare:
         if name not in existing:

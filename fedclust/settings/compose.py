@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
+from fedclust.options import KEEP, MIN_REPLIES, check_held_out, check_keep
 from fedclust.results.intervals import parse_interval
 from fedclust.settings import defaults, override_errors, own_data, proof
 
@@ -85,6 +86,12 @@ class RunSettings:
     serve: str = "cluster"
     update_norm_cap: float | None = None
     save_predictions: bool = False
+    min_clients: int | None = None
+    hosts: str | None = None
+    holdout_clients: float = 0
+    drift_every: int = 0
+    min_replies: float = MIN_REPLIES
+    keep_matrices: bool | str = KEEP
 
     def __post_init__(self) -> None:
         rules = (
@@ -93,15 +100,20 @@ class RunSettings:
             ("rounds", self.rounds >= 1, ">= 1"),
             ("participation", 0 < self.participation <= 1, "in (0, 1]"),
             ("evaluate_every", self.evaluate_every >= 1, ">= 1"),
+            ("drift_every", self.drift_every >= 0, ">= 0"),
             ("wait", self.wait > 0, "> 0"),
             ("timeout", self.timeout > 0, "> 0"),
+            ("min_replies", 0 <= self.min_replies <= 1, "in [0, 1]"),
             ("update_norm_cap", self.update_norm_cap is None or self.update_norm_cap > 1, "> 1, or null"),
+            ("min_clients", self.min_clients is None or self.min_clients >= 1, ">= 1, or null"),
         )
         for name, holds, rule in rules:
             if not holds:
                 raise ConfigError(f"{name} must be {rule}, got {getattr(self, name)}")
         try:
+            check_held_out(self.holdout_clients)
             parse_interval(self.checkpoint_every)
+            check_keep(self.keep_matrices)
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
@@ -122,10 +134,11 @@ def run_settings(config: DictConfig) -> RunSettings:
         "evaluate_every": int,
         "wait": float,
         "timeout": float,
+        "min_replies": float,
     }
     values: dict[str, Any] = {}
     for name, kind in kinds.items():
-        value = config[name]
+        value = config.get(name, MIN_REPLIES) if name == "min_replies" else config[name]
         number = isinstance(value, int) or (kind is float and isinstance(value, float))
         if isinstance(value, bool) or (kind is not str and not number):
             raise ConfigError(f"{name} must be of type {kind.__name__}, got {value!r}")
@@ -133,6 +146,7 @@ def run_settings(config: DictConfig) -> RunSettings:
     compare = config.compare
     names = [compare] if isinstance(compare, str) else list(compare or ())
     values["checkpoint_every"] = config.checkpoint_every
+    values["keep_matrices"] = config.get("keep_matrices", KEEP)
     if wrong := proof.problem(config):
         raise ConfigError(wrong)
     cap = values["update_norm_cap"] = config.get("update_norm_cap")
@@ -141,7 +155,14 @@ def run_settings(config: DictConfig) -> RunSettings:
     save = values["save_predictions"] = config.get("save_predictions", False)
     if not isinstance(save, bool):
         raise ConfigError(f"save_predictions must be true or false, got {save!r}")
+    fewest = values["min_clients"] = config.get("min_clients")
+    if fewest is not None and (isinstance(fewest, bool) or not isinstance(fewest, int)):
+        raise ConfigError(f"min_clients must be a whole number or null, got {fewest!r}")
     values |= {"proof": config.get("proof", False), "serve": config.get("serve", "cluster")}
+    hosts = config.get("hosts")
+    values["hosts"] = None if hosts is None else str(hosts)
+    values["drift_every"] = config.get("drift_every", 0)
+    values["holdout_clients"] = config.get("holdout_clients", 0)
     return RunSettings(**values, compare=tuple(map(str, names)))
 
 

@@ -92,7 +92,8 @@ def _remove_without_results(folder: Path) -> None:
         left = list(path.iterdir())
         if all(map(_is_no_result, left)) and any(each.name == "rounds.jsonl" for each in left):
             for each in left:
-                each.unlink()
+                with suppress(OSError):  # such as on a disk that became read-only
+                    each.unlink()
         with suppress(OSError):  # not empty: it stays
             path.rmdir()
 

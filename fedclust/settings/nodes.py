@@ -13,7 +13,8 @@ from fedclust.settings.compose import COMPOSED, OVERRIDES, compose, from_run_con
 
 __all__ = ["NodeSettings", "SiteSettings", "known_of", "node_settings", "site_settings"]
 
-_NODE_KEYS = ("dataset", "partition", "model", "training", "metrics", "encoder", "seed", "device")
+_HELD_OUT = "holdout_clients"
+_NODE_KEYS = ("dataset", "partition", "model", "training", "metrics", "encoder", "seed", "device", _HELD_OUT)
 
 
 _READ = (*_NODE_KEYS, "loss", "rounds")  # with what these refer to
@@ -97,7 +98,7 @@ def _node_settings(run_config: _Sent, allow: str, agreed: str) -> NodeSettings:
     config = _composed(run_config, allow)
     if values := json.loads(agreed):
         config = own_data.fill(config, values)
-    chosen = {key: plain(config[key]) for key in _NODE_KEYS}
+    chosen = {key: plain(config.get(key, 0) if key == _HELD_OUT else config[key]) for key in _NODE_KEYS}
     return NodeSettings(json.dumps(chosen, sort_keys=True))
 
 

@@ -47,7 +47,7 @@ def resolve(config: DictConfig) -> None:
         own = not to_the_letter and config.choices.get("experiment") is None
         config.proof = needed or (own and not _withheld(config))
     proof = config.proof is True
-    held_out = proof or _chooses_layers(config)
+    held_out = proof or _chooses_layers(config) or bool(config.get("drift_every"))
     if config.serve == AUTO:
         own = to_the_letter or strategy in _OWN_MODELS
         best = proof and not own and COMMON in _compared(config)
@@ -81,6 +81,8 @@ def problem(config: DictConfig) -> str | None:
         return f"strategy={NEEDS_PROOF} must have proof=true: it tests groups on held-out rows"
     if _chooses_layers(config) and not fraction:
         return f"{_FRACTION} must be > 0 for personal=auto, which chooses on held-out rows, got {fraction}"
+    if config.get("drift_every") and not fraction:
+        return f"{_FRACTION} must be > 0 for drift_every, which compares on held-out rows, got {fraction}"
     if serve == "best" and not proof:
         return "serve=best must have proof=true: without held-out rows nothing can be shown to be better"
     if serve == "best" and COMMON not in _compared(config) and config.choices.strategy != COMMON:

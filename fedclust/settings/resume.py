@@ -21,6 +21,10 @@ _FREE = (
     "compare",
     "device",
     "engine",
+    "hosts",
+    "keep_matrices",
+    "min_clients",
+    "min_replies",
     "output_dir",
     "overrides",
     "personal",
@@ -40,6 +44,8 @@ _BEFORE = {
     "choices.privacy": "none",
     "privacy._target_": "fedclust.privacy.NoPrivacy",
     "privacy.label_counts": True,
+    "holdout_clients": 0,
+    "drift_every": 0,
 }
 
 
@@ -174,7 +180,11 @@ def _saved(folder: Path) -> dict[str, Any]:
         )
     if not path.is_file():
         raise ConfigError(f"resume must be the folder of a run, there is no config.yaml in {folder}")
-    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"resume must be the folder of a run, {path} cannot be read: {reason}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"resume must be the folder of a run, {path} holds no configuration")
     return config

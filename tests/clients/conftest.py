@@ -62,16 +62,16 @@ def federation() -> FederatedData:
     return data.load(plain(CONFIG.dataset), plain(CONFIG.partition), CONFIG.seed)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def network() -> torch.nn.Module:
-    """Return the initial network."""
+    """Return the initial network, one for each test: some train it."""
     return models.build(plain(CONFIG.model), CONFIG.seed)
 
 
 @pytest.fixture(scope="session")
-def model(network: torch.nn.Module) -> ArrayRecord:
+def model() -> ArrayRecord:
     """Return the initial model."""
-    return records.from_state(network.state_dict())
+    return records.from_state(models.build(plain(CONFIG.model), CONFIG.seed).state_dict())
 
 
 @dataclass(frozen=True)

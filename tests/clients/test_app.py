@@ -15,8 +15,13 @@ NO_MINIMA = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes
 
 
 def test_a_node_says_which_clients_it_hosts(node) -> None:
-    assert records.read_hosted(node(SEVERAL).ask("query.clients", RecordDict()).content) == ((0, 2, 4), 6)
-    assert records.read_hosted(node(ALONE).ask("query.clients", RecordDict()).content) == ((2,), 6)
+    several, alone = (
+        records.read_hosted(node(config).ask("query.clients", RecordDict()).content)
+        for config in (SEVERAL, {**ALONE, "name": "north"})
+    )
+    assert (several.clients, several.num_clients, several.name) == ((0, 2, 4), 6, "")
+    assert (alone.clients, alone.num_clients, alone.name) == ((2,), 6, "north")
+    assert several.data == alone.data != ""  # both hold one dataset
 
 
 def test_a_node_whose_configuration_names_no_clients_is_refused(node) -> None:

@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from fedclust import records
 from fedclust.federation.identity import assume_identity
 from fedclust.metrics import outcomes
-from fedclust.records import BadReply, Description
+from fedclust.records import BadReply, Description, Hosted
 
 
 @pytest.fixture(autouse=True)
@@ -188,8 +188,9 @@ def test_evaluate_reply_without_metrics() -> None:
 
 
 def test_hosted_there_and_back() -> None:
-    assert records.read_hosted(records.clients_content((3, 5), 9)) == ((3, 5), 9)
-    assert records.read_hosted(records.clients_content((), 9)) == ((), 9)
+    assert records.read_hosted(records.clients_content((3, 5), 9)) == Hosted((3, 5), 9)
+    told = Hosted((), 9, "north", "abc")
+    assert records.read_hosted(records.clients_content((), 9, "north", "abc")) == told
     with pytest.raises(BadReply, match="no 'clients'"):
         records.read_hosted(RecordDict())
 

@@ -98,7 +98,12 @@ class Details:
     weighted_stability: float
 
 
-def stability_index(counts: IntArray, epsilon: float = 1e-4, smoothing: Smoothing = "clip") -> FloatArray:
+def stability_index(
+    counts: IntArray,
+    epsilon: float = 1e-4,
+    smoothing: Smoothing = "clip",
+    federation: IntArray | None = None,
+) -> FloatArray:
     """Compute the distance of each client's share of each class from the federation's.
 
     Source: Clust-PSI-PFL, Eq. 2; a row's sum is the client's index, Eq. 1.
@@ -111,6 +116,8 @@ def stability_index(counts: IntArray, epsilon: float = 1e-4, smoothing: Smoothin
         Constant that keeps probabilities above 0, > 0.
     smoothing
         ``"clip"`` (lower bound `epsilon`) or ``"add"`` (`epsilon` on top); neither renormalises.
+    federation
+        Counts of the clients whose examples make the federation's shares; `counts` itself unless given.
 
     Returns
     -------
@@ -124,7 +131,8 @@ def stability_index(counts: IntArray, epsilon: float = 1e-4, smoothing: Smoothin
     """
     _check_smoothing(epsilon, smoothing)
     numbers = _checked(counts)
-    everyone = numbers.sum(axis=0) / numbers.sum()
+    whole = numbers if federation is None else _checked(federation)
+    everyone = whole.sum(axis=0) / whole.sum()
     each = numbers / numbers.sum(axis=1, keepdims=True)
     if smoothing == "clip":
         everyone, each = np.maximum(everyone, epsilon), np.maximum(each, epsilon)
@@ -133,15 +141,20 @@ def stability_index(counts: IntArray, epsilon: float = 1e-4, smoothing: Smoothin
     return (everyone - each) * np.log(everyone / each)
 
 
-def features(counts: IntArray, epsilon: float = 1e-4, smoothing: Smoothing = "clip") -> FloatArray:
+def features(
+    counts: IntArray,
+    epsilon: float = 1e-4,
+    smoothing: Smoothing = "clip",
+    federation: IntArray | None = None,
+) -> FloatArray:
     """Compute each client's standardised features: its index and the contribution of each class.
 
     Source: Clust-PSI-PFL, Section III-B; lines 3 and 4 of the selection algorithm.
 
     Parameters
     ----------
-    counts, epsilon, smoothing
-        As for :func:`stability_index`.
+    counts, epsilon, smoothing, federation
+        As for :func:`stability_index`; the federation's clients give mean and variance of a column, too.
 
     Returns
     -------
@@ -153,7 +166,9 @@ def features(counts: IntArray, epsilon: float = 1e-4, smoothing: Smoothing = "cl
     ValueError
         As for :func:`stability_index`.
     """
-    return _standardised(stability_index(counts, epsilon, smoothing))
+    whole = counts if federation is None else federation
+    like = stability_index(whole, epsilon, smoothing)
+    return _standardised(stability_index(counts, epsilon, smoothing, whole), like)
 
 
 def cluster(
@@ -268,13 +283,14 @@ def assign(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntArra
     return labels, Details(scores=scores, stability=stability, weighted_stability=float(weighted))
 
 
-def _standardised(index: FloatArray) -> FloatArray:
+def _standardised(index: FloatArray, like: FloatArray | None = None) -> FloatArray:
     table = np.column_stack([index.sum(axis=1), index])
-    mean, spread = table.mean(axis=0), table.std(axis=0)
+    whole = table if like is None else np.column_stack([like.sum(axis=1), like])
+    mean, spread = whole.mean(axis=0), whole.std(axis=0)
     # A sum over classes in another order differs in its last bits. Scaled to variance 1, such a difference
     # would count as much as a real one: clients with one class each all have the same PSI_i, for example.
     precision = np.finfo(np.float64).eps
-    constant = spread <= len(table) * precision * np.maximum(np.abs(mean), precision)
+    constant = spread <= len(whole) * precision * np.maximum(np.abs(mean), precision)
     return np.where(constant, 0.0, (table - mean) / np.where(constant, 1.0, spread))
 
 

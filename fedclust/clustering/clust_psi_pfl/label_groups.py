@@ -115,7 +115,7 @@ class Details:
     alone: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
-def features(counts: IntArray) -> FloatArray:
+def features(counts: IntArray, federation: IntArray | None = None) -> FloatArray:
     """Describe each client by its surplus (> 0) or shortage (< 0) of every class.
 
     x_ic = sign(P − q) √((P − q) ln(P / q)), the signed root of the stability index (Clust-PSI-PFL, Eq. 2),
@@ -126,6 +126,8 @@ def features(counts: IntArray) -> FloatArray:
     ----------
     counts
         Training examples of each class on each client, shape (K, C).
+    federation
+        The same of the clients whose examples make q_c; `counts` itself unless given.
 
     Returns
     -------
@@ -138,7 +140,8 @@ def features(counts: IntArray) -> FloatArray:
     """
     label_shares(counts)
     table = np.asarray(counts, dtype=np.float64)
-    everyone = table.sum(axis=0) / table.sum()
+    whole = table if federation is None else np.asarray(federation, dtype=np.float64)
+    everyone = whole.sum(axis=0) / whole.sum()
     each = (table + everyone) / (table.sum(axis=1, keepdims=True) + 1)
     held = everyone > 0
     difference = each - everyone

@@ -100,6 +100,7 @@ def fit_pairs(
     parameters: Parameters,
     generator: torch.Generator,
     device: torch.device | str = "cpu",
+    pairs: IntArray | None = None,
 ) -> Chains:
     """Fit and score a chain between each pair of models.
 
@@ -126,10 +127,12 @@ def fit_pairs(
         Random generator of u and the mini-batches, on the CPU.
     device
         Device to fit on.
+    pairs
+        Positions (k, l) of the models to join, k < l, shape (P, 2); all n (n − 1) / 2 pairs unless given.
 
     Returns
     -------
-    The chains of all n (n − 1) / 2 pairs.
+    The chains of the pairs; the scores of others are 0.
 
     Raises
     ------
@@ -143,7 +146,7 @@ def fit_pairs(
         for _ in range(parameters.steps)
     ]
     n = fitter.num_models
-    pairs = np.stack(np.triu_indices(n, k=1), axis=1)
+    pairs = np.stack(np.triu_indices(n, k=1), axis=1) if pairs is None else np.asarray(pairs)
     bends = {name: tensor.new_empty((len(pairs), *tensor.shape[1:])) for name, tensor in models.items()}
     scores, losses = np.zeros((n, n)), np.zeros(len(pairs))
     grid = torch.linspace(0, 1, parameters.num_points, dtype=torch.float64)

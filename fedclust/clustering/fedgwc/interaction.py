@@ -78,6 +78,26 @@ class Interaction:
         )
         return cls(read_only(ids), (row,) * size, (met,) * size, 0, read_only(np.zeros(size)))
 
+    def joined(self, newcomers: IntArray) -> "Interaction":
+        """Add clients that have met nobody; their entries are 0.
+
+        Parameters
+        ----------
+        newcomers
+            Client ids larger than those of all members, sorted, shape (n,).
+        """
+        size, number = len(self.members), len(newcomers)
+        if not number:
+            return self
+        later = Interaction.start(np.concatenate([self.members, newcomers]), 0.0)
+        return dataclasses.replace(
+            self,
+            members=later.members,
+            rows=(*(read_only(np.pad(row, (0, number))) for row in self.rows), *later.rows[size:]),
+            met=(*(read_only(np.pad(each, (0, number))) for each in self.met), *later.met[size:]),
+            weights=read_only(np.pad(self.weights, (0, number))),
+        )
+
     @property
     def matrix(self) -> FloatArray:
         """Interaction matrix P as one array, shape (K, K); a new copy on each access."""

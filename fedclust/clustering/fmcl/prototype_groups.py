@@ -36,8 +36,7 @@ from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.clustering.shared.limits import limit_sizes, limit_values
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["MIN_EXAMPLES", "Details", "Parameters", "assign", "decision", "measured"]
-
+__all__ = ["MIN_EXAMPLES", "Details", "Parameters", "assign", "class_scatter", "decision", "measured"]
 
 MIN_EXAMPLES = 5
 """Fewer, and a prototype shows single examples. Groups on the digits were the same with all of them."""
@@ -298,6 +297,25 @@ def measured(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> P
     -------
     Without the classes of which no client has two examples.
     """
+    variances = class_scatter(prototypes, counts, scatter)
+    used = variances > 0  # False for NaN
+    kept = prototypes if used.all() else prototypes[:, used]
+    return Prototypes(kept, counts[:, used].astype(np.float64), variances[used])
+
+
+def class_scatter(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> FloatArray:
+    """Compute σ²_c of each class, and not less than what rounding makes.
+
+    Parameters
+    ----------
+    prototypes, counts, scatter
+        As for :func:`assign`.
+
+    Returns
+    -------
+    Shape (C,); NaN for a class of which no client has two examples. Classes where it is not above 0 are left
+    out.
+    """
     variances = class_variances(counts, scatter)
     # Prototypes are sent in single precision: differences within its rounding do not count, even if all of a
     # client's examples are the same.
@@ -307,9 +325,7 @@ def measured(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> P
         norms = limit_values((prototypes[mine, index].astype(np.float64) ** 2).sum(axis=1))
         rounding = np.finfo(np.float32).eps ** 2 * (counts[mine, index] @ norms) / examples[index]
         variances[index] = max(variances[index], rounding)
-    used = variances > 0  # False for NaN
-    kept = prototypes if used.all() else prototypes[:, used]
-    return Prototypes(kept, counts[:, used].astype(np.float64), variances[used])
+    return variances
 
 
 def _checked(

@@ -233,7 +233,8 @@ def _test(state: Trace, outcome: Outcome, parameters: Parameters, seed: int) -> 
     passing = [one for one in best_first if one.separation >= 1]
     agreement, labels = None, None
     if state.proposal is not None and state.rounds == state.confirmed_at:
-        agreeing = [float(adjusted_rand_score(state.proposal, one.labels)) for one in passing]
+        there = state.proposal >= 0
+        agreeing = [float(adjusted_rand_score(state.proposal[there], one.labels[there])) for one in passing]
         agreement = max(agreeing, default=None)
         confirmed = [o for o, a in zip(passing, agreeing, strict=True) if a >= parameters.min_agreement]
         labels = confirmed[0].labels if confirmed else None

@@ -87,7 +87,8 @@ class Trace:
     values
         For each recorded round, their entries x, float32, shape (n,).
     proposal
-        Part of each member, shape (K,), if a test found parts that are not confirmed yet; else None.
+        Part of each member, shape (K,), if a test found parts that are not confirmed yet; else None. It is
+        −1 for a member that joined later.
     confirmed_at
         The round in which the proposal is tested again; 0 without a proposal.
     settled
@@ -119,6 +120,22 @@ class Trace:
             If there are no members or one is listed twice.
         """
         return cls(read_only(member_ids(members)), settled=settled)
+
+    def joined(self, newcomers: IntArray) -> "Trace":
+        """Add clients; in a proposal their part is −1, for not known.
+
+        Parameters
+        ----------
+        newcomers
+            Client ids larger than those of all members, sorted, shape (n,).
+        """
+        if not len(newcomers):
+            return self
+        members = read_only(member_ids(np.concatenate([self.members, newcomers])))
+        if self.proposal is None:
+            return dataclasses.replace(self, members=members)
+        proposal = read_only(np.pad(self.proposal, (0, len(newcomers)), constant_values=-1))
+        return dataclasses.replace(self, members=members, proposal=proposal)
 
     def locate(self, clients: IntArray) -> IntArray:
         """Find the positions of clients in `members`.

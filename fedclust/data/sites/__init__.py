@@ -3,17 +3,23 @@
 See docs/OWN_DATA.md.
 """
 
-from fedclust.data.sites.describe import describe, wanted_of
-from fedclust.data.sites.encode import federated, prepare_site
-from fedclust.data.sites.own import Own, SiteError, sites_here
-from fedclust.data.sites.reading import SiteRows, builder_of, read_site
+from typing import TYPE_CHECKING
+
+from fedclust._lazy import lazily
+
+if TYPE_CHECKING:
+    from fedclust.data.sites.describe import wanted_of
+    from fedclust.data.sites.encode import federated, prepare_site
+    from fedclust.data.sites.own import Own, SiteError, sites_here
+    from fedclust.data.sites.reading import SiteRows, builder_of, read_site
+else:
+    __getattr__, __dir__ = lazily(__name__)
 
 __all__ = [
     "Own",
     "SiteError",
     "SiteRows",
     "builder_of",
-    "describe",
     "federated",
     "prepare_site",
     "read_site",

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fedclust.results.drift import drift_line
+from fedclust.results.newcomers import newcomers_line
 from fedclust.results.page.matrices import (
     Across,
     Curve,
@@ -28,7 +30,7 @@ from fedclust.results.page.tables import (
     view_histories,
 )
 from fedclust.results.page.values import evenly, short, shorts
-from fedclust.results.report import ROWS, verdict_lines
+from fedclust.results.report import ROWS, figure, verdict_lines
 from fedclust.results.saved_run import SavedRun
 from fedclust.settings.published import row_of
 from fedclust.typing import FloatArray, IntArray
@@ -238,7 +240,11 @@ def view_run(folder: Path) -> RunView:
         personal=summary.get("personal"),
         decisions=summary.get("decisions"),
         costs=_costs(title, run),
-        notes=[str(summary["decision"])] if summary.get("decision") else [],
+        notes=[
+            str(line)
+            for line in (summary.get("decision"), newcomers_line(summary), drift_line(run.rounds))
+            if line
+        ],
         config=[[key, value] for key, value in _flat(config) if key not in _NOT_SHOWN],
         command=_command(config),
     )
@@ -300,7 +306,7 @@ def _figures(title: str, summary: Mapping[str, Any]) -> tuple[list[str], list[Fi
 def _cell(figures: Mapping[str, Any], keys: Sequence[str]) -> list[float | int | None]:
     values: list[Any] = []
     for key in keys:
-        value = figures.get(key)
+        value = figure(figures, key)
         values += value if isinstance(value, (list, tuple)) else [value]
     # Not rounded: the page must show what summary.json holds.
     return [value if isinstance(value, (int, float)) and np.isfinite(value) else None for value in values]

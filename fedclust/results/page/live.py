@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fedclust.rescue import CannotWrite
 from fedclust.results.page.write import write_page
 
 __all__ = ["LivePage"]
@@ -50,7 +51,7 @@ class LivePage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is not None:
+        if kind is not None and not issubclass(kind, CannotWrite):
             self.write()
 
     def write(self) -> None:

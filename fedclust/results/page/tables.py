@@ -222,7 +222,7 @@ def view_histories(run: SavedRun) -> Histories:
     moves: list[list[list[int]]] = []
     for change in run.changes:
         assignment = change["assignment"]
-        moves = moves or [[] for _ in assignment]
+        moves += [[] for _ in assignment[len(moves) :]]  # of those who joined
         for client, cluster in enumerate(assignment):
             if not moves[client] or moves[client][-1][1] != cluster:
                 moves[client].append([change["round"], cluster])
@@ -243,11 +243,14 @@ def view_histories(run: SavedRun) -> Histories:
     accuracy, rounds = None, []
     if recorded:
         width = len(recorded[-1]["client_accuracy"])
-        recorded = [line for line in recorded if len(line["client_accuracy"]) == width]
+        recorded = [line for line in recorded if len(line["client_accuracy"]) <= width]
         most = min(_MOST_ROUNDS, max(2, _MOST_ACCURACIES // width))
         chosen = np.unique(np.linspace(0, len(recorded) - 1, min(most, len(recorded))).round().astype(int))
         rounds = [recorded[place]["round"] for place in chosen]
-        values = np.array([recorded[place]["client_accuracy"] for place in chosen], dtype=float)
+        values = np.full((len(chosen), width), np.nan)
+        for row, place in zip(values, chosen, strict=True):
+            known = recorded[place]["client_accuracy"]
+            row[: len(known)] = known  # nothing is known of those who joined later
         accuracy = pack(values, 0.0, 1.0)
     return Histories(moves, failures[-_MOST_FAILURES:], rounds, accuracy)
 

@@ -9,7 +9,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from fedclust.results.plots.client_map import client_map
 from fedclust.results.plots.clients import accuracy_ecdf, label_counts_per_client, labels_per_cluster
+from fedclust.results.plots.cluster_tree import cluster_tree
 from fedclust.results.plots.confusion import answers_between_clusters
 from fedclust.results.plots.fedgwc import gaussian_rewards, interaction_convergence, splits_in_embedding
 from fedclust.results.plots.matrices import matrix
@@ -20,13 +22,19 @@ from fedclust.results.plots.methods import (
     separations,
     silhouette_curve,
 )
+from fedclust.results.plots.over_runs import accuracy_bands, accuracy_over_clients, sweep_map
+from fedclust.results.plots.ranks import rank_diagram
 from fedclust.results.plots.rounds import accuracy_per_round, loss_per_round
 from fedclust.results.saved_run import SavedRun
 
 __all__ = [
+    "accuracy_bands",
     "accuracy_ecdf",
+    "accuracy_over_clients",
     "accuracy_per_round",
     "answers_between_clusters",
+    "client_map",
+    "cluster_tree",
     "draw",
     "error_ratio_curve",
     "gaussian_rewards",
@@ -37,10 +45,12 @@ __all__ = [
     "loss_trace",
     "matrix",
     "outputs_along_chains",
+    "rank_diagram",
     "save_figure",
     "separations",
     "silhouette_curve",
     "splits_in_embedding",
+    "sweep_map",
 ]
 
 

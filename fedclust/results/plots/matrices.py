@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from fedclust.results.plots.style import COLOURS, cluster_edges, new_figure, sparse_ticks
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["matrix"]
+__all__ = ["KINDS", "larger_is_alike", "matrix"]
 
 _NOT_COMPARED = "#D9D9D9"
 _NO_MATCH = "#000000"
@@ -38,6 +38,20 @@ _KINDS = {
     "cosines": _Kind("cosine of two clients' updates: larger is more alike", True),
     "pair_scores": _Kind("pair score: smaller is more alike", False),
 }
+
+
+KINDS = tuple(_KINDS)
+"""Names of the matrices whose meaning is known."""
+
+
+def larger_is_alike(name: str) -> bool | None:
+    """Whether a larger value means that two clients are more alike; None for an unknown matrix."""
+    kind = _kind(name)
+    return None if kind is None else kind.larger_is_alike
+
+
+def _kind(name: str) -> _Kind | None:
+    return next((kind for key, kind in _KINDS.items() if name.startswith(key)), None)
 
 
 def matrix(name: str, values: FloatArray, assignment: IntArray, groups: IntArray | None = None) -> Figure:
@@ -67,7 +81,7 @@ def matrix(name: str, values: FloatArray, assignment: IntArray, groups: IntArray
     num_clients = len(assignment)
     if values.shape != (num_clients, num_clients):
         raise ValueError(f"matrix {name} must have shape ({num_clients}, {num_clients}), got {values.shape}")
-    kind = next((kind for key, kind in _KINDS.items() if name.startswith(key)), _Kind("value", True))
+    kind = _kind(name) or _Kind("value", True)
     shown_groups = groups if groups is not None and len(np.unique(groups)) <= _MOST_GROUPS else None
     order = np.lexsort((np.zeros(num_clients) if shown_groups is None else shown_groups, assignment))
     ordered = values[np.ix_(order, order)].astype(np.float32)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.linalg import subspace_angles
 
 from fedclust.clustering import pacfl
-from fedclust.clustering.pacfl import Parameters, angles, assign, basis, distances
+from fedclust.clustering.pacfl import Parameters, SubspaceRule, angles, assign, basis, distances
 
 WIDTH, VECTORS = 7, 3
 
@@ -135,3 +135,39 @@ def test_bases_that_cannot_be_compared_are_refused() -> None:
 def test_settings_out_of_range_are_refused(arguments: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Parameters(**arguments)
+
+
+def test_a_newcomer_goes_to_the_cluster_of_the_least_mean_angle() -> None:
+    # One class, one vector each, in the plane: clients at 0, 10 and 80 degrees, in clusters 0, 0 and 1.
+    def line(degrees: float) -> np.ndarray:
+        angle = np.radians(degrees)
+        return np.array([[[np.cos(angle)], [np.sin(angle)]]])
+
+    bases, labels = np.stack([line(0), line(10), line(80)]), np.array([0, 0, 1])
+    rule = SubspaceRule.of(bases, labels, distances(bases), Parameters(vectors=1))
+    found = rule.place(line(20))
+    # 20 and 10 degrees from cluster 0, mean 15; 60 from cluster 1.
+    assert found.cluster == 0
+    assert found.evidence["degrees"]["0"] == pytest.approx(15, abs=1e-3)
+    assert found.evidence["degrees"]["1"] == pytest.approx(60, abs=1e-3)
+    # The clusters are 80 and 70 apart, mean 75. 160 degrees is a line 20 from that at 0: 20 and 30.
+    assert rule.place(line(160)).cluster == 0
+    again = SubspaceRule.unpack(rule.pack())
+    assert again.place(line(62)).cluster == 1
+    # Clusters 10 apart: 45 degrees is farther from both.
+    near = SubspaceRule.of(
+        np.stack([line(0), line(10)]),
+        np.array([0, 1]),
+        distances(np.stack([line(0), line(10)])),
+        Parameters(vectors=1),
+    )
+    assert near.place(line(45)).cluster is None
+
+
+def test_at_most_ten_clients_of_a_cluster_are_kept_the_most_central() -> None:
+    bases = np.stack(
+        [[[[np.cos(np.radians(degrees))], [np.sin(np.radians(degrees))]]] for degrees in range(12)]
+    )
+    rule = SubspaceRule.of(bases, np.zeros(12, dtype=int), distances(bases), Parameters(vectors=1))
+    # The two at the ends, 0 and 11 degrees, have the largest sums of distances.
+    np.testing.assert_allclose(rule.bases, bases[1:11].astype(np.float32))

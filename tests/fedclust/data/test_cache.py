@@ -1,10 +1,22 @@
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedclust.data.cache import cache_root, digest, file_digest, map_array, map_tensor, new_array, prepared
+from fedclust.data import cache
+from fedclust.data.cache import (
+    cache_root,
+    damaged_files,
+    digest,
+    file_digest,
+    map_array,
+    map_tensor,
+    new_array,
+    prepared,
+)
 
 
 def test_root_is_the_argument_then_the_environment_then_home(
@@ -134,3 +146,73 @@ def test_a_mapped_array_reads_the_file_and_never_changes_it(tmp_path: Path) -> N
     assert tensor.tolist() == [[1, 2], [3, 4]]
     tensor[0, 0] = 9
     np.testing.assert_array_equal(map_array(tmp_path / "array.npy"), [[1, 2], [3, 4]])
+
+
+_CONTENT = {"labels.npy": b"0123456789", "dataset.json": b'{"mean": 0.5}'}
+
+
+def _fill(folder: Path) -> None:
+    for name, content in _CONTENT.items():
+        (folder / name).write_bytes(content)
+
+
+def _flip(path: Path) -> None:
+    """Change one byte, and set the time of the change back."""
+    before = path.stat()
+    path.write_bytes(b"X" + path.read_bytes()[1:])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("name", [*_CONTENT, "checksums.json"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: os.truncate(path, 4),
+        lambda path: os.truncate(path, 0),
+        lambda path: path.write_bytes(path.read_bytes() + b"\n"),
+        lambda path: path.write_bytes(path.read_bytes()[::-1]),
+        _flip,
+        lambda path: path.unlink(),
+    ],
+    ids=["cut off", "empty", "longer", "reversed", "one byte", "deleted"],
+)
+def test_damaged_data_is_prepared_again(
+    damage: Callable[[Path], None], name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = prepared(tmp_path / "key", _fill)
+    damage(folder / name)
+    prepared(folder, _fill)
+    assert {file.name: file.read_bytes() for file in folder.iterdir() if file.name in _CONTENT} == _CONTENT
+    assert damaged_files(folder) == []
+    if name in _CONTENT:
+        assert f"the prepared data in {folder} is damaged ({name}): prepared again" in caplog.text
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["key"]
+
+
+def test_a_large_file_is_read_only_if_it_was_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_ALWAYS_READ", 9)  # bytes; labels.npy has 10, dataset.json 13
+    folder = prepared(tmp_path / "key", _fill)
+    _flip(folder / "labels.npy")
+    assert damaged_files(folder) == []
+    (folder / "labels.npy").touch()
+    assert damaged_files(folder) == ["labels.npy"]
+
+
+def test_data_from_before_there_were_checksums_gets_them(tmp_path: Path) -> None:
+    _fill(tmp_path)
+    assert prepared(tmp_path, pytest.fail) == tmp_path
+    _flip(tmp_path / "labels.npy")
+    assert damaged_files(tmp_path) == ["labels.npy"]
+
+
+def test_damaged_data_that_cannot_be_prepared_again_stays_away(tmp_path: Path) -> None:
+    folder = prepared(tmp_path / "key", _fill)
+    _flip(folder / "labels.npy")
+
+    def fail(_: Path) -> None:
+        raise RuntimeError("the source is gone")
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="the source is gone"):
+            prepared(folder, fail)
+    assert not folder.exists()

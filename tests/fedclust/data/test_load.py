@@ -118,7 +118,7 @@ def test_a_clients_other_convention_is_in_its_labels_alone(
     assert data.groups is not None
     assert data.groups.tolist() == [0, 1]
     (folder,) = (path for path in (tmp_path / "federations").iterdir() if path.is_dir())
-    assert sorted(path.name for path in folder.iterdir()) == ["clients.npz", "labels.npy"]
+    assert sorted(path.name for path in folder.iterdir()) == ["checksums.json", "clients.npz", "labels.npy"]
 
 
 def test_a_clients_corruption_is_in_its_inputs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_where_all_official_training_rows_are_trained_on_nothing_is_written_twic
     dealt(monkeypatch, [[1], [0]], [[2], [3]])
     assert load(node, IID, seed=0, cache_dir=tmp_path / "cache").inputs.tolist() == [[-1], [1], [3], [5]]
     (folder,) = (path for path in (tmp_path / "cache" / "federations").iterdir() if path.is_dir())
-    assert [path.name for path in folder.iterdir()] == ["clients.npz"]
+    assert sorted(path.name for path in folder.iterdir()) == ["checksums.json", "clients.npz"]
 
 
 def hospitals(tmp_path: Path, names: str) -> dict[str, Any]:

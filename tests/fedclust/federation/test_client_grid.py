@@ -222,8 +222,92 @@ def test_a_node_that_joins_a_run_and_cannot_serve_is_left_out() -> None:
     nodes.online.append(1)
     assert [grid.get_node_ids() for _ in range(2)] == [[0, 1], [0, 1]]
     assert said == [
-        "a node is left out: all nodes must have the same number of clients, one has 2 and another 5"
+        "node 3 is left out: all nodes must have the same number of clients, one has 2 and another 5"
     ]
+
+
+def _holding(data: dict[int, str], hosted: dict[int, tuple[int, ...]]) -> ClientApp:
+    app = ClientApp()
+
+    @app.query("clients")
+    def clients(message: Message, context: Context) -> Message:
+        node = int(context.node_config["partition-id"])
+        return Message(records.clients_content(hosted[node], 3, f"site-{node}", data[node]), reply_to=message)
+
+    return app
+
+
+def test_a_node_whose_data_is_another_is_named_before_the_start() -> None:
+    app = _holding({0: "abc", 1: "abd", 2: "abc"}, {0: (0,), 1: (1,), 2: (2,)})
+    with pytest.raises(FederationError, match=r"of 3 nodes .* is another: node 'site-1' \(clients 1\)$"):
+        ClientGrid(LocalGrid(app, {}, 3)).connect()
+    app = _holding({0: "abc", 1: "abd"}, {0: (0, 1), 1: (2,)})
+    with pytest.raises(FederationError, match=r"of 2 nodes these differ: .*'site-0' .*'site-1'"):
+        ClientGrid(LocalGrid(app, {}, 2)).connect()
+
+
+def test_a_node_whose_data_is_another_is_left_out_later() -> None:
+    app = _holding({0: "abc", 1: "abd", 2: "abc"}, {0: (0, 1), 1: (2,), 2: (2,)})
+    nodes = _Nodes(LocalGrid(app, {}, 3), online=[0, 2])
+    said: list[str] = []
+    grid = ClientGrid(nodes, say=said.append)
+    grid.connect()
+    nodes.online = [0, 1]
+    assert grid.get_node_ids() == [0, 1]
+    assert said == [
+        "node 'site-1' is left out: clients 2: all nodes must hold the same data and partition, "
+        "its data is another"
+    ]
+
+
+def test_a_second_node_does_not_get_the_clients_of_one_that_is_away() -> None:
+    app = _holding({0: "", 1: "", 2: ""}, {0: (0, 1), 1: (2,), 2: (0, 1, 2)})
+    nodes = _Nodes(LocalGrid(app, {}, 3), online=[0, 1])
+    said: list[str] = []
+    grid = ClientGrid(nodes, say=said.append)
+    grid.connect()
+    nodes.online = [1, 2]
+    assert grid.get_node_ids() == [2]
+    assert said[0] == "node 'site-2' claims clients 0-1, which belong to node 'site-0': refused"
+    nodes.online = [1, 2, 0]
+    assert grid.get_node_ids() == [0, 1, 2]
+    assert len(said) == 2  # each refusal is told once
+
+
+def test_clients_that_come_after_the_start_join_when_they_are_admitted() -> None:
+    # Node 0 hosts 0, 3, 6 and node 2 hosts 2, 5; node 1, with 1 and 4, comes later.
+    app = _echo_app()
+    nodes = _Nodes(_local(app), online=[0, 2])
+    grid = ClientGrid(nodes, min_clients=5)
+    assert grid.connect() == 5
+    assert grid.places == (0, 2, 3, 5, 6)
+    assert grid.newcomers() == []
+    nodes.online = [0, 1, 2]
+    assert grid.get_node_ids() == [0, 1, 2, 3, 4]
+    assert grid.newcomers() == [1, 4]
+    assert grid.admit(grid.newcomers()) == [5, 6]
+    assert (grid.num_clients, grid.newcomers()) == (K, [])
+    # Clients add their id in the partition to the model: here 1 is its client 2, and 6 its client 4.
+    replies = {r.metadata.src_node_id: r for r in grid.send_and_receive(_messages([1, 6]))}
+    for client, place in {1: 2, 6: 4}.items():
+        np.testing.assert_array_equal(
+            replies[client].content.array_records["arrays"]["w"].numpy(), [place] * 2
+        )
+    ids = grid.push_messages(_messages([6]))
+    assert [reply.metadata.src_node_id for reply in grid.pull_messages(ids)] == [6]
+    assert (grid.traffic.down_by_client > 0).tolist() == [False, True, False, False, False, False, True]
+
+
+def test_a_run_that_goes_on_keeps_its_clients_ids() -> None:
+    grid = ClientGrid(_local(_echo_app()))
+    assert grid.connect(known=[5, 2]) == 2
+    assert (grid.places, grid.newcomers()) == ((5, 2), [0, 1, 3, 4, 6])
+
+
+def test_too_few_clients_to_start() -> None:
+    nodes = _Nodes(_local(_echo_app()), online=[0])
+    with pytest.raises(FederationError, match=r"4 clients \(min_clients\) must be online within"):
+        ClientGrid(nodes, wait=0.01, poll=0.01, say=lambda line: None, min_clients=4).connect()
 
 
 def test_a_node_that_does_not_list_its_clients_is_an_error() -> None:

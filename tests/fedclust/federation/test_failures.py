@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedclust.federation.failures import RunFailed, check_round, count_reasons
+from fedclust.federation.failures import RunFailed, check_answered, check_round, count_reasons
 
 
 def a_round(
@@ -67,3 +67,38 @@ def test_many_reasons_are_cut_short() -> None:
         *(f"1 of 8 clients: {reason}" for reason in "bcde"),
         "2 more reasons of 2 clients",
     ]
+
+
+def a_large_round(failed: int) -> dict[str, Any]:
+    """Make the record of a round of ten clients."""
+    return a_round(train=dict.fromkeys(range(failed), "lost"), cohort=list(range(10)))
+
+
+def test_too_few_were_trained() -> None:
+    # A share of 0.25 of 10 clients is 2.5, so three must be trained.
+    check_round(a_large_round(7), 4, min_replies=0.25)
+    with pytest.raises(RunFailed) as error:
+        check_round(a_large_round(8), 4, min_replies=0.25)
+    assert str(error.value) == (
+        "the run failed in round 2 of 4, 2 of 10 clients were trained, min_replies=0.25 needs 3: "
+        "8 of 10 clients: lost"
+    )
+
+
+def test_a_round_without_replies_is_passed_over_where_none_is_asked_for() -> None:
+    nobody = without_accuracy(train=dict.fromkeys(range(3), "lost"), evaluate=dict.fromkeys(range(3), "lost"))
+    check_round(nobody, 4, min_replies=0)
+    with pytest.raises(RunFailed, match="round 2 of 2, no client was evaluated"):  # it has no figures
+        check_round(nobody, 2, min_replies=0)
+
+
+def test_figures_of_too_few_clients_are_none() -> None:
+    # Half of five is 2.5: three must have an accuracy. Of the two that lack one here, one failed.
+    failures = [{"client": 1, "phase": "evaluate", "reason": "lost"}]
+    check_answered(failures, 3, 5, "4 of 4", min_replies=0.5)
+    with pytest.raises(RunFailed) as error:
+        check_answered(failures, 2, 5, "4 of 4", min_replies=0.5)
+    assert str(error.value) == (
+        "the run failed in round 4 of 4, 2 of 5 clients were evaluated, min_replies=0.5 needs 3: "
+        "2 of 5 clients: offline; 1 of 5 clients: lost"
+    )

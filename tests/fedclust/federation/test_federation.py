@@ -131,3 +131,26 @@ def test_wins_are_read_and_checked(toy) -> None:
         f"client 2: {rule}, got [3]",
         f"client 3: {rule}, got []",
     ]
+
+
+def test_a_client_that_goes_offline_still_counts(toy) -> None:
+    grid = toy(num_clients=4).grid()
+    federation = Federation(grid)
+    del grid._nodes.node_of[3]  # as when its node leaves; the grid asks again only when nodes change
+    assert grid.get_node_ids() == [0, 1, 2]
+    assert Federation(grid).num_clients == federation.run(3, 1.0).num_clients == 4
+
+
+def test_updates_many_times_as_long_as_the_others_are_left_out(toy) -> None:
+    # Of two equal numbers: lengths 1, 1, 1, 1 and 100 times the root of 2; the median is that root.
+    moves = dict.fromkeys(range(4), 1.0) | {4: 100.0}
+    federation = Federation(toy(num_clients=5, move=lambda client, _: moves[client]).grid())
+    found = federation.updates(toy.model(), range(5), 1, names=["w"])
+    assert list(found) == [0, 1, 2, 3]
+    assert [update.norm for update in found.values()] == pytest.approx([2**0.5] * 4)
+    (failure,) = federation.take_failures()
+    assert (failure["client"], failure["phase"]) == (4, records.QUERY_UPDATE)
+    assert failure["reason"] == (
+        "client 4: update must be at most 30 times as long as the median of 1.41, its length is 141"
+    )
+    assert list(federation.updates(toy.model(), range(5), 1, names=["w"], cap=None)) == [0, 1, 2, 3, 4]

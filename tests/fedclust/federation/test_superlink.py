@@ -154,6 +154,16 @@ def test_a_run_that_was_going_and_failed(flower: Flower) -> None:
         SuperLink(None, {}, "there").submit([], Path("x"))
 
 
+def test_a_superlink_that_no_longer_answers(flower: Flower) -> None:
+    flower.answers(
+        run={"success": True, "run-id": "7"}, list={"success": False, "error-message": "unavailable"}
+    )
+    with pytest.raises(
+        RunFailed, match="^the SuperLink of connection there no longer answers, the end of run 7"
+    ):
+        SuperLink(None, {}, "there").submit([], Path("x"))
+
+
 def test_a_command_that_answers_anything_else(flower: Flower) -> None:
     flower.answers(run="Segmentation fault")
     with pytest.raises(FederationError, match="`flwr run` must answer in JSON, it says: Segmentation fault"):

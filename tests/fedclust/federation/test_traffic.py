@@ -87,7 +87,7 @@ def test_a_shared_model_travels_once_per_node(num_nodes: int, pull: bool) -> Non
     expected[clients] = 1
     np.testing.assert_array_equal(found.down_by_client, DOWN * expected)
     np.testing.assert_array_equal(found.up_by_client, UP * expected)
-    nodes = len({over._node_of[client] for client in clients})
+    nodes = len({over._nodes.node_of[client] for client in clients})
     # A bundle's own index names its clients and their records: some hundred bytes a node.
     assert nodes * DOWN <= found.down <= nodes * (DOWN + 250)
     # Each has a model of its own to return; in a bundle, records bear shorter names (13 is arrays + metrics).

@@ -1,4 +1,6 @@
 import io
+import logging
+import sys
 
 import pytest
 from rich.console import Console
@@ -60,17 +62,79 @@ def test_the_last_known_accuracy_stays() -> None:
     assert [line.split(", ", 2)[2] for line in lines] == 2 * ["accuracy 0.512, loss nan"]
 
 
-@pytest.mark.parametrize("width", [60, 100])
-def test_one_live_line_on_a_terminal(width: int) -> None:
-    text = run(100, 1.0, force_terminal=True, width=width, color_system=None, legacy_windows=False)
-    last = text.replace("\x1b[2K", "\r").split("\r")[-1].split("\n")[0]
-    assert "fedgwc: round 100/100, ETA 0:00, 3 clusters" in last
-    assert text.count("\n") == 1
+class Terminal(io.StringIO):
+    """A file that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
-def test_a_terminal_that_cannot_redraw_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def terminal(width: int = 80, **options: object) -> Console:
+    return Console(file=Terminal(), width=width, legacy_windows=False, force_terminal=True, **options)  # type: ignore[arg-type]
+
+
+def written(console: Console) -> str:
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_panel_on_a_terminal_and_one_line_at_the_end() -> None:
+    console, clock = terminal(color_system=None), Clock()
+    with Progress(4, "fedgwc", console, clock, task=(2, 3)) as progress:
+        for number in (1, 2):
+            clock.seconds += 5.0
+            progress.update({"round": number, "num_clusters": number, "cluster_sizes": [2] * number})
+        progress.changed(2, "cluster 0 split in 2")
+        progress._live.refresh()
+    text = written(console)
+    # 2 rounds of 5 s are left.
+    for part in ("2 of 3: fedgwc", "2/4, ETA  0:10", "2: 2 + 2 clients", "round 2: cluster 0 split in 2"):
+        assert part in text
+    assert text.endswith("fedgwc: round 2/4, ETA 0:10, 2 clusters\n")
+
+
+@pytest.mark.parametrize(
+    "options", [{"file": io.StringIO()}, {"file": io.StringIO(), "force_terminal": True}]
+)
+def test_what_cannot_redraw_gets_plain_lines(options: dict[str, object]) -> None:
+    # A file or a pipe, with FORCE_COLOR too, which only says that colours are wanted.
+    console = Console(**options)  # type: ignore[arg-type]
+    with Progress(2, "fedgwc", console, Clock(), task=(1, 2)) as progress:
+        progress.changed(1, "cluster 0 split in 2")
+        progress.update({"round": 1})
+        progress.update({"round": 2})
+    assert written(console) == "fedgwc: round 1/2, ETA 0:00\nfedgwc: round 2/2, ETA 0:00\n"
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    assert len(run(10, 1.0, force_terminal=True).splitlines()) == 10
+    console = terminal()
+    with Progress(10, "fedgwc", console, Clock()) as progress:
+        for number in range(1, 11):
+            progress.update({"round": number})
+    assert len(written(console).splitlines()) == 10
+
+
+def test_log_lines_are_written_above_the_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = terminal(color_system=None)
+    monkeypatch.setattr(sys, "stderr", console.file)
+    handler = logging.StreamHandler(sys.stderr)
+    logger = logging.getLogger("fedclust.test_progress")
+    logger.addHandler(handler)
+    try:
+        with Progress(2, "fedgwc", console, Clock()) as progress:
+            progress.update({"round": 1})
+            progress._live.refresh()
+            assert handler.stream is not console.file  # one that moves the panel down
+            logger.warning("client 3 is slow")
+        assert handler.stream is console.file
+    finally:
+        logger.removeHandler(handler)
+    # The panel is erased, the line is a whole one, and the panel is drawn again below it.
+    before, after = written(console).split("client 3 is slow")
+    assert "╭" in before
+    assert before.endswith("\x1b[1A\x1b[2K")
+    assert after.lstrip(" ").startswith("\n")
+    assert "╭" in after
 
 
 def test_rounds_must_be_positive() -> None:

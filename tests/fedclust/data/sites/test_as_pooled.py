@@ -17,13 +17,13 @@ from fedclust.data.sites import (
     Own,
     SiteRows,
     builder_of,
-    describe,
     federated,
     prepare_site,
     read_site,
     wanted_of,
 )
 from fedclust.data.sites.agreement import Agreement, agree
+from fedclust.data.sites.describe import describe
 
 TABLES = "fedclust.data.tables.Tables"
 

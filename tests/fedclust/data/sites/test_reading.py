@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from fedclust.data.sites import Own, SiteError, builder_of, describe, read_site, sites_here
+from fedclust.data.sites import Own, SiteError, builder_of, read_site, sites_here
+from fedclust.data.sites.describe import describe
 
 TABLE = {"_target_": "fedclust.data.tables.Tables", "name": "t", "label": "y"}
 

@@ -1,0 +1,123 @@
+"""Digests of short runs, to compare them over processes, threads and engines.
+
+python benchmarks/digests.py --engine local ray --strategy fedavg ifca    a line per engine and strategy
+python benchmarks/digests.py --all outputs/digests      every strategy, as in docs/RELIABILITY.md
+
+A digest covers every round's record but its times and bytes, every assignment, and every cluster's model to
+the last bit.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+_SMALL = (
+    "compare=[]",
+    "proof=false",
+    "personal=none",
+    "rounds=3",
+    "participation=1",
+    "partition.num_clients=8",
+    "partition.groups=[4,4]",
+    "training.mode=sequential",
+    "model=mlp",
+)
+_ENGINES = {
+    "local": ("engine=local",),
+    "ray": ("engine=ray", "engine.num_nodes=3", "engine.num_cpus=0.5", "engine.num_gpus=0"),
+}
+_WAYS = {  # hash seed, threads, engine
+    "one process, hash seed 1, 1 thread": ("1", "1", "local"),
+    "one process, hash seed 2, 2 threads": ("2", "2", "local"),
+    "Ray, 3 nodes, hash seed 2": ("2", "2", "ray"),
+}
+
+
+def digest(strategy: str, engine: str) -> str:
+    """Run a strategy and return its digest."""
+    import fedclust
+    from fedclust.array_bytes import to_numpy
+    from fedclust.results import Checkpoints, SavedRun, comparable
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        small = [text for text in _SMALL if strategy != "auto" or not text.startswith(("proof", "compare"))]
+        asked = [f"strategy={strategy}", *small, *_ENGINES[engine], f"output_dir={folder}"]
+        fedclust.run(asked)
+        run = SavedRun(folder)
+        sums = hashlib.sha256(json.dumps([comparable(run.rounds), run.changes], sort_keys=True).encode())
+        state = Checkpoints(folder / "checkpoints", 3).newest()
+        if state is None:
+            raise RuntimeError(f"{strategy} has left no checkpoint")
+        for model in state.models:
+            for name, array in model.items():
+                sums.update(name.encode() + to_numpy(array).tobytes())
+        return sums.hexdigest()[:16]
+
+
+def in_a_process(strategies: Sequence[str], hash_seed: str, threads: str, *engines: str) -> subprocess.Popen:
+    """Start a process that prints the digests."""
+    env = {
+        **os.environ,
+        "PYTHONHASHSEED": hash_seed,
+        "OMP_NUM_THREADS": threads,
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+    }
+    command = [sys.executable, __file__, "--engine", *engines, "--strategy", *strategies]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def read(process: subprocess.Popen, seconds: float = 300) -> dict[tuple[str, str], str]:
+    """Wait for a process; return its digests by engine and strategy."""
+    printed, error = process.communicate(timeout=seconds)
+    if process.returncode:
+        raise RuntimeError(error)
+    return {(engine, name): value for engine, name, value in map(str.split, printed.splitlines())}
+
+
+def _table(strategies: Sequence[str], folder: Path) -> str:
+    """Run every strategy in every way; what is in the folder already is not run again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"| strategy | {' | '.join(_WAYS)} |", "| --- " * (len(_WAYS) + 1) + "|"]
+    for name in strategies:
+        digests = []
+        for hash_seed, threads, engine in _WAYS.values():
+            file = folder / f"{name}-{hash_seed}-{threads}-{engine}"
+            if not file.is_file():
+                found = read(in_a_process([name], hash_seed, threads, engine), 3000)
+                file.write_text(found[engine, name])
+            digests.append(file.read_text())
+        cells = [digests[0], *("the same" if each == digests[0] else each for each in digests[1:])]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--engine", nargs="+", choices=_ENGINES, default=["local"])
+    parser.add_argument("--strategy", nargs="+", default=["fedavg"])
+    parser.add_argument("--all", type=Path, metavar="FOLDER", help="every strategy; keeps digests in FOLDER")
+    options = parser.parse_args()
+    if options.all:
+        from fedclust.settings import options as choices
+
+        print(_table(choices("strategy"), options.all))
+        return
+    for engine in options.engine:
+        for name in options.strategy:
+            try:
+                print(engine, name, digest(name, engine), flush=True)
+            except Exception as error:  # such as a strategy that refuses these settings
+                print(engine, name, f"{type(error).__name__}", flush=True)
+                print(f"{name}: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

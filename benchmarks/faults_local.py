@@ -1,0 +1,191 @@
+"""Faults of runs in one process and under Ray, for faults.py."""
+
+import subprocess
+from functools import partial
+
+from faults_runs import BASE, Fault, Place, Row
+
+__all__ = ["LOCAL_FAULTS"]
+
+_RAY = ("engine=ray", "engine.num_nodes=3", "engine.num_cpus=0.6", "engine.num_gpus=0")
+_TEN = ("rounds=10",)
+
+
+def _clients(fault: dict, *overrides: str) -> partial[Row]:
+    return partial(Place.broken, fault=fault) if not overrides else partial(_with, fault, overrides)
+
+
+def _with(fault: dict, overrides: tuple[str, ...], place: Place) -> Row:
+    return place.broken(fault, *overrides)
+
+
+def _disk(
+    command: str, place: Place, *, temporary: bool = True, mount: bool = True, repair: str = "true"
+) -> Row:
+    """Run on a small disk of its own, on which a client does something in round 3; repair it; resume."""
+    folder = place.new("disk")
+    folder.mkdir(parents=True)
+    disk = folder / "mount"
+    disk.mkdir()
+    elsewhere = disk / "tmp"
+    if mount:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], check=True)
+    try:
+        elsewhere.mkdir()
+        here = disk / "run"
+        fault = {"kind": "run", "rounds": [3], "command": command.format(disk=disk, run=here)}
+        env = place.environment(fault, **({} if temporary else {"TMPDIR": str(elsewhere)}))
+        code, printed = place.run(here, *BASE, "client_app=faulty_clients.app", env=env)
+        subprocess.run(["bash", "-c", repair.format(disk=disk, run=here)], check=False)
+        return place.outcome(here, code, printed)
+    finally:
+        if mount:
+            subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+def _vanished(place: Place) -> Row:
+    return _disk("rm -rf {run}", place, mount=False)
+
+
+def _read_only(place: Place) -> Row:
+    return _disk("chattr -R +i {run}", place, mount=False, repair="chattr -R -i {run}")
+
+
+def _full_everywhere(place: Place) -> Row:
+    fill = "cp /dev/zero {disk}/zeros"
+    return _disk(fill, place, temporary=False, repair="rm {disk}/zeros")
+
+
+def _resumed(damage: str, place: Place) -> Row:
+    """Stop a run after round 4, damage its folder, and resume it."""
+    folder = place.new("resumed")
+    fault = {"kind": "kill", "rounds": [5]}
+    place.run(folder, *BASE, "client_app=faulty_clients.app", env=place.environment(fault))
+    subprocess.run(["bash", "-c", damage], cwd=folder, check=True)
+    code, printed = place.run(folder, f"resume={folder}", env=place.environment())
+    if code:
+        return place.outcome(folder, code, printed) | {"lost": "the resume; the files stay as they are"}
+    return place.outcome(folder, code, printed)
+
+
+def _killed(place: Place) -> Row:
+    """A run whose process is killed is resumed, and nothing else is done."""
+    return place.broken({"kind": "kill", "rounds": [4]})
+
+
+def _newest(folder: str) -> str:
+    return f"$(ls checkpoints/*.safetensors | {folder} -n 1)"
+
+
+LOCAL_FAULTS = (
+    Fault("engine=local", "a node raises in round 3", _clients({"kind": "raise", "rounds": [3]})),
+    Fault(
+        "engine=local",
+        "one of three nodes raises in round 3",
+        _clients({"kind": "raise", "rounds": [3]}, "engine.num_nodes=3"),
+    ),
+    Fault(
+        "engine=local",
+        "30 % of the clients do not answer, in every round",
+        _clients({"kind": "missing", "share": 0.3}),
+    ),
+    Fault(
+        "engine=local",
+        "90 % of the clients do not answer in round 3",
+        _clients({"kind": "missing", "share": 0.9, "rounds": [3]}),
+    ),
+    Fault(
+        "engine=local",
+        "nobody answers from round 3 to round 7 of 10",
+        _clients({"kind": "raise", "rounds": [3, 4, 5, 6, 7]}, *_TEN),
+    ),
+    Fault(
+        "engine=local",
+        "the same with min_replies=0",
+        _clients({"kind": "raise", "rounds": [3, 4, 5, 6, 7]}, *_TEN, "min_replies=0"),
+    ),
+    Fault(
+        "engine=local",
+        "two of three nodes do not answer the last evaluation, min_replies=0.5",
+        _clients({"kind": "missing", "share": 0.7, "rounds": [6], "phase": "evaluate"}, "min_replies=0.5"),
+    ),
+    Fault(
+        "engine=local",
+        "a client calls sys.exit(0) in round 3",
+        _clients({"kind": "sys.exit", "rounds": [3]}, "engine.num_nodes=3"),
+    ),
+    Fault(
+        "engine=local", "a client calls os._exit(7) in round 3", _clients({"kind": "os._exit", "rounds": [3]})
+    ),
+    Fault("engine=local", "the process is killed (kill -9) in round 4", _killed),
+    Fault(
+        "engine=local",
+        "a client hangs in round 3, timeout=5",
+        _clients({"kind": "hang", "rounds": [3]}, "timeout=5"),
+    ),
+    Fault(
+        "engine=local",
+        "a client hangs in C code, timeout=5",
+        _clients({"kind": "hang in C", "rounds": [3]}, "timeout=5"),
+    ),
+    Fault(
+        "engine=local",
+        "a client hangs in C code and holds Python's lock, timeout=5",
+        _clients({"kind": "hang in C with the GIL", "rounds": [3]}, "timeout=5"),
+    ),
+    Fault("disks and files", "the disk is full from round 3", partial(_disk, "cp /dev/zero {disk}/zeros")),
+    Fault("disks and files", "the same, and the temporary folder is on it", _full_everywhere),
+    Fault("disks and files", "the results' folder is removed in round 3", _vanished),
+    Fault("disks and files", "the folder becomes read-only (chattr +i) in round 3", _read_only),
+    Fault(
+        "disks and files",
+        "the newest checkpoint is cut off before a resume",
+        partial(_resumed, f"truncate -s 1000 {_newest('tail')}"),
+    ),
+    Fault(
+        "disks and files",
+        "both checkpoints are cut off before a resume",
+        partial(_resumed, "truncate -s 1000 checkpoints/*.safetensors"),
+    ),
+    Fault(
+        "disks and files",
+        "the last line of rounds.jsonl is cut off before a resume",
+        partial(_resumed, "truncate -s -40 rounds.jsonl"),
+    ),
+    Fault(
+        "disks and files",
+        "rounds.jsonl ends in zero bytes before a resume",
+        partial(_resumed, "truncate -s +300 rounds.jsonl"),
+    ),
+    Fault(
+        "disks and files",
+        "clusters.json is cut off before a resume",
+        partial(_resumed, "truncate -s -20 clusters.json"),
+    ),
+    Fault(
+        "disks and files",
+        "config.yaml is damaged before a resume",
+        partial(_resumed, "printf 'a: [1' > config.yaml"),
+    ),
+    Fault("engine=ray", "a node raises in round 3", _clients({"kind": "raise", "rounds": [3]}, *_RAY)),
+    Fault(
+        "engine=ray",
+        "a node calls os._exit(7) in round 3",
+        _clients({"kind": "os._exit", "rounds": [3]}, *_RAY),
+    ),
+    Fault(
+        "engine=ray",
+        "an actor is killed (kill -9) in round 3",
+        _clients({"kind": "kill", "rounds": [3]}, *_RAY),
+    ),
+    Fault(
+        "engine=ray",
+        "a node hangs in round 3, timeout=20",
+        _clients({"kind": "hang", "rounds": [3]}, *_RAY, "timeout=20"),
+    ),
+    Fault(
+        "engine=ray",
+        "the raylet is killed in round 3",
+        _clients({"kind": "kill parent", "rounds": [3]}, *_RAY, "timeout=60"),
+    ),
+)

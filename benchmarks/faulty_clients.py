@@ -1,0 +1,89 @@
+"""The ClientApp, with the fault that a file describes: for faults.py.
+
+The file, named by the environment variable FEDCLUST_FAULT, holds a JSON object: ``kind``, the ``rounds`` it
+happens in, the ``phase`` (train, evaluate, or the type of a query), and the ``node`` it happens on.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from flwr.app import Context, Message, MessageType
+from flwr.clientapp import ClientApp
+
+from fedclust import records
+from fedclust.clients import app as honest
+from fedclust.federation import is_bundle, pack, unpack
+from fedclust.rng import generator
+
+__all__ = ["app"]
+
+
+class _Faulty(ClientApp):
+    def __call__(self, message: Message, context: Context) -> Message:
+        fault = _fault(message, context)
+        if fault is None:
+            return honest(message, context)
+        kind = fault["kind"]
+        if kind == "raise":
+            raise RuntimeError("disk on fire")
+        if kind == "missing":
+            return _without_some(honest(message, context), fault["share"], _round_of(message))
+        _act(kind, fault)
+        return honest(message, context)
+
+
+def _act(kind: str, fault: dict) -> None:
+    """Do what a faulty client does."""
+    if kind == "sys.exit":
+        sys.exit(0)
+    if kind == "os._exit":
+        os._exit(7)
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "kill parent":  # of a Ray worker, the raylet
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(5)
+    if kind == "hang":
+        time.sleep(1e6)
+    if kind in ("hang in C", "hang in C with the GIL"):  # no signal gets through
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+        (ctypes.CDLL if kind == "hang in C" else ctypes.PyDLL)(None).sleep(1_000_000)
+    if kind == "run":
+        subprocess.run(["bash", "-c", fault["command"]], check=False, stderr=subprocess.DEVNULL)
+
+
+def _fault(message: Message, context: Context) -> dict | None:
+    path = Path(os.environ.get("FEDCLUST_FAULT", ""))
+    if not path.is_file():
+        return None
+    fault = json.loads(path.read_text())
+    phase = fault.get("phase", "train")
+    kind = message.metadata.message_type
+    here = {"train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}.get(phase, phase)
+    if kind != here or context.node_config.get("partition-id", 0) != fault.get("node", 0):
+        return None
+    return fault if "rounds" not in fault or _round_of(message) in fault["rounds"] else None
+
+
+def _round_of(message: Message) -> int:
+    contents = unpack(message.content)[0] if is_bundle(message.content) else {0: message.content}
+    return int(next(iter(contents.values())).config_records[records.CONFIG][records.ROUND])
+
+
+def _without_some(reply: Message, share: float, server_round: int) -> Message:
+    """Leave out the answers of some clients, drawn anew in every round."""
+    contents, errors = unpack(reply.content)
+    draws = generator(0, "missing", server_round)
+    lost = {client: "did not answer" for client in sorted(contents) if draws.random() < share}
+    kept = {client: content for client, content in contents.items() if client not in lost}
+    reply.content = pack(kept, {**errors, **lost})
+    return reply
+
+
+app = _Faulty()

@@ -1,0 +1,36 @@
+"""Run a small sweep and draw its pictures, and the one of docs/PICTURES.md.
+
+    python benchmarks/pictures.py FOLDER     the sweep, a minute or two, unless it is there, and its pictures
+
+Writes FOLDER/pictures/ and docs/images/sweep.png.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+SWEEP = ("strategy=fedavg,fmcl,ifca", "partition=dirichlet,conventions", "seed=0,1", "rounds=12")
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "sweep.png"
+_DOTS_ACROSS = 1100  # enough for a page, and below 80 kB
+
+
+def main(folder: Path) -> None:
+    """Run what is missing, and draw."""
+    jobs = folder / "sweep"
+    if not jobs.exists():
+        subprocess.run([sys.executable, "-m", "fedclust.run", "-m", *SWEEP, f"output_dir={jobs}"], check=True)
+    into = folder / "pictures"
+    drawn = ["--plots", str(into), "--format", "svg,pdf,png", "--width", "page"]
+    subprocess.run([sys.executable, "-m", "fedclust.compare", str(jobs), *drawn], check=True)
+    with Image.open(into / "accuracy_over_rounds.png") as image:
+        height = round(image.height * _DOTS_ACROSS / image.width)
+        small = image.convert("RGB").resize((_DOTS_ACROSS, height), Image.Resampling.LANCZOS)
+        small.quantize(128).save(PICTURE, optimize=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python benchmarks/pictures.py FOLDER")
+    main(Path(sys.argv[1]))

@@ -1,0 +1,30 @@
+"""Values and checks of a run's options, apart from what they are options of, whose imports take seconds."""
+
+__all__ = ["KEEP", "MIN_REPLIES", "check_held_out", "check_keep"]
+
+KEEP = "auto"
+"""Default of ``keep_matrices``."""
+
+MIN_REPLIES = 0.2
+"""Default share of the clients asked that must answer: half of a small cohort may be missing by chance."""
+
+
+def check_held_out(held_out: float) -> None:
+    """Check how many clients are to be left out.
+
+    Raises
+    ------
+    ValueError
+        If it is neither a share in [0, 1) nor a whole number >= 0.
+    """
+    number = isinstance(held_out, int | float) and not isinstance(held_out, bool)
+    if not number or not held_out >= 0 or (held_out >= 1 and held_out != int(held_out)):
+        raise ValueError(
+            f"holdout_clients must be a share in [0, 1) or a number of clients, got {held_out!r}"
+        )
+
+
+def check_keep(keep: object) -> None:
+    """Check a value of ``keep_matrices``; raise ValueError unless it is true, false or "auto"."""
+    if not isinstance(keep, bool) and keep != KEEP:
+        raise ValueError(f"keep_matrices must be true, false or auto, got {keep!r}")

@@ -1,0 +1,148 @@
+"""Clients that were left out of training, in a run's results."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedclust import metrics
+from fedclust.federation.newcomers import COMMON, Newcomers
+from fedclust.results.summary import client_table, named
+
+__all__ = ["FIGURES", "NONE", "add_newcomers", "newcomers_line", "newcomers_summary", "newcomers_table"]
+
+FIGURES = ("newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none")
+"""Keys of summaries that tables show."""
+
+NONE = -1
+"""Cluster of a newcomer that is in none, in ``clients.parquet``."""
+
+
+def newcomers_table(newcomers: Newcomers, num_classes: int, with_names: bool) -> pd.DataFrame:
+    """Build the rows of ``clients.parquet`` of the clients that were left out.
+
+    Parameters
+    ----------
+    newcomers
+        The clients.
+    num_classes
+        Number of classes C.
+    with_names
+        Whether clients have names.
+    """
+    clients = list(newcomers.placements)
+    nothing = np.zeros(num_classes, dtype=np.int64)
+    told = [newcomers.described.get(client) for client in clients]
+    groups = [-1 if each is None or each.group is None else each.group for each in told]
+    figures = [
+        {name: float(values[client]) for name, values in newcomers.measured.figures.items()}
+        for client in clients
+    ]
+    outcomes = {
+        row: newcomers.measured.outcomes[client]
+        for row, client in enumerate(clients)
+        if client in newcomers.measured.outcomes
+    }
+    table = client_table(
+        [NONE if each.cluster is None else each.cluster for each in newcomers.placements.values()],
+        [0 if each is None else each.train_counts.sum() for each in told],
+        [0 if each is None else each.test_counts.sum() for each in told],
+        [nothing if each is None else each.train_counts for each in told],
+        figures,
+        None if -1 in groups else groups,
+        [str(client if each is None else each.name) for client, each in zip(clients, told, strict=True)]
+        if with_names
+        else None,
+        outcomes,
+        served=[newcomers.served[client] for client in clients],
+        newcomer=[True] * len(clients),
+        placed_by=[each.reason for each in newcomers.placements.values()],
+    )
+    return table.assign(client=clients)
+
+
+def add_newcomers(
+    clients: pd.DataFrame, summary: dict[str, object], newcomers: Newcomers | None
+) -> tuple[pd.DataFrame, dict[str, object]]:
+    """Add the clients that were left out to the table of clients and to the summary, as ``newcomers``.
+
+    Columns that only the others have are missing values in their rows. Without newcomers nothing changes.
+
+    Parameters
+    ----------
+    clients
+        Table of the clients that trained.
+    summary
+        The run's summary.
+    newcomers
+        The clients that were left out; None without any.
+    """
+    if newcomers is None:
+        return clients, summary
+    num_classes = len(clients["label_counts"].iloc[0])
+    rows = newcomers_table(newcomers, num_classes, "name" in clients)
+    names = [*clients["name"], *rows["name"]] if "name" in clients else []
+    joined = pd.concat([clients.assign(newcomer=False), rows], ignore_index=True)
+    joined = joined.astype({"client": "int64", "cluster": "int64", "newcomer": bool})
+    return joined, {**summary, "newcomers": newcomers_summary(newcomers, rows, names)}
+
+
+def newcomers_summary(newcomers: Newcomers, table: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
+    """Summarise how clients that were left out fare, for ``summary.json``.
+
+    Parameters
+    ----------
+    newcomers
+        The clients.
+    table
+        Their rows, see :func:`newcomers_table`.
+    names
+        Name of every client, newcomers too; empty without names.
+
+    Returns
+    -------
+    ``clients``, ``accuracy`` (mean over clients), ``balanced_accuracy``, ``adjusted_rand`` (of the clusters
+    that they were placed in against the known groups; who is in none is alone; null without known groups),
+    ``none`` (how many are in none), ``common`` (how many are served one model for all), ``failures`` and
+    ``placements``.
+    """
+    accuracy = table["accuracy"].to_numpy(dtype=float)
+    balanced = table["balanced_accuracy"].to_numpy(dtype=float)
+    clusters = table["cluster"].to_numpy(dtype=np.int64)
+    # Each client in no cluster is one of its own.
+    apart = np.where(clusters == NONE, clusters.max() + 1 + np.arange(len(clusters)), clusters)
+    known = bool(table["group"].notna().all()) and len(table) > 1
+    return {
+        "clients": len(table),
+        "accuracy": _mean(accuracy),
+        "balanced_accuracy": _mean(balanced),
+        "adjusted_rand": metrics.adjusted_rand_index(table["group"].to_numpy(dtype=np.int64), apart)
+        if known
+        else None,
+        "none": int((clusters == NONE).sum()),
+        "common": sum(each == COMMON for each in newcomers.served.values()),
+        "failures": named(list(newcomers.failures), names or None),
+        "placements": [{"client": client, **each.summary()} for client, each in newcomers.placements.items()],
+    }
+
+
+def newcomers_line(summary: Mapping[str, Any]) -> str | None:
+    """Write in one line how clients that were left out fare; None if there were none."""
+    found = summary.get("newcomers")
+    if not found:
+        return None
+    accuracy = "unknown" if found["accuracy"] is None else f"{found['accuracy']:.3f}"
+    parts = [f"{found['clients']} clients left out of training have accuracy {accuracy}"]
+    if found["adjusted_rand"] is not None:
+        parts.append(f"their clusters agree with the known groups to {found['adjusted_rand']:.2f}")
+    if found["none"]:
+        parts.append(f"{found['none']} fit no cluster")
+    if found["common"]:
+        parts.append(f"{found['common']} are served one model for all")
+    return "Newcomers: " + ", ".join(parts)
+
+
+def _mean(values: np.ndarray) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else None

@@ -1,0 +1,57 @@
+"""Clients that come later, asked for the loss of each cluster's model: in the toy, |client − weight|."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedclust import records
+from fedclust.federation import Clusters, Federation
+from fedclust.strategies import ClusteredStrategy
+
+
+def _clusters(*values: float, assignment=(0, 0, 2, 2)) -> Clusters:
+    models = [records.from_state({"w": torch.full((2,), value)}) for value in values]
+    return Clusters(np.array(assignment), tuple(models))
+
+
+def test_newcomers_take_no_part_and_go_to_the_model_of_least_loss(toy) -> None:
+    federation = Federation(toy().grid(), num_newcomers=2)
+    assert federation.num_clients == 4
+    assert federation.newcomers == (4, 5)
+    # Cluster 1 has no clients, so its model, though the nearest, does not count. 4: |4−0| = 4, |4−7| = 3;
+    # client 5: 5 and 2.
+    found = ClusteredStrategy().place(_clusters(0.0, 4.0, 7.0), [4, 5], 3, federation)
+    assert {client: each.cluster for client, each in found.items()} == {4: 2, 5: 2}
+    assert found[4].evidence == {"losses": {"0": 4.0, "2": 3.0}}
+
+
+def test_a_newcomer_whom_all_models_fail_is_in_no_cluster(toy) -> None:
+    federation = Federation(toy().grid(), num_newcomers=2, least_loss=0.0)
+    federation.describe()  # the toy's clients have 2 classes: a guess has ln 2 = 0.69 nats
+    found = ClusteredStrategy().place(_clusters(4.5, 1.0, 7.0), [4, 5], 3, federation)
+    assert {client: each.cluster for client, each in found.items()} == {4: 0, 5: 0}  # |4 − 4.5| = 0.5
+    found = ClusteredStrategy().place(_clusters(3.0, 1.0, 8.0), [4, 5], 3, federation)
+    assert [each.cluster for each in found.values()] == [None, None]
+    assert found[4].reason.startswith("no cluster's model is better than guessing")
+
+
+def test_one_model_for_all_needs_no_question_and_who_is_silent_has_none(toy) -> None:
+    federation = Federation(
+        toy(error=lambda client, _: "gone" if client == 4 else "").grid(), num_newcomers=2
+    )
+    one = ClusteredStrategy().place(_clusters(0.0, assignment=[0] * 4), [4, 5], 1, federation)
+    assert [each.cluster for each in one.values()] == [0, 0]
+    two = ClusteredStrategy().place(_clusters(0.0, 1.0, 4.0), [4, 5], 1, federation)
+    assert (two[4].cluster, two[4].reason) == (None, "did not answer")
+    assert two[5].cluster == 2
+
+
+def test_a_federation_needs_a_client_that_trains(toy) -> None:
+    with pytest.raises(ValueError, match="num_newcomers must be in 0 to 5, got 6"):
+        Federation(toy().grid(), num_newcomers=6)
+
+
+def test_newcomers_describe_themselves_apart_from_the_others(toy) -> None:
+    federation = Federation(toy().grid(), num_newcomers=2)
+    assert len(federation.describe().train_counts) == 4
+    assert list(federation.describe_newcomers([5])) == [5]

@@ -1,0 +1,114 @@
+"""Every strategy, on real digits, when a client joins in round 3 of 5 and another has left by round 4."""
+
+import copy
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra.utils import get_object, instantiate
+
+from fedclust import models, records
+from fedclust.federation import ClientGrid, Federation
+from fedclust.federation.client_grid import WrappedGrid
+from fedclust.federation.roster import Roster
+from fedclust.results import Checkpoints
+from fedclust.settings import plain, to_run_config
+from tests.strategies.test_contract import STRATEGIES, _config
+
+NEW, GONE = 5, 2  # clients of the partition: it joins in round 3; it leaves after round 3
+ROUNDS = 5
+POOLING = ("centralised", "centralised_groups")  # their messages name clients of the partition
+
+
+class Moving(WrappedGrid):
+    """A node for each client; one comes later and one leaves."""
+
+    def __init__(self, grid) -> None:
+        super().__init__(grid)
+        self.round = 1
+
+    def get_node_ids(self) -> list[int]:
+        nodes = list(self._grid.get_node_ids())
+        away = ({NEW} if self.round < 3 else set()) | ({GONE} if self.round > 3 else set())
+        return [node for place, node in enumerate(nodes) if place not in away]
+
+
+class Keeping:
+    """An observer that moves the nodes with the rounds, and keeps everything."""
+
+    def __init__(self, strategy, nodes: Moving, path: Path, after: int = 0) -> None:
+        self.rounds: list[dict] = []
+        self.assignments: list[tuple] = []
+        self._strategy, self._nodes, self._path, self._after = strategy, nodes, path, after
+
+    def assignment(self, server_round: int, assignment: np.ndarray, reason: str) -> None:
+        self.assignments.append((server_round, assignment.tolist(), reason))
+
+    def round(self, record: dict) -> None:
+        self.rounds.append({**record, "seconds": 0})
+        self._nodes.round = record["round"] + 1
+        if record["round"] == self._after:
+            Checkpoints(self._path, rounds=99).save(self._strategy.run_state())
+
+
+def _start(name: str, path: Path, save_after: int = 0, state=None):
+    config = copy.deepcopy(_config(name))
+    config.engine.num_nodes = 8
+    nodes = Moving(
+        instantiate(config.engine, app=get_object(config.client_app), run_config=to_run_config(config))
+    )
+    grid = ClientGrid(nodes, min_clients=1)
+    roster, known = None, []
+    if state is not None:
+        nodes.round = state.server_round + 1
+        roster, known = Roster.unpack(state.attendance), json.loads(str(state.attendance["places"]))
+    grid.connect(known)
+    strategy = instantiate(
+        config.strategy,
+        participation=config.participation,
+        seed=config.seed,
+        aggregator=partial(instantiate, config.aggregator),
+    )
+    strategy.observer = Keeping(strategy, nodes, path, save_after)
+    federation = Federation(grid, ROUNDS, roster=roster)
+    federation.describe()
+    initial = records.from_state(models.build(plain(config.model), config.seed).state_dict())
+    strategy.start(grid, initial, ROUNDS, federation=federation, resume=state)
+    return strategy, federation, grid
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in POOLING])
+def test_a_client_joins_and_another_leaves(name: str, tmp_path: Path) -> None:
+    strategy, federation, grid = _start(name, tmp_path, save_after=4)
+    # Client 7 is the partition's 5, and the partition's 2 is client 2.
+    assert grid.places == (0, 1, 2, 3, 4, 6, 7, 5)
+    rounds = strategy.observer.rounds
+    assert [record["round"] for record in rounds] == [1, 2, 3, 4, 5]
+    assert [record.get("joined") for record in rounds] == [None, None, [7], None, None]
+    assert [record.get("left") for record in rounds] == [None, None, None, [2], None]
+    assert [sum(record["cluster_sizes"]) for record in rounds] == [7, 7, 8, 8, 8]
+    accuracy = strategy.measured.figures["accuracy"]
+    assert np.isnan(accuracy).tolist() == [client == 2 for client in range(8)]
+    assert strategy.attendance.last_round.tolist() == [5, 5, 3, 5, 5, 5, 5, 5]
+    assert np.isfinite(strategy.attendance.last_accuracy).all()
+    joins = [reason for _, _, reason in strategy.observer.assignments if "client 7 joined" in reason]
+    assert len(joins) == 1
+    for _, before, _ in strategy.observer.assignments:
+        assert len(before) in (7, 8)
+    assert strategy.federation.joined.tolist() == [0] * 7 + [3]
+    assert strategy.federation.turns.shape == (8,)
+    found = strategy.findings(strategy.clusters)
+    assert all(values.shape == (8,) for values in found.clients.values())
+    assert all(7 not in values.shape or values.ndim != 2 for values in found.arrays.values())
+    # What it is compared with, afterwards, begins with the clients of then.
+    federation.close()
+    assert [federation.run(ROUNDS, 9.0, after).num_clients for after in (0, 2, 3)] == [7, 7, 8]
+    # And a run that goes on after the join is the run that was not interrupted.
+    again, _, _ = _start(name, tmp_path, state=Checkpoints(tmp_path, rounds=99).newest())
+    assert again.observer.rounds == rounds[4:]
+    for one, other in zip(strategy.clusters.models, again.clusters.models, strict=True):
+        for key in one:
+            np.testing.assert_array_equal(one[key].numpy(), other[key].numpy())
+    assert again.attendance.last_round.tolist() == strategy.attendance.last_round.tolist()

@@ -1,0 +1,104 @@
+"""Sites with their own data that come while a run goes on, and one that leaves it."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from flwr.app import Message
+from rich.console import Console
+
+from fedclust import load
+from fedclust.engines import make_engine
+from fedclust.federation.client_grid import WrappedGrid
+from fedclust.results.recorder import comparable
+from fedclust.server_app import federate
+from fedclust.settings import compose
+from fedclust.settings.shorthand import expand
+
+SITES = ("bad", "east", "north", "south")  # in the order of their nodes
+
+
+class Moving(WrappedGrid):
+    """A node per site: from which round on it is there, and after which it is not."""
+
+    def __init__(self, grid, since: dict[str, int], until: dict[str, int], done: int = 0) -> None:
+        super().__init__(grid)
+        self._since, self._until, self.trained = since, until, done
+
+    def get_node_ids(self) -> list[int]:
+        now = self.trained + 1  # the round that begins or goes on
+        nodes = zip(SITES, self._grid.get_node_ids(), strict=True)
+        return [node for site, node in nodes if self._since.get(site, 1) <= now <= self._until.get(site, 99)]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list:
+        messages = list(messages)
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        self.trained += any(message.metadata.message_type == "train" for message in messages)
+        return replies
+
+
+def _tables(folder: Path) -> str:
+    draws = np.random.default_rng(0)
+    named = []
+    for site in SITES:
+        dose = draws.normal(size=40)
+        table = pd.DataFrame(
+            {"dose": dose, "ward": draws.choice(["a", "b"], 40), "ill": np.where(dose > 0, "yes", "no")}
+        )
+        if site == "east":
+            table.loc[:3, "ward"] = "c"  # the others have no such ward
+        if site == "bad":
+            table = table.drop(columns="dose")
+        table.to_csv(folder / f"{site}.csv", index=False)
+        named.append(f"{site}: {folder / f'{site}.csv'}")
+    return f"partition.sites={{{', '.join(named)}}}"
+
+
+def _federate(folder: Path, sites: str, done: int = 0, **settings: object) -> str:
+    overrides = [
+        "dataset=csv", "dataset.label=ill", "partition=own", sites, "partition.min_clients=2",
+        "partition.settle=0", "strategy=fedavg", "proof=false", "model=mlp", "training.steps=2", "wait=0.1",
+        "engine.num_nodes=4", "checkpoint_every=1", f"output_dir={folder}",
+        *(f"{key}={value}" for key, value in settings.items()),
+    ]  # fmt: skip
+    config = compose(expand(overrides))
+    late = Moving(make_engine(config), {"bad": 2, "east": 3}, {"north": 5}, done)
+    folder.mkdir(exist_ok=True)
+    with (folder.parent / f"{folder.name}.log").open("w") as log:
+        federate(config, late, folder, Console(file=log, width=400))
+    return (folder.parent / f"{folder.name}.log").read_text()
+
+
+def test_sites_join_and_leave_and_the_run_can_be_resumed(tmp_path: Path) -> None:
+    sites = _tables(tmp_path)
+    said = _federate(tmp_path / "whole", sites, rounds=6, evaluate_every=2)
+    whole = load(tmp_path / "whole")
+    rounds = whole.saved.rounds
+    assert [record.get("joined") for record in rounds] == [None, None, [2], None, None, None]
+    assert [record.get("left") for record in rounds] == [None] * 5 + [[0]]
+    # The first two are numbered by their names, and keep their numbers; east comes third.
+    table = whole.clients.set_index("name")
+    assert table["client"].to_dict() == {"north": 0, "south": 1, "east": 2}
+    assert table["joined"].to_dict() == {"north": 0, "south": 0, "east": 3}
+    assert np.isnan(table["accuracy"]["north"])
+    # It is there when round 4 is measured, and for the training of round 5.
+    assert table["last_round"].to_dict() == {"north": 4, "south": 6, "east": 6}
+    assert table["last_accuracy"]["north"] == rounds[3]["client_accuracy"][0]
+    assert whole.summary["joined"] == {"2": 3}
+    assert [left["client"] for left in whole.summary["left"]] == [0]
+    assert whole.summary["num_clients"] == 3
+    assert [len(change["assignment"]) for change in whole.saved.changes] == [2, 3]
+    # One that does not fit is refused by its name, with the reason, and the others go on.
+    assert "bad" not in table.index
+    assert "bad is refused: it lacks the columns dose, which the run uses" in said.splitlines()
+
+    _federate(tmp_path / "part", sites, rounds=4, evaluate_every=2)
+    # Its last round is run again, so it goes on after round 3; bad and east are here from the start now.
+    _federate(tmp_path / "part", sites, 3, rounds=6, evaluate_every=2, resume=tmp_path / "part")
+    part = load(tmp_path / "part")
+    assert comparable(part.saved.rounds)[3:] == comparable(rounds)[3:]
+    assert json.dumps(part.clients["last_accuracy"].tolist()) == json.dumps(
+        whole.clients["last_accuracy"].tolist()
+    )

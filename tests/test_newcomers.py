@@ -1,0 +1,107 @@
+"""Clients that are left out of training, placed after it and measured, on the digits."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedclust
+from fedclust import data
+from fedclust.data.newcomers import newcomers_last
+from fedclust.federation import FederationError
+from fedclust.results import SavedRun
+from fedclust.settings import ConfigError, compose, plain
+from fedclust.settings.checks import check
+
+LEFT_OUT = 0.2
+CONVENTIONS = ["partition=conventions"]
+ROTATION = [
+    "partition=domains",
+    "partition.num_clients=30",
+    *(f"partition.{name}={share}" for name, share in (("clean", 0.5), ("rotation", 0.5), ("noise", 0))),
+    "partition.blur=0",
+]
+
+
+def _run(folder: Path, *overrides: str) -> fedclust.Result:
+    return fedclust.run([f"holdout_clients={LEFT_OUT}", f"output_dir={folder}", "device=cpu", *overrides])
+
+
+@pytest.fixture(scope="module")
+def conventions(tmp_path_factory) -> fedclust.Result:
+    """A run of FMCL on two conventions, in which six of thirty clients are left out."""
+    folder = tmp_path_factory.mktemp("conventions") / "run"
+    return _run(folder, "strategy=fmcl", "rounds=2", "compare=[]", "checkpoint_every=1", *CONVENTIONS)
+
+
+def test_newcomers_find_the_known_convention(conventions) -> None:
+    _all_found(conventions)
+
+
+def test_newcomers_find_the_known_rotation(tmp_path: Path) -> None:
+    _all_found(_run(tmp_path / "run", "strategy=fmcl", "rounds=1", "compare=[]", *ROTATION))
+
+
+def _all_found(result: fedclust.Result) -> None:
+    newcomers = result.summary["newcomers"]
+    assert len(result.assignment) == 24
+    assert newcomers["clients"] == 6
+    assert newcomers["adjusted_rand"] == 1.0
+    assert newcomers["none"] == 0
+    table = result.saved.newcomers
+    assert table["client"].tolist() == list(range(24, 30))
+    assert newcomers["accuracy"] == pytest.approx(table["accuracy"].mean())
+
+
+def test_losses_find_the_known_group_and_beat_one_model_for_all(tmp_path: Path) -> None:
+    result = _run(tmp_path / "run", "strategy=known_groups", "rounds=6", *CONVENTIONS)
+    newcomers, common = result.summary["newcomers"], result.summary["compare"]["fedavg"]["newcomers"]
+    assert newcomers["adjusted_rand"] == 1.0
+    assert newcomers["accuracy"] > common["accuracy"] + 0.1
+    # From the finished folder, by the models' losses: the same clusters as in the federation's own groups.
+    cfg = compose([f"holdout_clients={LEFT_OUT}", *CONVENTIONS])
+    rows = newcomers_last(data.load(plain(cfg.dataset), plain(cfg.partition), 0), LEFT_OUT, 0)
+    for placed in newcomers["placements"]:
+        own = rows.train[placed["client"]]
+        inputs, labels = rows.inputs[own], rows.labels[own]
+        assert result.assign(inputs, labels) == placed["cluster"]
+    # A third convention, class y called (y + 3) mod 10: both models are worse than a guess, ln 10 nats.
+    third = result.place(inputs, (labels + 3) % 10)
+    assert third.cluster is None
+    assert min(third.evidence["losses"].values()) > np.log(10)
+    with pytest.raises(ValueError, match="targets must be given"):
+        result.place(inputs)
+
+
+def test_prototypes_of_a_third_convention_fit_no_group(conventions) -> None:
+    cfg = compose([f"holdout_clients={LEFT_OUT}", *CONVENTIONS])
+    rows = newcomers_last(data.load(plain(cfg.dataset), plain(cfg.partition), 0), LEFT_OUT, 0)
+    for placed in conventions.summary["newcomers"]["placements"][::5]:
+        own = rows.train[placed["client"]]
+        inputs, labels = rows.inputs[own], rows.labels[own]
+        found = conventions.place(inputs, labels)
+        assert (found.cluster, found.reason) == (placed["cluster"], placed["reason"])
+        assert conventions.assign(inputs, (labels + 3) % 10) is None
+        # Both groups hold the same images; only their names differ.
+        assert conventions.assign(inputs) is None
+
+
+def test_a_resumed_run_places_newcomers_alike(conventions, tmp_path: Path) -> None:
+    _run(tmp_path, "strategy=fmcl", "rounds=1", "compare=[]", "checkpoint_every=1", *CONVENTIONS)
+    resumed = fedclust.run([f"resume={tmp_path}", "rounds=2"])
+    assert resumed.summary["newcomers"] == conventions.summary["newcomers"]
+    saved = SavedRun(tmp_path)
+    assert saved.placing["rule"] == "prototype_evidence"
+    assert len(saved.clients) == 24
+    assert saved.newcomers["served"].tolist() == ["cluster"] * 6
+
+
+@pytest.mark.parametrize("value", ["-1", "1.5", "all"])
+def test_what_cannot_be_left_out_is_refused_before_round_1(value: str) -> None:
+    with pytest.raises(ConfigError, match="holdout_clients"):
+        check(compose([f"holdout_clients={value}"]))
+
+
+def test_too_many_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FederationError, match="must leave a client to train, got 30 for 30 clients"):
+        fedclust.run(["holdout_clients=30", f"output_dir={tmp_path}/run"])

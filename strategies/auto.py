@@ -147,7 +147,7 @@ class Auto(ClusteredStrategy):
         memory: TrialMemory = clusters.memory
         cohort = max(1, self.cohort_size(clusters.num_clients))
         kept = sum(bool(entry["kept"]) for entry in memory.history)
-        number = int(np.count_nonzero(clusters.sizes))
+        number, alone = int(np.count_nonzero(clusters.sizes)), loss_traces.alone(memory.traces)
         unfinished = [
             trial.entry() | {"kept": False, "why": "the run ended before it was decided"}
             for trial in memory.trials
@@ -155,14 +155,17 @@ class Auto(ClusteredStrategy):
         return Findings(
             {
                 "decision": auto.decision(number, memory.looks, len(memory.history), kept, len(memory.trials))
-                + f"; trials cost as much training as {memory.spent / cohort:.1f} rounds",
+                + f"; trials cost as much training as {memory.spent / cohort:.1f} rounds"
+                + (f"; {wording.alone(alone)}, with losses unlike all others'" if alone else ""),
+                "alone": alone,
                 "trials": [*map(dict, memory.history), *unfinished],
                 "looks": memory.looks,
                 "trial_trainings": memory.spent,
                 "trial_rounds": memory.spent / cohort,
                 "trial_bytes_down": memory.bytes_down,
                 "trial_bytes_up": memory.bytes_up,
-            }
+            },
+            clients={"alone": np.isin(np.arange(clusters.num_clients), alone)},
         )
 
     def state(self, clusters: Clusters) -> dict[str, StateValue]:

@@ -128,9 +128,10 @@ def _by_label_groups(
             "decision": label_groups.decision(found, parameters),
             "p_value": found.homogeneity.p_value,
             "weighted_stability": found.weighted_stability,
+            "alone": found.alone.tolist(),
             **curve.summary,
         },
         arrays=curve.arrays,
-        clients={"psi": found.stability},
+        clients={"psi": found.stability, "alone": np.isin(np.arange(len(counts)), found.alone)},
         placing=packed(LabelRule(counts, assignment)),
     )

@@ -13,6 +13,7 @@ from fedclust import records
 from fedclust.array_bytes import from_numpy, to_numpy
 from fedclust.clustering import fedgwc, loss_traces
 from fedclust.clustering.loss_traces import Outcome, Parameters, Trace
+from fedclust.clustering.shared import wording
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, aggregation
 from fedclust.federation.optimiser_state import StateValue
 from fedclust.federation.replies import by_cluster
@@ -226,12 +227,18 @@ class FedGWCTraces(ClusteredStrategy):
             arrays["separations"] = memory.tests
         if memory.interaction is not None:
             arrays |= _matrices(clusters, memory.interaction)
+        alone = loss_traces.alone(memory.traces)
         finite = memory.tests[np.isfinite(memory.tests[:, 3]), 3]
         summary = {
             "split_rounds": memory.tests[memory.tests[:, 4] == _SPLIT, 0].astype(int).tolist(),
             "largest_separation": float(finite.max()) if len(finite) else None,
+            "alone": alone,
         }
-        return Findings(summary, arrays, {"gaussian_weight": memory.weights})
+        if alone:
+            number = wording.clusters(int(np.count_nonzero(clusters.sizes)))
+            summary["decision"] = f"{number}; {wording.alone(alone)}, with losses unlike all others'"
+        lone = np.isin(np.arange(clusters.num_clients), alone)
+        return Findings(summary, arrays, {"gaussian_weight": memory.weights, "alone": lone})
 
     def state(self, clusters: Clusters) -> dict[str, StateValue]:
         """List the clusters' traces and probes, and what is kept for the plots."""

@@ -122,10 +122,11 @@ def _by_prototype_groups(
             "num_prototype_groups": int(found.groups.max()) + 1,
             "explained": {f"{share:g}": explained for share, explained in found.explained.items()},
             "class_separation": found.class_separation,
+            "alone": found.alone.tolist(),
             "labels": labels,
         },
         arrays=({} if found.evidence is None else {"evidence": found.evidence}) | curve.arrays,
-        clients={"prototype_group": found.groups},
+        clients={"prototype_group": found.groups, "alone": np.isin(np.arange(len(counts)), found.alone)},
         placing=packed(_rule(prototypes, counts, scatter, (assignment, found), parameters)),
     )
 

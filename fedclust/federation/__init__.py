@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedclust.federation.hosting import hosted_clients
     from fedclust.federation.local_grid import LocalGrid
     from fedclust.federation.replies import Reply
+    from fedclust.federation.robust_rules import Bulyan, GeometricMedian, MultiKrum
     from fedclust.federation.starts import starting_models
     from fedclust.federation.traffic import Traffic
 else:
@@ -26,6 +27,7 @@ else:
 
 __all__ = [
     "Answers",
+    "Bulyan",
     "ClientGrid",
     "Clusters",
     "CohortView",
@@ -34,8 +36,10 @@ __all__ = [
     "FairAvg",
     "Federation",
     "FederationError",
+    "GeometricMedian",
     "LocalGrid",
     "Measured",
+    "MultiKrum",
     "Reply",
     "RunFailed",
     "Traffic",

@@ -7,6 +7,7 @@ from flwr.app import ArrayRecord, RecordDict
 
 from fedclust import records
 from fedclust.clustering.clust_psi_pfl import label_prior
+from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.federation.federation import Federation
 from fedclust.proof import Difference
 from fedclust.records import BadReply
@@ -98,6 +99,6 @@ def prior_shifts(counts: IntArray, assignment: IntArray) -> FloatArray:
     shifts = np.zeros(np.shape(counts))
     known = (np.sum(counts, axis=1) > 0) & (np.asarray(assignment) >= 0)
     if known.any():
-        table, clusters = np.asarray(counts)[known], np.asarray(assignment)[known]
+        table, clusters = limit_sizes(np.asarray(counts)[known]), np.asarray(assignment)[known]
         shifts[known] = label_prior.assign(table, clusters, label_prior.Parameters())[0]
     return shifts

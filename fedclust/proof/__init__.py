@@ -7,7 +7,7 @@ values out: nothing here uses messages, files or models.
 """
 
 from fedclust.proof.grouping import ClusterProof, GroupingProof, prove_grouping
-from fedclust.proof.paired import Comparison, compare, holm
+from fedclust.proof.paired import Comparison, compare, holm, num_set_aside
 from fedclust.proof.scores import Difference, brier_scores, difference
 from fedclust.proof.verdict import SCALE, Verdict, verdict
 
@@ -22,6 +22,7 @@ __all__ = [
     "compare",
     "difference",
     "holm",
+    "num_set_aside",
     "prove_grouping",
     "verdict",
 ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.proof.paired import Comparison, compare, holm
+from fedclust.proof.paired import Comparison, compare, holm, num_set_aside
 from fedclust.proof.scores import Difference
 from fedclust.proof.verdict import Verdict, verdict, verdict_apart, verdict_kept
 from fedclust.typing import IntArray
@@ -131,7 +131,7 @@ def prove_grouping(
     whole = _compare(everyone, measured)
     tests = [*comparisons, *([whole] if len(clusters) > 1 else [])]
     corrected = holm([each.p_value for each in tests])
-    trusted = proven_before and len(clusters) > 1 and whole.gain > 0
+    trusted = proven_before and len(clusters) > 1 and whole.gains
     proofs = tuple(
         ClusterProof(
             int(cluster),
@@ -139,7 +139,7 @@ def prove_grouping(
             comparison,
             float(p_value),
             proven=bool(p_value <= level),
-            serves=bool(p_value <= level or (trusted and comparison.gain > 0)),
+            serves=bool(p_value <= level or (trusted and comparison.gains)),
         )
         for cluster, clients, comparison, p_value in zip(
             clusters, members, comparisons, corrected, strict=False
@@ -205,7 +205,10 @@ def _with_those_served_the_common_model(result: Verdict, proofs: Sequence[Cluste
 def _compare(clients: IntArray, measured: Mapping[int, Difference]) -> Comparison:
     found = [measured[int(client)] for client in clients if int(client) in measured]
     return compare(
-        [each.mean for each in found], [each.variance for each in found], [each.count for each in found]
+        [each.mean for each in found],
+        [each.variance for each in found],
+        [each.count for each in found],
+        set_aside=num_set_aside(sum(each.count >= 2 for each in found)),
     )
 
 

@@ -80,6 +80,7 @@ def test_one_cluster_says_why(toy) -> None:
         "decision": "one cluster: clients' label shares differ no more than chance explains (p = 1)",
         "p_value": 1.0,  # equal shares: X² = 0
         "weighted_stability": 0.0,
+        "alone": [],
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedclust.clustering.shared import wording
-from fedclust.proof import Comparison, Difference, compare, holm
+from fedclust.proof import Comparison, Difference, compare, holm, num_set_aside
 
 __all__ = ["Choice", "choose", "compare_beyond", "decision", "figures", "most_promising", "reason"]
 
@@ -64,7 +64,8 @@ def compare_beyond(differences: Sequence[Difference], min_gain: float) -> Compar
     differences
         What each client reported.
     min_gain
-        In Brier score, >= 0; with 0 it is :func:`fedclust.proof.compare`.
+        In Brier score, >= 0; with 0 it is :func:`fedclust.proof.compare`. In any case the gain must also be
+        shown without the most and the least favourable votes, see :func:`fedclust.proof.num_set_aside`.
 
     Returns
     -------
@@ -73,8 +74,9 @@ def compare_beyond(differences: Sequence[Difference], min_gain: float) -> Compar
     means = np.array([each.mean for each in differences])
     variances = [each.variance for each in differences]
     counts = [each.count for each in differences]
-    beyond = compare(np.maximum(means - min_gain, -2.0), variances, counts)
-    return replace(compare(means, variances, counts), p_value=beyond.p_value)
+    odd = num_set_aside(sum(count >= 2 for count in counts))
+    beyond = compare(np.maximum(means - min_gain, -2.0), variances, counts, set_aside=odd)
+    return replace(compare(means, variances, counts, set_aside=odd), p_value=beyond.p_value)
 
 
 def choose(

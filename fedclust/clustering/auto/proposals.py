@@ -13,6 +13,7 @@ from fedclust.clustering.clust_psi_pfl.homogeneity import homogeneity
 from fedclust.clustering.fmcl import prototype_groups
 from fedclust.clustering.loss_traces import Trace
 from fedclust.clustering.shared.grouping import in_order_of_appearance
+from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 __all__ = [
@@ -162,6 +163,7 @@ def by_labels(counts: IntArray, seed: int) -> list[Proposal]:
     Partitions in 2 and in 3 parts and, where the predicted error asks for more, in as many
     (:mod:`fedclust.clustering.clust_psi_pfl.label_groups`). Clients without examples are unknown.
     """
+    counts = limit_sizes(counts)
     known = np.flatnonzero(np.sum(counts, axis=1) > 0)
     parameters = label_groups.Parameters()
     if len(known) < 3 or homogeneity(counts[known]).p_value >= parameters.level:

@@ -20,6 +20,7 @@ import warnings
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.spatial.distance import pdist, squareform
 from scipy.special import entr
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
@@ -28,12 +29,14 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from fedclust.clustering.clust_psi_pfl.homogeneity import Homogeneity, homogeneity
 from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.grouping import in_order_of_appearance
+from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.metrics.shares import label_shares
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = [
     "Details",
     "Parameters",
+    "alone",
     "assign",
     "candidates",
     "choose",
@@ -43,6 +46,10 @@ __all__ = [
     "max_candidates",
     "reason",
 ]
+
+
+_FAR, _LARGE = 3.0, 1000.0  # times the median client, see alone()
+_FEWEST, _MOST = 5, 5000  # clients: of fewer, none is odd; of more, all distances would be too many
 
 
 @dataclass(frozen=True)
@@ -97,12 +104,15 @@ class Details:
         Smoothed stability index of every client, Σ_c x_ic², in nats, shape (K,).
     weighted_stability
         Mean of `stability` weighted by the clients' numbers of examples, in nats.
+    alone
+        Clients whose label counts are unlike everybody else's, see :func:`alone`, sorted.
     """
 
     homogeneity: Homogeneity
     error_ratios: dict[int, float] = field(default_factory=dict)
     stability: FloatArray = field(default_factory=lambda: np.zeros(0))
     weighted_stability: float = 0.0
+    alone: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 def features(counts: IntArray, federation: IntArray | None = None) -> FloatArray:
@@ -251,6 +261,36 @@ def error_ratio(counts: IntArray, labels: IntArray) -> float:
     return float((breadths[labels] / breadth * scarcity).mean())
 
 
+def alone(counts: IntArray, rows: FloatArray) -> IntArray:
+    """List the clients whose label counts are unlike everybody else's, if they are few.
+
+    That are those whose nearest other client's features are more than three times as far away as the median
+    client's nearest, and those that say to have more than 1,000 times the median client's examples. More than
+    a tenth of all clients are never listed: then being unlike others is how clients are.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+    rows
+        Their :func:`features`, shape (K, C).
+
+    Returns
+    -------
+    Positions of the clients, ascending.
+    """
+    number = len(rows)
+    if not _FEWEST <= number <= _MOST:
+        return np.zeros(0, dtype=np.int64)
+    apart = squareform(pdist(rows))
+    np.fill_diagonal(apart, np.inf)
+    nearest = apart.min(axis=1)
+    sizes = np.sum(np.asarray(counts, dtype=np.float64), axis=1)
+    odd = (nearest > _FAR * np.median(nearest)) | (sizes > _LARGE * np.median(sizes))
+    found = np.flatnonzero(odd)
+    return found if wording.few(len(found), number) else found[:0]
+
+
 def choose(error_ratios: dict[int, float], max_error_ratio: float = 0.7) -> int:
     """Choose the number of clusters with the least predicted error, if that is low enough.
 
@@ -295,6 +335,9 @@ def assign(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntArra
         If `counts` is not a matrix of finite numbers >= 0, a client has no examples, or `seed` is outside
         its range.
     """
+    told = np.asarray(counts)
+    label_shares(told)
+    counts = limit_sizes(told)
     tested = homogeneity(counts)
     rows, sizes = features(counts), np.sum(counts, axis=1)
     num_clients, num_classes = len(rows), int((np.sum(counts, axis=0) > 0).sum())
@@ -310,6 +353,7 @@ def assign(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntArra
         error_ratios=ratios,
         stability=stability,
         weighted_stability=float(np.average(stability, weights=sizes)),
+        alone=alone(told, rows),
     )
 
 
@@ -357,4 +401,5 @@ def decision(details: Details, parameters: Parameters) -> str:
     Such as ``one cluster: clients' label shares differ no more than chance explains (p = 0.43)``.
     """
     number = wording.clusters(choose(details.error_ratios, parameters.max_error_ratio))
-    return f"{number}: {reason(details, parameters)}"
+    said = f"{number}: {reason(details, parameters)}"
+    return f"{said}; {wording.alone(details.alone)}" if len(details.alone) else said

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_array
+from scipy.spatial.distance import cdist
 from scipy.special import fdtrc
 
+from fedclust.clustering.shared.limits import LARGEST_SHARE, limit_values
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = [
@@ -29,6 +31,8 @@ __all__ = [
     "f_test",
 ]
 
+_FEW_COLUMNS = 64
+_FEWEST = 5  # clients: of fewer, one moves the quartiles
 _BLOCK_ENTRIES = 2**22  # of one float64 block of prototypes, 32 MB
 
 
@@ -155,6 +159,9 @@ class Comparison:
 def class_variances(counts: IntArray, scatter: FloatArray) -> FloatArray:
     """Pool the clients' scatter: σ²_c = Σ_i (n_ic − 1) s_ic / Σ_i (n_ic − 1).
 
+    A client's scatter counts as at least a tenth and at most ten times the median client's, so that no client
+    alone decides which differences are due to chance.
+
     Parameters
     ----------
     counts
@@ -171,6 +178,8 @@ def class_variances(counts: IntArray, scatter: FloatArray) -> FloatArray:
     freedom = np.maximum(np.asarray(counts, dtype=np.float64) - 1, 0)
     total = freedom.sum(axis=0)
     spread = np.where(freedom > 0, scatter, 0.0)
+    for column, counted in zip(spread.T, freedom.T > 0, strict=True):
+        column[counted] = limit_values(column[counted], 1 / LARGEST_SHARE)
     return np.divide((freedom * spread).sum(axis=0), total, out=np.full(total.shape, np.nan), where=total > 0)
 
 
@@ -229,7 +238,9 @@ def class_separation(prototypes: Prototypes) -> float:
     """Measure the mean squared distance between two classes, to which those between clients are compared.
 
     b is the mean over clients and their pairs of classes of ‖μ_ic − μ_ic'‖² − σ²_c/n_ic − σ²_c'/n_ic', which
-    is unbiased, weighted by 1/(1/n_ic + 1/n_ic').
+    is unbiased, weighted by 1/(1/n_ic + 1/n_ic'). A client's own mean counts as at most ten times the median
+    client's, or ten times the distance of the clients' quartiles above them if that is more, so that no
+    client alone can make all differences look small. Of fewer than five clients each counts in full.
 
     Parameters
     ----------
@@ -243,7 +254,7 @@ def class_separation(prototypes: Prototypes) -> float:
     """
     if ((prototypes.counts > 0).sum(axis=1) < 2).all():
         prototypes = prototypes.pooled(np.zeros(len(prototypes), dtype=np.int64))
-    total = weight = 0.0
+    totals, weights_of = np.zeros(len(prototypes)), np.zeros(len(prototypes))
     height = max(1, _BLOCK_ENTRIES // max(1, prototypes.means[0].size))
     for start in range(0, len(prototypes), height):
         own = prototypes.counts[start : start + height]
@@ -260,9 +271,20 @@ def class_separation(prototypes: Prototypes) -> float:
         pairs = np.triu(np.ones(apart.shape[1:], dtype=bool), k=1) & held[:, :, None] & held[:, None]
         sums = inverse[:, :, None] + inverse[:, None]
         weights = np.divide(1.0, sums, out=np.zeros_like(sums), where=pairs)
-        total += float((weights * apart).sum())
-        weight += float(weights.sum())
-    return max(total / weight, 0.0) if weight else 0.0
+        totals[start : start + height] = (weights * apart).sum(axis=(1, 2))
+        weights_of[start : start + height] = weights.sum(axis=(1, 2))
+    some = weights_of > 0
+    own_means = _limited(totals[some] / weights_of[some])
+    weight = float(weights_of.sum())
+    return max(float(weights_of[some] @ own_means) / weight, 0.0) if weight else 0.0
+
+
+def _limited(values: FloatArray) -> FloatArray:
+    """Limit values, whose median may be 0 by chance, by their quartiles."""
+    if len(values) < _FEWEST:
+        return values
+    low, middle, high = np.percentile(values, [25, 50, 75])
+    return np.minimum(values, max(LARGEST_SHARE * middle, high + LARGEST_SHARE * (high - low)))
 
 
 def compare(prototypes: Prototypes, others: Prototypes) -> Comparison:
@@ -289,11 +311,15 @@ def compare(prototypes: Prototypes, others: Prototypes) -> Comparison:
         theirs, columns = others.of_class(index)
         if not mine.size or not theirs.size:
             continue
-        # Centred, so that the differences of squares below lose little precision.
-        middle = columns.mean(axis=0)
-        rows -= middle
-        columns -= middle
-        apart = (rows**2).sum(axis=1)[:, None] + (columns**2).sum(axis=1) - 2 * (rows @ columns.T)
+        if len(columns) <= _FEW_COLUMNS:
+            apart = cdist(rows, columns, "sqeuclidean")
+        else:
+            # Faster. Centred, so that the differences of squares lose little precision; not around the mean,
+            # which one row can take far away from all others.
+            middle = np.median(columns, axis=0)
+            rows -= middle
+            columns -= middle
+            apart = (rows**2).sum(axis=1)[:, None] + (columns**2).sum(axis=1) - 2 * (rows @ columns.T)
         chance = 1 / prototypes.counts[mine, index, None] + 1 / others.counts[theirs, index]
         certainty = 1 / (variance * chance)
         pairs = np.ix_(mine, theirs)

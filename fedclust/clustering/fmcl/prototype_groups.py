@@ -33,6 +33,7 @@ from fedclust.clustering.fmcl.prototype_evidence import (
 from fedclust.clustering.fmcl.prototype_merging import explained_share, grow, merge, refine
 from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.grouping import in_order_of_appearance
+from fedclust.clustering.shared.limits import limit_sizes, limit_values
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["MIN_EXAMPLES", "Details", "Parameters", "assign", "class_scatter", "decision", "measured"]
@@ -124,6 +125,9 @@ class Details:
         share no class; shape (K, K). None for more clients than `chunk`.
     labels
         For each group, the details of grouping it by label counts; empty if that is off.
+    alone
+        Clients whose prototypes form a group with no other client's, sorted; empty if these are more than a
+        tenth of all clients, where each differs from most others.
     """
 
     test: FTest
@@ -133,6 +137,7 @@ class Details:
     distances: FloatArray
     evidence: FloatArray | None
     labels: dict[int, label_groups.Details]
+    alone: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 def assign(
@@ -171,7 +176,8 @@ def assign(
     """
     prototypes, counts, scatter = _checked(prototypes, counts, scatter)
     # Those with fewer examples are not sent; label counts are compared in full.
-    clients = measured(prototypes, np.where(counts < parameters.min_examples, 0, counts), scatter)
+    sent = np.where(counts < parameters.min_examples, 0, counts)
+    clients = measured(prototypes, limit_sizes(sent), scatter)
     test, separation = f_test(clients), class_separation(clients)
     groups: IntArray = np.zeros(len(counts), dtype=np.int64)
     explained: dict[float, float] = {}
@@ -183,7 +189,7 @@ def assign(
             groups = grow(clients, threshold, parameters.chunk)
             groups = refine(clients, groups, threshold, parameters.passes)
             groups = merge(clients, groups, threshold, parameters.level)
-            explained[share] = explained_share(clients, groups, test.statistic)
+            explained[share] = _explained(clients, groups, test.statistic)
             if explained[share] >= parameters.min_explained:
                 break
     evidence = None
@@ -194,7 +200,8 @@ def assign(
     pooled = clients.pooled(groups)
     apart = compare(pooled, pooled).distance(np.nan) / (separation or 1.0)
     np.fill_diagonal(apart, 0.0)
-    return labels, Details(test, separation, explained, groups, apart, evidence, by_labels)
+    lone = _alone(groups)
+    return labels, Details(test, separation, explained, groups, apart, evidence, by_labels, lone)
 
 
 def decision(labels: IntArray, details: Details, parameters: Parameters) -> str:
@@ -220,7 +227,28 @@ def decision(labels: IntArray, details: Details, parameters: Parameters) -> str:
         else:
             split = sum(np.unique(labels[details.groups == group]).size > 1 for group in range(num_groups))
             parts.append(f"label counts split {split or 'none'} of them")
+    if len(details.alone):
+        parts.append(wording.alone(details.alone))
     return f"{wording.clusters(int(labels.max()) + 1)}: {'; '.join(parts)}"
+
+
+def _alone(groups: IntArray) -> IntArray:
+    """List the clients that are a group each, if they are few."""
+    found = np.flatnonzero(np.bincount(groups)[groups] == 1)
+    return found if wording.few(len(found), len(groups)) else found[:0]
+
+
+def _explained(clients: Prototypes, groups: IntArray, ratio: float) -> float:
+    """Compute the share of differences that groups explain, without the clients that stand alone.
+
+    One of them can differ so much that what is left inside the groups is nothing beside it.
+    """
+    alone = _alone(groups)
+    if not len(alone):
+        return explained_share(clients, groups, ratio)
+    kept = np.setdiff1d(np.arange(len(groups)), alone)
+    others = clients.rows(kept)
+    return explained_share(others, in_order_of_appearance(groups[kept]), f_test(others).statistic)
 
 
 def _why_groups(details: Details, parameters: Parameters) -> str:
@@ -294,7 +322,7 @@ def class_scatter(prototypes: FloatArray, counts: IntArray, scatter: FloatArray)
     examples = counts.sum(axis=0)
     for index in np.flatnonzero(np.isfinite(variances)):
         mine = counts[:, index] > 0
-        norms = (prototypes[mine, index].astype(np.float64) ** 2).sum(axis=1)
+        norms = limit_values((prototypes[mine, index].astype(np.float64) ** 2).sum(axis=1))
         rounding = np.finfo(np.float32).eps ** 2 * (counts[mine, index] @ norms) / examples[index]
         variances[index] = max(variances[index], rounding)
     return variances
@@ -303,7 +331,7 @@ def class_scatter(prototypes: FloatArray, counts: IntArray, scatter: FloatArray)
 def _checked(
     prototypes: FloatArray, counts: IntArray, scatter: FloatArray
 ) -> tuple[FloatArray, IntArray, FloatArray]:
-    prototypes, counts, scatter = np.asarray(prototypes), np.asarray(counts), np.asarray(scatter, np.float64)
+    prototypes, counts, scatter = np.asarray(prototypes), np.asarray(counts), np.array(scatter, np.float64)
     if counts.ndim != 2 or not counts.size:
         raise ValueError(f"counts must have shape (clients, classes), got shape {counts.shape}")
     if prototypes.ndim != 3 or prototypes.shape[:2] != counts.shape:

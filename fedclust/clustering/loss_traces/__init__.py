@@ -20,7 +20,7 @@ once.
 """
 
 from fedclust.clustering.loss_traces.cautions import cautions
-from fedclust.clustering.loss_traces.decide import Grouping, Outcome, children, groupings, start, step
+from fedclust.clustering.loss_traces.decide import Grouping, Outcome, alone, children, groupings, start, step
 from fedclust.clustering.loss_traces.initial import starts
 from fedclust.clustering.loss_traces.mixture import Estimate, Fit, costs, estimate, fit
 from fedclust.clustering.loss_traces.parameters import Parameters
@@ -36,6 +36,7 @@ __all__ = [
     "Parameters",
     "Parts",
     "Trace",
+    "alone",
     "cautions",
     "children",
     "costs",

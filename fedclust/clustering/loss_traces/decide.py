@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from fedclust.clustering.loss_traces.believable import believable
 from fedclust.clustering.loss_traces.mixture import fit
 from fedclust.clustering.loss_traces.parameters import Parameters
 from fedclust.clustering.loss_traces.separation import parts_of, separate
@@ -15,7 +16,7 @@ from fedclust.clustering.loss_traces.trace import Trace, deviations
 from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Grouping", "Outcome", "children", "groupings", "start", "step"]
+__all__ = ["Grouping", "Outcome", "alone", "children", "groupings", "start", "step"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +160,7 @@ def groupings(state: Trace, parameters: Parameters, seed: int) -> list[Grouping]
     """Fit 2 … `max_clusters` + 1 groups to a cluster's traces, and measure how far apart they are.
 
     One group more than the allowed parts is fitted, for a group of unusual clients. Members that never took
-    part join the largest part.
+    part join the largest part, and so do those of :func:`alone`.
 
     Returns
     -------
@@ -168,6 +169,27 @@ def groupings(state: Trace, parameters: Parameters, seed: int) -> list[Grouping]
     # With one thread, sums have the same order on every machine; so few columns need no more.
     with threadpool_limits(1):
         return _groupings(state, parameters, seed)
+
+
+def alone(states: Sequence[Trace]) -> list[int]:
+    """List the clients whose losses are unlike everybody else's in most of their rounds.
+
+    Groups are found without them, see :mod:`fedclust.clustering.loss_traces.believable`.
+
+    Parameters
+    ----------
+    states
+        The clusters.
+
+    Returns
+    -------
+    Client ids, sorted.
+    """
+    found: set[int] = set()
+    for state in states:
+        entries, observed = state.entries()
+        found |= set(state.members[observed[believable(entries)[2]]].tolist())
+    return sorted(found)
 
 
 def children(state: Trace, labels: IntArray, parameters: Parameters) -> list[Trace]:
@@ -233,6 +255,8 @@ def _test(state: Trace, outcome: Outcome, parameters: Parameters, seed: int) -> 
 
 def _groupings(state: Trace, parameters: Parameters, seed: int) -> list[Grouping]:
     entries, observed = state.entries()
+    entries, kept, _ = believable(entries)
+    observed = observed[kept]
     found = []
     for num_groups in range(2, parameters.max_clusters + 2):
         fitted = fit(entries, num_groups, seed)

@@ -1,6 +1,25 @@
 """Figures of a decision in words, for sentences that say why clients were split or not."""
 
-__all__ = ["chance", "clusters"]
+from collections.abc import Iterable
+
+__all__ = ["alone", "chance", "clusters", "few"]
+
+
+def alone(clients: Iterable[int]) -> str:
+    """Name clients that are like no other: ``client 7 stands alone``, ``clients 2, 7 and 9 stand alone``.
+
+    Parameters
+    ----------
+    clients
+        At least one client id.
+    """
+    *others, last = map(str, clients)
+    return f"clients {', '.join(others)} and {last} stand alone" if others else f"client {last} stands alone"
+
+
+def few(number: int, of: int) -> bool:
+    """Return whether so many of the clients are few: one, or up to a tenth."""
+    return 0 < number <= max(1, of // 10)
 
 
 def chance(p_value: float) -> str:

@@ -110,8 +110,9 @@ def test_refinement_repairs_what_agglomeration_joined_too_early() -> None:
     groups = draws.permutation(np.arange(30) % 3)
     counts = label_counts(draws, 30, 12, 0.1)
     means, scatter = simulated(draws, counts, groups, rolled(3))
-    unrefined = assign(means, counts, scatter, dataclasses.replace(WITHOUT_LABELS, passes=0), 0)[0]
-    refined = assign(means, counts, scatter, WITHOUT_LABELS, 0)[0]
+    every = dataclasses.replace(WITHOUT_LABELS, min_examples=1)
+    unrefined = assign(means, counts, scatter, dataclasses.replace(every, passes=0), 0)[0]
+    refined = assign(means, counts, scatter, every, 0)[0]
     assert adjusted_rand_score(groups, unrefined) < 0.9
     assert adjusted_rand_score(groups, refined) == 1.0
 

@@ -1,0 +1,276 @@
+"""What liars and attackers can do: the tables of docs/ATTACKS.md.
+
+    python benchmarks/attacks.py FOLDER [--parts liars models] [--seeds 71] [--workers 2] [--rounds 60]
+
+Makes the runs that FOLDER lacks and writes each part's table into docs/ATTACKS.md, between its two marks;
+--no-run writes only. Accuracy is the mean over the honest clients.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from federations import PARTITIONS, ROOT, Cell, commit_of, run, spread, summaries, table
+from liars import LIES, who
+from sklearn.metrics import adjusted_rand_score
+
+FEDAVG = "fedavg"
+_FEDERATIONS = ("conventions-20-10", "iid")
+
+# -- What clustering reads ----------------------------------------------------------------------------------
+
+_LOSSES = ("losses_random", "losses_zero", "losses_huge", "losses_flipped", "losses_copied")
+_COUNTS = ("counts_one_class", "counts_huge", "counts_huge_class", "counts_permuted")
+_PROTOTYPES = ("prototypes_random", "prototypes_scaled", "prototypes_rolled", "scatter_huge", "scatter_zero")
+_VOTES = ("votes_for", "votes_against")
+READ: dict[str, tuple[str, ...]] = {
+    "fedgwc": ("none", *_LOSSES, *_VOTES),
+    "clust_psi_pfl": ("none", *_COUNTS, *_VOTES),
+    "fmcl": ("none", *_COUNTS, *_PROTOTYPES, *_VOTES),
+    "auto": ("none", *_LOSSES, *_COUNTS, *_PROTOTYPES, *_VOTES),
+}
+"""The lies that each method could be misled by."""
+_LIARS = (1, 3)
+
+# -- Models -------------------------------------------------------------------------------------------------
+
+_ATTACKS = ("none", "sign_flip", "scaled", "huge", "noise", "label_flip", "little")
+_ATTACKERS = (1, 3, 6)
+RULES: dict[str, tuple[str, ...]] = {
+    "mean": ("aggregator=fedavg",),
+    "trimmed mean": ("aggregator=fedtrimmedavg",),
+    "median": ("aggregator=fedmedian",),
+    "geometric median": ("aggregator=geometric_median",),
+    "Krum": ("aggregator=krum", "aggregator.num_malicious_nodes=6"),
+    "Multi-Krum": ("aggregator=multikrum", "aggregator.num_malicious_nodes=6"),
+    "Bulyan": ("aggregator=bulyan", "aggregator.num_malicious_nodes=6"),
+}
+"""The rules; those that must be told a number of attackers are told six, however many there are."""
+_CLUSTERED = ("fedgwc", "fmcl")  # methods
+_CLUSTERED_ATTACKS = ("none", "sign_flip", "label_flip")
+
+
+@dataclass(frozen=True)
+class Attacked(Cell):
+    """A federation of which some clients lie.
+
+    Attributes
+    ----------
+    lie, number
+        What they do, and how many of them.
+    rounds
+        Of each run.
+    """
+
+    lie: str = "none"
+    number: int = 0
+    rounds: int = 60
+
+    def overrides(self, name: str, data: Path | None) -> list[str]:
+        """List what makes a method's run."""
+        told = f"client_app=liars.{self.lie}_{self.number}"
+        return [*super().overrides(name, data), f"rounds={self.rounds}", told]
+
+
+def _cell(
+    folder: Path,
+    part: str,
+    partition: str,
+    seed: int,
+    lie: str,
+    number: int,
+    rounds: int,
+    methods: Sequence[str],
+) -> Attacked:
+    given: dict[str, tuple[str, ...]] = {}
+    for name in dict.fromkeys(methods):
+        strategy, _, rule = name.partition(" with ")
+        given[name] = (f"strategy={strategy}", *(RULES[rule] if rule else ()))
+    where = folder / part / partition / f"{lie}-{number}" / f"seed-{seed}"
+    return Attacked("digits", partition, seed, given, where, lie, number, rounds)
+
+
+def liars(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
+    """List the runs with liars in what clustering reads."""
+    found = []
+    for seed in seeds:
+        for number in _LIARS:
+            for lie in dict.fromkeys(lie for lies in READ.values() for lie in lies):
+                methods = [FEDAVG, *(method for method, lies in READ.items() if lie in lies)]
+                if lie == "none" and number > 1:
+                    continue
+                for partition in _FEDERATIONS:
+                    count = 0 if lie == "none" else number
+                    found.append(_cell(folder, "liars", partition, seed, lie, count, rounds, methods))
+    return found
+
+
+def models(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
+    """List the runs with attackers that send models: every rule, with FedAvg on IID and with clusters."""
+    found = []
+    for seed in seeds:
+        for number in _ATTACKERS:
+            for attack in _ATTACKS:
+                if attack == "none" and number > _ATTACKERS[0]:
+                    continue
+                count = 0 if attack == "none" else number
+                rules = [f"{FEDAVG} with {rule}" for rule in RULES]
+                found.append(_cell(folder, "models", "iid", seed, attack, count, rounds, rules))
+                if attack in _CLUSTERED_ATTACKS:
+                    mixed = [f"{method} with {rule}" for method in _CLUSTERED for rule in RULES]
+                    where = "conventions-20-10"
+                    found.append(_cell(folder, "models", where, seed, attack, count, rounds, mixed))
+    return found
+
+
+# -- Tables -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A run's figures of its honest clients.
+
+    Attributes
+    ----------
+    accuracy
+        Mean accuracy.
+    rand
+        Adjusted Rand index of the clusters with those of a reference.
+    clusters
+        Number of clusters with an honest client in them.
+    alone
+        The clients that the run said stand alone.
+    """
+
+    accuracy: float
+    rand: float
+    clusters: int
+    alone: tuple[int, ...]
+
+
+def _honest(number: int, folder: Path) -> pd.DataFrame:
+    rows = pd.read_parquet(folder / "clients.parquet")
+    return rows[~rows["client"].isin(who(number, len(rows)))]
+
+
+def measured(grid: Sequence[Attacked]) -> Mapping[tuple[str, str, int, str], list[Figures]]:
+    """Read the figures of all runs that have finished, by partition, lie, number of liars and method."""
+    found: dict[tuple[str, str, int, str], list[Figures]] = {}
+    for cell, name, summary in summaries(grid):
+        assert isinstance(cell, Attacked)
+        rows = _honest(cell.number, cell.folder / name)
+        truth = rows["group"] if PARTITIONS[cell.partition].num_groups > 1 else 0 * rows["cluster"]
+        figures = Figures(
+            float(rows["accuracy"].mean()),
+            float(adjusted_rand_score(truth, rows["cluster"])),
+            int(rows["cluster"].nunique()),
+            tuple(summary.get("alone", ())),
+        )
+        found.setdefault((cell.partition, cell.lie, cell.number, name), []).append(figures)
+    return found
+
+
+def page_of_liars(grid: Sequence[Attacked]) -> Iterator[str]:
+    """Write the tables of liars in what clustering reads, one per federation."""
+    found = measured(grid)
+    for partition in _FEDERATIONS:
+        if all(where != partition for where, *_ in found):
+            continue
+        yield from (f"### {PARTITIONS[partition].title}", "")
+        rows, told = [], sorted({number for where, _, number, _ in found if where == partition and number})
+        for method, lies in READ.items():
+            for lie in lies:
+                row = [f"`{method}`", LIES[lie].title]
+                for number in (0,) if lie == "none" else told:
+                    own = found.get((partition, lie, number, method), [])
+                    common = found.get((partition, lie, number, FEDAVG), [])
+                    row += [_rand(own), spread([each.accuracy for each in own])]
+                    row += [spread([each.accuracy for each in common])]
+                row += ["–"] * (2 + 3 * len(told) - len(row))
+                if any(each != "–" for each in row[2:]):
+                    rows.append(row)
+        header = ["method", "lie"]
+        for number in told:
+            header += [f"{number}: Rand (clusters), named", "accuracy", "FedAvg's"]
+        yield from (*table(header, rows), "")
+
+
+def _rand(runs: Sequence[Figures]) -> str:
+    if not runs:
+        return "–"
+    named = "".join(f", names {list(each.alone)}" for each in runs[:1] if each.alone)
+    return f"{np.mean([e.rand for e in runs]):.2f} ({np.mean([e.clusters for e in runs]):g}){named}"
+
+
+def page_of_models(grid: Sequence[Attacked]) -> Iterator[str]:
+    """Write the tables of attacks by models: one per method, with a column per rule."""
+    found = measured(grid)
+    of_method = {(where, name.partition(" with ")[0]) for where, _, _, name in found}
+    for partition, method in sorted(of_method, key=lambda each: (each[1] != FEDAVG, each)):
+        cells = {
+            (lie, number)
+            for where, lie, number, name in found
+            if (where, name.partition(" with ")[0]) == (partition, method)
+        }
+        yield from (f"### `{method}`, {PARTITIONS[partition].title}", "")
+        rows = []
+        for lie, number in sorted(cells, key=lambda each: (list(LIES).index(each[0]), each[1])):
+            runs = [found.get((partition, lie, number, f"{method} with {rule}"), []) for rule in RULES]
+            rows.append([LIES[lie].title, f"{number}/30", *(_accuracy(own, partition) for own in runs)])
+        yield from (*table(["attack", "attackers", *RULES], rows), "")
+
+
+def _accuracy(runs: Sequence[Figures], partition: str) -> str:
+    """Write the accuracy; where there are groups that were not found, how many clusters there are."""
+    wrong = [each for each in runs if each.rand < 1 and PARTITIONS[partition].num_groups > 1]
+    clusters = f" ({np.mean([each.clusters for each in runs]):g} clusters)" if wrong else ""
+    return spread([each.accuracy for each in runs]) + clusters
+
+
+PARTS = {"liars": (liars, page_of_liars), "models": (models, page_of_models)}
+
+
+def main() -> int:
+    """Run the command line; return 1 if a run failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--parts", nargs="+", choices=sorted(PARTS), default=sorted(PARTS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[71])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--lies", nargs="+", choices=sorted(LIES), default=sorted(LIES))
+    parser.add_argument("--numbers", type=int, nargs="+", default=[0, 1, 3, 6], help="liars in 30")
+    parser.add_argument("--partitions", nargs="+", default=list(_FEDERATIONS))
+    parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "ATTACKS.md")
+    options = parser.parse_args()
+    folder, whole = options.folder.resolve(), True
+    text = options.out.read_text(encoding="utf-8")
+    for part in options.parts:
+        list_cells, page = PARTS[part]
+        grid = [
+            cell
+            for cell in list_cells(folder, options.seeds, options.rounds)
+            if cell.lie in options.lies
+            and cell.number in options.numbers
+            and cell.partition in options.partitions
+        ]
+        whole = (options.no_run or run(grid, folder, options.workers)) and whole
+        mark = f"<!-- {part} -->\n"
+        before, _, rest = text.partition(mark)
+        after = rest.partition(mark)[2]
+        seeds = ", ".join(map(str, options.seeds))
+        note = f"Commit {commit_of(folder)}, digits, 30 clients, {options.rounds} rounds, seeds {seeds}."
+        text = before + mark + "\n".join(["", note, "", *page(grid)]) + mark + after
+    options.out.write_text(text, encoding="utf-8")
+    return int(not whole)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

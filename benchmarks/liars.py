@@ -1,0 +1,301 @@
+"""Clients that lie or attack, as Flower ClientApps: ``client_app=liars.<lie>_<number>``.
+
+``liars.sign_flip_3`` is fedclust's own ClientApp of which three clients send the start minus three times what
+they learnt. Who lies is drawn from the clients' number alone (:func:`who`), so every method meets the same
+liars. The folder of this file must be importable: scripts in it are run from there.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from scipy.special import ndtri
+
+from fedclust import records
+from fedclust.array_bytes import from_numpy, to_numpy
+from fedclust.clients import app as honest
+from fedclust.federation import is_bundle, pack, unpack
+from fedclust.rng import generator
+
+__all__ = ["LIES", "who"]
+
+Answers = dict[int, RecordDict]
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What the liars of a message know of it.
+
+    Attributes
+    ----------
+    liars
+        Those that it addresses.
+    questions
+        The content for each client that it addresses.
+    draws
+        A generator of the message.
+    """
+
+    liars: Sequence[int]
+    questions: Mapping[int, RecordDict]
+    draws: np.random.Generator
+
+
+def who(number: int, num_clients: int = 30) -> tuple[int, ...]:
+    """List the liars: the same ones whatever they do; fewer liars are among more of them."""
+    order = np.random.default_rng(0).permutation(num_clients)
+    return tuple(sorted(order[:number].tolist()))
+
+
+# -- Lies about models --------------------------------------------------------------------------------------
+
+
+def _models(answers: Answers, asked: Asked, change: Callable[[str, Any, Any], Any]) -> None:
+    for liar in asked.liars:
+        start = next(iter(asked.questions[liar].array_records.values()))
+        trained = answers[liar][records.ARRAYS]
+        sent = ArrayRecord()
+        for name, array in trained.items():
+            before, after = (to_numpy(each) for each in (start[name], array))
+            with np.errstate(over="ignore"):
+                sent[name] = from_numpy(np.asarray(change(name, before, after), dtype=after.dtype))
+        answers[liar] = RecordDict({**answers[liar], records.ARRAYS: sent})
+
+
+def _moved(times: float) -> Callable[[Answers, Asked], None]:
+    def lie(answers: Answers, asked: Asked) -> None:
+        _models(answers, asked, lambda _, start, trained: start + np.float32(times) * (trained - start))
+
+    return lie
+
+
+def _noise(answers: Answers, asked: Asked) -> None:
+    """Send the start plus normal noise, per parameter ten times as large as what training changed."""
+
+    def change(_: str, start: Any, trained: Any) -> Any:
+        scale = 10 * float(np.sqrt(np.square(trained - start).mean()))
+        return start + asked.draws.normal(scale=scale, size=start.shape)
+
+    _models(answers, asked, change)
+
+
+def _little_is_enough(answers: Answers, asked: Asked) -> None:
+    """Send the honest clients' mean less z standard deviations (Baruch et al., 2019, Algorithm 3)."""
+    others = [client for client in answers if client not in asked.liars and client in asked.questions]
+    if len(others) < 2:
+        return
+    number, liars = len(answers), len(asked.liars)
+    supporters = number // 2 + 1 - liars
+    z = float(ndtri((number - liars - supporters) / (number - liars)))
+
+    def change(name: str, _start: Any, _trained: Any) -> Any:
+        models = np.stack([to_numpy(answers[client][records.ARRAYS][name]) for client in others])
+        return models.mean(axis=0) - z * models.std(axis=0)
+
+    _models(answers, asked, change)
+
+
+def _flipped_rows(model: ArrayRecord) -> ArrayRecord:
+    """Reverse the order of a classifier's outputs: the last weight and the last bias."""
+    names = list(model)
+    return ArrayRecord(
+        {
+            name: from_numpy(np.ascontiguousarray(to_numpy(array)[::-1])) if name in names[-2:] else array
+            for name, array in model.items()
+        }
+    )
+
+
+# -- Lies about what clustering reads -----------------------------------------------------------------------
+
+
+def _losses(change: Callable[[np.ndarray, np.random.Generator], Any]) -> Callable[[Answers, Asked], None]:
+    def lie(answers: Answers, asked: Asked) -> None:
+        for liar in asked.liars:
+            true = np.asarray(answers[liar][records.LOSSES][records.LOSSES], dtype=float)
+            told = np.asarray(change(true, asked.draws), dtype=float).tolist()
+            losses = ConfigRecord({records.LOSSES: told})
+            answers[liar] = RecordDict({**answers[liar], records.LOSSES: losses})
+
+    return lie
+
+
+def _copied(answers: Answers, asked: Asked) -> None:
+    """Send another client's losses: those of the first honest one that takes part."""
+    others = [client for client in answers if client not in asked.liars]
+    for liar in asked.liars if others else ():
+        copied = answers[others[0]][records.LOSSES]
+        answers[liar] = RecordDict({**answers[liar], records.LOSSES: copied})
+
+
+def _counts(change: Callable[[np.ndarray, np.random.Generator], Any]) -> Callable[[Answers, Asked], None]:
+    def lie(answers: Answers, asked: Asked) -> None:
+        for liar in asked.liars:
+            config = answers[liar][records.CONFIG]
+            true = np.asarray(config["train-counts"])
+            told = [int(number) for number in change(true, asked.draws)]
+            mine = ConfigRecord({**config, "train-counts": told})
+            answers[liar] = RecordDict({**answers[liar], records.CONFIG: mine})
+
+    return lie
+
+
+def _prototypes(
+    change: Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], Any],
+) -> Callable[[Answers, Asked], None]:
+    def lie(answers: Answers, asked: Asked) -> None:
+        for liar in asked.liars:
+            record = answers[liar][records.ARRAYS]
+            true = [to_numpy(record[name]) for name in ("prototypes", "counts", "scatter")]
+            answers[liar] = records.prototypes_content(*change(*true, asked.draws))
+
+    return lie
+
+
+def _votes(mean: float) -> Callable[[Answers, Asked], None]:
+    def lie(answers: Answers, asked: Asked) -> None:
+        for liar in asked.liars:
+            true = answers[liar]["difference"]
+            told = ConfigRecord({"mean": mean, "variance": 0.0, "count": true["count"]})
+            answers[liar] = RecordDict({"difference": told})
+
+    return lie
+
+
+def _one_class(counts: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+    del draws
+    return np.where(np.arange(len(counts)) == 3, counts.sum(), 0)
+
+
+@dataclass(frozen=True)
+class Lie:
+    """What liars do.
+
+    Attributes
+    ----------
+    title
+        In words, for a table.
+    asked
+        The kind of message that they lie to.
+    tell
+        Changes the answers of the liars in place.
+    """
+
+    title: str
+    asked: str
+    tell: Callable[[Answers, Asked], None]
+
+
+TRAIN, DESCRIPTION, PROTOTYPES, PROOF = "train", "query.description", "query.prototypes", "query.proof"
+
+LIES: dict[str, Lie] = {
+    "none": Lie("nobody lies", TRAIN, lambda answers, asked: None),  # noqa: ARG005
+    # Models.
+    "sign_flip": Lie("update times −3", TRAIN, _moved(-3.0)),
+    "scaled": Lie("update times 10", TRAIN, _moved(10.0)),
+    "huge": Lie("update times 1e30", TRAIN, _moved(1e30)),
+    "noise": Lie("normal noise, 10 times the update", TRAIN, _noise),
+    "label_flip": Lie("labels c → 9 − c", TRAIN, lambda answers, asked: None),  # noqa: ARG005
+    "little": Lie("a little is enough", TRAIN, _little_is_enough),
+    # Losses.
+    "losses_random": Lie("random losses", TRAIN, _losses(lambda true, draws: draws.uniform(0, 3, len(true)))),
+    "losses_zero": Lie("losses of 0", TRAIN, _losses(lambda true, _: 0 * true)),
+    "losses_huge": Lie("losses of 1e6", TRAIN, _losses(lambda true, _: 0 * true + 1e6)),
+    "losses_flipped": Lie("losses 2.3 − l", TRAIN, _losses(lambda true, _: np.maximum(2.3 - true, 0))),
+    "losses_copied": Lie("another client's losses", TRAIN, _copied),
+    # Label counts.
+    "counts_one_class": Lie("one class only", DESCRIPTION, _counts(_one_class)),
+    "counts_huge": Lie("counts times 1e6", DESCRIPTION, _counts(lambda true, _: true * 10**6)),
+    "counts_huge_class": Lie(
+        "1e9 of one class", DESCRIPTION, _counts(lambda true, draws: 10**7 * _one_class(true, draws))
+    ),
+    "counts_permuted": Lie(
+        "permuted counts", DESCRIPTION, _counts(lambda true, draws: draws.permutation(true))
+    ),
+    # Prototypes.
+    "prototypes_random": Lie(
+        "random prototypes",
+        PROTOTYPES,
+        _prototypes(lambda m, n, s, draws: (draws.normal(m.mean(), m.std(), m.shape), n, s)),
+    ),
+    "prototypes_scaled": Lie(
+        "prototypes times 1e3", PROTOTYPES, _prototypes(lambda m, n, s, _: (1e3 * m, n, s))
+    ),
+    "prototypes_rolled": Lie(
+        "another class's prototypes",
+        PROTOTYPES,
+        _prototypes(lambda m, n, s, _: (np.roll(m, 1, axis=0), n, s)),
+    ),
+    "scatter_huge": Lie("scatter times 1e6", PROTOTYPES, _prototypes(lambda m, n, s, _: (m, n, 1e6 * s))),
+    "scatter_zero": Lie("scatter of 0", PROTOTYPES, _prototypes(lambda m, n, s, _: (m, n, 0 * s))),
+    # The proof.
+    "votes_for": Lie("votes of +2 for groups", PROOF, _votes(2.0)),
+    "votes_against": Lie("votes of −2 against groups", PROOF, _votes(-2.0)),
+}
+
+
+def _kind(message: Message) -> str:
+    return str(message.metadata.message_type)
+
+
+def _told(message: Message, content: RecordDict) -> Message:
+    sent = Message(content, dst_node_id=message.metadata.dst_node_id, message_type=_kind(message))
+    sent.metadata.__dict__.update(message.metadata.__dict__)
+    return sent
+
+
+def _app(name: str, number: int) -> ClientApp:
+    lie, liars = LIES[name], set(who(number))
+    app = ClientApp()
+
+    def handle(message: Message, context: Context) -> Message:
+        if not is_bundle(message.content) or _kind(message) != lie.asked:
+            return honest(message, context)
+        contents, _ = unpack(message.content)
+        mine = [client for client in contents if client in liars]
+        if not mine:
+            return honest(message, context)
+        asked = dict(contents)
+        alone = contents if name == "little" else mine
+        for client in alone if lie.asked == TRAIN else ():  # no mean of honest clients and liars
+            record = contents[client]
+            config = ConfigRecord({**next(iter(record.config_records.values())), records.MEAN_REPLY: False})
+            asked[client] = RecordDict({**record, next(iter(record.config_records)): config})
+        if name == "label_flip":
+            for client in mine:
+                record = asked[client]
+                ((key, model),) = record.array_records.items()
+                asked[client] = RecordDict({**record, key: _flipped_rows(model)})
+        reply = honest(_told(message, pack(asked)), context)
+        answers, errors = unpack(reply.content)
+        lying = [client for client in mine if client in answers]
+        if name == "label_flip":
+            for client in lying:
+                model = _flipped_rows(answers[client][records.ARRAYS])
+                answers[client] = RecordDict({**answers[client], records.ARRAYS: model})
+        config = next(iter(contents[mine[0]].config_records.values()), ConfigRecord())
+        draws = generator(0, "lie", int(config.get(records.ROUND, 0)), min(mine))  # type: ignore[arg-type]
+        lie.tell(answers, Asked(lying, contents, draws))
+        return Message(pack(answers, errors), reply_to=message)
+
+    app.train()(handle)
+    app.evaluate()(honest)
+    for query in ("clients", "description", "prototypes", "proof", "losses", "update", "subspaces"):
+        app.query(query)(handle)
+    for query in ("confusion", "personal"):
+        app.query(query)(honest)
+    return app
+
+
+@functools.cache
+def __getattr__(name: str) -> ClientApp:
+    """Make the ClientApp of a lie and a number of liars."""
+    found = re.fullmatch(r"([a-z_]+)_(\d+)", name)
+    if found is None or found[1] not in LIES:
+        raise AttributeError(f"module liars has no {name}; lies are {', '.join(LIES)}")
+    return _app(found[1], int(found[2]))

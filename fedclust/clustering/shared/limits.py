@@ -1,0 +1,59 @@
+"""Limits to what one client's report can do to a figure of all clients.
+
+Sums over clients are as large as one client wants them to be. These limits lie far beyond what honest clients
+reach, so that figures of honest clients stay exactly what they are.
+"""
+
+import numpy as np
+
+from fedclust.typing import FloatArray, IntArray
+
+__all__ = ["LARGEST_SHARE", "limit_sizes", "limit_values"]
+
+LARGEST_SHARE = 10.0
+"""Times the median client: what a client can count for."""
+
+
+def limit_sizes(counts: IntArray) -> IntArray:
+    """Scale down the counts of clients that say to have more than ten times the median client's examples.
+
+    A client's shares stay the same but for rounding up, so that it keeps its classes. A hospital that has so
+    many more examples than most counts for ten; it costs the test some power, and one client cannot make up
+    most of the federation.
+
+    Parameters
+    ----------
+    counts
+        Examples of each class on each client, shape (K, C).
+
+    Returns
+    -------
+    The counts, shape (K, C); as they are, in their own type, where no client has too many.
+    """
+    table = np.asarray(counts)
+    # In double precision: whole numbers of 64 bits may overflow.
+    sizes = table.astype(np.float64).sum(axis=1)
+    held = sizes[sizes > 0]
+    most = LARGEST_SHARE * float(np.median(held)) if held.size else 0.0
+    if not (sizes > most).any() or held.size < 3:
+        return table
+    scaled = table * np.where(sizes > most, most / np.maximum(sizes, 1), 1.0)[:, None]
+    return np.where((sizes > most)[:, None], np.ceil(scaled), table).astype(np.int64)
+
+
+def limit_values(values: FloatArray, least: float = 0.0, most: float = LARGEST_SHARE) -> FloatArray:
+    """Limit values to multiples of their median, which less than half of them cannot move far.
+
+    Parameters
+    ----------
+    values
+        Any shape (n,).
+    least, most
+        Multiples of the median.
+
+    Returns
+    -------
+    The values, within the limits; as they are if there are fewer than three or the median is not above 0.
+    """
+    middle = float(np.median(values)) if len(values) > 2 else 0.0
+    return np.clip(values, least * middle, most * middle) if middle > 0 else values

@@ -1,0 +1,242 @@
+"""Clients that lie in what clustering reads: the others keep their groups, and the liar is named."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from fedclust.clustering import loss_traces
+from fedclust.clustering.clust_psi_pfl import label_groups
+from fedclust.clustering.fmcl import prototype_groups
+from fedclust.clustering.fmcl.prototype_evidence import class_variances
+from fedclust.clustering.loss_traces.believable import believable, unlike_others
+from fedclust.clustering.loss_traces.trace import entries
+from fedclust.clustering.shared import wording
+from fedclust.clustering.shared.limits import limit_sizes, limit_values
+from fedclust.proof import Difference, compare, num_set_aside, prove_grouping
+
+LIAR = 2
+TRUTH = np.repeat([0, 1], [20, 10])
+HONEST = np.arange(30) != LIAR
+
+
+# -- Limits -------------------------------------------------------------------------------------------------
+
+
+def test_sizes_are_limited_to_ten_times_the_median() -> None:
+    # Sizes 4, 6, 8 and 800: the median is 7, the limit 70; 600 and 200 of 800 become 52.5 and 17.5, rounded
+    # up. A client of 70 stays.
+    counts = np.array([[2, 2], [3, 3], [4, 4], [600, 200]])
+    assert limit_sizes(counts).tolist() == [[2, 2], [3, 3], [4, 4], [53, 18]]
+    # Rare classes are kept: of 1,000 examples in 100 classes among clients of 1, each would become 0.1.
+    many = np.vstack([np.eye(3, 100, dtype=int), np.full((1, 100), 10)])
+    assert limit_sizes(many)[3].tolist() == [1] * 100
+    same = np.array([[2, 2], [3, 3], [4, 4], [60, 10]])  # the median is 7 here, too
+    assert limit_sizes(same) is same
+    assert limit_sizes(np.array([[1, 0], [10**9, 0]])).tolist() == [[1, 0], [10**9, 0]]  # of two, which?
+
+
+def test_values_are_limited_to_multiples_of_their_median() -> None:
+    assert limit_values(np.array([1.0, 2.0, 3.0, 1e9, 0.0]), 0.1, 10.0).tolist() == [1, 2, 3, 20, 0.2]
+    assert limit_values(np.array([0.0, 0.0, 5.0])).tolist() == [0, 0, 5]  # no scale to judge by
+    assert limit_values(np.array([1.0, 50.0])).tolist() == [1, 50]
+
+
+def test_words() -> None:
+    assert wording.alone([7]) == "client 7 stands alone"
+    assert wording.alone([2, 7, 9]) == "clients 2, 7 and 9 stand alone"
+    assert [wording.few(number, 30) for number in (0, 1, 3, 4)] == [False, True, True, False]
+    assert wording.few(1, 4)
+
+
+# -- Losses -------------------------------------------------------------------------------------------------
+
+
+def test_entries_without_neighbours() -> None:
+    # Round 0: quartiles of 0, 1, 2, 3, 100 are 1 and 3; far is beyond 5 · 2 = 10. 100's second nearest is 98
+    # away, 0's is 2. Round 1: 50 and 51 have one neighbour each, no second. Round 2 has too few entries.
+    values = [0, 1, 2, 3, 100, 0, 1, 2, 3, 2.5, 50, 51, 0, 1, 100]
+    rounds, clients = [0] * 5 + [1] * 7 + [2] * 3, [*range(5), *range(7), 0, 1, 4]
+    trace = entries(np.array(rounds), np.array(clients), np.array(values, dtype=float))
+    # Round 1's quartiles: of 0, 1, 2, 2.5, 3, 50, 51 the positions 1.5 and 4.5: 1.5 and 26.5. Nothing is far.
+    assert np.flatnonzero(unlike_others(trace)).tolist() == [4]
+    few = entries(np.zeros(9, int), np.arange(9), np.array([0, 1, 2, 3, 4, 5, 6, 50, 51], dtype=float))
+    # Quartiles 2 and 6: far is beyond 20. The second nearest of 50 and of 51 are 44 and 45 away.
+    assert np.flatnonzero(unlike_others(few)).tolist() == [7, 8]
+
+
+def test_what_is_left_is_centred_again() -> None:
+    # Client 4 is far away in both rounds, client 0 in the second.
+    rows = np.array([[0.0, 1, 2, 3, 100], [-90, 1, 2, 3, 100]])
+    rounds, clients = np.repeat([0, 1], 5), np.tile(np.arange(5), 2)
+    left, kept, alone = believable(entries(rounds, clients, rows.ravel()))
+    assert (kept.tolist(), alone.tolist()) == ([0, 1, 2, 3], [4])
+    assert left.values.tolist() == [-1.5, -0.5, 0.5, 1.5, -1, 0, 1]  # less 6/4 and 6/3
+    assert left.clients.tolist() == [0, 1, 2, 3, 1, 2, 3]
+
+
+def _losses(
+    lie: Callable[[np.ndarray, np.random.Generator], np.ndarray] | None,
+) -> tuple[np.ndarray, list[int]]:
+    """Let two groups' losses react in opposite ways to 41 averages; return the first split's labels."""
+    draws = np.random.default_rng(0)
+    parameters = loss_traces.Parameters().resolve(1.0)
+    state = loss_traces.start(np.arange(30), parameters)
+    found = np.zeros(30, dtype=int)
+    for _ in range(41):
+        level = 1 + 0.3 * draws.normal() * (TRUTH - 0.5)
+        told = [np.abs(level[client] + draws.normal(0, 0.1, 3)) for client in range(30)]
+        if lie is not None:
+            told[LIAR] = lie(told[LIAR], draws)
+        state, outcome = loss_traces.step(state, np.arange(30), told, parameters, 0)
+        if outcome.labels is not None:
+            found = outcome.labels
+            break
+    return found, loss_traces.alone([state])
+
+
+@pytest.mark.parametrize(
+    ("lie", "named"),
+    [
+        (None, False),
+        (lambda true, _: 0 * true + 1e6, True),
+        (lambda true, draws: draws.uniform(0, 1e6, len(true)), True),
+        (lambda true, draws: true + 1e5 * (draws.random() < 0.3), False),  # now and then
+        (lambda true, _: 0 * true, True),
+        (lambda true, draws: draws.uniform(0, 3, len(true)), False),
+        (lambda true, _: np.maximum(2.3 - true, 0), False),
+    ],
+)
+def test_strange_losses(lie: Callable | None, named: bool) -> None:
+    found, alone = _losses(lie)
+    assert adjusted_rand_score(TRUTH[HONEST], found[HONEST]) == 1
+    assert alone == ([LIAR] if named else [])
+
+
+# -- Label counts -------------------------------------------------------------------------------------------
+
+
+def _halves() -> np.ndarray:
+    """Give 20 clients the classes 0 to 4, and 10 the classes 5 to 9, 50 examples each."""
+    draws = np.random.default_rng(71)
+    some = draws.multinomial(50, [0.2] * 5, size=30)
+    nothing = np.zeros_like(some)
+    return np.where((TRUTH == 0)[:, None], np.hstack([some, nothing]), np.hstack([nothing, some]))
+
+
+_COUNTS = {
+    "one class": lambda own, _: np.where(np.arange(10) == 3, own.sum(), 0),
+    "a million times": lambda own, _: own * 10**6,
+    "all there can be of one": lambda own, _: np.where(np.arange(10) == 3, 2**48, 0),
+    "permuted": lambda own, draws: draws.permutation(own),
+}
+
+
+@pytest.mark.parametrize("lie", _COUNTS)
+@pytest.mark.parametrize("grouped", [True, False])
+def test_false_label_counts(lie: str, grouped: bool) -> None:
+    draws = np.random.default_rng(1)
+    counts = _halves() if grouped else draws.multinomial(50, [0.1] * 10, size=30)
+    counts[LIAR] = _COUNTS[lie](counts[LIAR], draws)
+    labels, details = label_groups.assign(counts, label_groups.Parameters(), 0)
+    truth = TRUTH if grouped else 0 * TRUTH
+    assert adjusted_rand_score(truth[HONEST], labels[HONEST]) == 1
+    if grouped or lie != "permuted":  # permuted, its counts are as even as the others'
+        assert details.alone.tolist() == [LIAR]
+        assert label_groups.decision(details, label_groups.Parameters()).endswith("; client 2 stands alone")
+
+
+def test_nobody_stands_alone_among_honest_clients() -> None:
+    draws = np.random.default_rng(2)
+    alike = draws.multinomial(50, [0.1] * 10, size=30)
+    skewed = np.array([draws.multinomial(50, draws.dirichlet([0.1] * 10)) for _ in range(30)])
+    for counts in (alike, skewed, _halves()):
+        _, details = label_groups.assign(counts, label_groups.Parameters(), 0)
+        assert details.alone.size == 0
+
+
+# -- Prototypes ---------------------------------------------------------------------------------------------
+
+
+def _prototypes() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Let two groups name the six classes differently; classes are 4√2 apart, a class's variance is 8."""
+    draws = np.random.default_rng(3)
+    centres = 4 * np.eye(6, 8)
+    names = np.where((TRUTH == 0)[:, None], np.arange(6), np.roll(np.arange(6), 2))
+    means = centres[names] + draws.normal(0, np.sqrt(1 / 8), (30, 6, 8))  # of 8 examples each
+    return means.astype(np.float32), np.full((30, 6), 8), np.full((30, 6), 8.0)
+
+
+_PROTOTYPES = {
+    "random": lambda m, n, s: (np.random.default_rng(4).normal(0, 2, m.shape), n, s),
+    "a thousand times": lambda m, n, s: (1e3 * m, n, s),
+    "1e38": lambda m, n, s: (np.sign(m) * 1e38, n, s),
+    "another class's": lambda m, n, s: (np.roll(m, 1, axis=0), n, s),
+    "scatter": lambda m, n, s: (m, n, 1e6 * s),
+    "no scatter": lambda m, n, s: (m, n, 0 * s),
+    "counts": lambda m, n, s: (np.roll(m, 1, axis=0), 10**6 * n, s),
+}
+
+
+@pytest.mark.parametrize("lie", _PROTOTYPES)
+@pytest.mark.parametrize("grouped", [True, False])
+def test_false_prototypes(lie: str, grouped: bool) -> None:
+    means, counts, scatter = _prototypes()
+    if not grouped:
+        means[20:] = np.roll(means[20:], -2, axis=1)  # all use the same names then
+    means[LIAR], counts[LIAR], scatter[LIAR] = _PROTOTYPES[lie](means[LIAR], counts[LIAR], scatter[LIAR])
+    parameters = prototype_groups.Parameters()
+    labels, details = prototype_groups.assign(means, counts, scatter, parameters, 0)
+    truth = TRUTH if grouped else 0 * TRUTH
+    assert adjusted_rand_score(truth[HONEST], labels[HONEST]) == 1
+    assert details.alone.tolist() == ([] if "scatter" in lie else [LIAR])
+
+
+def test_a_scatter_counts_as_at_most_ten_times_the_median() -> None:
+    # Scatter 1, 2, 3 and 1e9 of 3 examples each: the last counts as 25, the median being 2.5.
+    found = class_variances(np.full((4, 1), 3), np.array([[1.0], [2.0], [3.0], [1e9]]))
+    assert found.tolist() == [(1 + 2 + 3 + 25) / 4]
+
+
+# -- The proof ----------------------------------------------------------------------------------------------
+
+
+def test_without_the_most_and_the_least_favourable_votes() -> None:
+    # Without 0 and 0.5 the mean is 0.02, with standard error √(3 · 0.01/100)/3 = 0.00577.
+    means, variances, counts = [0.01, 0.0, 0.02, 0.5, 0.03], [0.01] * 5, [100] * 5
+    found = compare(means, variances, counts, set_aside=1)
+    assert found.gain == pytest.approx(0.112)
+    assert found.gain_of_others == pytest.approx(0.02)
+    assert found.gains
+    assert found.p_value == compare([0.01, 0.02, 0.03], variances[:3], counts[:3]).p_value
+    assert [num_set_aside(number) for number in (1, 5, 6, 19, 20, 30)] == [0, 0, 1, 1, 2, 3]
+
+
+def test_a_gain_that_one_vote_makes_is_none() -> None:
+    # (−3 · 0.1 + 2)/4 = 0.425, and −0.1 without the extremes: not even with p = 1/2.
+    found = compare([-0.1, -0.1, -0.1, 2.0], [0.01] * 4, [100] * 4, set_aside=1)
+    assert found.gain == pytest.approx(0.425)
+    assert not found.gains
+    assert found.p_value > 0.5
+
+
+@pytest.mark.parametrize("number", [-1, 2])
+def test_at_least_one_vote_must_be_left(number: int) -> None:
+    with pytest.raises(
+        ValueError, match=f"set_aside must be >= 0 and less than half of 4 votes, got {number}$"
+    ):
+        compare([0.0] * 4, [0.0] * 4, [2] * 4, set_aside=number)
+
+
+@pytest.mark.parametrize(("liars", "loss", "most"), [(1, 0.0, 0.12), (1, 0.04, 0.01), (3, 0.04, 0.05)])
+def test_invented_votes_rarely_make_a_verdict(liars: int, loss: float, most: float) -> None:
+    # 30 clients of 10 rows; some say that theirs is better by all there is, for certain. The others' gain has
+    # a standard error of 0.3/√300 = 0.017. Three votes of +2 alone make a gain of 0.2.
+    draws, fooled = np.random.default_rng(5), 0
+    for _ in range(300):
+        rows = draws.normal(-loss, 0.3, (30, 10))
+        told = {k: Difference(float(r.mean()), float(r.var(ddof=1)), 10) for k, r in enumerate(rows)}
+        told |= {client: Difference(2.0, 0.0, 10) for client in (0, 10, 25)[:liars]}
+        fooled += prove_grouping(TRUTH, told, method="FMCL").verdict.grouped
+    assert fooled / 300 <= most

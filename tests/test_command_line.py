@@ -32,6 +32,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     monkeypatch.chdir(tmp_path)
+    # This process runs the other tests, too.
+    monkeypatch.setattr("fedclust.federation.watchdog.end_process_when_stuck", lambda: None)
 
     def typed(*arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])

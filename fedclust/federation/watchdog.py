@@ -62,7 +62,8 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
     last.daemon = True
     last.start()
     if _owned:  # where not even this thread runs, because the work does not let go of Python's lock
-        faulthandler.dump_traceback_later(seconds + 1.5 * _GRACE, exit=True)
+        # To the process's own stream: what stands in for it may be no file.
+        faulthandler.dump_traceback_later(seconds + 1.5 * _GRACE, exit=True, file=sys.__stderr__)
     try:
         if _alarm_is_free():
             with _alarm(seconds):

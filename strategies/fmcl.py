@@ -140,9 +140,12 @@ def _rule(
 ) -> EvidenceRule:
     """Keep what later clients are compared with: the pooled prototypes of each group."""
     assignment, details = found
-    clients = prototype_groups.measured(prototypes, counts, scatter)
-    used = prototype_groups.class_scatter(prototypes, counts, scatter) > 0
+    sent = np.where(counts < parameters.min_examples, 0, counts)
+    clients = prototype_groups.measured(prototypes, sent, scatter)
+    used = prototype_groups.class_scatter(prototypes, sent, scatter) > 0
     share = [*details.explained, parameters.separations[0]][max(0, len(details.explained) - 1)]
     threshold = share * details.class_separation
     pooled = clients.pooled(details.groups)
-    return EvidenceRule(pooled, used, threshold, details.groups, LabelRule(counts, assignment))
+    labels = LabelRule(counts, assignment)
+    least, norm = parameters.min_examples, parameters.max_norm
+    return EvidenceRule(pooled, used, threshold, details.groups, labels, least, norm)

@@ -94,6 +94,7 @@ def by_rule(rule: "Rule", newcomers: Sequence[int], federation: Federation) -> d
     """
     # A run with one model for all has no rule, and does without what the rules import.
     from fedclust.clustering.clust_psi_pfl.placement import LabelRule
+    from fedclust.clustering.fmcl.placement import EvidenceRule
     from fedclust.clustering.pacfl import SubspaceRule
 
     if isinstance(rule, LabelRule):
@@ -106,6 +107,9 @@ def by_rule(rule: "Rule", newcomers: Sequence[int], federation: Federation) -> d
     if isinstance(rule, SubspaceRule):
         query = records.QUERY_SUBSPACES
         content = records.subspaces_question(rule.input, rule.bases.shape[-1])
+    elif isinstance(rule, EvidenceRule):
+        question = records.PrototypesQuestion(min_examples=rule.min_examples, max_norm=rule.max_norm)
+        content = records.prototypes_question(question)
     for client, reply in federation.ask(query, newcomers, content).replies.items():
         try:
             if isinstance(rule, SubspaceRule):

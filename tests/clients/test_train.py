@@ -184,9 +184,12 @@ def test_a_poisoned_client_of_a_node_is_left_out_and_the_others_go_on(monkeypatc
         with monkeypatch.context() as patch:
             patch.setattr(Trainer, "train", partialmethod(tampered, poison=poison))
             return fedclust.simulate(
-                ClusteredStrategy(seed=1), network, federation, rounds=8,
-                training=LocalTraining(learning_rate=0.5, batch_size=10, epochs=1),
-            )  # fmt: skip
+                ClusteredStrategy(seed=1),
+                network,
+                federation,
+                rounds=8,
+                training=LocalTraining(learning_rate=0.5, batch_size=10, epochs=1, mode="sequential"),
+            )  # fmt: skip  (mode=auto times passes, and a busy machine may choose another)
 
     poisoned, silent = run(poison=True), run(poison=False)
     for result in (poisoned, silent):

@@ -43,6 +43,10 @@ class EvidenceRule:
         Group of each client that was clustered, shape (K,).
     labels
         The clusters, by label counts.
+    min_examples
+        Examples that a class must have for its prototype to be sent and to count.
+    max_norm
+        Length to which each embedding is clipped before the mean; None for none.
     """
 
     prototypes: Prototypes
@@ -50,6 +54,8 @@ class EvidenceRule:
     threshold: float
     groups: IntArray
     labels: LabelRule
+    min_examples: int = 1
+    max_norm: float | None = None
 
     def place(self, means: FloatArray, counts: IntArray) -> Placement:
         """Place a client.
@@ -65,9 +71,8 @@ class EvidenceRule:
         if len(clusters) == 1:
             return Placement(int(clusters[0]), "there is one model for all")
         used = np.asarray(self.used, dtype=bool)
-        own = Prototypes(
-            np.asarray(means)[None, used], np.asarray(counts, float)[None, used], self.prototypes.variances
-        )
+        sent = np.where(np.asarray(counts) < self.min_examples, 0.0, counts)
+        own = Prototypes(np.asarray(means)[None, used], sent[None, used], self.prototypes.variances)
         found = compare(own, self.prototypes)
         distances = found.distance(self.threshold)[0]
         best = int(distances.argmin())
@@ -157,6 +162,8 @@ class EvidenceRule:
             "used": np.asarray(self.used),
             "threshold": np.asarray(self.threshold),
             "groups": np.asarray(self.groups),
+            "min_examples": np.asarray(self.min_examples),
+            "max_norm": np.asarray(np.nan if self.max_norm is None else self.max_norm),
             **self.labels.pack(),
         }
 
@@ -172,6 +179,8 @@ class EvidenceRule:
             float(packed["threshold"]),
             packed["groups"],
             LabelRule.unpack(packed),
+            int(packed["min_examples"]),
+            None if np.isnan(packed["max_norm"]) else float(packed["max_norm"]),
         )
 
 

@@ -61,7 +61,9 @@ def test_every_strategy_builds(choice: str) -> None:
 
 @pytest.mark.parametrize("choice", [choice for group, choice in CHOICES if group == "aggregator"])
 def test_every_aggregator_builds(choice: str) -> None:
-    assert type(instantiate(compose([f"aggregator={choice}"]).aggregator)).__name__.lower() == choice
+    assert type(instantiate(compose([f"aggregator={choice}"]).aggregator)).__name__.lower() == choice.replace(
+        "_", ""
+    )
 
 
 def test_defaults() -> None:

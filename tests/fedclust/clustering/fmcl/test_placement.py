@@ -1,5 +1,7 @@
 """Class prototypes of a client that comes later."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -80,3 +82,15 @@ def test_the_papers_distance_to_pooled_clusters() -> None:
     away = rule.place(np.array([[-1.0, -1.0], [-1.0, -1.0]]), np.array([5, 5]))
     assert away.cluster is None  # 1.7 from both, which are 1 from each other
     assert DistanceRule.unpack(rule.pack()).place(means[1], np.array([5, 5])).cluster == 1
+
+
+def test_a_class_with_too_few_examples_does_not_count() -> None:
+    """Its prototype was not sent, and is not at the origin."""
+    means, counts = np.array([[10.2, 0.0], [0.0, 0.0]]), np.array([10, 2])
+    rule = dataclasses.replace(RULE, min_examples=5)
+    alone = rule.place(means, np.array([10, 0]))
+    assert rule.place(means, counts).evidence["distances"] == alone.evidence["distances"]
+    assert RULE.place(means, counts).evidence["distances"] != alone.evidence["distances"]
+    again = EvidenceRule.unpack(dataclasses.replace(rule, max_norm=2.5).pack())
+    assert (again.min_examples, again.max_norm) == (5, 2.5)
+    assert EvidenceRule.unpack(rule.pack()).max_norm is None

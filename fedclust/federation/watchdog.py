@@ -61,9 +61,9 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
     last = threading.Timer(seconds + _GRACE, _give_up, [line])
     last.daemon = True
     last.start()
-    if _owned:  # where not even this thread runs, because the work does not let go of Python's lock
-        # To the process's own stream: what stands in for it may be no file.
-        faulthandler.dump_traceback_later(seconds + 1.5 * _GRACE, exit=True, file=sys.__stderr__)
+    stream = sys.__stderr__  # the process's own: what stands in for it may be no file
+    if _owned and stream is not None:  # where not even this thread runs, as the work keeps Python's lock
+        faulthandler.dump_traceback_later(seconds + 1.5 * _GRACE, exit=True, file=stream)
     try:
         if _alarm_is_free():
             with _alarm(seconds):

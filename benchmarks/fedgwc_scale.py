@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from fedclust.clustering import fedgwc
+from fedclust.clustering.fedgwc import large
 from fedclust.clustering.fedgwc.spectral import candidates
 
 # How clients of three kinds perceive each other; the noise is that of rewards averaged over some rounds.
@@ -24,10 +25,13 @@ NOISE = 0.02
 
 
 def settled_matrix(num_clients: int, draws: np.random.Generator) -> np.ndarray:
-    """Draw an interaction matrix of three kinds of clients after many rounds."""
+    """Draw an interaction matrix of three kinds of clients after many rounds, in a run's precision."""
     kinds = draws.integers(0, 3, num_clients)
-    matrix = PERCEPTION[np.ix_(kinds, kinds)] + NOISE * draws.standard_normal((num_clients, num_clients))
-    return np.clip(matrix, 0.0, 1.0)
+    precision = np.float32 if num_clients >= large.MANY else np.float64
+    matrix = np.empty((num_clients, num_clients), dtype=precision)
+    for row, kind in zip(matrix, kinds, strict=True):
+        row[:] = np.clip(PERCEPTION[kind, kinds] + NOISE * draws.standard_normal(num_clients), 0.0, 1.0)
+    return matrix
 
 
 def rounds(num_clients: int, cohort_size: int, draws: np.random.Generator) -> Callable[[], object]:

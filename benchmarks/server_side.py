@@ -12,7 +12,7 @@ from tables import machine, show
 
 SCRIPTS = {
     "FedGWC": ["fedgwc_scale.py"],
-    "FedGWC, 10,000 clients": ["fedgwc_scale.py", "--clients", "10000", "--repeats", "1", "--no-clusters"],
+    "FedGWC, 10,000 clients": ["fedgwc_scale.py", "--clients", "10000", "--repeats", "3"],
     "Clust-PSI-PFL": ["label_clustering_scale.py"],
     "FMCL": ["prototype_distances_scale.py"],
 }

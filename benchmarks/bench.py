@@ -172,7 +172,7 @@ def method_table(partition: str, by_method: Mapping[str, Figures]) -> list[str]:
         each = by_method[name]
         layer, values = each.best_layer
         slower = (
-            f"{np.median(np.divide(each.seconds, common.seconds)):.1f} ×"
+            f"{min(each.seconds) / min(common.seconds):.1f} ×"
             if common and len(common.seconds) == len(each.seconds)
             else "–"
         )

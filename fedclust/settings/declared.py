@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from typing import Any
 
 __all__ = ["NOT_PLAIN", "REQUIRED", "declared_fields"]
@@ -227,7 +228,9 @@ def _spec(module: str) -> ModuleSpec | None:
     spec: ModuleSpec | None = None
     parts = module.split(".")
     for number in range(len(parts)):
-        spec = PathFinder.find_spec(".".join(parts[: number + 1]), path)
+        name = ".".join(parts[: number + 1])
+        # An editable install may find the first by a finder of its own; below it, the folders are known.
+        spec = find_spec(name) if path is None else PathFinder.find_spec(name, path)
         if spec is None:
             return None
         path = spec.submodule_search_locations

@@ -1,10 +1,12 @@
 import importlib
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
 
-from fedclust.settings.declared import NOT_PLAIN, REQUIRED, declared_fields
+import fedclust
+from fedclust.settings.declared import NOT_PLAIN, REQUIRED, _spec, declared_fields
 
 SHAPES = """
 from dataclasses import dataclass
@@ -122,3 +124,13 @@ def test_a_module_that_is_loaded_is_not_read() -> None:
 
     assert "fedclust.clustering.ifca" in sys.modules
     assert declared_fields("fedclust.clustering.ifca.Parameters") is None
+
+
+def test_a_package_that_only_an_editable_install_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``pip install --editable`` finds ``fedclust`` by a finder of its own, not by a folder of the path."""
+    outside = [path for path in sys.path if not (Path(path) / "fedclust").is_dir()]
+    monkeypatch.setattr(sys, "path", outside)
+    assert PathFinder.find_spec("fedclust") is None
+    found = _spec("fedclust.clustering.fmcl")
+    assert found is not None
+    assert found.origin == str(Path(fedclust.__path__[0]) / "clustering" / "fmcl" / "__init__.py")

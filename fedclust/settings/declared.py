@@ -229,8 +229,11 @@ def _spec(module: str) -> ModuleSpec | None:
     parts = module.split(".")
     for number in range(len(parts)):
         name = ".".join(parts[: number + 1])
-        # An editable install may find the first by a finder of its own; below it, the folders are known.
-        spec = find_spec(name) if path is None else PathFinder.find_spec(name, path)
+        spec = PathFinder.find_spec(name, path)
+        if spec is None and path is None and name not in sys.modules:
+            spec = find_spec(name)  # an editable install may have a finder of its own
+        elif spec is None and path is None:
+            spec = sys.modules[name].__spec__
         if spec is None:
             return None
         path = spec.submodule_search_locations

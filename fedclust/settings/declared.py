@@ -230,10 +230,8 @@ def _spec(module: str) -> ModuleSpec | None:
     for number in range(len(parts)):
         name = ".".join(parts[: number + 1])
         spec = PathFinder.find_spec(name, path)
-        if spec is None and path is None and name not in sys.modules:
-            spec = find_spec(name)  # an editable install may have a finder of its own
-        elif spec is None and path is None:
-            spec = sys.modules[name].__spec__
+        if spec is None and path is None and name:  # an editable install may have a finder of its own
+            spec = sys.modules[name].__spec__ if name in sys.modules else find_spec(name)
         if spec is None:
             return None
         path = spec.submodule_search_locations

@@ -214,10 +214,11 @@ def run(cells: Sequence[Cell], folder: Path, workers: int) -> bool:
 
 
 def commit_of(folder: Path) -> str:
-    """Read which commit the runs of a folder are of."""
+    """Read which commits the runs of a folder are of."""
     path = folder / "provenance.json"
     note = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return str(note.get("commit", "unknown"))[:7] + (", changed" if note.get("changed") else "")
+    commits = note.get("commits") or [note.get("commit", "unknown")]  # several where folders were put together
+    return " and ".join(str(each)[:7] for each in commits) + (", changed" if note.get("changed") else "")
 
 
 def git(*arguments: str) -> str:

@@ -217,7 +217,8 @@ def commit_of(folder: Path) -> str:
     """Read which commits the runs of a folder are of."""
     path = folder / "provenance.json"
     note = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    commits = note.get("commits") or [note.get("commit", "unknown")]  # several where folders were put together
+    # Several where folders were put together.
+    commits = note.get("commits") or [note.get("commit", "unknown")]
     return " and ".join(str(each)[:7] for each in commits) + (", changed" if note.get("changed") else "")
 
 

@@ -83,7 +83,8 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def _free_ports(number: int) -> list[int]:
+def free_ports(number: int) -> list[int]:
+    """Find ports of this machine that nothing listens on."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
@@ -94,7 +95,7 @@ def _free_ports(number: int) -> list[int]:
 @contextmanager
 def deployed(nodes: int, folder: Path, poll: float | None) -> Iterator[tuple[list[Node], dict[str, str]]]:
     """Start a SuperLink and SuperNodes."""
-    link, *ports = _free_ports(1 + nodes)
+    link, *ports = free_ports(1 + nodes)
     environment = {
         **os.environ,
         "PATH": os.pathsep.join([str(_SCRIPTS), os.environ.get("PATH", "")]),

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sysconfig
 import time
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from deployment import free_ports
 from faults_runs import Fault, Place, Row, noted, said, wait_for_round
 
 from fedclust.results import SavedRun
@@ -36,18 +36,10 @@ class _Flower:
     connection: str
 
 
-def _free_ports(number: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 @contextmanager
 def _flower(place: Place, fault: dict | None, nodes: int) -> Iterator[_Flower]:
     """Start a SuperLink, for simulation where there are no nodes, and stop all of it at the end."""
-    port, control, *own = _free_ports(2 + nodes)
+    port, control, *own = free_ports(2 + nodes)
     home = place.root / f"flower-{port}"
     home.mkdir(parents=True)
     env = place.environment(

@@ -157,8 +157,6 @@ def _federate(
     clients.connect(places)
     if settings.min_clients is not None and any(each.pools_rows for each in strategies.values()):
         raise ConfigError("min_clients must be null with centralised training, which needs everyone's rows")
-    if settings.holdout_clients and (settings.min_clients is not None or is_own(config)):
-        raise ConfigError("holdout_clients must be 0 where clients may join later, those are newcomers")
     left_out = _num_held_out(clients.num_clients, settings.holdout_clients)
     check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients - left_out)
     try:

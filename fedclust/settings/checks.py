@@ -34,8 +34,8 @@ def check(config: DictConfig) -> None:
             "privacy=client_dp needs all clients from the start and their encoding without asking them: it "
             "must not be used with partition=own or min_clients"
         )
-    if is_own(config) and settings.holdout_clients:
-        raise ConfigError(f"holdout_clients must be 0 with partition=own, got {settings.holdout_clients}")
+    if later and settings.holdout_clients:
+        raise ConfigError("holdout_clients must be 0 where clients may join later, those are newcomers")
     existing = options("strategy", config.get("searchpath") or ())
     for name in settings.compare:
         if name not in existing:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -11,6 +12,7 @@ from fedclust.clients.own_data import own_sites
 from fedclust.data.alike import content_digest
 from fedclust.federation import is_bundle, pack, unpack
 from fedclust.records import Instruction
+from fedclust.training.batches import num_steps
 
 __all__ = ["Answers", "app", "read_shared", "respond"]
 
@@ -22,12 +24,20 @@ Answers = tuple[Mapping[int, RecordDict], Mapping[int, str]]
 
 @app.query("clients")
 def hosted(message: Message, context: Context) -> Message:
-    """Return the clients that this node hosts: names if it holds its own data; else ids, and a digest."""
+    """Return the clients that this node hosts: names if it holds its own data; else ids, and a digest.
+
+    A node that may train any client adds the steps of each.
+    """
     if (sites := own_sites(context)) is not None:
         return Message(records.registered_content(sites.registered()), reply_to=message)
     node = Node.of(context)
     name = str(context.node_config.get("name", ""))
-    content = records.clients_content(node.clients, node.data.num_clients, name, content_digest(node.data))
+    steps: list[int] = []
+    if context.node_config.get("shared"):  # the server divides the clients of a round by it
+        examples = np.array([max(1, len(node.data.train[client])) for client in node.clients])
+        steps = num_steps(examples, node.trainer.training).tolist()
+    digest = content_digest(node.data)
+    content = records.clients_content(node.clients, node.data.num_clients, name, digest, steps)
     return Message(content, reply_to=message)
 
 

@@ -45,6 +45,8 @@ class Host:
         The name that it gives itself (``--node-config "name='north'"``); empty if there is none.
     data
         Digest of the data that it holds, see :func:`fedclust.data.alike.content_digest`; empty if unknown.
+    steps
+        Of each client, the local steps of a round, if the node may train any client; empty for all others.
     """
 
     node: int
@@ -53,6 +55,7 @@ class Host:
     registered: str = ""
     declared: str = ""
     data: str = ""
+    steps: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:

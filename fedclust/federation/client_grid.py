@@ -61,6 +61,15 @@ class WrappedGrid(Grid):
         """Create a message; deprecated in Flower in favour of ``Message(...)``."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
+    @property
+    def shared(self) -> bool:
+        """Whether any node of the wrapped grid may train any client."""
+        return bool(getattr(self._grid, "shared", False))
+
+    def grow(self) -> None:
+        """Use nodes that joined the wrapped grid's cluster; for grids that are :attr:`shared`."""
+        self._grid.grow()  # type: ignore[attr-defined]
+
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the nodes."""
         return self._grid.get_node_ids()
@@ -287,11 +296,12 @@ class ClientGrid(WrappedGrid):
         if not messages:
             return [], replies
         self._nodes.update()
+        node_of = self._nodes.divide({self._place(message) for message in messages})
         grouped: dict[tuple[int, str, str], dict[int, Message]] = {}
         for message in messages:
             client, kind = message.metadata.dst_node_id, message.metadata.message_type
-            place = self._places[client] if 0 <= client < len(self._places) else -1
-            node = self._nodes.node_of.get(place)
+            place = self._place(message)
+            node = node_of.get(place)
             if node is None:
                 replies.append(_error(message, ErrorCode.NODE_UNAVAILABLE, f"client {client} is offline"))
                 continue
@@ -307,6 +317,11 @@ class ClientGrid(WrappedGrid):
             ttl = max(message.metadata.ttl for message in by_place.values())
             parcels.append(_Parcel(Message(content, node, kind, ttl=ttl, group_id=group), by_place))
         return parcels, replies
+
+    def _place(self, message: Message) -> int:
+        client = message.metadata.dst_node_id
+        place: int = self._places[client] if 0 <= client < len(self._places) else -1
+        return place
 
     def _open(self, parcel: _Parcel, answer: Message) -> list[Message]:
         """Split a node's answer into one reply per client."""

@@ -1,20 +1,22 @@
-"""The clients that a node hosts."""
+"""The clients that a node hosts, or gets for a round where any node may train any client."""
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Mapping, Sequence
 
-__all__ = ["hosted_clients", "listed_clients"]
+__all__ = ["hosted_clients", "listed_clients", "longest_first"]
 
 
 def hosted_clients(node_config: Mapping[str, object], num_clients: int) -> tuple[int, ...]:
     """List the clients that a node hosts.
 
     A node of Flower's simulation or of ``flower-supernode --node-config "partition-id=0 num-partitions=3"``
-    hosts every third client; ``--node-config "clients='0,4-6'"`` names them.
+    hosts every third client; ``--node-config "clients='0,4-6'"`` names them. A node with ``shared`` may train
+    any client: each message says which.
 
     Parameters
     ----------
     node_config
-        The node's configuration: ``clients``, or ``partition-id`` and ``num-partitions``.
+        The node's configuration: ``shared``, ``clients``, or ``partition-id`` and ``num-partitions``.
     num_clients
         Number of clients K of the federation.
 
@@ -27,6 +29,8 @@ def hosted_clients(node_config: Mapping[str, object], num_clients: int) -> tuple
     ValueError
         If neither is given, or a client is not in 0…K−1.
     """
+    if node_config.get("shared"):
+        return tuple(range(num_clients))
     if "clients" in node_config:
         return _listed(str(node_config["clients"]), num_clients)
     if "partition-id" not in node_config or "num-partitions" not in node_config:
@@ -66,3 +70,37 @@ def listed_clients(text: str) -> tuple[int, ...]:
             raise ValueError(f"clients must be ids and ranges such as '0,4-6', got {text!r}")
         clients.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(clients))
+
+
+def longest_first(steps: Mapping[int, int], nodes: Sequence[int]) -> dict[int, int]:
+    """Divide clients among equally fast nodes, so that the nodes finish at about the same time.
+
+    The longest client goes first, each to the node with the fewest steps so far. The last node finishes
+    after at most 4/3 - 1/(3m) times the shortest time that m nodes allow (R. L. Graham, "Bounds on
+    multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17(2), 1969).
+
+    Parameters
+    ----------
+    steps
+        Steps of each client, >= 0, by client id.
+    nodes
+        Ids of the nodes.
+
+    Returns
+    -------
+    The node of each client; of equal clients the lowest id goes first, of equal nodes the first is taken.
+
+    Raises
+    ------
+    ValueError
+        If there is no node.
+    """
+    if not nodes:
+        raise ValueError("nodes must have at least one id, got none")
+    loads = [(0, 0, position) for position in range(len(nodes))]  # steps, clients, place in `nodes`
+    placed = {}
+    for client in sorted(steps, key=lambda client: (-steps[client], client)):
+        load, number, position = loads[0]
+        heapq.heapreplace(loads, (load + steps[client], number + 1, position))
+        placed[client] = nodes[position]
+    return placed

@@ -1,7 +1,7 @@
 """Which nodes are online, and which of them speaks for which client."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from flwr.app import Error, Message, RecordDict
@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from fedclust import records
 from fedclust.federation.claims import Claims, Host, key_fingerprint, ranges
+from fedclust.federation.hosting import longest_first
 
 __all__ = ["NODE_LOST", "FederationError", "NodeRegistry", "error_reason", "one_line"]
 
@@ -45,7 +46,8 @@ class NodeRegistry:
     size
         Number of clients of the partition; None before a node has said it.
     node_of
-        By client, the node that speaks for it; only those that are online.
+        By client, the node that speaks for it; only those that are online. Where any node may train any
+        client, see :meth:`divide`.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class NodeRegistry:
         self.node_of: dict[int, int] = {}
         self._grid, self._timeout, self._say = grid, timeout, say
         self._read = read or self._read_ids
+        # Only a grid that starts its nodes itself may say so: elsewhere a node would get others' clients.
+        self._sharing = bool(getattr(grid, "shared", False))
         self._started = False
         self._online: dict[int, Host] = {}  # what each node said of itself, oldest node first
         self._claims = Claims(given=hosts)
@@ -75,6 +79,8 @@ class NodeRegistry:
             Before :meth:`start`, if a node has an error or disagrees with another on the number of clients;
             afterwards such a node is left out, and its reason is said.
         """
+        if self._sharing and self._started:
+            self._grid.grow()  # type: ignore[attr-defined]
         nodes = set(self._grid.get_node_ids())
         if nodes == self._online.keys():
             return
@@ -105,6 +111,19 @@ class NodeRegistry:
                 self._say(f"{host.label} is left out: {error}")
         self._settle()
 
+    def divide(self, clients: Collection[int]) -> Mapping[int, int]:
+        """Find the node of each client of a message, for those that are online.
+
+        Where any node may train any client, the clients are divided so that the nodes finish at about the
+        same time, see :func:`fedclust.federation.hosting.longest_first`; else each node has its own.
+        """
+        sharing = self._shared()
+        if not sharing:
+            return self.node_of
+        steps = sharing[0].steps
+        mine = {client: steps[client] for client in clients if client in self.node_of}
+        return longest_first(mine, [host.node for host in sharing])
+
     @property
     def online(self) -> Mapping[int, Host]:
         """The nodes that are online, oldest first."""
@@ -127,6 +146,8 @@ class NodeRegistry:
         """
         hosting: dict[int, int] = {}
         for node, host in self._online.items() if self._claims.given is None else ():
+            if host.steps:
+                continue
             for client in host.clients:
                 if hosting.setdefault(client, node) != node:
                     raise FederationError(
@@ -142,7 +163,7 @@ class NodeRegistry:
         FederationError
             If the nodes hold different data; the message names those that differ from most.
         """
-        serving = {self._online[node] for node in self.node_of.values()}
+        serving = {*self._shared()} or {self._online[node] for node in self.node_of.values()}
         digests = Counter(host.data for host in serving if host.data)
         if digests:
             (self._data, most), *others = digests.most_common()
@@ -179,11 +200,19 @@ class NodeRegistry:
                 f"one has {self.size} and another {told.num_clients}"
             )
         self.size = told.num_clients
-        return replace(host, clients=told.clients, declared=told.name, data=told.data)
+        everyone = told.clients == tuple(range(told.num_clients))
+        steps = told.steps if self._sharing and everyone else ()
+        return replace(host, clients=told.clients, declared=told.name, data=told.data, steps=steps)
+
+    def _shared(self) -> list[Host]:
+        return [host for host in self._online.values() if host.steps and host.clients]
 
     def _settle(self) -> None:
         # A node that reconnects has a new id while the old one still counts as online. The old one keeps its
         # clients until it is gone; then they move to the new one.
+        if sharing := self._shared():
+            self.node_of = dict.fromkeys(sharing[0].clients, sharing[0].node)
+            return
         claims, self.node_of, refused = self._claims.settle(list(self._online.values()))
         if self._started:
             self._claims = claims  # before, nobody has served anybody

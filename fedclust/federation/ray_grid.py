@@ -15,11 +15,13 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from ray.actor import ActorHandle
 from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, RuntimeEnvSetupError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedclust.federation.client_grid import FederationError
 from fedclust.federation.identity import assume_identity
 from fedclust.federation.local_grid import DirectGrid, answer
-from fedclust.federation.ray_resources import Machine, Shares, share_out
+from fedclust.federation.ray_resources import Machine, Shares, places, share_out
+from fedclust.records import QUERY_CLIENTS
 
 __all__ = ["RayGrid"]
 
@@ -48,11 +50,14 @@ class _Pool:
     @classmethod
     def start(cls, cluster: str, app: ClientApp, shares: Shares, runtime_env: dict[str, Any]) -> "_Pool":
         pool = cls(cluster, app, shares, runtime_env, [])
-        pool.actors.extend(pool._actor() for _ in range(shares.num_nodes))
+        pool.actors.extend(pool.actor() for _ in range(shares.num_nodes))
         return pool
 
-    def _actor(self) -> ActorHandle:
+    def actor(self, machine: str | None = None) -> ActorHandle:
+        """Start an actor, on the machine with this id of Ray's if it has room."""
         options: dict[str, Any] = {"num_cpus": self.shares.cpus, "num_gpus": self.shares.gpus}
+        if machine is not None:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(machine, soft=True)
         if self.runtime_env:
             options["runtime_env"] = self.runtime_env
         return _Node.options(**options).remote(self.app, self.shares)  # type: ignore[attr-defined]
@@ -64,7 +69,7 @@ class _Pool:
         """
         if actor in self.actors:  # else it is already replaced: several messages can fail with one actor
             ray.kill(actor)  # it may still run if Ray only lost the connection
-            self.actors[self.actors.index(actor)] = self._actor()
+            self.actors[self.actors.index(actor)] = self.actor()
 
     def serves(self, cluster: str, app: ClientApp, shares: Shares, runtime_env: dict[str, Any]) -> bool:
         same = self.cluster == cluster and self.app is app
@@ -84,6 +89,10 @@ class RayGrid(DirectGrid):
     but the run continues. The
     next grid in this process reuses the actors and their loaded data if it needs the same ones; otherwise it
     replaces them.
+
+    Any node may train any client, and the clients of a message are divided by their steps, see
+    :func:`fedclust.federation.hosting.longest_first`. If the number of nodes is not given, a machine that
+    joins the cluster during a run gets nodes too, which take part once they have loaded their data.
 
     Parameters
     ----------
@@ -110,6 +119,8 @@ class RayGrid(DirectGrid):
         If there is no cluster at ``address``.
     """
 
+    shared = True
+
     def __init__(
         self,
         app: ClientApp,
@@ -122,26 +133,58 @@ class RayGrid(DirectGrid):
     ) -> None:
         super().__init__()
         _start_ray(address)
-        shares = share_out(_machines(), num_nodes, num_cpus, num_gpus)
+        machines = _machines()
+        shares = share_out(list(machines.values()), num_nodes, num_cpus, num_gpus)
         self._pool = _pool_of(app, shares, dict(runtime_env or {}))
-        self._contexts = {
-            node: ray.put(
-                Context(
-                    run_id=self.run.run_id,
-                    node_id=node,
-                    node_config={
-                        "partition-id": position,
-                        "num-partitions": shares.num_nodes,
-                        "allow": "*",
-                        "predictions": "reply",
-                    },
-                    state=RecordDict(),
-                    run_config=dict(run_config),
-                )
-            )
-            for position, node in enumerate(self.get_node_ids())
-        }
+        self._run_config = dict(run_config)
+        self._contexts = {node: self._context(position) for position, node in enumerate(self.get_node_ids())}
+        # A cluster's machines when last looked at; None where the nodes stay the same.
+        self._machines = set(machines) if address is not None and num_nodes is None else None
+        self._starting: list[tuple[ActorHandle, ray.ObjectRef]] = []
         self._pending: dict[ray.ObjectRef, tuple[Message, ActorHandle]] = {}
+
+    def _context(self, position: int) -> ray.ObjectRef:
+        config: dict[str, str | int | float | bool] = {
+            "partition-id": position,
+            "num-partitions": max(position + 1, len(self._pool.actors)),
+            "allow": "*",
+            "predictions": "reply",
+            "shared": self.shared,
+        }
+        context = Context(
+            run_id=self.run.run_id,
+            node_id=_FIRST_NODE_ID + position,
+            node_config=config,
+            state=RecordDict(),
+            run_config=self._run_config,
+        )
+        return ray.put(context)
+
+    def grow(self) -> None:
+        """Start nodes on machines that have joined the cluster; use those that have loaded their data."""
+        if self._machines is None:
+            return
+        machines = _machines()
+        for name in sorted(machines.keys() - self._machines):
+            for _ in range(places(machines[name], self._pool.shares)):
+                actor = self._pool.actor(name)
+                # The question that every node is asked first: to answer it, the node loads its data.
+                position = len(self._pool.actors) + len(self._starting)
+                question = Message(RecordDict(), _FIRST_NODE_ID + position, QUERY_CLIENTS)
+                self.label(question)
+                self._starting.append((actor, actor.answer.remote(question, self._context(position))))
+        self._machines = set(machines)
+        for actor, ready in list(self._starting):
+            if not ray.wait([ready], timeout=0)[0]:
+                continue
+            self._starting.remove((actor, ready))
+            try:
+                ray.get(ready)
+            except RayError as error:
+                logger.warning("a machine that joined the cluster is not used: %s", _explain(error)[1])
+                continue
+            self._contexts[_FIRST_NODE_ID + len(self._pool.actors)] = self._context(len(self._pool.actors))
+            self._pool.actors.append(actor)
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of the nodes."""
@@ -282,12 +325,13 @@ def _probe(address: str | None) -> None:
         raise FederationError(f"there must be a Ray cluster at {address}: {error}") from error
 
 
-def _machines() -> list[Machine]:
-    return [
-        Machine(node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
+def _machines() -> dict[str, Machine]:
+    """List the machines of the cluster, by Ray's ids of them."""
+    return {
+        node["NodeID"]: Machine(node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
         for node in ray.nodes()
         if node["Alive"]
-    ]
+    }
 
 
 def _explain(error: RayError) -> tuple[int, str]:

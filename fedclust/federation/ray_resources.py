@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Machine", "Shares", "share_out"]
+__all__ = ["Machine", "Shares", "places", "share_out"]
 
 _MOST_NODES = 8  # default limit on CPUs: more nodes leave each too few clients to train together
 _ROUNDING = 1e-6  # tolerance, so that three thirds of a GPU make one
@@ -62,14 +62,20 @@ def share_out(
         most = _places(machines, num_cpus or 0.0, gpus)
         num_nodes = max(1, int(most) if gpus or num_cpus else min(_MOST_NODES, int(_total_cpus(machines))))
     cpus = _cpu_share(machines, num_nodes, gpus) if num_cpus is None else float(num_cpus)
-    places = _places(machines, cpus, gpus)
-    if places < num_nodes:
+    fitting = _places(machines, cpus, gpus)
+    if fitting < num_nodes:
         offered = "; ".join(f"{machine.cpus:g} CPUs, {machine.gpus:g} GPUs" for machine in machines)
         raise ValueError(
             f"{num_nodes} nodes of {cpus:g} CPUs and {gpus:g} GPUs must fit into the Ray cluster, "
-            f"{int(places)} do; its machines have {offered or 'nothing'}"
+            f"{int(fitting)} do; its machines have {offered or 'nothing'}"
         )
     return Shares(num_nodes, cpus, gpus)
+
+
+def places(machine: Machine, shares: Shares) -> int:
+    """Count the nodes of a given size that fit on one machine."""
+    found = _places([machine], shares.cpus, shares.gpus)
+    return int(found) if math.isfinite(found) else 0
 
 
 def _total_cpus(machines: Sequence[Machine]) -> float:

@@ -1,15 +1,17 @@
 """The clients that a node hosts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, RecordDict
 
 from fedclust.records.bounds import check_keys, record_of, short, whole
-from fedclust.records.keys import _CLIENTS, _DATA, _NAME, _NUM_CLIENTS, BadReply
+from fedclust.records.keys import _CLIENTS, _DATA, _NAME, _NUM_CLIENTS, _STEPS, BadReply
 
 __all__ = ["Hosted", "clients_content", "read_hosted"]
 
 _MOST_CLIENTS = 10**7  # a vector over clients is made of what one node says
+_MOST_STEPS = 2**40  # sums over clients stay exact
 _LONGEST = 200  # characters of a node's name, and of a digest
 
 
@@ -27,20 +29,27 @@ class Hosted:
         Its name in its own configuration; empty if it has none.
     data
         Digest of the data that it holds, which all nodes of one dataset share; empty if there is none.
+    steps
+        Of each client, the local steps of a round, where any node may train any client; empty elsewhere.
     """
 
     clients: tuple[int, ...]
     num_clients: int
     name: str = ""
     data: str = ""
+    steps: tuple[int, ...] = ()
 
 
-def clients_content(clients: tuple[int, ...], num_clients: int, name: str = "", data: str = "") -> RecordDict:
+def clients_content(
+    clients: tuple[int, ...], num_clients: int, name: str = "", data: str = "", steps: Sequence[int] = ()
+) -> RecordDict:
     """Make a node's reply of the values of :class:`Hosted`."""
     config = ConfigRecord({_CLIENTS: list(clients), _NUM_CLIENTS: num_clients})
     for key, text in ((_NAME, name), (_DATA, data)):
         if text:
             config[key] = text[:_LONGEST]
+    if len(steps):
+        config[_STEPS] = [int(number) for number in steps]
     return RecordDict({_CLIENTS: config})
 
 
@@ -50,11 +59,12 @@ def read_hosted(content: RecordDict) -> Hosted:
     Raises
     ------
     BadReply
-        If the reply lacks its clients, or names a client twice or one that is not in 0…K−1.
+        If the reply lacks its clients, names a client twice or one that is not in 0…K−1, or has steps that
+        are not one number >= 0 for each client.
     """
     where = "a node's reply"
     config = record_of(content, _CLIENTS, ConfigRecord, where)
-    check_keys(config, (_CLIENTS, _NUM_CLIENTS, _NAME, _DATA), where, _CLIENTS)
+    check_keys(config, (_CLIENTS, _NUM_CLIENTS, _NAME, _DATA, _STEPS), where, _CLIENTS)
     num_clients = whole(config.get(_NUM_CLIENTS), 1, _MOST_CLIENTS, where, _NUM_CLIENTS)
     listed = config.get(_CLIENTS)
     if not isinstance(listed, list | tuple):
@@ -70,4 +80,8 @@ def read_hosted(content: RecordDict) -> Hosted:
                 f"{where}: {key} must be a text of at most {_LONGEST} characters, got {short(text)}"
             )
         texts.append(text)
-    return Hosted(clients, num_clients, *texts)
+    listed = config.get(_STEPS, [])
+    if not isinstance(listed, list | tuple) or len(listed) not in (0, len(clients)):
+        raise BadReply(f"{where}: {_STEPS} must be a list of {len(clients)} numbers, got {short(listed)}")
+    steps = tuple(whole(number, 0, _MOST_STEPS, where, _STEPS) for number in listed)
+    return Hosted(clients, num_clients, texts[0], texts[1], steps)

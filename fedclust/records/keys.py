@@ -62,6 +62,7 @@ __all__ = [
     "_PROTOTYPES",
     "_SCATTER",
     "_STD",
+    "_STEPS",
     "_SUBSPACES",
     "_TELLS",
     "_TEST_COUNTS",
@@ -99,7 +100,7 @@ POOLED_ROWS = "pooled-rows"
 FULL = "full-metrics"
 LOSSES = "losses"
 PROJECTION, PROJECTION_SIZE, PROJECTION_SEED = "projection", "projection-size", "projection-seed"
-_CLIENTS, _NUM_CLIENTS, _DATA = "clients", "num-clients", "data"
+_CLIENTS, _NUM_CLIENTS, _DATA, _STEPS = "clients", "num-clients", "data", "steps"
 _TELLS, _NUM_CLASSES, _NUM_TRAIN, _NUM_TEST = "tells", "num-classes", "num-train", "num-test"
 _TRAIN_COUNTS, _TEST_COUNTS, _GROUP = "train-counts", "test-counts", "group"
 _MEAN, _STD = "mean", "std"

@@ -191,8 +191,14 @@ def test_hosted_there_and_back() -> None:
     assert records.read_hosted(records.clients_content((3, 5), 9)) == Hosted((3, 5), 9)
     told = Hosted((), 9, "north", "abc")
     assert records.read_hosted(records.clients_content((), 9, "north", "abc")) == told
+    shared = Hosted((0, 1), 2, steps=(7, 3))
+    assert records.read_hosted(records.clients_content((0, 1), 2, steps=[7, 3])) == shared
     with pytest.raises(BadReply, match="no 'clients'"):
         records.read_hosted(RecordDict())
+    with pytest.raises(BadReply, match=r"steps must be a list of 2 numbers, got \[7\]"):
+        records.read_hosted(records.clients_content((0, 1), 2, steps=[7]))
+    with pytest.raises(BadReply, match="steps must be in"):
+        records.read_hosted(records.clients_content((0, 1), 2, steps=[7, -1]))
 
 
 @pytest.mark.parametrize("group", [None, 0, 2])

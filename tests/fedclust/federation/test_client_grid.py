@@ -180,6 +180,71 @@ def test_a_client_claimed_twice_is_an_error_that_names_both_nodes() -> None:
         ClientGrid(grid).connect()
 
 
+def _sharing(steps: list[int], others: dict[int, str] | None = None) -> ClientApp:
+    """Make an app whose nodes may train any client, and write down whom they were given."""
+    app = ClientApp()
+    app.given = []  # type: ignore[attr-defined]
+
+    @app.query("clients")
+    def clients(message: Message, context: Context) -> Message:
+        everyone, data = tuple(range(len(steps))), (others or {}).get(context.node_id, "")
+        content = records.clients_content(everyone, len(steps), data=data, steps=steps)
+        return Message(content, reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        contents, _ = unpack(message.content)
+        app.given.append((context.node_id, sorted(contents)))  # type: ignore[attr-defined]
+        return Message(pack(contents), reply_to=message)
+
+    return app
+
+
+class _Growing(_Nodes):
+    """Nodes that any client may be sent to, of which one joins when it is looked for."""
+
+    shared = True
+
+    def __init__(self, grid: LocalGrid, online: list[int], joining: list[int]) -> None:
+        super().__init__(grid, online)
+        self.joining = joining
+
+    def grow(self) -> None:
+        self.online += self.joining
+
+
+def test_where_any_node_may_train_anybody_the_longest_go_first() -> None:
+    app = _sharing([1, 9, 2, 4, 3])
+    nodes = _Growing(LocalGrid(app, {}, 3), online=[0, 1], joining=[])
+    first, second, third = nodes._grid.get_node_ids()
+    grid = ClientGrid(nodes)
+    assert grid.connect() == 5
+    replies = grid.send_and_receive(_messages(range(5)))
+    assert [reply.metadata.src_node_id for reply in replies] == [0, 1, 2, 3, 4]
+    # 9 to the first; 4, 3, 2 to the second, 9 then; 1 to the node with fewer clients, the first.
+    assert sorted(app.given) == [(first, [0, 1]), (second, [2, 3, 4])]  # type: ignore[attr-defined]
+    app.given.clear()  # type: ignore[attr-defined]
+    nodes.joining = [2]
+    assert not any(reply.has_error() for reply in grid.send_and_receive(_messages([0, 2, 3, 4])))
+    # 4, 3 and 2 to a node each; 1 to the third, which has the fewest steps.
+    assert sorted(app.given) == [(first, [3]), (second, [4]), (third, [0, 2])]  # type: ignore[attr-defined]
+
+
+def test_a_shared_node_with_other_data_is_named_before_the_start() -> None:
+    grid = LocalGrid(_sharing([1, 1], {LocalGrid(_sharing([1]), {}, 3).get_node_ids()[1]: "abd"}), {}, 3)
+    nodes = _Growing(grid, online=[0, 1, 2], joining=[])
+    ClientGrid(nodes).connect()  # two say nothing of their data
+    app = _sharing([1, 1], dict(zip(grid.get_node_ids(), ["abc", "abd", "abc"], strict=True)))
+    with pytest.raises(FederationError, match="of 3 nodes .* is another: node "):
+        ClientGrid(_Growing(LocalGrid(app, {}, 3), online=[0, 1, 2], joining=[])).connect()
+
+
+def test_no_node_of_a_deployment_may_say_that_it_trains_anybody() -> None:
+    # The grid must say so as well; else a node could get the messages of others' clients.
+    with pytest.raises(FederationError, match="client 0 must be hosted by one node"):
+        ClientGrid(LocalGrid(_sharing([1, 1]), {}, 2)).connect()
+
+
 def test_nodes_that_disagree_on_the_federation_are_an_error() -> None:
     grid = LocalGrid(_claiming({0: (0, 1), 1: (2,)}, {0: 3, 1: 4}), {}, 2)
     with pytest.raises(FederationError, match="one has 3 and another 4"):

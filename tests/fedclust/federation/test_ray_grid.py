@@ -173,10 +173,11 @@ def test_a_node_that_cannot_start_is_reported_at_once() -> None:
 # -- The real app -----------------------------------------------------------------------------------------
 
 SMALL = ["partition=iid", "partition.num_clients=6", "training.steps=2", "device=cpu"]
+UNEQUAL = ["partition=quantity_skew", "partition.num_clients=9", "device=cpu", "training.epochs=2", "training.steps=null"]
 
 
-def _trained(grid: ClientGrid) -> np.ndarray:
-    config = compose(SMALL)
+def _trained(grid: ClientGrid, overrides: list[str] = SMALL) -> np.ndarray:
+    config = compose(overrides)
     grid.connect()
     from fedclust.models import build
 
@@ -193,7 +194,45 @@ def test_local_and_ray_train_the_same_model() -> None:
     run_config = to_run_config(compose(SMALL))
     local = _trained(ClientGrid(LocalGrid(app, run_config)))
     spread = _trained(ClientGrid(RayGrid(app, run_config, num_nodes=2, num_cpus=0.5)))
-    np.testing.assert_allclose(spread, local, rtol=1e-5, atol=1e-7)
+    np.testing.assert_array_equal(spread, local)
+
+
+class _Sharing(LocalGrid):
+    """Nodes in this process of which any may train anybody."""
+
+    shared = True
+
+    def __init__(self, run_config: dict, num_nodes: int, joining: int = 0) -> None:
+        from fedclust.clients import app
+
+        super().__init__(app, run_config, num_nodes)
+        self._waiting: list[int] = []
+        for context in self._contexts.values():
+            context.node_config["shared"] = True
+        self.online = list(self._contexts)[: num_nodes - joining]
+        self.messages = 0
+
+    def get_node_ids(self) -> list[int]:
+        return self.online
+
+    def grow(self) -> None:
+        self.messages += 1
+        if self.messages > 2:  # after round 1
+            self.online = list(self._contexts)
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet5"])
+def test_who_trains_a_client_does_not_change_the_model(model: str) -> None:
+    overrides = [*UNEQUAL, f"model={model}"]
+    run_config = to_run_config(compose(overrides))
+    alone = _trained(ClientGrid(_Sharing(run_config, 1)), overrides)
+    for num_nodes, joining in ((2, 0), (4, 0), (3, 2)):
+        spread = _trained(ClientGrid(_Sharing(run_config, num_nodes, joining)), overrides)
+        np.testing.assert_array_equal(spread, alone)
+    from fedclust.clients import app
+
+    hosted = _trained(ClientGrid(LocalGrid(app, run_config, 3)), overrides)  # each its own clients
+    np.testing.assert_array_equal(hosted, alone)
 
 
 def _data_app(cache: str) -> ClientApp:

@@ -83,7 +83,10 @@ def main() -> None:
         for group in groups.values():
             group.close()
     setting = SETTINGS[arguments.setting]
-    rates = {way: [setting.clients / took for took in values] for way, values in seconds.items()}
+    rates = {
+        way: [(setting.cohort or setting.clients) / took for took in values]
+        for way, values in seconds.items()
+    }
     best = median(rates["fedclust-local"]) if "fedclust-local" in rates else None
     rows = [
         [

@@ -1,4 +1,4 @@
-"""The two settings for comparing ways of training, on random data: only the shapes matter."""
+"""Settings for comparing ways of training, on random data: only the shapes matter."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
-from training_speed import cnn_model, digits_model
 
 from fedclust import data, models
 from fedclust.data import Dataset, FederatedData
@@ -55,15 +54,19 @@ class Setting:
     title
         Description in words.
     clients
-        Number of clients K; all take part in every round.
+        Number of clients K.
     examples
         Training examples of each.
     side
         Width and height of an image.
     model
-        Function in training_speed.py that makes the model.
+        Function that makes the model, with its module.
     training
         Hyperparameters.
+    channels
+        Channels of an image.
+    cohort
+        Clients a round; None for all.
     """
 
     title: str
@@ -72,21 +75,33 @@ class Setting:
     side: int
     model: str
     training: Mapping[str, Any]
+    channels: int = 1
+    cohort: int | None = None
+
+    @property
+    def share(self) -> float:
+        """Share of the clients that train in a round."""
+        return 1.0 if self.cohort is None else self.cohort / self.clients
 
     def config(self, *overrides: str) -> DictConfig:
         """Compose fedclust's configuration."""
         config = compose(
-            ["partition=iid", f"partition.num_clients={self.clients}", "participation=1.0", *overrides]
+            [
+                "partition=iid",
+                f"partition.num_clients={self.clients}",
+                f"participation={self.share}",
+                *overrides,
+            ]
         )
         OmegaConf.set_struct(config, False)
         config.partition.test_fraction = _TEST_FRACTION
         config.dataset = {
             "_target_": "settings.RandomImages",
             "examples": round(self.clients * self.examples / (1 - _TEST_FRACTION)),
-            "input_shape": [1, self.side, self.side],
+            "input_shape": [self.channels, self.side, self.side],
             "num_classes": 10,
         }
-        config.model = {"_target_": f"training_speed.{self.model}"}
+        config.model = {"_target_": self.model}
         config.device = "cpu"
         config.training = {**config.training, "epochs": None, "steps": None, **self.training}
         return config
@@ -99,7 +114,7 @@ class Setting:
 
     def network(self) -> torch.nn.Module:
         """Build the model."""
-        return models.build({"_target_": f"training_speed.{self.model}"}, 0)
+        return models.build({"_target_": self.model}, 0)
 
 
 SETTINGS = {
@@ -108,7 +123,7 @@ SETTINGS = {
         clients=100,
         examples=18,
         side=8,
-        model=digits_model.__name__,
+        model="training_speed.digits_model",
         training={"learning_rate": 0.1, "batch_size": 16, "epochs": 5},
     ),
     "cnn": Setting(
@@ -117,7 +132,7 @@ SETTINGS = {
         clients=20,
         examples=480,
         side=28,
-        model=cnn_model.__name__,
+        model="training_speed.cnn_model",
         training={"learning_rate": 0.05, "batch_size": 32, "epochs": 1},
     ),
 }

@@ -1,6 +1,6 @@
 """The compared ways of training a round; each runs in separate processes, which take turns.
 
-python benchmarks/ways.py SETTING WAY RANK    (started by rounds.py)
+python benchmarks/ways.py SETTING WAY RANK    (started by rounds.py and published.py)
 """
 
 import logging
@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache, partial
 
+import published
+import settings
 import torch
-from settings import SETTINGS, Setting
+from settings import Setting
 from training_speed import bare_vmap, plain_loop
 from turns import Turns
 
@@ -21,6 +23,7 @@ from fedclust.training.batches import draw_batches
 from fedclust.training.parameters import LocalTraining
 
 NEVER = 1_000_000_000  # rounds
+SETTINGS = {**settings.SETTINGS, **{name: each.setting for name, each in published.PUBLISHED.items()}}
 
 
 def plain(setting: Setting, turns: Turns, rank: int, size: int) -> None:
@@ -63,7 +66,9 @@ def _serve_strategy(setting: Setting, turns: Turns, grid: object) -> None:
     clients = ClientGrid(grid)
     clients.connect()
     arrays = records.from_state(setting.network().state_dict())
-    turns.serve(lambda number: Training().start(clients, arrays, num_rounds=number))
+    turns.serve(
+        lambda number: Training(participation=setting.share).start(clients, arrays, num_rounds=number)
+    )
 
 
 def in_flower(setting: Setting, turns: Turns, _: int) -> None:
@@ -100,8 +105,12 @@ def stock_flower(setting: Setting, turns: Turns, _: int) -> None:
 
     @server.main()
     def main(grid: Grid, _: Context) -> None:
-        all_of_them = {f"min_{kind}_nodes": setting.clients for kind in ("train", "available")}
-        strategy = FedAvg(fraction_evaluate=0.0, **all_of_them)
+        strategy = FedAvg(
+            fraction_train=setting.share,
+            fraction_evaluate=0.0,
+            min_train_nodes=setting.cohort or setting.clients,
+            min_available_nodes=setting.clients,
+        )
         arrays = ArrayRecord(setting.network().state_dict())
         turns.serve(lambda number: strategy.start(grid, arrays, num_rounds=number))
 
@@ -203,7 +212,7 @@ def pfl_research(setting: Setting, turns: Turns, _: int) -> None:
         NNAlgorithmParams(
             central_num_iterations=NEVER,
             evaluation_frequency=NEVER,
-            train_cohort_size=setting.clients,
+            train_cohort_size=setting.cohort or setting.clients,
             val_cohort_size=None,
         ),
         SimulatedBackend(dataset, dataset),

@@ -34,8 +34,8 @@ def test_a_shared_node_may_train_anybody() -> None:
 
 
 def test_longest_first() -> None:
-    # Graham's worst case for three nodes. 5, 5, 4 go to nodes 7, 8, 9, with 5, 5, 4 steps then; 4 to node 9, now 8;
-    # 3 to node 7, now 8; 3 to node 8, now 8; 3 to node 7, now 11. The best is 5+4, 5+4, 3+3+3 = 9:
+    # Graham's worst case for three nodes. 5, 5, 4 go to nodes 7, 8, 9, with 5, 5, 4 steps then; 4 to node 9,
+    # now 8; 3 to node 7, now 8; 3 to node 8, now 8; 3 to node 7, now 11. The best is 5+4, 5+4, 3+3+3 = 9, and
     # 11/9 = 4/3 - 1/9.
     steps = dict(enumerate([5, 5, 4, 4, 3, 3, 3]))
     assert longest_first(steps, [7, 8, 9]) == {0: 7, 1: 8, 2: 9, 3: 9, 4: 7, 5: 8, 6: 7}

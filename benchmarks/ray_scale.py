@@ -3,12 +3,13 @@
     python benchmarks/ray_scale.py [--cohorts 100 1000] [--turns 5] [--rounds 2] [--write]
 
 Two ways to divide a round's clients take turns on the same nodes: each node its own clients, every fourth,
-and the longest first, each to the node with the fewest steps so far, as engine=ray does. A node is idle from its
-reply to the last one of the round. Clients train one after another, so that both ways must give the same
+and the longest first, each to the node with the fewest steps so far, as engine=ray does. A node is idle from
+its reply to the last one of the round. Clients train one after another, so that both ways must give the same
 model to the bit, which is checked. --write puts the tables into docs/PERFORMANCE.md.
 """
 
 import argparse
+import os
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -269,9 +270,8 @@ def main() -> None:
     federation = data.load(plain["dataset"], plain["partition"], 0)
     sizes = np.array([len(rows) for rows in federation.train])
     steps = num_steps(sizes, LocalTraining(**SETTING.training))
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "temp_dir": tempfile.mkdtemp(prefix="ray-")}
-    )
+    os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-")  # not where other clusters say who they are
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         for _ in range(NODES - 1):
             cluster.add_node(num_cpus=1)

@@ -145,10 +145,14 @@ class Way:
         self.nodes = TimedGrid(run_config, steps, address, shared=shared)
         self.clients = ClientGrid(self.nodes)
         self.clients.connect()
+        self.model: Any = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what was measured so far."""
         self.seconds: list[float] = []  # a round
         self.down: list[int] = []
         self.up: list[int] = []
-        self.model: Any = None
         self.nodes.rounds.clear()
 
     def train(self, cohort: int, rounds: int, *, counts: bool = True) -> None:
@@ -236,8 +240,7 @@ def joined(cohort: int, turns: int, rounds: int, cluster: Cluster, run_config: A
         way.train(cohort, 1, counts=False)
         waited += 1
     took = time.perf_counter() - added
-    way.nodes.rounds.clear()
-    way.seconds.clear()
+    way.forget()
     for _ in range(turns):
         way.train(cohort, rounds)
     if not np.array_equal(way.model, expected):

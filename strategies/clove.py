@@ -25,8 +25,8 @@ class CLoVE(ClusteredStrategy):
 
     Source: :mod:`fedclust.clustering.clove`. Before each of the first ``clustering_rounds`` rounds everybody,
     in the cohort or not, measures the loss of all k models; a client that fails stays where it was. With
-    ``stable_rounds`` this ends earlier, as in the authors' code, once nobody has changed for so many rounds; the
-    method then remembers how many times in a row each client was given its model, shape (K,).
+    ``stable_rounds`` this ends once nobody has changed for so many rounds, as in the authors' code; the method
+    then remembers how many times in a row each client was given its model, shape (K,).
 
     Parameters
     ----------

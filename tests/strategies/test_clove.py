@@ -85,9 +85,10 @@ def test_a_client_that_fails_stays(toy) -> None:
 
 
 def test_clustering_ends_once_nobody_has_changed_for_the_rounds_it_takes(toy) -> None:
-    # Models at 0 and 10 never move: the groups of round 1 are those of rounds 2 and 3. In round 4 nobody is asked.
+    # Models at 0 and 10 never move: rounds 2 and 3 find the groups of round 1. In round 4 nobody is asked.
     parameters = Parameters(clustering_rounds=None, stable_rounds=3)
-    strategy, federation = CLoVE(network=Scalar(), parameters=parameters), Federation(toy(num_clients=6).grid(2))
+    strategy = CLoVE(network=Scalar(), parameters=parameters)
+    federation = Federation(toy(num_clients=6).grid(2))
     clusters = strategy.begin(federation, _model(0.0))
     for number, kept in ((1, 1), (2, 2), (3, 3)):
         clusters = strategy.before_round(clusters, np.arange(6), number, federation)
@@ -100,7 +101,8 @@ def test_clustering_ends_once_nobody_has_changed_for_the_rounds_it_takes(toy) ->
 
 def test_a_newcomer_makes_clustering_start_again(toy) -> None:
     parameters = Parameters(clustering_rounds=None, stable_rounds=1)
-    strategy, federation = CLoVE(network=Scalar(), parameters=parameters), Federation(toy(num_clients=6).grid(2))
+    strategy = CLoVE(network=Scalar(), parameters=parameters)
+    federation = Federation(toy(num_clients=6).grid(2))
     clusters = strategy.begin(federation, _model(0.0))
     clusters = strategy.before_round(clusters, np.arange(6), 1, federation)
     np.testing.assert_array_equal(strategy.grown(clusters, np.array([0])), [*[1] * 6, 0])

@@ -25,7 +25,7 @@ class CLoVE(ClusteredStrategy):
 
     Source: :mod:`fedclust.clustering.clove`. Before each of the first ``clustering_rounds`` rounds everybody,
     in the cohort or not, measures the loss of all k models; a client that fails stays where it was. With
-    ``stable_rounds`` this ends once nobody has changed for so many rounds, as in the authors' code; the method
+    ``stable_rounds`` this ends once nobody has changed for so many rounds (the authors' code); the method
     then remembers how many times in a row each client was given its model, shape (K,).
 
     Parameters

@@ -13,7 +13,7 @@ from fedclust.clustering.fmcl import Parameters, prototype_groups
 from fedclust.clustering.fmcl.placement import DistanceRule, EvidenceRule
 from fedclust.clustering.fmcl.prototype_evidence import Prototypes
 from fedclust.federation import Clusters, Federation
-from fedclust.federation.federation import check_alike
+from fedclust.federation.asking import check_alike
 from fedclust.findings import Findings
 from fedclust.placing_rules import packed
 from fedclust.rng import torch_seed

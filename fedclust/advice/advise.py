@@ -16,7 +16,7 @@ from fedclust.clustering.fmcl.prototype_evidence import Prototypes
 from fedclust.clustering.fmcl.prototype_groups import MIN_EXAMPLES
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation import Descriptions, Federation
-from fedclust.federation.federation import unlike
+from fedclust.federation.asking import unlike
 from fedclust.rng import generator, torch_seed
 from fedclust.typing import FloatArray, IntArray
 

@@ -1,6 +1,6 @@
 """Settings that other frameworks published times for, run by fedclust and by stock Flower on this machine.
 
-    python benchmarks/published.py [--only blazefl flute pfl pfllib] [--turns 2] [--write]
+    python benchmarks/published.py [--only blazefl flute pfl pfllib] [--turns N] [--write]
 
 Data are random: only their shapes matter here. Each way runs in a process of its own that starts, trains one
 round, then the others, and ends; the ways take turns. pfl-research runs its own setting if installed:
@@ -69,12 +69,15 @@ class Published:
         What they report, where, and on what hardware.
     measured
         Rounds measured here by each way, the first included; fewer than theirs where all would take too long.
+    turns
+        Turns of each way.
     """
 
     setting: Setting
     rounds: int
     report: str
     measured: Mapping[str, int]
+    turns: int = 2
 
 
 PUBLISHED = {
@@ -91,11 +94,12 @@ PUBLISHED = {
         ),
         rounds=5,
         report=(
-            "BlazeFL's [README](https://github.com/blazefl/blazefl) draws about 30 s for itself and 92 s "
-            "for Flower (read off its figure), on an AMD EPYC 7542 with 32 cores and four Quadro RTX 6000. "
-            "It times the five rounds alone, without starting."
+            "BlazeFL's authors draw about 30 s for itself and 92 s for Flower (read off a figure); their "
+            "[README](https://github.com/blazefl/blazefl) names an AMD EPYC 7542 with 32 cores and four Quadro "
+            "RTX 6000. Their benchmark times the five rounds alone, without starting."
         ),
         measured={"fedclust-local": 5, "fedclust-flower": 5, "stock-flower": 5},
+        turns=1,
     ),
     "flute": Published(
         Setting(
@@ -218,9 +222,9 @@ def text(name: str, most: int, times: Mapping[str, list[tuple[float, float]]]) -
         )
     head = ["measured here", "rounds", "whole command, s", "s per round, median", "minimum", "maximum"]
     turns = max((len(values) for values in times.values()), default=0)
+    many = "1 turn" if turns == 1 else f"{turns} turns"
     return (
-        f"{published.setting.title}. {published.report}\n\n"
-        f"Here: {machine()}, {turns} turns.\n\n{table(head, rows)}"
+        f"{published.setting.title}. {published.report}\n\nHere: {machine()}, {many}.\n\n{table(head, rows)}"
     )
 
 
@@ -230,7 +234,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", choices=PUBLISHED, default=list(PUBLISHED))
-    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--turns", type=int, help="of each way; by default as many as the setting says")
     parser.add_argument("--rounds", type=int, default=10**9, help="at most, >= 2, to try the script")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
@@ -244,7 +248,7 @@ def main() -> None:
         ways = [way for way in PUBLISHED[name].measured if way in arguments.ways]
         if missing:
             ways = [way for way in ways if not way.startswith("pfl")]
-        times = measure(name, ways, arguments.turns, arguments.rounds, logs)
+        times = measure(name, ways, arguments.turns or PUBLISHED[name].turns, arguments.rounds, logs)
         show(f"published-{name}", text(name, arguments.rounds, times), arguments.write)
 
 

@@ -227,8 +227,8 @@ class _Sharing(LocalGrid):
         return super().send_and_receive(backwards, timeout=timeout)
 
 
-# One after another, each client is computed in the same way everywhere. In one pass PyTorch's kernels depend on
-# the sizes of the clients beside it, so that clients of unequal sizes differ in the last digits.
+# One after another, each client is computed in the same way everywhere. In one pass PyTorch's kernels depend
+# on the sizes of the clients beside it, so that clients of unequal sizes differ in the last digits.
 @pytest.mark.parametrize(("mode", "tolerance"), [("sequential", 0), ("vectorised", 1e-6)])
 def test_who_trains_a_client_does_not_change_the_model(mode: str, tolerance: float) -> None:
     overrides = ["partition=quantity_skew", "partition.num_clients=9", "device=cpu", f"training.mode={mode}"]

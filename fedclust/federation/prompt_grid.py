@@ -1,8 +1,8 @@
 """Notice replies soon after they arrive.
 
 Flower 1.41's own grids look for replies at fixed times: on real nodes every 3 s
-(``HttpGrid.send_and_receive``), in its simulation every 0.1 s (``InMemoryGrid.send_and_receive``). A round of a
-small model takes less than that.
+(``HttpGrid.send_and_receive``), in its simulation every 0.1 s (``InMemoryGrid.send_and_receive``). A round of
+a small model takes less than that.
 """
 
 import time

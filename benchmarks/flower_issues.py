@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import product
 from queue import Queue
 from typing import Any
@@ -95,7 +95,7 @@ def sweep(turns: int) -> str:
     """Look once for the messages of N nodes, with one message waiting for each."""
     assume_identity(1)
     rows = []
-    for number in (10, 100, 1000):
+    for number in (10, 100, 300):
         took = []
         for _ in range(turns):
             state, nodes = _state(number)
@@ -115,6 +115,7 @@ def sweep(turns: int) -> str:
 
 def _state(number: int) -> tuple[Any, list[int]]:
     """Make the state of a simulation with N nodes, as ``run_simulation`` does."""
+    from flwr.proto.task_pb2 import Task
     from flwr.server.superlink.fleet.vce.vce_api import _register_nodes
     from flwr.server.superlink.linkstate import LinkStateFactory
     from flwr.server.superlink.linkstate.in_memory_linkstate import RunRecord
@@ -125,8 +126,9 @@ def _state(number: int) -> tuple[Any, list[int]]:
 
     factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
     state, run = factory.state(), Run.create_empty(run_id=1)
-    run.federation_id = NOOP_FEDERATION_ID
+    run.federation_id, run.primary_task_id = NOOP_FEDERATION_ID, 1
     state.run_ids[run.run_id] = RunRecord(run=run)
+    state.task_store[1] = Task(task_id=1, run_id=run.run_id)
     return state, list(_register_nodes(number, factory))
 
 
@@ -170,7 +172,7 @@ def writes(turns: int) -> str:
 PARTS: dict[str, Callable[[int], str]] = {"writes": writes, "sweep": sweep, "simulation": simulation}
 
 
-def main(parts: Iterable[str] | None = None) -> None:
+def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -182,7 +184,7 @@ def main(parts: Iterable[str] | None = None) -> None:
     if unknown := set(asked.parts) - PARTS.keys():
         parser.error(f"parts must be among {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
     logging.disable(logging.INFO)
-    for part in parts or asked.parts or PARTS:
+    for part in asked.parts or PARTS:
         text = PARTS[part](asked.turns)
         show(f"flower-{part}", f"{machine()}, {asked.turns} turns.\n\n{text}", asked.write)
 

@@ -1,12 +1,16 @@
-"""How much memory a long run takes: resident memory as rounds go by, which must not grow.
+"""How much memory a run takes: over many rounds, where it must not grow; and on a node with many clients.
 
-    python benchmarks/memory.py [fedgwc clust_psi_pfl fmcl fedgmcc] [--rounds 2000]
+    python benchmarks/memory.py [rounds node] [--strategies fedgwc ...] [--rounds 2000] [--write]
 
-The digits over 20 clients, engine=local, evaluated every round and everything written that a run writes. Each
-strategy is a run of the command line; its memory is read from outside about every 100 rounds.
+``rounds``: resident memory of a run of the command line, read from outside about every 100 rounds; the digits
+over 20 clients, engine=local, evaluated every round and everything written that a run writes. ``node``: 1,000
+clients of a network of 999,342 parameters on one node of engine=ray, so that server and node are processes of
+their own, by ``training.chunk``: the most resident memory of each while all clients train.
 """
 
 import argparse
+import json
+import logging
 import os
 import subprocess
 import sys
@@ -14,9 +18,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from tables import table
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from settings import Setting
+from tables import machine, show, table
+from torch import nn
 
-STRATEGIES = ("fedgwc", "clust_psi_pfl", "fmcl", "fedgmcc")
+STRATEGIES = ("fedavg", "fedgwc", "clust_psi_pfl", "fmcl", "fedgmcc")
 SETTING = (
     "partition.num_clients=20",
     "partition.groups=[12,8]",
@@ -26,6 +34,9 @@ SETTING = (
 )
 LIGHT = {"fedgmcc": ("strategy.parameters.num_inputs=32", "strategy.parameters.steps=2", "participation=0.2")}
 EVERY = 100
+CLIENTS = 1000
+CHUNKS = ("1", "10", "30", "100", "300", "auto")
+PEAKS = "FEDCLUST_BENCHMARK_PEAKS"  # the file that the node writes its figures to
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -61,26 +72,144 @@ def measure(strategy: str, rounds: int) -> tuple[dict[int, float], float]:
     return seen, usage.ru_maxrss / 1024
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("strategies", nargs="*", help=f"any strategy; {', '.join(STRATEGIES)} by default")
-    parser.add_argument("--rounds", type=int, default=2000)
-    arguments = parser.parse_args()
-    shares = (0.1, 0.25, 0.5, 1)
-    points = [max(1, round(share * arguments.rounds)) for share in shares]
+def over_rounds(strategies: list[str], rounds: int) -> str:
+    """Measure runs of so many rounds."""
+    points = [max(1, round(share * rounds)) for share in (0.05, 0.1, 0.25, 0.5, 1)]
     rows = []
-    for strategy in arguments.strategies or STRATEGIES:
-        seen, peak = measure(strategy, arguments.rounds)
+    for strategy in strategies:
+        seen, peak = measure(strategy, rounds)
         print(
             f"{strategy}: {', '.join(f'{number} {mib:.1f}' for number, mib in seen.items())}", file=sys.stderr
         )
         near = [seen[min(seen, key=lambda number, point=point: abs(number - point))] for point in points]
         rows.append([strategy, *(f"{mib:.0f}" for mib in near), f"{peak:.0f}"])
-    print(table(["resident memory, MiB", *(f"near round {point:,}" for point in points), "peak"], rows))
+    return table(["resident memory, MiB", *(f"near round {point:,}" for point in points), "peak"], rows)
+
+
+def large_model() -> nn.Module:
+    """Build a network of 999,342 parameters: 785,000 + 212,212 + 2,130."""
+    layers = [nn.Linear(784, 1000), nn.ReLU(), nn.Linear(1000, 212), nn.ReLU(), nn.Linear(212, 10)]
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+class _Peaks:
+    """The most resident memory of this process since the last look."""
+
+    def __init__(self) -> None:
+        self.before = resident(os.getpid())
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+
+    def read(self) -> tuple[float, float]:
+        """Return what was resident at the start, and the most since, in MiB."""
+        lines = Path("/proc/self/status").read_text().splitlines()
+        (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM"))
+        return self.before, int(peak) / 1024
+
+
+class _Measured(ClientApp):
+    """fedclust's ClientApp, which also notes how much memory a round of training took."""
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        from fedclust.clients import app
+
+        peaks = _Peaks()
+        reply = app(message, context)
+        if message.metadata.message_type == "train" and PEAKS in os.environ:
+            with Path(os.environ[PEAKS]).open("a") as file:
+                file.write(json.dumps(peaks.read()) + "\n")
+        return reply
+
+
+measured = _Measured()
+
+
+def on_a_node(chunk: str) -> dict[str, float]:
+    """Train all clients once, then again; return the most memory of both processes, and the time."""
+    from fedclust import records
+    from fedclust.engines import make_engine
+    from fedclust.federation import ClientGrid
+    from fedclust.strategies import ClusteredStrategy
+
+    class Training(ClusteredStrategy):
+        def configure_evaluate(self, *_: object) -> list:
+            return []
+
+    training = {"learning_rate": 0.05, "batch_size": 16, "steps": 1}
+    setting = Setting("", CLIENTS, 16, 28, "digits_model", training)
+    config = setting.config(
+        "engine=ray", "engine.num_nodes=1", "engine.num_gpus=0", "client_app=memory.measured"
+    )
+    config.model = {"_target_": "memory.large_model"}
+    config.training.chunk = chunk if chunk == "auto" else int(chunk)
+    grid = ClientGrid(make_engine(config))
+    grid.connect()
+    arrays = records.from_state(large_model().state_dict())
+    Training().start(grid, arrays, num_rounds=1)
+    peaks, began = _Peaks(), time.perf_counter()
+    Training().start(grid, arrays, num_rounds=1)
+    seconds = time.perf_counter() - began
+    rounds = [json.loads(line) for line in Path(os.environ[PEAKS]).read_text().splitlines()]
+    server_before, server = peaks.read()
+    return {
+        "node_before": rounds[0][0],
+        "node": max(peak for _, peak in rounds),
+        "server_before": server_before,
+        "server": server,
+        "seconds": seconds,
+    }
+
+
+def by_chunk(chunks: list[str]) -> str:
+    """Measure each chunk in a Ray of its own."""
+    rows = []
+    for chunk in chunks:
+        with tempfile.TemporaryDirectory() as scratch:
+            environment = {**os.environ, PEAKS: str(Path(scratch) / "peaks"), "OMP_NUM_THREADS": "1"}
+            command = [sys.executable, __file__, "--one", chunk]
+            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        print(chunk, found, file=sys.stderr)
+        added = found["node"] - found["node_before"]
+        rows.append(
+            [
+                chunk,
+                *(f"{value:,.0f}" for value in (found["node_before"], found["node"], added)),
+                f"{found['server_before']:,.0f}",
+                f"{found['server']:,.0f}",
+                f"{found['seconds']:.1f}",
+            ]
+        )
+    head = ["training.chunk", "node before, MiB", "node's peak", "added by the round"]
+    return table([*head, "server before", "server's peak", "s per round"], rows)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="part", help="rounds, node; both by default")
+    parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
+    parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument("--chunks", nargs="+", default=CHUNKS)
+    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if unknown := set(asked.parts) - {"rounds", "node"}:
+        parser.error(f"parts must be among rounds, node, got {', '.join(sorted(unknown))}")
+    if asked.one:
+        logging.disable(logging.INFO)
+        print(json.dumps(on_a_node(asked.one)))
+        return
+    for part in asked.parts or ("rounds", "node"):
+        if part == "rounds":
+            text = over_rounds(list(asked.strategies), asked.rounds)
+        else:
+            text = by_chunk(list(asked.chunks))
+        show(f"memory-{part}", f"{machine()}.\n\n{text}", asked.write)
 
 
 if __name__ == "__main__":
-    main()
+    import memory  # under its own name, by which Ray's processes find it
+
+    memory.main()

@@ -37,6 +37,7 @@ WAYS: dict[str, tuple[str, int, dict[str, str]]] = {
     "fedclust-local": ("fedclust, engine=local", 1, {}),
     "fedclust-ray": ("fedclust, engine=ray", 1, {}),
     "fedclust-flower": ("fedclust in Flower's simulation (flwr run)", 1, EQUAL),
+    "fedclust-flower-1ms": ("the same, if Flower looked for messages every 1 ms", 1, EQUAL),
     "stock-flower": ("stock Flower, one SuperNode per client", 1, EQUAL),
     "pfl": ("pfl-research, one process", 1, ONE_THREAD),
     "pfl-2": ("pfl-research, two processes", 2, PAIR),

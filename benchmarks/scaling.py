@@ -1,10 +1,11 @@
 """Time of a round under engine=local, by size of cohort, by number of clients, and without training.
 
-    python benchmarks/scaling.py [cohort clients overhead] [--turns 7] [--write]
+    python benchmarks/scaling.py [cohort clients overhead evaluation methods] [--turns 7] [--write]
 
 The digits setting of settings.py, one thread. ``cohort``: 10 to 1,000 of 1,000 clients a round; ``clients``:
 100 a round of 100 to 10,000; ``overhead``: FedGWC, 10 of 100 clients a round, three steps each, with all
-files that a run writes.
+files that a run writes; ``evaluation``: its share of a round in which all clients also evaluate; ``methods``:
+FedAvg, a model per client, and FedSoft, all clients a round.
 """
 
 import argparse
@@ -12,15 +13,18 @@ import dataclasses
 import io
 import json
 import logging
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from flwr.serverapp import Grid
+from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import Console
 from settings import SETTINGS
@@ -31,22 +35,29 @@ from fedclust.engines import make_engine
 from fedclust.federation import ClientGrid
 from fedclust.sampling import cohort_size
 from fedclust.server_app import federate
+from fedclust.settings import build
 from fedclust.strategies import ClusteredStrategy
+from fedclust.training import Trainer
 from fedclust.training.scheduling.dispatch import Dispatcher
 
 DIGITS = SETTINGS["digits"]
 STEPS = "forward, backward, update"
 
 
+def never(*_: object) -> list:
+    """Select no clients for an evaluation."""
+    return []
+
+
 class Training(ClusteredStrategy):
     """One model for all, never evaluated."""
 
-    def configure_evaluate(self, *_: object) -> list:
-        """Select no clients."""
-        return []
+    configure_evaluate = never
 
 
-def rounds(clients: int, cohort: int) -> Callable[[int], None]:
+def rounds(
+    clients: int, cohort: int, strategy: Callable[..., ClusteredStrategy] = Training
+) -> Callable[[int], None]:
     """Return a function that runs a given number of rounds."""
     setting = dataclasses.replace(DIGITS, clients=clients)
     grid = ClientGrid(make_engine(setting.config()))
@@ -55,7 +66,76 @@ def rounds(clients: int, cohort: int) -> Callable[[int], None]:
     share = cohort / clients
     if cohort_size(clients, share) != cohort:
         raise ValueError(f"cohort must be a share of {clients} clients, got {cohort}")
-    return lambda number: Training(participation=share).start(grid, arrays, num_rounds=number)
+    return lambda number: strategy(participation=share).start(grid, arrays, num_rounds=number)
+
+
+def per_round(run: Callable[[int], None], number: int) -> float:
+    """Run so many rounds; return milliseconds per round."""
+    began = time.perf_counter()
+    run(number)
+    return 1000 * (time.perf_counter() - began) / number
+
+
+def evaluation(turns: int) -> str:
+    """Compare rounds of training with rounds in which all clients evaluate, too."""
+    passes = [0.0]
+    measure = Trainer.evaluate
+
+    def timed(self: Trainer, *arguments: Any, **options: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return measure(self, *arguments, **options)
+        finally:
+            passes[0] += time.perf_counter() - began
+
+    rows = []
+    Trainer.evaluate = timed  # type: ignore[method-assign]
+    try:
+        for size in (30, 100, 1000):
+            without, both = rounds(size, size), rounds(size, size, ClusteredStrategy)
+            took = []
+            for turn in range(turns + 1):
+                train = per_round(without, 3)
+                passes[0] = 0.0
+                whole = per_round(both, 3)
+                if turn:
+                    took.append((train, whole, 1000 * passes[0] / 3))
+            train, whole, network = (statistics.median(values) for values in zip(*took, strict=True))
+            share = statistics.median(1 - one / other for one, other, _ in took)
+            rows.append([f"{size:,}", f"{train:.1f}", f"{whole:.1f}", f"{share:.0%}", f"{network:.1f}"])
+    finally:
+        Trainer.evaluate = measure  # type: ignore[method-assign]
+    head = ["clients, all train and evaluate", "ms per round, training", "and evaluation"]
+    return table([*head, "evaluation's share", "of which in the trainer, ms"], rows)
+
+
+def methods(turns: int) -> str:
+    """Compare methods with a model per client with FedAvg."""
+    rows = []
+    for size in (30, 100):
+        ways = {"fedavg": rounds(size, size)}
+        for name in ("local", "fedsoft"):
+            config = dataclasses.replace(DIGITS, clients=size).config(f"strategy={name}")
+            ways[name] = rounds(size, size, partial(_built, config))
+        took: dict[str, list[float]] = {name: [] for name in ways}
+        for turn in range(turns + 1):
+            for name, run in ways.items():
+                milliseconds = per_round(run, 3)
+                if turn:
+                    took[name].append(milliseconds)
+        for name, values in took.items():
+            pairs = zip(values, took["fedavg"], strict=True)
+            ratio = statistics.median(one / other for one, other in pairs)
+            rows.append([f"{name}, {size} clients", *spread(values, 1), f"{ratio:.2f}"])
+    head = ["ms per round, all clients, no evaluation", "median", "minimum", "maximum"]
+    return table([*head, "× fedavg"], rows)
+
+
+def _built(config: DictConfig, participation: float) -> ClusteredStrategy:
+    aggregator = partial(instantiate, config.aggregator)
+    strategy: ClusteredStrategy = build(config.strategy, participation=participation, aggregator=aggregator)
+    strategy.configure_evaluate = never  # type: ignore[method-assign]
+    return strategy
 
 
 @contextmanager
@@ -143,7 +223,13 @@ def overhead(turns: int) -> str:
     return table(["ms per round, FedGWC, 10 clients a round", "median", "minimum", "maximum"], rows)
 
 
-PARTS = {"cohort": cohorts, "clients": numbers_of_clients, "overhead": overhead}
+PARTS = {
+    "cohort": cohorts,
+    "clients": numbers_of_clients,
+    "overhead": overhead,
+    "evaluation": evaluation,
+    "methods": methods,
+}
 
 
 def main() -> None:

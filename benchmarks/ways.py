@@ -71,18 +71,27 @@ def _serve_strategy(setting: Setting, turns: Turns, grid: object) -> None:
     )
 
 
-def in_flower(setting: Setting, turns: Turns, _: int) -> None:
-    """Run fedclust's apps in Flower's simulation with a node per core, as ``flwr run`` does."""
+def in_flower(setting: Setting, turns: Turns, _: int, pause: float | None = None) -> None:
+    """Run fedclust's apps in Flower's simulation with a node per core, as ``flwr run`` does.
+
+    With a ``pause``, the simulation looks for messages that often, in seconds.
+    """
+    if pause is not None:
+        from flower_issues import look_every
+
+        look_every(pause)
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
+
+    from fedclust.federation.prompt_grid import PromptGrid
 
     run_config = to_run_config(setting.config())
     server = ServerApp()
 
     @server.main()
     def main(grid: Grid, _: Context) -> None:
-        _serve_strategy(setting, turns, grid)
+        _serve_strategy(setting, turns, PromptGrid(grid))  # as fedclust.server_app does
 
     class Configured(ClientApp):
         def __call__(self, message: Message, context: Context) -> Message:
@@ -226,6 +235,7 @@ WAYS: dict[str, Callable[..., None]] = {
     "fedclust-local": partial(fedclust, engine="local"),
     "fedclust-ray": partial(fedclust, engine="ray"),
     "fedclust-flower": in_flower,
+    "fedclust-flower-1ms": partial(in_flower, pause=0.001),
     "stock-flower": stock_flower,
     "pfl": pfl_research,
     "pfl-2": pfl_research,

@@ -27,6 +27,7 @@ from fedclust.federation.imbalance import imbalance_line
 from fedclust.federation.local_grid import DirectGrid
 from fedclust.federation.optimiser_state import StateValue
 from fedclust.federation.predictions import save_predictions
+from fedclust.federation.prompt_grid import PromptGrid
 from fedclust.federation.roster import Roster
 from fedclust.federation.run_state import RunState
 from fedclust.own_data import join_sites
@@ -74,7 +75,7 @@ def main(grid: Grid, context: Context) -> None:
         said = str(context.run_config.get("output-dir") or "")
         new = not said and named_by_time(config)
         with results_folder(Path(said or config.output_dir).absolute(), new=new) as folder:
-            federate(config, grid, folder)
+            federate(config, PromptGrid(grid), folder)
     except (*USER_ERRORS, RunFailed) as error:
         # Flower prints the traceback, which does not help the user who set an impossible option.
         raise error.with_traceback(None) from None

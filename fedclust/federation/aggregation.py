@@ -122,8 +122,7 @@ def configure_train(
     -------
     The messages; each holds the parameters that the aggregator chose and the buffers of `model`.
     """
-    parameters = _parameters(model, buffers)
-    sent = model if len(parameters) == len(model) else parameters
+    sent = _parameters(model, buffers)
     with _minima_at_most(aggregator, len(list(grid.get_node_ids()))):
         messages = list(aggregator.configure_train(server_round, sent, config, grid))
     if sent is model:
@@ -245,7 +244,8 @@ def aggregate(
         replies, shared_means = [dataclasses.replace(reply, num_examples=1) for reply in replies], True
     by_samples = getattr(aggregator, "weighted_by_key", records.NUM_EXAMPLES) == records.NUM_EXAMPLES
     if type(aggregator) in _PLAIN_MEANS and by_samples:  # parameters and buffers alike
-        chosen = ArrayRecord(weighted_mean(replies, model))
+        chosen = ArrayRecord()
+        chosen.update(weighted_mean(replies, model))  # the constructor would copy every array
     else:
         parameters = _parameters(model, buffers)
         if shared_means:
@@ -269,15 +269,14 @@ def aggregate(
 
 
 def _parameters(model: ArrayRecord, buffers: frozenset[str]) -> ArrayRecord:
-    """Select the optimised entries; whole numbers never are."""
-    return ArrayRecord(
-        {
-            name: array
-            for name, array in model.items()
-            if name not in buffers and np.dtype(array.dtype).kind in "fc"
-        },
-        keep_input=False,  # or every array would be copied
-    )
+    """Select the optimised entries, `model` itself if all are; whole numbers never are."""
+    chosen = {
+        name: array
+        for name, array in model.items()
+        if name not in buffers and np.dtype(array.dtype).kind in "fc"
+    }
+    # keep_input, or every array would be copied
+    return model if len(chosen) == len(model) else ArrayRecord(chosen, keep_input=False)
 
 
 def _only(message: Message, parameters: ArrayRecord) -> Message:

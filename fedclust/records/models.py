@@ -39,6 +39,10 @@ def from_state(state: Mapping[str, torch.Tensor]) -> ArrayRecord:
 def like(arrays: ArrayRecord, template: ArrayRecord) -> ArrayRecord:
     """Restore the template's order and types; Flower's weighted means turn integer buffers into floats.
 
+    Returns
+    -------
+    `arrays` itself where nothing is to be changed.
+
     Raises
     ------
     ValueError
@@ -47,6 +51,7 @@ def like(arrays: ArrayRecord, template: ArrayRecord) -> ArrayRecord:
     if arrays.keys() != template.keys():
         raise ValueError(f"arrays must be named {list(template)}, got {list(arrays)}")
     record = ArrayRecord()
+    changed = list(arrays) != list(template)
     for name, wanted in template.items():
         array = arrays[name]
         if tuple(array.shape) != tuple(wanted.shape):
@@ -54,9 +59,9 @@ def like(arrays: ArrayRecord, template: ArrayRecord) -> ArrayRecord:
                 f"array {name!r} must have shape {tuple(wanted.shape)}, got {tuple(array.shape)}"
             )
         if array.dtype != wanted.dtype:
-            array = from_numpy(_in_type(to_numpy(array), wanted.dtype))
+            array, changed = from_numpy(_in_type(to_numpy(array), wanted.dtype)), True
         record[name] = array
-    return record
+    return record if changed else arrays
 
 
 def canonical(arrays: ArrayRecord, template: ArrayRecord, *, means: bool = False) -> ArrayRecord:

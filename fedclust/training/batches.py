@@ -119,7 +119,7 @@ def draw_batches(
     padded = np.zeros((len(rows), int(steps.max(initial=0)), width), dtype=np.int64)
     sizes = np.zeros(padded.shape[:2], dtype=np.int64)
     # Clients with equally many examples and steps are cut up together; only the draws are one by one.
-    for count, taken in np.unique(np.stack([examples, steps], axis=1), axis=0).tolist():
+    for count, taken in sorted(set(zip(examples.tolist(), steps.tolist(), strict=True))):
         same = np.flatnonzero((examples == count) & (steps == taken))
         per_epoch = -(-count // width)
         epochs = -(-taken // per_epoch)

@@ -98,22 +98,26 @@ class ModelMean:
 
     def add(self, update: CohortUpdate, clients: Collection[int] | None = None) -> None:
         """Add the clients of a pass that did not fail; only `clients` of them if given."""
-        chosen = [
-            client not in update.failed and (clients is None or client in clients)
-            for client in update.clients.tolist()
-        ]
-        if not any(chosen):
+        chosen = np.array(
+            [
+                client not in update.failed and (clients is None or client in clients)
+                for client in update.clients.tolist()
+            ]
+        )
+        if not chosen.any():
             return
-        weights = np.where(chosen, 1 if self._equal else update.num_examples, 0)
-        self.weight += int(weights.sum())
+        counts = np.where(chosen, 1 if self._equal else update.num_examples, 0)
+        self.weight += int(counts.sum())
+        taken = None if chosen.all() else torch.from_numpy(chosen)
+        weights = torch.from_numpy(counts[chosen].astype(np.float64))
         for name, stacked in update.state.items():
             self._dtypes[name] = stacked.dtype
             if not stacked.is_floating_point():
-                largest = _maximum(stacked, torch.tensor(chosen))
+                largest = _maximum(stacked, taken)
                 seen = self._largest.get(name)
                 self._largest[name] = largest if seen is None else torch.maximum(seen, largest)
                 continue
-            total = _weighted_sum(stacked, torch.tensor(chosen), torch.from_numpy(weights.astype(np.float64)))
+            total = _weighted_sum(stacked, taken, weights)
             self._sums[name] = self._sums[name] + total if name in self._sums else total
 
     def state(self, *, exact: bool = False) -> State:
@@ -146,14 +150,17 @@ class ModelMean:
         return mean
 
 
-def _maximum(stacked: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+def _maximum(stacked: torch.Tensor, taken: torch.Tensor | None) -> torch.Tensor:
     # Through int64: PyTorch has no maximum of some types along an axis.
-    return stacked[chosen.to(stacked.device)].to(torch.int64).amax(0).to(stacked.dtype)
+    return _rows(stacked, taken).to(torch.int64).amax(0).to(stacked.dtype)
 
 
-def _weighted_sum(stacked: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    if not chosen.all():  # a failed client's model may be non-finite, and 0 * inf is not 0
-        stacked, weights = stacked[chosen.to(stacked.device)], weights[chosen]
+def _rows(stacked: torch.Tensor, taken: torch.Tensor | None) -> torch.Tensor:
+    return stacked if taken is None else stacked[taken.to(stacked.device)]
+
+
+def _weighted_sum(stacked: torch.Tensor, taken: torch.Tensor | None, weights: torch.Tensor) -> torch.Tensor:
+    stacked = _rows(stacked, taken)  # a failed client's model may be non-finite, and 0 * inf is not 0
     weights = weights.to(stacked.device)
     if stacked.stride(0) == 0:  # a frozen parameter that all clients share
         return weights.sum() * stacked[0].double()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +15,7 @@ from torch import nn
 
 from fedclust.personal import Finetune
 from fedclust.rng import torch_seed
-from fedclust.training.batches import draw_batches
+from fedclust.training.batches import draw_batches, num_steps
 from fedclust.training.cohort import CohortUpdate, Job
 from fedclust.training.confusion import confusion_counts
 from fedclust.training.device_data import DeviceData
@@ -138,9 +140,10 @@ class Trainer:
         if not 0 <= mu < float("inf"):
             raise ValueError(f"proximal_mu must be >= 0 and finite, got {mu}")
         learning_rate = self.training.learning_rate_at(server_round)
-        clients, times = np.unique([job.client for job in jobs], return_counts=True)
-        if (times > 1).any():
-            raise ValueError(f"each client must have one job, got {times.max()} of {clients[times.argmax()]}")
+        times = Counter(job.client for job in jobs)
+        if len(times) < len(jobs):
+            ((client, most),) = times.most_common(1)
+            raise ValueError(f"each client must have one job, got {most} of {client}")
         misfits: dict[int, str] = {}
         jobs = self._check(jobs, misfits)
         yield from (untrained([Job(client, _NO_ROWS, {})], reason) for client, reason in misfits.items())
@@ -305,10 +308,14 @@ class Trainer:
 
     def _next_pass(self, jobs: Sequence[Job], server_round: int, learning_rate: float, mu: float) -> Work:
         """Take as many clients as fit into memory, longest first, and draw their batches."""
-        one = self._work(jobs[:1], server_round, learning_rate, mu)
+        draw = partial(self._work, server_round=server_round, learning_rate=learning_rate, mu=mu)
+        examples, steps = len(jobs[0].rows), jobs[0].steps
+        width = min(self.training.batch_size, examples)
+        if steps is None:
+            steps = int(num_steps(np.array([examples]), self.training)[0])
+        capacity = self._dispatcher.capacity(width, lambda: draw(jobs[:1]))
         # Clients with fewer steps are padded to the longest; the padding takes memory but no steps.
-        size = min(self._dispatcher.capacity(one), max(1, _BATCH_BYTES // one.batches.rows.nbytes))
-        return self._work(jobs[:size], server_round, learning_rate, mu)
+        return draw(jobs[: min(capacity, max(1, _BATCH_BYTES // (8 * steps * width)))])
 
     def _work(self, jobs: Sequence[Job], server_round: int, learning_rate: float, mu: float) -> Work:
         clients = [job.client for job in jobs]

@@ -1,7 +1,7 @@
 """Train passes in the way that `mode` names, as far as model and memory allow."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -60,13 +60,16 @@ class Dispatcher:
         self._capacities: dict[tuple[int, bool], int] = {}
         self._chooser = Chooser(self._alone, self._vectorised.train, working.device, threads=lanes.most)
 
-    def capacity(self, one: Work) -> int:
-        """Return how many clients like that of `one` fit into a pass: `chunk`, or what memory allows."""
+    def capacity(self, width: int, one: Callable[[], Work]) -> int:
+        """Return how many clients with batches of `width` fit into a pass: `chunk`, or what memory allows.
+
+        The work of one of them is asked for where no such client was seen before.
+        """
         if self._training.chunk != "auto":
             return self._training.chunk
-        key = one.batches.rows.shape[2], self.together
+        key = width, self.together
         if key not in self._capacities:
-            estimate = (self._working, self._data, self._training, one)
+            estimate = (self._working, self._data, self._training, one())
             try:
                 self._capacities[key] = clients_per_pass(*estimate, together=self.together)
             # If the model raises, training will report it; one by one needs no such estimate.

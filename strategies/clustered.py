@@ -197,6 +197,7 @@ class ClusteredStrategy(Hooks, Strategy):
             measured=run.measured,
             failed_replies=run.failed_replies,
             attendance={**run.federation.attendance(), **run.attendance.pack()},
+            earlier=run.pack_earlier(fresh),
         )
 
     def start(

@@ -1,6 +1,7 @@
 """A run in progress."""
 
 import copy
+import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -82,7 +83,18 @@ class Running:
         run.server_round, run.failed_replies = state.server_round, state.failed_replies
         run.measured = state.measured
         run.attendance = Attendance.unpack(state.attendance, federation.num_clients)
+        if state.earlier:  # checkpoints of before do not have it
+            run.earlier = Earlier.unpack(state.earlier, state.models, make_aggregator)
+            run.in_a_row = {
+                int(key): times for key, times in json.loads(str(state.earlier["in_a_row"])).items()
+            }
         return run
+
+    def pack_earlier(self, fresh: Strategy) -> dict[str, StateValue]:
+        """List what clusters would go back to, for a checkpoint, see :meth:`Earlier.pack`."""
+        if self.earlier is None:
+            return {}
+        return {**self.earlier.pack(self.clusters.models, fresh), "in_a_row": json.dumps(self.in_a_row)}
 
     def attend(self, online: Collection[int]) -> None:
         """Note who is online at an evaluation, and in the round's record who left and who is back."""

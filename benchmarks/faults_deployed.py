@@ -23,7 +23,7 @@ from fedclust.settings import CONF
 __all__ = ["DEPLOYED_FAULTS"]
 
 _SCRIPTS = Path(sysconfig.get_path("scripts"))
-_SECONDS = 600
+_SECONDS = 1200
 _RUN = ("strategy=fedavg", "compare=[]", "proof=false", "checkpoint_every=1", "training.mode=sequential")
 
 

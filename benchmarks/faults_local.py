@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 from functools import partial
 
 from faults_runs import BASE, Fault, Place, Row, lost, said
@@ -130,6 +131,28 @@ def _two_at_once(place: Place, *, resumed: bool) -> Row:
     return row | {"saw": said(ended[1][1]), "exit": ended[1][0], "lost": f"{row['lost']} (the other run)"}
 
 
+_NOTEBOOK = """
+import os, sys, fedclust
+try:
+    fedclust.run(sys.argv[2:])
+except KeyboardInterrupt:
+    print("fedclust: KeyboardInterrupt, as any other cell")
+os.remove(os.environ["FEDCLUST_FAULT"])
+fedclust.run([f"resume={sys.argv[1]}"])
+"""
+
+
+def _notebook(place: Place) -> Row:
+    """Interrupt a run that was started from Python, and resume it in the same process."""
+    folder = place.new("notebook")
+    asked = [*BASE, "client_app=faulty_clients.app", f"output_dir={folder}"]
+    command = [sys.executable, "-c", _NOTEBOOK, str(folder), *asked]
+    env = place.environment(_signal("signal", signal.SIGINT))
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    row = place.outcome(folder, done.returncode, done.stdout + done.stderr)
+    return row | {"lost": f"{row['lost']} (resumed)"}
+
+
 def _newest(folder: str) -> str:
     return f"$(ls checkpoints/*.safetensors | {folder} -n 1)"
 
@@ -191,6 +214,7 @@ LOCAL_FAULTS = (
         _clients({"kind": "hang in C with the GIL", "rounds": [3]}, "timeout=5"),
     ),
     Fault("engine=local", "Ctrl+C (SIGINT) in round 3", _clients(_signal("signal", signal.SIGINT))),
+    Fault("engine=local", "a notebook's run is interrupted in round 3", _notebook),
     Fault("engine=local", "SIGTERM in round 3", _clients(_signal("signal", signal.SIGTERM))),
     Fault(
         "engine=local",

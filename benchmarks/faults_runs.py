@@ -89,7 +89,7 @@ class Place:
             cwd=self.root,
         )
 
-    def finish(self, process: subprocess.Popen, timeout: float = 400) -> tuple[int, str]:
+    def finish(self, process: subprocess.Popen, timeout: float = 1200) -> tuple[int, str]:
         """Wait for a run; return its exit code, and what it printed."""
         try:
             printed, _ = process.communicate(timeout=timeout)

@@ -4,8 +4,9 @@ python benchmarks/faults.py --out outputs/faults [--only TEXT]    run the faults
 python benchmarks/faults.py --out outputs/faults --write docs/RELIABILITY.md    write the page
 
 Each fault is a small real run in processes of its own: 30 clients on the digits. What was done is kept in
-``faults.jsonl`` below the folder; delete a line to do it again. A fault that is not in it keeps its line of the page. Faults of full and read-only disks need the
-right to mount a tmpfs. Figures are compared with those of the same run without a fault.
+``faults.jsonl`` below the folder; delete a line to do it again. A fault that is not in it keeps its line of
+the page. Faults of full and read-only disks need the right to mount a tmpfs. Figures are compared with those
+of the same run without a fault.
 """
 
 import argparse

@@ -87,7 +87,7 @@ def end_hung_actors() -> None:
     import ray
 
     # Flower keeps its actors to itself.
-    for pool in (each for each in gc.get_objects() if isinstance(each, simulation.BasicActorPool)):
+    for pool in (each for each in gc.get_objects() if type(each) is simulation.BasicActorPool):
         for actor in list(pool._future_to_actor.values()):
             ray.kill(actor)
 

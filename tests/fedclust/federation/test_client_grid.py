@@ -405,4 +405,6 @@ def test_only_the_apps_own_message_is_kept_of_rays_traceback() -> None:
     )
     assert error_reason(Error(2, ray)) == "num_clients must be at most 1797"
     assert error_reason(Error(2, "out of memory")) == "out of memory"
+    died = "<class 'ray.exceptions.ActorDiedError'>:<'The actor died.\n\tclass_name: A\n\tpid: 7'>"
+    assert error_reason(Error(0, died)).startswith("the node died (ActorDiedError); Flower's simulation")
     assert error_reason(Error(5)) == "the node failed without a reason"

@@ -15,8 +15,8 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedclust.array_bytes import from_numpy, to_numpy
+from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
-from fedclust.federation.federation import Failure
 from fedclust.federation.optimiser_state import StateValue, pack_state, restore_state
 
 __all__ = ["START_NOT_FINITE", "Earlier", "at_fault"]

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _SMALL = (
@@ -70,29 +70,33 @@ def in_a_process(strategies: Sequence[str], hash_seed: str, threads: str, *engin
         "PYTHONPATH": str(Path(__file__).parent.parent),
     }
     command = [sys.executable, __file__, "--engine", *engines, "--strategy", *strategies]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 
 
-def read(process: subprocess.Popen, seconds: float = 300) -> dict[tuple[str, str], str]:
-    """Wait for a process; return its digests by engine and strategy."""
-    printed, error = process.communicate(timeout=seconds)
-    if process.returncode:
-        raise RuntimeError(error)
-    return {(engine, name): value for engine, name, value in map(str.split, printed.splitlines())}
+def _each(strategies: Sequence[str], hash_seed: str, threads: str, engine: str) -> Iterator[tuple[str, str]]:
+    """Run strategies in one process; yield each with its digest, or its error's name, once it is there."""
+    if not strategies:
+        return
+    process = in_a_process(strategies, hash_seed, threads, engine)
+    for line in process.stdout or ():
+        _, name, value = line.split()
+        print(engine, name, value, file=sys.stderr, flush=True)
+        yield name, value
+    if process.wait():
+        raise RuntimeError(f"the process of {', '.join(strategies)} ended with {process.returncode}")
 
 
 def _table(strategies: Sequence[str], folder: Path) -> str:
     """Run every strategy in every way; what is in the folder already is not run again."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"| strategy | {' | '.join(_WAYS)} |", "| --- " * (len(_WAYS) + 1) + "|"]
+    for hash_seed, threads, engine in _WAYS.values():
+        files = {name: folder / f"{name}-{hash_seed}-{threads}-{engine}" for name in strategies}
+        left = [name for name in strategies if not files[name].is_file()]
+        for name, found in _each(left, hash_seed, threads, engine):
+            files[name].write_text(found)
     for name in strategies:
-        digests = []
-        for hash_seed, threads, engine in _WAYS.values():
-            file = folder / f"{name}-{hash_seed}-{threads}-{engine}"
-            if not file.is_file():
-                found = read(in_a_process([name], hash_seed, threads, engine), 3000)
-                file.write_text(found[engine, name])
-            digests.append(file.read_text())
+        digests = [(folder / "-".join([name, *way])).read_text() for way in _WAYS.values()]
         cells = [digests[0], *("the same" if each == digests[0] else each for each in digests[1:])]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)

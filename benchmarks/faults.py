@@ -4,12 +4,14 @@ python benchmarks/faults.py --out outputs/faults [--only TEXT]    run the faults
 python benchmarks/faults.py --out outputs/faults --write docs/RELIABILITY.md    write the page
 
 Each fault is a small real run in processes of its own: 30 clients on the digits. What was done is kept in
-``faults.jsonl`` below the folder; delete a line to do it again. Faults of full and read-only disks need the
-right to mount a tmpfs. Figures are compared with those of the same run without a fault.
+``faults.jsonl`` below the folder; delete a line to do it again. A fault that is not in it keeps its line of
+the page. Faults of full and read-only disks need the right to mount a tmpfs. Figures are compared with those
+of the same run without a fault.
 """
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +22,7 @@ from faults_deployed import DEPLOYED_FAULTS
 from faults_local import LOCAL_FAULTS
 from faults_runs import Fault, Place
 
+_ROW = re.compile(r"\| (.*?) \| (`.*`|nothing) \| (\d+) \| (.*) \|")
 FAULTS: tuple[Fault, ...] = (*LOCAL_FAULTS, *CACHE_FAULTS, *DEPLOYED_FAULTS)
 
 
@@ -33,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = options.out / "faults.jsonl"
     done = read(results)
     if options.write:
-        options.write.write_text(page(done), encoding="utf-8")
+        options.write.write_text(page({**written(options.write), **done}), encoding="utf-8")
         return 0
     place = Place(options.out.resolve())
     for fault in FAULTS:
@@ -54,6 +57,20 @@ def read(results: Path) -> dict[str, dict]:
         return {}
     rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
     return {row["key"]: row for row in rows}
+
+
+def written(path: Path) -> dict[str, dict]:
+    """Read the faults that a page has, by key."""
+    rows: dict[str, dict] = {}
+    engine = ""
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        if line.startswith("## "):
+            engine = line.removeprefix("## ")
+        elif found := _ROW.fullmatch(line):
+            fault, saw, code, lost = found.groups()
+            saw = "" if saw == "nothing" else saw.strip("`")
+            rows[f"{engine}: {fault}"] = {"fault": fault, "saw": saw, "exit": int(code), "lost": lost}
+    return rows
 
 
 def page(done: dict[str, dict]) -> str:

@@ -1,6 +1,7 @@
 """Faults of Flower's simulation and of SuperNodes on this machine, for faults.py."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from deployment import free_ports
-from faults_runs import Fault, Place, Row, noted, said, wait_for_round
+from faults_runs import Fault, Place, Row, lost, noted, said, wait_for_round
 
 from fedclust.results import SavedRun
 from fedclust.settings import CONF
@@ -22,7 +23,7 @@ from fedclust.settings import CONF
 __all__ = ["DEPLOYED_FAULTS"]
 
 _SCRIPTS = Path(sysconfig.get_path("scripts"))
-_SECONDS = 600
+_SECONDS = 1200
 _RUN = ("strategy=fedavg", "compare=[]", "proof=false", "checkpoint_every=1", "training.mode=sequential")
 
 
@@ -34,6 +35,11 @@ class _Flower:
     superlink: subprocess.Popen
     nodes: list[subprocess.Popen]
     connection: str
+    start: Callable[[list[str]], subprocess.Popen]
+
+    def restart(self, process: subprocess.Popen) -> None:
+        """Run a process that was killed again."""
+        self.start([*map(str, process.args)])
 
 
 @contextmanager
@@ -79,7 +85,7 @@ def _flower(place: Place, fault: dict | None, nodes: int) -> Iterator[_Flower]:
             clients = f"{node * 30 // nodes}-{(node + 1) * 30 // nodes - 1}"
             command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"]
             hosts.append(start([*command, "--port", str(its_port), "--node-config", f"clients='{clients}'"]))
-        yield _Flower(env, superlink, hosts, "dep" if nodes else "local")
+        yield _Flower(env, superlink, hosts, "dep" if nodes else "local", start)
     finally:
         for process in reversed(started):
             _signal(process, signal.SIGKILL)
@@ -123,25 +129,22 @@ def _submit(place: Place, flower: _Flower, folder: Path, overrides: tuple[str, .
     return place.start(folder, *asked, env=env)
 
 
-def _outcome(folder: Path, code: int, printed: str) -> Row:
-    rounds = SavedRun(folder).rounds if (folder / "rounds.jsonl").is_file() else []
-    summary = SavedRun(folder).summary if rounds else {}
-    saw = said(printed) if code else noted(folder)
-    if summary:
-        asked = sum(len(line["cohort"]) for line in rounds) + len(rounds) * summary["num_clients"]
-        what = f"{summary['failed_replies']} of {asked} replies"
-        for name, other in SavedRun(folder).compared.items():
-            what += f"; {name}: {other.summary['failed_replies']} replies, K = {other.summary['num_clients']}"
-        return {"saw": saw, "exit": code, "lost": what}
-    kept = sorted(path.stem for path in (folder / "checkpoints").glob("*.safetensors"))
-    return {"saw": saw, "exit": code, "lost": f"what came after {kept[-1]}" if kept else "the run"}
+def _outcome(place: Place, folder: Path, code: int, printed: str, rounds: str) -> Row:
+    """Say what was seen and lost; a run that stopped is resumed in one process first."""
+    if code:
+        return place.outcome(folder, code, printed, rounds)
+    waited = re.findall("waiting for clients: .* must answer.*", printed)
+    what = lost(folder, place.clean(rounds))
+    for name, other in SavedRun(folder).compared.items():
+        what += f"; {name}: {other.summary['failed_replies']} replies, K = {other.summary['num_clients']}"
+    return {"saw": waited[0] if waited else noted(folder), "exit": code, "lost": what}
 
 
 def _simulated(fault: dict, overrides: tuple[str, ...], place: Place) -> Row:
     with _flower(place, fault, 0) as flower:
         folder = place.new("simulated")
         process = _submit(place, flower, folder, ("rounds=4", *overrides))
-        return _outcome(folder, *place.finish(process, _SECONDS))
+        return _outcome(place, folder, *place.finish(process, _SECONDS), "rounds=4")
 
 
 def _deployed(
@@ -153,7 +156,7 @@ def _deployed(
         if not wait_for_round(folder / below, 1, process, _SECONDS):
             return {"saw": said(place.finish(process, 1)[1]), "exit": process.returncode, "lost": "?"}
         act(flower)
-        return _outcome(folder, *place.finish(process, _SECONDS))
+        return _outcome(place, folder, *place.finish(process, _SECONDS), f"rounds={rounds}")
 
 
 def _kill_a_node(flower: _Flower) -> None:
@@ -163,6 +166,24 @@ def _kill_a_node(flower: _Flower) -> None:
 def _kill_two_nodes(flower: _Flower) -> None:
     for node in flower.nodes[1:]:
         _signal(node, signal.SIGKILL)
+
+
+def _kill_all_nodes_for_a_minute(flower: _Flower) -> None:
+    for node in flower.nodes:
+        _signal(node, signal.SIGKILL)
+    time.sleep(60)
+    for node in flower.nodes:
+        flower.restart(node)
+
+
+def _restart_a_node(flower: _Flower) -> None:
+    _kill_a_node(flower)
+    flower.restart(flower.nodes[2])
+
+
+def _restart_the_superlink(flower: _Flower) -> None:
+    _kill_the_superlink(flower)
+    flower.restart(flower.superlink)
 
 
 def _stop_a_node(flower: _Flower) -> None:
@@ -207,7 +228,22 @@ DEPLOYED_FAULTS = (
     ),
     Fault(
         _DEPLOYED,
-        "two of three SuperNodes are killed after round 1 of 3, min_replies=0.5",
-        lambda place: _deployed(_kill_two_nodes, place, "min_replies=0.5"),
+        "two of three SuperNodes are killed after round 1 of 3, min_replies=0.5, patience=60",
+        lambda place: _deployed(_kill_two_nodes, place, "min_replies=0.5", "patience=60"),
+    ),
+    Fault(
+        _DEPLOYED,
+        "all SuperNodes are killed after round 1 of 3, and started again a minute later",
+        partial(_deployed, _kill_all_nodes_for_a_minute),
+    ),
+    Fault(
+        _DEPLOYED,
+        "a SuperNode is killed in round 2 of 3 and started again at once",
+        partial(_deployed, _restart_a_node),
+    ),
+    Fault(
+        _DEPLOYED,
+        "the SuperLink is killed after round 1 of 3 and started again at once",
+        partial(_deployed, _restart_the_superlink),
     ),
 )

@@ -89,7 +89,7 @@ class Place:
             cwd=self.root,
         )
 
-    def finish(self, process: subprocess.Popen, timeout: float = 400) -> tuple[int, str]:
+    def finish(self, process: subprocess.Popen, timeout: float = 1200) -> tuple[int, str]:
         """Wait for a run; return its exit code, and what it printed."""
         try:
             printed, _ = process.communicate(timeout=timeout)
@@ -124,15 +124,15 @@ class Place:
         """Say what the user saw and what was lost."""
         saw = said(printed)
         rescued = re.search(r"is now in (\S+);", printed)
+        length = [text for text in overrides if text.startswith("rounds=")]
         if (folder / "summary.json").is_file() and code == 0:
-            return {"saw": saw or noted(folder), "exit": code, "lost": lost(folder, self.clean())}
+            return {"saw": saw or noted(folder), "exit": code, "lost": lost(folder, self.clean(*length))}
         back = Path(rescued[1]) if rescued else folder
         rounds = len(SavedRun(back).rounds) if (back / "rounds.jsonl").is_file() else 0
-        engine = [text for text in overrides if text.startswith("rounds=")]
-        again, told = self.run(back, f"resume={back}", *engine, env=self.environment())
+        again, told = self.run(back, f"resume={back}", "engine=local", *length, env=self.environment())
         if again:
             return {"saw": saw, "exit": code, "lost": f"stopped after round {rounds}; {said(told)}"}
-        what = lost(back, self.clean(*engine))
+        what = lost(back, self.clean(*length))
         return {"saw": saw, "exit": code, "lost": f"{what} (resumed)"}
 
 

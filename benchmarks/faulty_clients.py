@@ -54,8 +54,43 @@ def _act(kind: str, fault: dict) -> None:
     if kind in ("hang in C", "hang in C with the GIL"):  # no signal gets through
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
         (ctypes.CDLL if kind == "hang in C" else ctypes.PyDLL)(None).sleep(1_000_000)
+    if kind == "signal":
+        os.kill(os.getpid(), fault["number"])
+        time.sleep(1)
+    if kind == "signal in a checkpoint":
+        _signal_in_a_checkpoint(fault["number"])
+    if kind == "run before the last page":
+        _run_before_the_last_page(fault["command"])
+    if kind == "clock":  # as Python sees it
+        now = time.time
+        time.time = lambda: now() + fault["seconds"]
     if kind == "run":
         subprocess.run(["bash", "-c", fault["command"]], check=False, stderr=subprocess.DEVNULL)
+
+
+def _signal_in_a_checkpoint(number: int) -> None:
+    """In this process, send a signal when half of the next checkpoint is on disk."""
+    from fedclust.results import checkpoints
+
+    def save(tensors: dict, path: Path, about: dict) -> None:
+        save_file(tensors, path, about)
+        os.truncate(path, path.stat().st_size // 2)
+        os.kill(os.getpid(), number)
+        time.sleep(1)
+
+    save_file, checkpoints.save_file = checkpoints.save_file, save
+
+
+def _run_before_the_last_page(command: str) -> None:
+    """In this process, run a command when the run has its summary and report.html is to be written."""
+    from fedclust.results.page import live
+
+    def write(folder: Path) -> Path:
+        if (folder / "summary.json").is_file():
+            subprocess.run(["bash", "-c", command], check=False, stderr=subprocess.DEVNULL)
+        return write_page(folder)
+
+    write_page, live.write_page = live.write_page, write
 
 
 def _fault(message: Message, context: Context) -> dict | None:

@@ -2,10 +2,13 @@
 
 import argparse
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import hydra
@@ -78,10 +81,11 @@ def _main(config: DictConfig) -> float | None:
             _give_up(error, code=1 if isinstance(error, RunFailed) else 2)
         else:
             raise
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         folder = shlex.quote(str(Path(hydra_config.runtime.output_dir)))
-        print(f"fedclust: interrupted; to resume: fedclust resume={folder}", file=sys.stderr)
-        sys.exit(130)  # as shells do
+        ended, code = ("terminated", 143) if isinstance(error, _Terminated) else ("interrupted", 130)
+        print(f"fedclust: {ended}; to resume: fedclust resume={folder}", file=sys.stderr)
+        sys.exit(code)  # as shells do
     if hydra_config.mode == RunMode.MULTIRUN:
         from fedclust.results.page import write_sweep_page
 
@@ -99,12 +103,22 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
     end_process_when_stuck()
     folder = Path(hydra_config.runtime.output_dir)
     engine = make_engine(config)
+    if threading.current_thread() is threading.main_thread():  # else Python allows no handler
+        signal.signal(signal.SIGTERM, _terminate)  # of schedulers, containers, services; after Ray's own
     if isinstance(engine, Grid):
         return federate(config, engine, folder)
     # The server runs on another machine too.
     check_built(config)
     engine.submit(list(hydra_config.overrides.task), folder, config.get("searchpath") or ())
     return {}
+
+
+class _Terminated(KeyboardInterrupt):
+    """The process was asked to end."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
+    raise _Terminated
 
 
 def _give_up(error: Exception, code: int = 2) -> NoReturn:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.data.sites import Own, SiteError, builder_of, wanted_of
 from fedclust.data.sites.agreement import Agreement
+from fedclust.federation.patience import Patience
 from fedclust.federation.site_grid import SiteGrid
 from fedclust.federation.site_rules import Rules, read_site_hosts
 from fedclust.settings import ConfigError, RunSettings
@@ -79,7 +80,8 @@ def join_sites(
         rules = Rules(own.min_clients, own.settle, own.expected(), hosts)
     except (SiteError, ValueError, TypeError) as error:
         raise ConfigError(str(error)) from error
-    sites = SiteGrid(grid, rules, wanted, wait=settings.wait, say=say)
+    patience = Patience(settings.patience, settings.min_replies, say=say)
+    sites = SiteGrid(grid, rules, wanted, wait=settings.wait, say=say, patience=patience)
     resumed = bool(config.get("resume"))
     sites.connect(places, _standing(folder) if resumed and places else None)
     agreed = sites.agreement.settings()

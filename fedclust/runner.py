@@ -179,10 +179,12 @@ class StrategyRun:
             Checkpoints(folder / "checkpoints", self._schedule.rounds).save(self._state())
 
     def _left(self) -> str:
-        """Name the run's newest checkpoint, and its folder."""
-        files = self._checkpoints.files()
-        kept = f"its newest checkpoint is {files[-1].stem}" if files else "it has no checkpoint yet"
-        return f"{kept}, its rounds are in {self._recorder.folder}"
+        """Name the run's newest checkpoint, and what resumes it."""
+        files, folder = self._checkpoints.files(), self._recorder.folder
+        if not files:
+            return f"it has no checkpoint yet, its rounds are in {folder}"
+        whole = folder.parents[1] if folder.parent.name == "compare" else folder
+        return f"its newest checkpoint is {files[-1].stem}; to go on from it: resume={whole}"
 
     def start(
         self,

@@ -26,10 +26,12 @@ from fedclust.federation.claims import read_hosts
 from fedclust.federation.imbalance import imbalance_line
 from fedclust.federation.local_grid import DirectGrid
 from fedclust.federation.optimiser_state import StateValue
+from fedclust.federation.patience import Patience
 from fedclust.federation.predictions import save_predictions
 from fedclust.federation.prompt_grid import PromptGrid
 from fedclust.federation.roster import Roster
 from fedclust.federation.run_state import RunState
+from fedclust.federation.watchdog import end_hung_actors
 from fedclust.own_data import join_sites
 from fedclust.plan import Plan
 from fedclust.privacy.leaving import leaving_line
@@ -79,6 +81,8 @@ def main(grid: Grid, context: Context) -> None:
     except (*USER_ERRORS, RunFailed) as error:
         # Flower prints the traceback, which does not help the user who set an impossible option.
         raise error.with_traceback(None) from None
+    finally:
+        end_hung_actors()
 
 
 def federate(
@@ -145,8 +149,9 @@ def _federate(config: DictConfig, grid: Grid, output: _Output) -> dict[str, obje
     if is_own(config):
         config, clients = join_sites(config, grid, settings, folder, say, places)
     else:
+        patience, fewest = Patience(settings.patience, settings.min_replies, say=say), settings.min_clients
         clients = ClientGrid(
-            grid, wait=settings.wait, say=say, min_clients=settings.min_clients, hosts=_hosts(settings)
+            grid, wait=settings.wait, say=say, min_clients=fewest, hosts=_hosts(settings), patience=patience
         )
     if settings.task == "partition":
         return _save_partition(config, folder / "partition.parquet", output.console)

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -98,6 +99,11 @@ class Running:
         run.server_round, run.failed_replies = state.server_round, state.failed_replies
         run.measured = state.measured
         run.attendance = Attendance.unpack(state.attendance, federation.num_clients)
+        if state.earlier:  # checkpoints of before do not have it
+            run.earlier = Earlier.unpack(state.earlier, state.models, make_aggregator)
+            run.in_a_row = {
+                int(key): times for key, times in json.loads(str(state.earlier["in_a_row"])).items()
+            }
         return run
 
     def state(self, memory: Mapping[str, StateValue], fresh: Strategy) -> RunState:
@@ -120,7 +126,13 @@ class Running:
             measured=self.measured,
             failed_replies=self.failed_replies,
             attendance={**self.federation.attendance(), **self.attendance.pack()},
+            earlier=self._pack_earlier(fresh),
         )
+
+    def _pack_earlier(self, fresh: Strategy) -> dict[str, StateValue]:
+        if self.earlier is None:
+            return {}
+        return {**self.earlier.pack(self.clusters.models, fresh), "in_a_row": json.dumps(self.in_a_row)}
 
     def attend(self, online: Collection[int]) -> None:
         """Note who is online at an evaluation, and in the round's record who left and who is back."""

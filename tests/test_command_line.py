@@ -2,8 +2,11 @@
 
 import json
 import logging
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -296,6 +299,25 @@ def test_an_interrupt_is_one_line(
         main()
     assert ended.value.code == 130
     assert capsys.readouterr().err == "fedclust: interrupted before round 1\n"
+
+
+def test_a_run_that_is_asked_to_end_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def asked_to_end(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    monkeypatch.setattr("sys.argv", ["fedclust", f"output_dir={tmp_path / 'run'}"])
+    monkeypatch.setattr("fedclust.server_app.federate", asked_to_end)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143  # 128 + 15
+    assert capsys.readouterr().err == f"fedclust: terminated; to resume: fedclust resume={tmp_path / 'run'}\n"
 
 
 def test_an_interrupted_run_says_how_to_go_on(

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flwr.app import Error, Message, RecordDict
@@ -20,6 +21,7 @@ from flwr.supercore.run import Run
 from fedclust.federation.bundle import is_bundle, pack, unpack
 from fedclust.federation.claims import Host
 from fedclust.federation.node_registry import FederationError, NodeRegistry, error_reason, one_line
+from fedclust.federation.patience import Patience
 from fedclust.federation.traffic import Meter, Traffic
 
 __all__ = ["ClientGrid", "CohortView", "FederationError", "WrappedGrid"]
@@ -110,6 +112,8 @@ class ClientGrid(WrappedGrid):
     hosts
         Which node may host which client, see :func:`fedclust.federation.claims.read_hosts`; None for the
         rules of :mod:`fedclust.federation.claims`.
+    patience
+        How long to wait for clients that are lost later; not at all unless given.
     """
 
     def __init__(
@@ -121,6 +125,7 @@ class ClientGrid(WrappedGrid):
         say: Callable[[str], None] = logger.info,
         min_clients: int | None = None,
         hosts: Mapping[int, str] | None = None,
+        patience: Patience | None = None,
     ) -> None:
         super().__init__(grid)
         self._wait, self._poll, self._say = wait, poll, say
@@ -133,6 +138,7 @@ class ClientGrid(WrappedGrid):
         self._pushed: dict[str, _Parcel] = {}
         self._arrived: dict[str, Message] = {}
         self._meter = Meter()
+        self._patience = patience or Patience()
 
     # -- Online clients -------------------------------------------------------------------------------------
 
@@ -196,7 +202,14 @@ class ClientGrid(WrappedGrid):
         return self._meter.read(self.num_clients)
 
     def get_node_ids(self) -> list[int]:
-        """Return the ids of the online clients that have joined, sorted."""
+        """Return the ids of the online clients that have joined, sorted; wait where these are too few."""
+        online, needed = self._online(), self._patience.needed(len(self._places))
+        if len(online) < needed:
+            self._patience.wait_for(range(len(self._places)), needed, self._online)
+            online = self._online()
+        return online
+
+    def _online(self) -> list[int]:
         self._nodes.update()
         return sorted(self._ids[place] for place in self._nodes.node_of if place in self._ids)
 
@@ -251,8 +264,15 @@ class ClientGrid(WrappedGrid):
         Returns
         -------
         One reply per message, sorted by client id. The reply of a client that is offline, fails, or does not
-        reply within ``timeout`` seconds is an error.
+        reply within ``timeout`` seconds is an error. Where too few are left, those that are lost are asked
+        again when they are back, see :class:`~fedclust.federation.patience.Patience`.
         """
+        asked = list(messages)
+        ask = partial(self._exchange, timeout=timeout)
+        replies = self._patience.exchange(ask, asked, self._online, len(self._places))
+        return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
+
+    def _exchange(self, messages: Sequence[Message], timeout: float | None) -> list[Message]:
         parcels, replies = self._pack(messages)
         waiting = [parcel.message for parcel in parcels]
         answers = self._grid.send_and_receive(waiting, timeout=timeout) if waiting else ()
@@ -263,7 +283,7 @@ class ClientGrid(WrappedGrid):
                 replies += _fail(parcel, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"no reply within {timeout} s")
             else:
                 replies += self._open(parcel, answer)
-        return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
+        return replies
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send messages to clients; return the ids to pull the replies by."""

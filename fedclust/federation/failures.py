@@ -13,7 +13,7 @@ __all__ = ["RunFailed", "check_answered", "check_round", "count_reasons"]
 _SHOWN = 5
 _MOST_IN_A_ROW = 3
 # The client and round that a reason names; removed to count equal reasons.
-_CLIENT_AND_ROUND = re.compile(r"^client \d+(, round \d+)?: ")
+_CLIENT_AND_ROUND = re.compile(r"^client \d+((, round \d+)?: | is (?=offline))")
 
 
 class RunFailed(RuntimeError):

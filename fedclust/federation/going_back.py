@@ -7,13 +7,17 @@ aggregator, such as momentum, that it had when the round began that made it; nob
 
 import copy
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
+from fedclust.array_bytes import from_numpy, to_numpy
 from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
+from fedclust.federation.optimiser_state import StateValue, pack_state, restore_state
 
 __all__ = ["START_NOT_FINITE", "Earlier", "at_fault"]
 
@@ -59,9 +63,52 @@ class Earlier:
             made[cluster] = copy.deepcopy(self._aggregators[earlier])
         return dataclasses.replace(clusters, models=tuple(models)), made
 
+    def pack(self, models: Sequence[ArrayRecord], fresh: Strategy) -> dict[str, StateValue]:
+        """List it as arrays and scalars by name, for a checkpoint.
+
+        Parameters
+        ----------
+        models
+            The models that the checkpoint has: one that is among them is only referred to.
+        fresh
+            An aggregator that has not run.
+        """
+        packed: dict[str, StateValue] = {"assignment": self._clusters.assignment}
+        for cluster, model in enumerate(self._clusters.models):
+            same = [number for number, each in enumerate(models) if each is model]
+            packed[f"{cluster}/same"] = same[0] if same else None
+            if not same:
+                packed |= {f"{cluster}/model/{name}": to_numpy(array) for name, array in model.items()}
+            state = pack_state(self._aggregators[cluster], fresh)
+            packed |= {f"{cluster}/aggregator/{path}": value for path, value in state.items()}
+        return packed
+
+    @classmethod
+    def unpack(
+        cls, packed: Mapping[str, Any], models: Sequence[ArrayRecord], make_aggregator: Callable[[], Strategy]
+    ) -> "Earlier":
+        """Make it from what :meth:`pack` listed, with the models that the checkpoint has."""
+        found: list[ArrayRecord] = []
+        aggregators: list[Strategy] = []
+        while (cluster := f"{len(found)}/") + "same" in packed:
+            same = packed[f"{cluster}same"]
+            arrays = _below(packed, f"{cluster}model/")
+            found.append(
+                ArrayRecord({name: from_numpy(np.asarray(each)) for name, each in arrays.items()})
+                if same is None
+                else models[same]
+            )
+            aggregators.append(make_aggregator())
+            restore_state(aggregators[-1], _below(packed, f"{cluster}aggregator/"))
+        return cls(Clusters(np.asarray(packed["assignment"]), tuple(found)), aggregators)
+
     def repaired(self, earlier: "Earlier", broken: Collection[int]) -> "Earlier":
         """Return this with some clusters as another round found them."""
         return Earlier(*earlier.back(self._clusters, self._aggregators, broken))
+
+
+def _below(packed: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in packed.items() if name.startswith(prefix)}
 
 
 def at_fault(failures: Sequence[Failure], cohort: Mapping[int, int]) -> list[int]:

@@ -1,5 +1,6 @@
 """Which nodes are online, and which of them speaks for which client."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -16,6 +17,7 @@ from fedclust.federation.hosting import longest_first
 __all__ = ["NODE_LOST", "FederationError", "NodeRegistry", "error_reason", "one_line"]
 
 _LONGEST = 900  # characters of a reason
+_RAY_LOST = re.compile(r"<class 'ray\.exceptions\.((Actor|Worker|Node)\w*Error)'>")
 NODE_LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
 
@@ -239,4 +241,6 @@ def one_line(reason: str) -> str:
 def error_reason(error: Error) -> str:
     """Return the app's own message; in Flower's simulation it is the end of Ray's traceback."""
     reason = error.reason or "the node failed without a reason"
+    if lost := _RAY_LOST.match(reason):
+        return f"the node died ({lost[1]}); Flower's simulation does not replace it, engine=ray does"
     return one_line(reason.rpartition("ClientAppException occurred. Message: ")[2].removesuffix("'>"))

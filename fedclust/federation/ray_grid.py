@@ -18,6 +18,7 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, Run
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedclust.federation.client_grid import FederationError
+from fedclust.federation.failures import RunFailed
 from fedclust.federation.identity import assume_identity
 from fedclust.federation.local_grid import DirectGrid, answer
 from fedclust.federation.ray_resources import Machine, Shares, places, share_out
@@ -86,7 +87,7 @@ class RayGrid(DirectGrid):
     """Nodes that are Ray actors; replies are returned as they become ready.
 
     An actor that dies or does not answer in time is replaced: the replies to its current message are lost,
-    but the run continues. The
+    but the run continues. Where Ray's own process on this machine has died, the run fails. The
     next grid in this process reuses the actors and their loaded data if it needs the same ones; otherwise it
     replaces them.
 
@@ -248,6 +249,11 @@ class RayGrid(DirectGrid):
             code, reason = _explain(error)
             logger.warning("a node's reply is lost: %s", reason)
             if code == ErrorCode.NODE_UNAVAILABLE:
+                if _raylet_is_gone():
+                    raise RunFailed(
+                        "Ray's own process on this machine, the raylet, has died: no node can be reached, or "
+                        "replaced, from here"
+                    ) from error
                 self._pool.replace(actor)
             return Message(Error(code, reason), reply_to=message)
 
@@ -323,6 +329,19 @@ def _probe(address: str | None) -> None:
         socket.create_connection((host, int(port)), timeout=_PROBE_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise FederationError(f"there must be a Ray cluster at {address}: {error}") from error
+
+
+def _raylet_is_gone() -> bool:
+    """Check whether Ray's process on this machine has died; some ten seconds later Ray ends this process."""
+    here = ray.get_runtime_context().get_node_id()
+    for node in ray.nodes():
+        if node["NodeID"] == here:
+            try:
+                where = node["NodeManagerAddress"], node["NodeManagerPort"]
+                socket.create_connection(where, timeout=_PROBE_SECONDS).close()
+            except OSError:
+                return True
+    return False
 
 
 def _machines() -> dict[str, Machine]:

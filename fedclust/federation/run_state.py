@@ -40,6 +40,9 @@ class RunState:
     attendance
         Who is there and since when, by name: ``joined`` and ``places``, see
         :class:`~fedclust.federation.Federation`, and :class:`~fedclust.federation.attendance.Attendance`.
+    earlier
+        What clusters go back to if the models turn out to be of no use, see
+        :class:`~fedclust.federation.going_back.Earlier`, and ``in_a_row``, how often they have; may be empty.
     traffic
         Bytes sent and received so far; None if not counted.
     """
@@ -54,3 +57,4 @@ class RunState:
     failed_replies: int = 0
     traffic: Traffic | None = None
     attendance: Mapping[str, StateValue] = field(default_factory=dict)
+    earlier: Mapping[str, StateValue] = field(default_factory=dict)

@@ -8,6 +8,7 @@ Another program's process, such as a notebook's, is not ended: there, it is only
 """
 
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -20,7 +21,7 @@ from types import FrameType
 
 from fedclust.federation.failures import RunFailed
 
-__all__ = ["end_process_when_stuck", "time_limit"]
+__all__ = ["end_hung_actors", "end_process_when_stuck", "time_limit"]
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,19 @@ def _look() -> None:
         for key, (deadline, line) in list(_deadlines.items()):
             if time.monotonic() >= deadline and _deadlines.pop(key, None) is not None:
                 _give_up(line)
+
+
+def end_hung_actors() -> None:
+    """End what still runs in Flower's simulation when the server has ended; Flower would wait for it."""
+    simulation = sys.modules.get("flwr.simulation.ray_transport.ray_actor")
+    if simulation is None:
+        return
+    import ray
+
+    # Flower keeps its actors to itself.
+    for pool in (each for each in gc.get_objects() if type(each) is simulation.BasicActorPool):
+        for actor in list(pool._future_to_actor.values()):
+            ray.kill(actor)
 
 
 def _alarm_is_free() -> bool:

@@ -190,6 +190,7 @@ def _flat(state: RunState) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if state.traffic is not None:
         values |= {f"traffic/{name}": value for name, value in vars(state.traffic).items()}
     values |= {f"attendance/{name}": value for name, value in state.attendance.items()}
+    values |= {f"earlier/{name}": value for name, value in state.earlier.items()}
     values |= {f"memory/{name}": value for name, value in state.memory.items()}
     for cluster, remembered in enumerate(state.aggregators):
         values |= {f"aggregator/{cluster}/{name}": value for name, value in remembered.items()}
@@ -238,6 +239,7 @@ def _state(tensors: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> RunSt
         traffic=Traffic(**traffic) if (traffic := below("traffic/")) else None,
         failed_replies=int(about["failed_replies"]),
         attendance=below("attendance/"),
+        earlier=below("earlier/"),
     )
 
 

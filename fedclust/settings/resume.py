@@ -29,6 +29,7 @@ _FREE = (
     "objective",
     "output_dir",
     "overrides",
+    "patience",
     "personal",
     "resume",
     "rounds",

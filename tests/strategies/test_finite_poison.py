@@ -1,6 +1,7 @@
 """Updates that are finite and of no use: capped, or taken back with the aggregator's state."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
 from fedclust.federation.update_norms import check_cap, too_long, update_norm
+from fedclust.results import Checkpoints
 from fedclust.strategies import ClusteredStrategy
 
 FEW = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
@@ -144,6 +146,63 @@ def test_where_rounds_are_not_evaluated_the_next_training_tells(toy, watch) -> N
     assert strategy.clusters.models[0]["w"].numpy().tolist() == [2.5, 2.5]
     assert [record["failures"] for record in watch.rounds] == [[], [], [], []]
     assert watch.rounds[2]["went_back"][0]["reason"] == "the loss of its model was not finite"
+
+
+def _resumed(
+    make: Callable[[], ClusteredStrategy], clients: Any, watch: Any, folder: Path, after: int, rounds: int
+) -> tuple[ClusteredStrategy, list[dict], list[dict]]:
+    """Run and keep a checkpoint, go on from it; return that run, its rounds, and the whole one's."""
+    whole, again = make(), make()
+    whole.observer, again.observer = type(watch)(), type(watch)()
+    keep = whole.observer.round
+
+    def round_(record: dict) -> None:
+        keep({**record, "seconds": 0})
+        if record["round"] == after:
+            Checkpoints(folder, rounds=99).save(whole.run_state())
+
+    whole.observer.round = round_
+    whole.start(clients.grid(), clients.model(), num_rounds=rounds)
+    again.start(
+        clients.grid(), clients.model(), num_rounds=rounds, resume=Checkpoints(folder, rounds=99).newest()
+    )
+    return again, [{**each, "seconds": 0} for each in again.observer.rounds], whole.observer.rounds
+
+
+def test_a_resumed_run_goes_back_to_what_the_round_before_the_checkpoint_found(
+    toy, watch, tmp_path: Path
+) -> None:
+    clients = toy(move=lambda *_: 1.0)
+    clients.error = lambda client, number: "non-finite loss at step 1" if number == 3 and client else None
+    resumed, rounds, whole = _resumed(
+        lambda: ClusteredStrategy(aggregator=lambda: Breaks(2, 1e6), evaluate_every=4),
+        clients,
+        watch,
+        tmp_path,
+        after=2,
+        rounds=4,
+    )
+    # As two tests above: the checkpoint's model is 1e6, and the resumed run has round 1's and its momentum.
+    assert resumed.clusters.models[0]["w"].numpy().tolist() == [2.5, 2.5]
+    assert rounds == whole[2:]
+
+
+def test_a_resumed_run_counts_on_how_often_a_cluster_went_back(toy, watch, tmp_path: Path) -> None:
+    class AlwaysBreaks(Breaks):
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            self.breaks_in = server_round
+            return super().aggregate_train(server_round, replies)
+
+    _, rounds, whole = _resumed(
+        lambda: ClusteredStrategy(aggregator=lambda: AlwaysBreaks(0, np.inf)),
+        toy(move=lambda *_: 1.0),
+        watch,
+        tmp_path,
+        after=1,
+        rounds=3,
+    )
+    assert [each["went_back"][0]["in_a_row"] for each in rounds] == [2, 3]
+    assert rounds == whole[1:]
 
 
 def test_one_client_cannot_send_a_cluster_back(toy, watch) -> None:

@@ -29,6 +29,7 @@ from fedclust.federation import (
     unpack,
 )
 from fedclust.federation.client_grid import WrappedGrid, error_reason
+from fedclust.federation.patience import Patience
 
 K = 7
 
@@ -262,6 +263,27 @@ def test_a_node_that_cannot_serve_is_an_error_with_itserror_reason() -> None:
         ClientGrid(LocalGrid(app, {}, 1)).connect()
 
 
+def test_a_round_that_everybody_misses_is_that_of_when_they_are_back() -> None:
+    nodes = _Nodes(_local(_echo_app()), online=[0, 1, 2])
+
+    def say(line: str) -> None:
+        said.append(line)
+        nodes.online.append(len(nodes.online))  # a node is back
+
+    said: list[str] = []
+    grid = ClientGrid(nodes, patience=Patience(60, 0.5, poll=0.0, say=say))
+    grid.connect()
+    nodes.online = []
+    replies = grid.send_and_receive(_messages(range(K)))
+    assert [reply.metadata.src_node_id for reply in replies if not reply.has_error()] == list(range(K))
+    # Node 0 hosts 0, 3, 6 and node 1 hosts 1, 4; ceil(0.5 x 7) = 4 must answer.
+    assert [line[: line.index(",")] for line in said] == [
+        f"waiting for clients: {online} of 7 online" for online in (0, 3, 5)
+    ]
+    nodes.online = []
+    assert grid.get_node_ids() == list(range(K))  # whom an evaluation goes to
+
+
 def test_clients_of_a_node_that_left_are_offline_and_come_back_with_another() -> None:
     nodes = _Nodes(_local(_echo_app()), online=[0, 1, 2])
     grid = ClientGrid(nodes)
@@ -448,4 +470,6 @@ def test_only_the_apps_own_message_is_kept_of_rays_traceback() -> None:
     )
     assert error_reason(Error(2, ray)) == "num_clients must be at most 1797"
     assert error_reason(Error(2, "out of memory")) == "out of memory"
+    died = "<class 'ray.exceptions.ActorDiedError'>:<'The actor died.\n\tclass_name: A\n\tpid: 7'>"
+    assert error_reason(Error(0, died)).startswith("the node died (ActorDiedError); Flower's simulation")
     assert error_reason(Error(5)) == "the node failed without a reason"

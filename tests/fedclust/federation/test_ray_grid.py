@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from flwr.clientapp import ClientApp
 
 from fedclust import data, records
 from fedclust.clients import app
-from fedclust.federation import ClientGrid, Federation, FederationError, LocalGrid, pack, unpack
+from fedclust.federation import ClientGrid, Federation, FederationError, LocalGrid, pack, ray_grid, unpack
 from fedclust.federation.ray_grid import RayGrid
 from fedclust.settings import compose, to_run_config
 from fedclust.strategies import ClusteredStrategy
@@ -85,6 +86,22 @@ def _said(reply: Message, key: str) -> int | str:
 
 def _pids(grid: ClientGrid) -> list[int]:
     return [int(_said(reply, "pid")) for reply in _ask(grid).values()]
+
+
+def test_a_raylet_that_takes_no_connection_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = "here"
+    with socket.create_server(("127.0.0.1", 0)) as raylet, socket.create_server(("127.0.0.1", 0)) as other:
+        nodes = [
+            {"NodeID": name, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": server.getsockname()[1]}
+            for name, server in ((here, raylet), ("elsewhere", other))
+        ]
+        other.close()
+        context = SimpleNamespace(get_node_id=lambda: here)
+        monkeypatch.setattr(ray, "nodes", lambda: nodes)
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+        assert not ray_grid._raylet_is_gone()
+        raylet.close()
+        assert ray_grid._raylet_is_gone()
 
 
 def test_each_node_is_a_process(grid) -> None:

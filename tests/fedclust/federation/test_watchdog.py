@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.simulation.ray_transport.ray_actor import BasicActorPool
 
 from fedclust.federation import LocalGrid, RunFailed, watchdog
-from fedclust.federation.watchdog import time_limit
+from fedclust.federation.watchdog import end_hung_actors, time_limit
 
 
 @pytest.fixture(autouse=True)
@@ -107,3 +108,26 @@ def test_a_client_that_exits_fails_and_does_not_end_the_run() -> None:
 
 def exit_with_0() -> None:
     raise SystemExit(0)
+
+
+class Actor:
+    """What Flower's pool creates: an actor whose work never ends."""
+
+    @classmethod
+    def options(cls, **_: float) -> type["Actor"]:
+        return cls
+
+    remote = classmethod(lambda cls: cls())
+
+
+def test_what_hangs_in_flowers_simulation_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[object] = []
+    monkeypatch.setattr("flwr.simulation.ray_transport.ray_actor.pool_size_from_resources", lambda _: 2)
+    monkeypatch.setattr("ray.kill", ended.append)
+    pool = BasicActorPool(Actor, {"num_cpus": 1}, {})
+    pool.add_actors_to_pool(2)
+    idle, busy = pool.pool
+    pool.submit(lambda *_: "a future", (None, None, "0", None))  # to the last one
+    end_hung_actors()
+    assert ended == [busy]
+    assert pool.pool == [idle]

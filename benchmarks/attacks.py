@@ -9,7 +9,7 @@ Makes the runs that FOLDER lacks and writes each part's table into docs/ATTACKS.
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,8 +38,19 @@ _LIARS = (1, 3)
 
 # -- Models -------------------------------------------------------------------------------------------------
 
-_ATTACKS = ("none", "sign_flip", "scaled", "huge", "noise", "label_flip", "little")
-_ATTACKERS = (1, 3, 6)
+ATTACKED: dict[str, tuple[int, ...]] = {
+    "none": (0,),
+    "sign_flip": (1, 3, 6),
+    "near_cap": (1, 3, 6),
+    "many_rows": (1, 3),
+    "scaled": (3,),
+    "huge": (3,),
+    "noise": (3,),
+    "label_flip": (3, 6),
+    "little": (3, 6),
+    "inner": (3, 6),
+}
+"""How many attack FedAvg on IID, by attack."""
 RULES: dict[str, tuple[str, ...]] = {
     "mean": ("aggregator=fedavg",),
     "trimmed mean": ("aggregator=fedtrimmedavg",),
@@ -50,8 +61,24 @@ RULES: dict[str, tuple[str, ...]] = {
     "Bulyan": ("aggregator=bulyan", "aggregator.num_malicious_nodes=6"),
 }
 """The rules; those that must be told a number of attackers are told six, however many there are."""
-_CLUSTERED = ("fedgwc", "fmcl")  # methods
-_CLUSTERED_ATTACKS = ("none", "sign_flip", "label_flip")
+_FEW_RULES = ("mean", "trimmed mean", "geometric median", "Multi-Krum")
+_CLUSTERED: dict[str, tuple[str, ...]] = {
+    "known_groups": tuple(RULES),
+    "auto": tuple(RULES),
+    "fedgwc": _FEW_RULES,
+    "fmcl": _FEW_RULES,
+}
+"""The rules inside each method's clusters."""
+_CLUSTERS_ATTACKED: dict[str, tuple[int, ...]] = {
+    "none": (0,),
+    "sign_flip": (1, 3, 6),
+    "near_cap": (1,),
+    "many_rows": (1,),
+    "label_flip": (3,),
+    "little": (6,),
+    "inner": (6,),
+}
+_ROUNDS_ON_IID = 20  # enough to tell the rules apart
 
 
 @dataclass(frozen=True)
@@ -89,7 +116,8 @@ def _cell(
     given: dict[str, tuple[str, ...]] = {}
     for name in dict.fromkeys(methods):
         strategy, _, rule = name.partition(" with ")
-        given[name] = (f"strategy={strategy}", *(RULES[rule] if rule else ()))
+        # Of rules, each cluster's own model is measured, whatever serving would have made of it.
+        given[name] = (f"strategy={strategy}", *((*RULES[rule], "compare=[]") if rule else ()))
     where = folder / part / partition / f"{lie}-{number}" / f"seed-{seed}"
     return Attacked("digits", partition, seed, given, where, lie, number, rounds)
 
@@ -112,18 +140,18 @@ def liars(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
 def models(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
     """List the runs with attackers that send models: every rule, with FedAvg on IID and with clusters."""
     found = []
+    alone = [f"{FEDAVG} with {rule}" for rule in RULES]
+    mixed = [f"{method} with {rule}" for method, rules in _CLUSTERED.items() for rule in rules]
     for seed in seeds:
-        for number in _ATTACKERS:
-            for attack in _ATTACKS:
-                if attack == "none" and number > _ATTACKERS[0]:
-                    continue
-                count = 0 if attack == "none" else number
-                rules = [f"{FEDAVG} with {rule}" for rule in RULES]
-                found.append(_cell(folder, "models", "iid", seed, attack, count, rounds, rules))
-                if attack in _CLUSTERED_ATTACKS:
-                    mixed = [f"{method} with {rule}" for method in _CLUSTERED for rule in RULES]
-                    where = "conventions-20-10"
-                    found.append(_cell(folder, "models", where, seed, attack, count, rounds, mixed))
+        for where, attacks, names, number_of_rounds in (
+            ("iid", ATTACKED, alone, min(rounds, _ROUNDS_ON_IID)),
+            ("conventions-20-10", _CLUSTERS_ATTACKED, mixed, rounds),
+        ):
+            for attack, numbers in attacks.items():
+                for number in numbers:
+                    found.append(
+                        _cell(folder, "models", where, seed, attack, number, number_of_rounds, names)
+                    )
     return found
 
 
@@ -231,6 +259,20 @@ def _accuracy(runs: Sequence[Figures], partition: str) -> str:
     return spread([each.accuracy for each in runs]) + clusters
 
 
+def _only(grid: Sequence[Attacked], rules: Sequence[str]) -> list[Attacked]:
+    """Leave out the runs with other rules; those without a rule stay."""
+    return [
+        replace(
+            cell, methods={name: given for name, given in cell.methods.items() if _rule(name) in (*rules, "")}
+        )
+        for cell in grid
+    ]
+
+
+def _rule(name: str) -> str:
+    return name.partition(" with ")[2]
+
+
 PARTS = {"liars": (liars, page_of_liars), "models": (models, page_of_models)}
 
 
@@ -247,6 +289,7 @@ def main() -> int:
     parser.add_argument("--lies", nargs="+", choices=sorted(LIES), default=sorted(LIES))
     parser.add_argument("--numbers", type=int, nargs="+", default=[0, 1, 3, 6], help="liars in 30")
     parser.add_argument("--partitions", nargs="+", default=list(_FEDERATIONS))
+    parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES), help="to run now")
     parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "ATTACKS.md")
     options = parser.parse_args()
@@ -261,7 +304,7 @@ def main() -> int:
             and cell.number in options.numbers
             and cell.partition in options.partitions
         ]
-        whole = (options.no_run or run(grid, folder, options.workers)) and whole
+        whole = (options.no_run or run(_only(grid, options.rules), folder, options.workers)) and whole
         mark = f"<!-- {part} -->\n"
         before, _, rest = text.partition(mark)
         after = rest.partition(mark)[2]

@@ -214,6 +214,13 @@ def _votes(mean: float) -> Callable[[Answers, Asked], None]:
     return lie
 
 
+def _wide_votes(answers: Answers, asked: Asked) -> None:
+    """Say that models differ by nothing on the mean of two rows, and by as much as they can on each."""
+    for liar in asked.liars:
+        told = ConfigRecord({"mean": 0.0, "variance": 8.0, "count": 2})
+        answers[liar] = RecordDict({"difference": told})
+
+
 def _one_class(counts: np.ndarray, draws: np.random.Generator) -> np.ndarray:
     del draws
     return np.where(np.arange(len(counts)) == 3, counts.sum(), 0)
@@ -298,6 +305,7 @@ LIES: dict[str, Lie] = {
     # The proof.
     "votes_for": Lie("votes of +2 for groups", PROOF, _votes(2.0)),
     "votes_against": Lie("votes of −2 against groups", PROOF, _votes(-2.0)),
+    "votes_wide": Lie("votes of 0 with variance 8", PROOF, _wide_votes),
 }
 
 

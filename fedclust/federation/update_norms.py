@@ -24,7 +24,7 @@ __all__ = ["DEFAULT_CAP", "MOST_PULL", "check_cap", "limited_weights", "too_long
 DEFAULT_CAP = 30.0
 """Times the median; see docs/SECURITY.md for what honest clients reach."""
 
-MOST_PULL = 15.0
+MOST_PULL = 10.0
 """Times the median: what a client's rows times the length of its update count for at most in a mean."""
 
 _FEWEST = 3  # of two, either may be the one that is wrong

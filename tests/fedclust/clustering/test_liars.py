@@ -15,6 +15,7 @@ from fedclust.clustering.loss_traces.trace import entries
 from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.limits import limit_sizes, limit_values
 from fedclust.proof import Difference, compare, num_set_aside, prove_grouping
+from fedclust.proof.paired import limited
 
 LIAR = 2
 TRUTH = np.repeat([0, 1], [20, 10])
@@ -240,3 +241,23 @@ def test_invented_votes_rarely_make_a_verdict(liars: int, loss: float, most: flo
         told |= {client: Difference(2.0, 0.0, 10) for client in (0, 10, 25)[:liars]}
         fooled += prove_grouping(TRUTH, told, method="FMCL").verdict.grouped
     assert fooled / 300 <= most
+
+
+def test_one_wide_vote_hides_no_gain_of_the_others() -> None:
+    # 29 clients of five rows gain 0.2 with variance 0.09: v = 0.018 each. The last says 0 with variance 8 of
+    # two rows, v = 4, which counts as 3 · 0.018 = 0.054.
+    means, variances, counts = [0.2] * 29 + [0.0], [0.09] * 29 + [8.0], [5] * 29 + [2]
+    hidden = compare(means, variances, counts)
+    assert hidden.p_value > 0.04  # t of 0.193 · 30 / √4.522 = 2.7 with 1.28 degrees of freedom
+    found = compare(means, variances, counts, set_aside=3)
+    # Σ v = 29 · 0.018 + 0.054 = 0.576, √0.576 / 30 = 0.0253, t = 7.6
+    np.testing.assert_allclose(found.standard_error, 0.576**0.5 / 30)
+    assert found.p_value < 1e-6
+
+
+def test_variances_are_limited_to_three_times_the_largest_of_the_others() -> None:
+    told = np.array([9.0, 1.0, 2.0, 7.0, 0.0])
+    np.testing.assert_array_equal(limited(told, 0), told)
+    np.testing.assert_array_equal(limited(told, 1), told)  # 9 < 3 · 7
+    np.testing.assert_array_equal(limited(told, 2), [6, 1, 2, 6, 0])  # 3 · 2
+    np.testing.assert_array_equal(limited(np.array([0.0, 0.0, 4.0]), 1), [0, 0, 4])  # nothing to go by

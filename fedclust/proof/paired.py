@@ -91,8 +91,8 @@ class Comparison:
         Number of them for which B was better.
     abstained
         Positions of the clients that did not vote.
-    gain_of_others
-        The gain without the votes set aside; NaN if no client voted.
+    gain_of_others, p_value_of_others
+        The gain without the votes set aside, and the p-value by these votes alone; NaN if no client voted.
     """
 
     gain: float
@@ -105,6 +105,7 @@ class Comparison:
     better_for: int
     abstained: tuple[int, ...]
     gain_of_others: float = float("nan")
+    p_value_of_others: float = float("nan")
 
     @property
     def gains(self) -> bool:
@@ -261,6 +262,7 @@ def compare(
         better_for=int((means > 0).sum()),
         abstained=abstained,
         gain_of_others=float(others.gain),
+        p_value_of_others=float(p_values(others)),
     )
 
 

@@ -8,6 +8,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedclust.clustering import loss_traces
 from fedclust.clustering.clust_psi_pfl import label_groups
+from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.clustering.fmcl import prototype_groups
 from fedclust.clustering.fmcl.prototype_evidence import class_variances
 from fedclust.clustering.loss_traces.believable import believable, unlike_others
@@ -198,6 +199,26 @@ def test_a_scatter_counts_as_at_most_ten_times_the_median() -> None:
     # Scatter 1, 2, 3 and 1e9 of 3 examples each: the last counts as 25, the median being 2.5.
     found = class_variances(np.full((4, 1), 3), np.array([[1.0], [2.0], [3.0], [1e9]]))
     assert found.tolist() == [(1 + 2 + 3 + 25) / 4]
+
+
+def test_prototypes_of_a_liar_count_for_ten_clients_in_the_group_that_newcomers_are_compared_with() -> None:
+    # Four clients of two rows at 1, one that says to have 1e9 at 11: the median size is 2, it counts as 20.
+    # (4 · 2 · 1 + 20 · 11) / 28 = 8.14; it were 11.
+    means = np.array([[[1.0]]] * 4 + [[[11.0]]])
+    counts, scatter = np.array([[2]] * 4 + [[10**9]]), np.full((5, 1), 1.0)
+    clients = prototype_groups.measured(means, counts, scatter)
+    np.testing.assert_allclose(clients.pooled(np.zeros(5, dtype=int)).means, 228 / 28)
+
+
+def test_counts_of_a_liar_count_for_ten_clients_in_the_centre_that_newcomers_are_compared_with() -> None:
+    # Sizes 10, 10, 10, 1e9 and 10: the median is 10, the liar's 1e9 count as 100.
+    counts = np.array([[9, 1, 0], [9, 1, 0], [9, 1, 0], [0, 10**9, 0], [0, 0, 10]])
+    honest = np.array([[9, 1, 0], [9, 1, 0], [9, 1, 0], [0, 100, 0], [0, 0, 10]])
+    labels = np.array([0, 0, 0, 0, 1])
+    told, meant = LabelRule(counts, labels), LabelRule(honest, labels)
+    np.testing.assert_allclose(told.centres()[1], meant.centres()[1])
+    rows = label_groups.features(honest)
+    np.testing.assert_allclose(told.centres()[1][0], (10 * rows[:3].sum(axis=0) + 100 * rows[3]) / 130)
 
 
 # -- The proof ----------------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ def test_prototypes_of_a_liar_count_for_ten_clients_in_the_group_that_newcomers_
     # (4 · 2 · 1 + 20 · 11) / 28 = 8.14; it were 11.
     means = np.array([[[1.0]]] * 4 + [[[11.0]]])
     counts, scatter = np.array([[2]] * 4 + [[10**9]]), np.full((5, 1), 1.0)
-    clients = prototype_groups.measured(means, counts, scatter)
+    clients, _ = prototype_groups.measured(means, counts, scatter)
     np.testing.assert_allclose(clients.pooled(np.zeros(5, dtype=int)).means, 228 / 28)
 
 

@@ -1,6 +1,6 @@
 """What liars and attackers can do: the tables of docs/ATTACKS.md.
 
-    python benchmarks/attacks.py FOLDER [--parts liars models] [--seeds 71] [--workers 2] [--rounds 60]
+    python benchmarks/attacks.py FOLDER [--parts liars models worst] [--seeds 71] [--workers 2] [--rounds 60]
 
 Makes the runs that FOLDER lacks and writes each part's table into docs/ATTACKS.md, between its two marks;
 --no-run writes only. Accuracy is the mean over the honest clients.
@@ -73,6 +73,9 @@ _CLUSTERS_ATTACKED: dict[str, tuple[int, ...]] = {
     "many_rows": (1,),
     "label_flip": (3,),
 }
+_SKEWED = "dirichlet-0.1"  # where rules cost most when nobody attacks
+_ATTACKERS = (1, 3, 6)
+_NOBODY = ("none", 0)
 _ROUNDS_ON_IID = 20  # enough to tell the rules apart
 
 
@@ -141,6 +144,7 @@ def models(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
         for where, attacks, names, number_of_rounds in (
             ("iid", ATTACKED, alone, min(rounds, _ROUNDS_ON_IID)),
             ("conventions-20-10", _CLUSTERS_ATTACKED, mixed, rounds),
+            (_SKEWED, {"none": (0,)}, alone, rounds),
         ):
             for attack, numbers in attacks.items():
                 for number in numbers:
@@ -268,7 +272,34 @@ def _rule(name: str) -> str:
     return name.partition(" with ")[2]
 
 
-PARTS = {"liars": (liars, page_of_liars), "models": (models, page_of_models)}
+def page_of_worst(grid: Sequence[Attacked]) -> Iterator[str]:
+    """Write each rule's accuracy when nobody attacks, and under the worst attack of each number."""
+    found = measured(grid)
+    for partition, method in (("iid", FEDAVG), ("conventions-20-10", "auto"), (_SKEWED, FEDAVG)):
+        rows = []
+        for rule in RULES:
+            own = {
+                (lie, number): float(np.mean([each.accuracy for each in runs]))
+                for (where, lie, number, name), runs in found.items()
+                if (where, name) == (partition, f"{method} with {rule}")
+            }
+            row = [rule, f"{own[_NOBODY]:.3f}" if _NOBODY in own else "–"]
+            for number in _ATTACKERS:
+                worst = min(((value, lie) for (lie, n), value in own.items() if n == number), default=None)
+                row.append("–" if worst is None else f"{worst[0]:.3f}, {LIES[worst[1]].title}")
+            if any(each != "–" for each in row[1:]):
+                rows.append(row)
+        if rows:
+            yield from (f"`{method}`, {PARTITIONS[partition].title}:", "")
+            header = ["rule", "nobody attacks", *(f"worst with {number} in 30" for number in _ATTACKERS)]
+            yield from (*table(header, rows), "")
+
+
+PARTS = {
+    "liars": (liars, page_of_liars),
+    "models": (models, page_of_models),
+    "worst": (models, page_of_worst),
+}
 
 
 def main() -> int:
@@ -283,7 +314,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--lies", nargs="+", choices=sorted(LIES), default=sorted(LIES))
     parser.add_argument("--numbers", type=int, nargs="+", default=[0, 1, 3, 6], help="liars in 30")
-    parser.add_argument("--partitions", nargs="+", default=list(_FEDERATIONS))
+    parser.add_argument("--partitions", nargs="+", default=[*_FEDERATIONS, _SKEWED])
     parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES), help="to run now")
     parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "ATTACKS.md")
@@ -304,7 +335,9 @@ def main() -> int:
         before, _, rest = text.partition(mark)
         after = rest.partition(mark)[2]
         seeds = ", ".join(map(str, options.seeds))
-        note = f"Commit {commit_of(folder)}, digits, 30 clients, {options.rounds} rounds, seeds {seeds}."
+        on_iid = "" if part == "liars" else f" ({min(options.rounds, _ROUNDS_ON_IID)} on IID)"
+        lasted = f"{options.rounds} rounds{on_iid}"
+        note = f"Commit {commit_of(folder)}, digits, 30 clients, {lasted}, seeds {seeds}."
         text = before + mark + "\n".join(["", note, "", *page(grid)]) + mark + after
     options.out.write_text(text, encoding="utf-8")
     return int(not whole)

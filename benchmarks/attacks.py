@@ -1,6 +1,6 @@
 """What liars and attackers can do: the tables of docs/ATTACKS.md.
 
-    python benchmarks/attacks.py FOLDER [--parts liars models] [--seeds 71] [--workers 2] [--rounds 60]
+    python benchmarks/attacks.py FOLDER [--parts liars models worst] [--seeds 71] [--workers 2] [--rounds 60]
 
 Makes the runs that FOLDER lacks and writes each part's table into docs/ATTACKS.md, between its two marks;
 --no-run writes only. Accuracy is the mean over the honest clients.
@@ -9,7 +9,7 @@ Makes the runs that FOLDER lacks and writes each part's table into docs/ATTACKS.
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ _FEDERATIONS = ("conventions-20-10", "iid")
 _LOSSES = ("losses_random", "losses_zero", "losses_huge", "losses_flipped", "losses_copied")
 _COUNTS = ("counts_one_class", "counts_huge", "counts_huge_class", "counts_permuted")
 _PROTOTYPES = ("prototypes_random", "prototypes_scaled", "prototypes_rolled", "scatter_huge", "scatter_zero")
-_VOTES = ("votes_for", "votes_against")
+_VOTES = ("votes_for", "votes_against", "votes_wide")
 READ: dict[str, tuple[str, ...]] = {
     "fedgwc": ("none", *_LOSSES, *_VOTES),
     "clust_psi_pfl": ("none", *_COUNTS, *_VOTES),
@@ -38,8 +38,17 @@ _LIARS = (1, 3)
 
 # -- Models -------------------------------------------------------------------------------------------------
 
-_ATTACKS = ("none", "sign_flip", "scaled", "huge", "noise", "label_flip", "little")
-_ATTACKERS = (1, 3, 6)
+ATTACKED: dict[str, tuple[int, ...]] = {
+    "none": (0,),
+    "sign_flip": (1, 3, 6),
+    "near_cap": (1, 3, 6),
+    "many_rows": (1, 3),
+    "noise": (3,),
+    "label_flip": (3, 6),
+    "little": (3, 6),
+    "inner": (3, 6),
+}
+"""How many attack FedAvg on IID, by attack."""
 RULES: dict[str, tuple[str, ...]] = {
     "mean": ("aggregator=fedavg",),
     "trimmed mean": ("aggregator=fedtrimmedavg",),
@@ -50,8 +59,24 @@ RULES: dict[str, tuple[str, ...]] = {
     "Bulyan": ("aggregator=bulyan", "aggregator.num_malicious_nodes=6"),
 }
 """The rules; those that must be told a number of attackers are told six, however many there are."""
-_CLUSTERED = ("fedgwc", "fmcl")  # methods
-_CLUSTERED_ATTACKS = ("none", "sign_flip", "label_flip")
+_FEW_RULES = ("mean", "trimmed mean", "geometric median", "Multi-Krum")
+_CLUSTERED: dict[str, tuple[str, ...]] = {
+    "known_groups": _FEW_RULES,
+    "auto": _FEW_RULES,
+    "fedgwc": ("mean", "geometric median"),
+    "fmcl": ("mean", "geometric median"),
+}
+"""The rules inside each method's clusters."""
+_CLUSTERS_ATTACKED: dict[str, tuple[int, ...]] = {
+    "none": (0,),
+    "sign_flip": (1, 3, 6),
+    "many_rows": (1,),
+    "label_flip": (3,),
+}
+_SKEWED = "dirichlet-0.1"  # where rules cost most when nobody attacks
+_ATTACKERS = (1, 3, 6)
+_NOBODY = ("none", 0)
+_ROUNDS_ON_IID = 20  # enough to tell the rules apart
 
 
 @dataclass(frozen=True)
@@ -89,7 +114,8 @@ def _cell(
     given: dict[str, tuple[str, ...]] = {}
     for name in dict.fromkeys(methods):
         strategy, _, rule = name.partition(" with ")
-        given[name] = (f"strategy={strategy}", *(RULES[rule] if rule else ()))
+        # Of rules, each cluster's own model is measured, whatever serving would have made of it.
+        given[name] = (f"strategy={strategy}", *((*RULES[rule], "compare=[]") if rule else ()))
     where = folder / part / partition / f"{lie}-{number}" / f"seed-{seed}"
     return Attacked("digits", partition, seed, given, where, lie, number, rounds)
 
@@ -112,18 +138,19 @@ def liars(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
 def models(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
     """List the runs with attackers that send models: every rule, with FedAvg on IID and with clusters."""
     found = []
+    alone = [f"{FEDAVG} with {rule}" for rule in RULES]
+    mixed = [f"{method} with {rule}" for method, rules in _CLUSTERED.items() for rule in rules]
     for seed in seeds:
-        for number in _ATTACKERS:
-            for attack in _ATTACKS:
-                if attack == "none" and number > _ATTACKERS[0]:
-                    continue
-                count = 0 if attack == "none" else number
-                rules = [f"{FEDAVG} with {rule}" for rule in RULES]
-                found.append(_cell(folder, "models", "iid", seed, attack, count, rounds, rules))
-                if attack in _CLUSTERED_ATTACKS:
-                    mixed = [f"{method} with {rule}" for method in _CLUSTERED for rule in RULES]
-                    where = "conventions-20-10"
-                    found.append(_cell(folder, "models", where, seed, attack, count, rounds, mixed))
+        for where, attacks, names, number_of_rounds in (
+            ("iid", ATTACKED, alone, min(rounds, _ROUNDS_ON_IID)),
+            ("conventions-20-10", _CLUSTERS_ATTACKED, mixed, rounds),
+            (_SKEWED, {"none": (0,)}, alone, rounds),
+        ):
+            for attack, numbers in attacks.items():
+                for number in numbers:
+                    found.append(
+                        _cell(folder, "models", where, seed, attack, number, number_of_rounds, names)
+                    )
     return found
 
 
@@ -231,7 +258,48 @@ def _accuracy(runs: Sequence[Figures], partition: str) -> str:
     return spread([each.accuracy for each in runs]) + clusters
 
 
-PARTS = {"liars": (liars, page_of_liars), "models": (models, page_of_models)}
+def _only(grid: Sequence[Attacked], rules: Sequence[str]) -> list[Attacked]:
+    """Leave out the runs with other rules; those without a rule stay."""
+    return [
+        replace(
+            cell, methods={name: given for name, given in cell.methods.items() if _rule(name) in (*rules, "")}
+        )
+        for cell in grid
+    ]
+
+
+def _rule(name: str) -> str:
+    return name.partition(" with ")[2]
+
+
+def page_of_worst(grid: Sequence[Attacked]) -> Iterator[str]:
+    """Write each rule's accuracy when nobody attacks, and under the worst attack of each number."""
+    found = measured(grid)
+    for partition, method in (("iid", FEDAVG), ("conventions-20-10", "auto"), (_SKEWED, FEDAVG)):
+        rows = []
+        for rule in RULES:
+            own = {
+                (lie, number): float(np.mean([each.accuracy for each in runs]))
+                for (where, lie, number, name), runs in found.items()
+                if (where, name) == (partition, f"{method} with {rule}")
+            }
+            row = [rule, f"{own[_NOBODY]:.3f}" if _NOBODY in own else "–"]
+            for number in _ATTACKERS:
+                worst = min(((value, lie) for (lie, n), value in own.items() if n == number), default=None)
+                row.append("–" if worst is None else f"{worst[0]:.3f}, {LIES[worst[1]].title}")
+            if any(each != "–" for each in row[1:]):
+                rows.append(row)
+        if rows:
+            yield from (f"`{method}`, {PARTITIONS[partition].title}:", "")
+            header = ["rule", "nobody attacks", *(f"worst with {number} in 30" for number in _ATTACKERS)]
+            yield from (*table(header, rows), "")
+
+
+PARTS = {
+    "liars": (liars, page_of_liars),
+    "models": (models, page_of_models),
+    "worst": (models, page_of_worst),
+}
 
 
 def main() -> int:
@@ -246,7 +314,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--lies", nargs="+", choices=sorted(LIES), default=sorted(LIES))
     parser.add_argument("--numbers", type=int, nargs="+", default=[0, 1, 3, 6], help="liars in 30")
-    parser.add_argument("--partitions", nargs="+", default=list(_FEDERATIONS))
+    parser.add_argument("--partitions", nargs="+", default=[*_FEDERATIONS, _SKEWED])
+    parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES), help="to run now")
     parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "ATTACKS.md")
     options = parser.parse_args()
@@ -261,12 +330,14 @@ def main() -> int:
             and cell.number in options.numbers
             and cell.partition in options.partitions
         ]
-        whole = (options.no_run or run(grid, folder, options.workers)) and whole
+        whole = (options.no_run or run(_only(grid, options.rules), folder, options.workers)) and whole
         mark = f"<!-- {part} -->\n"
         before, _, rest = text.partition(mark)
         after = rest.partition(mark)[2]
         seeds = ", ".join(map(str, options.seeds))
-        note = f"Commit {commit_of(folder)}, digits, 30 clients, {options.rounds} rounds, seeds {seeds}."
+        on_iid = "" if part == "liars" else f" ({min(options.rounds, _ROUNDS_ON_IID)} on IID)"
+        lasted = f"{options.rounds} rounds{on_iid}"
+        note = f"Commit {commit_of(folder)}, digits, 30 clients, {lasted}, seeds {seeds}."
         text = before + mark + "\n".join(["", note, "", *page(grid)]) + mark + after
     options.out.write_text(text, encoding="utf-8")
     return int(not whole)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from scipy.special import ndtri
 
@@ -45,6 +45,17 @@ class Asked:
     questions: Mapping[int, RecordDict]
     draws: np.random.Generator
 
+    def start(self, client: int) -> ArrayRecord:
+        """Return the model that a client was sent."""
+        return next(iter(self.questions[client].array_records.values()))
+
+    def beside(self, liar: int, answers: Answers) -> tuple[list[int], list[int]]:
+        """List the liars and the honest clients that were sent the same model as a liar, and answered."""
+        same = [client for client in answers if self.start(client) is self.start(liar)]
+        return [each for each in same if each in self.liars], [
+            each for each in same if each not in self.liars
+        ]
+
 
 def who(number: int, num_clients: int = 30) -> tuple[int, ...]:
     """List the liars: the same ones whatever they do; fewer liars are among more of them."""
@@ -55,21 +66,21 @@ def who(number: int, num_clients: int = 30) -> tuple[int, ...]:
 # -- Lies about models --------------------------------------------------------------------------------------
 
 
-def _models(answers: Answers, asked: Asked, change: Callable[[str, Any, Any], Any]) -> None:
+def _models(answers: Answers, asked: Asked, change: Callable[[int, str, Any, Any], Any]) -> None:
+    made = {}
     for liar in asked.liars:
-        start = next(iter(asked.questions[liar].array_records.values()))
-        trained = answers[liar][records.ARRAYS]
-        sent = ArrayRecord()
-        for name, array in trained.items():
+        start, sent = asked.start(liar), ArrayRecord()
+        for name, array in answers[liar][records.ARRAYS].items():
             before, after = (to_numpy(each) for each in (start[name], array))
             with np.errstate(over="ignore"):
-                sent[name] = from_numpy(np.asarray(change(name, before, after), dtype=after.dtype))
-        answers[liar] = RecordDict({**answers[liar], records.ARRAYS: sent})
+                sent[name] = from_numpy(np.asarray(change(liar, name, before, after), dtype=after.dtype))
+        made[liar] = RecordDict({**answers[liar], records.ARRAYS: sent})
+    answers.update(made)  # not before: liars read each other's
 
 
 def _moved(times: float) -> Callable[[Answers, Asked], None]:
     def lie(answers: Answers, asked: Asked) -> None:
-        _models(answers, asked, lambda _, start, trained: start + np.float32(times) * (trained - start))
+        _models(answers, asked, lambda *given: given[2] + np.float32(times) * (given[3] - given[2]))
 
     return lie
 
@@ -77,27 +88,63 @@ def _moved(times: float) -> Callable[[Answers, Asked], None]:
 def _noise(answers: Answers, asked: Asked) -> None:
     """Send the start plus normal noise, per parameter ten times as large as what training changed."""
 
-    def change(_: str, start: Any, trained: Any) -> Any:
+    def change(_liar: int, _name: str, start: Any, trained: Any) -> Any:
         scale = 10 * float(np.sqrt(np.square(trained - start).mean()))
         return start + asked.draws.normal(scale=scale, size=start.shape)
 
     _models(answers, asked, change)
 
 
-def _little_is_enough(answers: Answers, asked: Asked) -> None:
-    """Send the honest clients' mean less z standard deviations (Baruch et al., 2019, Algorithm 3)."""
-    others = [client for client in answers if client not in asked.liars and client in asked.questions]
-    if len(others) < 2:
-        return
-    number, liars = len(answers), len(asked.liars)
-    supporters = number // 2 + 1 - liars
-    z = float(ndtri((number - liars - supporters) / (number - liars)))
+def _stacked(answers: Answers, clients: Sequence[int], name: str) -> Any:
+    return np.stack([to_numpy(answers[client][records.ARRAYS][name]) for client in clients])
 
-    def change(name: str, _start: Any, _trained: Any) -> Any:
-        models = np.stack([to_numpy(answers[client][records.ARRAYS][name]) for client in others])
+
+def _little_is_enough(answers: Answers, asked: Asked) -> None:
+    """Send the mean of the liars' own honest models less z standard deviations of each parameter.
+
+    Baruch et al., "A Little Is Enough", NeurIPS 2019, Algorithm 3: of n clients of a model, m liars need
+    s = ⌊n/2 + 1⌋ − m supporters, and Φ(z) = (n − m − s)/(n − m). A single liar
+    has no deviation, and is honest.
+    """
+
+    def change(liar: int, name: str, _start: Any, trained: Any) -> Any:
+        liars, honest = asked.beside(liar, answers)
+        if len(liars) < 2 or not honest:
+            return trained
+        number = len(liars) + len(honest)
+        supporters = max(1, number // 2 + 1 - len(liars))
+        z = float(ndtri((len(honest) - supporters) / len(honest)))
+        models = _stacked(answers, liars, name)
         return models.mean(axis=0) - z * models.std(axis=0)
 
     _models(answers, asked, change)
+
+
+def _inner_product(answers: Answers, asked: Asked) -> None:
+    """Send the start less half of the honest clients' mean update, which the liars know.
+
+    Xie et al., "Fall of Empires", UAI 2019 (inner-product manipulation), with ε = 0.5.
+    """
+
+    def change(liar: int, name: str, start: Any, trained: Any) -> Any:
+        _, honest = asked.beside(liar, answers)
+        if not honest:
+            return trained
+        return start - 0.5 * (_stacked(answers, honest, name).mean(axis=0) - start)
+
+    _models(answers, asked, change)
+
+
+_MANY = 10**6
+
+
+def _many_rows(answers: Answers, asked: Asked) -> None:
+    """Say one has a million times as many rows, and send the update times −3."""
+    _moved(-3.0)(answers, asked)
+    for liar in asked.liars:
+        told = MetricRecord({**answers[liar][records.METRICS]})
+        told[records.NUM_EXAMPLES] = _MANY * int(told[records.NUM_EXAMPLES])  # type: ignore[arg-type]
+        answers[liar] = RecordDict({**answers[liar], records.METRICS: told})
 
 
 def _flipped_rows(model: ArrayRecord) -> ArrayRecord:
@@ -167,6 +214,13 @@ def _votes(mean: float) -> Callable[[Answers, Asked], None]:
     return lie
 
 
+def _wide_votes(answers: Answers, asked: Asked) -> None:
+    """Say that models differ by nothing on the mean of two rows, and by as much as they can on each."""
+    for liar in asked.liars:
+        told = ConfigRecord({"mean": 0.0, "variance": 8.0, "count": 2})
+        answers[liar] = RecordDict({"difference": told})
+
+
 def _one_class(counts: np.ndarray, draws: np.random.Generator) -> np.ndarray:
     del draws
     return np.where(np.arange(len(counts)) == 3, counts.sum(), 0)
@@ -184,11 +238,18 @@ class Lie:
         The kind of message that they lie to.
     tell
         Changes the answers of the liars in place.
+    described
+        The same for their descriptions, where they lie to those as well.
     """
 
     title: str
     asked: str
     tell: Callable[[Answers, Asked], None]
+    described: Callable[[Answers, Asked], None] | None = None
+
+    def of(self, kind: str) -> Callable[[Answers, Asked], None] | None:
+        """Return what they do to the answers to a kind of message; None for nothing."""
+        return self.tell if kind == self.asked else self.described if kind == DESCRIPTION else None
 
 
 TRAIN, DESCRIPTION, PROTOTYPES, PROOF = "train", "query.description", "query.prototypes", "query.proof"
@@ -202,6 +263,14 @@ LIES: dict[str, Lie] = {
     "noise": Lie("normal noise, 10 times the update", TRAIN, _noise),
     "label_flip": Lie("labels c → 9 − c", TRAIN, lambda answers, asked: None),  # noqa: ARG005
     "little": Lie("a little is enough", TRAIN, _little_is_enough),
+    "inner": Lie("honest mean update times −0.5", TRAIN, _inner_product),
+    "near_cap": Lie("update times −25", TRAIN, _moved(-25.0)),
+    "many_rows": Lie(
+        "update times −3, of 1e6 times the rows",
+        TRAIN,
+        _many_rows,
+        _counts(lambda true, _: true * _MANY),
+    ),
     # Losses.
     "losses_random": Lie("random losses", TRAIN, _losses(lambda true, draws: draws.uniform(0, 3, len(true)))),
     "losses_zero": Lie("losses of 0", TRAIN, _losses(lambda true, _: 0 * true)),
@@ -236,6 +305,7 @@ LIES: dict[str, Lie] = {
     # The proof.
     "votes_for": Lie("votes of +2 for groups", PROOF, _votes(2.0)),
     "votes_against": Lie("votes of −2 against groups", PROOF, _votes(-2.0)),
+    "votes_wide": Lie("votes of 0 with variance 8", PROOF, _wide_votes),
 }
 
 
@@ -254,15 +324,16 @@ def _app(name: str, number: int) -> ClientApp:
     app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
-        if not is_bundle(message.content) or _kind(message) != lie.asked:
+        tell = lie.of(_kind(message))
+        if tell is None or not is_bundle(message.content):
             return honest(message, context)
         contents, _ = unpack(message.content)
         mine = [client for client in contents if client in liars]
         if not mine:
             return honest(message, context)
         asked = dict(contents)
-        alone = contents if name == "little" else mine
-        for client in alone if lie.asked == TRAIN else ():  # no mean of honest clients and liars
+        alone = contents if name == "inner" else mine
+        for client in alone if _kind(message) == TRAIN else ():  # no mean of honest clients and liars
             record = contents[client]
             config = ConfigRecord({**next(iter(record.config_records.values())), records.MEAN_REPLY: False})
             asked[client] = RecordDict({**record, next(iter(record.config_records)): config})
@@ -280,7 +351,7 @@ def _app(name: str, number: int) -> ClientApp:
                 answers[client] = RecordDict({**answers[client], records.ARRAYS: model})
         config = next(iter(contents[mine[0]].config_records.values()), ConfigRecord())
         draws = generator(0, "lie", int(config.get(records.ROUND, 0)), min(mine))  # type: ignore[arg-type]
-        lie.tell(answers, Asked(lying, contents, draws))
+        tell(answers, Asked(lying, contents, draws))
         return Message(pack(answers, errors), reply_to=message)
 
     app.train()(handle)

@@ -5,6 +5,7 @@ from functools import lru_cache
 from fedclust.clients.node import Node
 from fedclust.models import Encoder
 from fedclust.models.encoders import PixelEncoder, RandomEncoder
+from fedclust.settings.allowed import check_encoder
 
 __all__ = ["encoder_for"]
 
@@ -26,14 +27,18 @@ def encoder_for(node: Node, name: str, vocabulary_size: int | None = None) -> En
 
     Raises
     ------
+    NotAllowed
+        If the node's operator has listed encoders, and this is none of them.
     ValueError
         If there is no encoder of that name.
     """
     if name == "encoder":
         return node.encoder()
     if name == "pixels":
+        check_encoder("pixels", node.encoders)
         return PixelEncoder(node.data.input_shape)
     if name == "untrained":
+        check_encoder("random", node.encoders)
         return _untrained(node.data.input_shape, vocabulary_size)
     raise ValueError(f"input must be one of encoder, pixels, untrained, got {name!r}")
 

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from types import MappingProxyType
 
@@ -20,7 +20,7 @@ from fedclust.federation import hosted_clients
 from fedclust.models import Encoder, build_encoder
 from fedclust.models.encoders import PixelEncoder
 from fedclust.settings import NodeSettings, build, node_settings
-from fedclust.settings.allowed import allowed_here
+from fedclust.settings.allowed import allowed_here, check_encoder, encoders_here
 from fedclust.training import LocalTraining, Trainer
 from fedclust.training.own_metrics import Metric
 
@@ -43,6 +43,9 @@ class Node:
         Device to compute on.
     encoder
         Function that returns the frozen encoder, built on first use.
+    encoders
+        The encoders that may embed the node's data, see
+        :func:`fedclust.settings.allowed.encoders_here`; None for any.
     """
 
     clients: tuple[int, ...]
@@ -50,6 +53,7 @@ class Node:
     trainer: Trainer
     device: str
     encoder: Callable[[], Encoder]
+    encoders: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, context: Context) -> "Node":
@@ -73,7 +77,9 @@ class Node:
         hosted = prepared.clients
         if hosted is None:
             hosted = _hosted(tuple(context.node_config.items()), prepared.data.num_clients)
-        return cls(hosted, prepared.data, prepared.trainer, prepared.device, prepared.encoder)
+        own = encoders_here(context.node_config)
+        encoder = prepared.encoder if own is None else partial(prepared.pinned_encoder, own)
+        return cls(hosted, prepared.data, prepared.trainer, prepared.device, encoder, own)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +90,13 @@ class _Prepared:
     threads: int
     encoder: Callable[[], Encoder]
     clients: tuple[int, ...] | None = None  # None: the node's configuration says which
+    encoder_node: Mapping[str, object] | None = None  # of the configuration; None where objects were given
+
+    def pinned_encoder(self, own: tuple[str, ...]) -> Encoder:
+        """Return the encoder if it is one of a node's own."""
+        if self.encoder_node is not None:
+            check_encoder(self.encoder_node, own)
+        return self.encoder()
 
     @classmethod
     def of(
@@ -172,7 +185,8 @@ def _built(
     training = build(settings["training"])
     encoder = lru_cache(maxsize=1)(partial(build_encoder, settings["encoder"]))
     metrics = {name: build(node) for name, node in settings["metrics"].items()}
-    return _Prepared.of(federated, model, training, seed, settings["device"], encoder, metrics, clients)
+    prepared = _Prepared.of(federated, model, training, seed, settings["device"], encoder, metrics, clients)
+    return replace(prepared, encoder_node=settings["encoder"])
 
 
 @lru_cache(maxsize=1)  # read before the first node changes the number

@@ -10,6 +10,7 @@ from fedclust.clients.inputs import encoder_for
 from fedclust.clients.node import Node
 from fedclust.models.prototypes import cached_prototypes, pooled, withheld
 from fedclust.records import PrototypesQuestion
+from fedclust.settings.allowed import NotAllowed
 
 __all__ = ["prototypes"]
 
@@ -24,13 +25,18 @@ def _prototypes(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     asked: dict[PrototypesQuestion, list[int]] = {}
     for client in sorted(contents):
         asked.setdefault(records.read_prototypes_question(contents[client]), []).append(client)
-    answers = {}
+    answers: dict[int, RecordDict] = {}
+    errors: dict[int, str] = {}
     for question, clients in asked.items():
-        encoder = encoder_for(node, question.input, question.vocabulary_size)
+        try:
+            encoder = encoder_for(node, question.input, question.vocabulary_size)
+        except NotAllowed as error:
+            errors |= dict.fromkeys(clients, str(error))
+            continue
         found = cached_prototypes(encoder, node.data, clients, device=node.device, max_norm=question.max_norm)
         if question.pooled:
             found = pooled(found)
         found = withheld(found, question.min_examples)
         for position, client in enumerate(clients):
             answers[client] = records.prototypes_content(*(values[position] for values in found))
-    return answers, {}
+    return answers, errors

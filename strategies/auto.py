@@ -27,6 +27,7 @@ from fedclust.typing import IntArray
 
 __all__ = ["Auto"]
 
+_TOLD = {"losses": "losses", "labels": "label counts", "prototypes": "prototypes"}
 _FIRST_STEPS = loss_traces.Parameters().first_steps
 
 
@@ -146,7 +147,9 @@ class Auto(ClusteredStrategy):
         memory: TrialMemory = clusters.memory
         cohort = max(1, self.cohort_size(clusters.num_clients))
         kept = sum(bool(entry["kept"]) for entry in memory.history)
-        number, alone = int(np.count_nonzero(clusters.sizes)), loss_traces.alone(memory.traces)
+        number = int(np.count_nonzero(clusters.sizes))
+        named = {"losses": loss_traces.alone(memory.traces), **memory.alone}
+        alone = sorted({client for clients in named.values() for client in clients})
         unfinished = [
             trial.entry() | {"kept": False, "why": "the run ended before it was decided"}
             for trial in memory.trials
@@ -155,7 +158,11 @@ class Auto(ClusteredStrategy):
             {
                 "decision": auto.decision(number, memory.looks, len(memory.history), kept, len(memory.trials))
                 + f"; trials cost as much training as {memory.spent / cohort:.1f} rounds"
-                + (f"; {wording.alone(alone)}, with losses unlike all others'" if alone else ""),
+                + "".join(
+                    f"; {wording.alone(named[source])}, with {what} unlike all others'"
+                    for source, what in _TOLD.items()
+                    if named.get(source)
+                ),
                 "alone": alone,
                 "trials": [*map(dict, memory.history), *unfinished],
                 "looks": memory.looks,
@@ -183,14 +190,17 @@ class Auto(ClusteredStrategy):
         given, number, spent = self.parameters, memory.looks + 1, memory.spent
         projection = self.update_projection(given.projection_size)
         found: dict[int, list[Proposal]] = {}
+        alone = {source: set(clients) for source, clients in memory.alone.items()}
         votes = federation.describe().num_validation >= MIN_VOTES
         for cluster, trace in enumerate(memory.traces):
             if given.can_split(int(votes[trace.members].sum())):
                 keys = (self.seed, cluster)
                 model = clusters.models[cluster]
-                proposals, trained = propose(federation, model, trace, given, projection, server_round, keys)
-                found |= {cluster: proposals} if proposals else {}
-                spent += trained
+                look = propose(federation, model, trace, given, projection, server_round, keys)
+                found |= {cluster: look.proposals} if look.proposals else {}
+                spent += look.trained
+                for source, clients in look.alone.items():
+                    alone[source] = alone.get(source, set()) | set(clients)
         trials: list[Trial] = []
         for cluster, proposals in found.items():
             level = auto.level_of_look(given.level, number, len(found))
@@ -200,7 +210,8 @@ class Auto(ClusteredStrategy):
                 parts = (start,) * each.num_parts
                 trials.append(Trial(cluster, each.source, each.labels, parts, number, len(proposals), level))
         told = [{"cluster": t.cluster, "source": t.source, "sizes": t.sizes} for t in trials]
-        memory = dataclasses.replace(memory, looks=number, trials=tuple(trials), spent=spent)
+        named = {source: sorted(clients) for source, clients in alone.items()}
+        memory = dataclasses.replace(memory, looks=number, trials=tuple(trials), spent=spent, alone=named)
         return dataclasses.replace(clusters.with_report(look=number, proposals=told), memory=memory)
 
     def _train_trials(

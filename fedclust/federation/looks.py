@@ -1,6 +1,7 @@
 """Ask a cluster's clients for what groupings of them are proposed from."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,14 +19,35 @@ from fedclust.federation.federation import Federation
 from fedclust.rng import generator, torch_seed
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["MIN_VOTES", "propose"]
+__all__ = ["MIN_VOTES", "Look", "propose"]
 
 MIN_VOTES = 2
 """Held-out rows with which a client votes."""
 
 _TRIED_FIRST = 2  # clients that are asked for prototypes before all are
 
-_Form = Callable[..., list[Proposal]]
+# Proposals of the clients that answered, and the positions of those unlike all others.
+_Form = Callable[..., tuple[list[Proposal], IntArray]]
+_NOBODY = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What came of asking a cluster's clients.
+
+    Attributes
+    ----------
+    proposals
+        Different groupings over the cluster's members, best sources first.
+    trained
+        How many clients trained for them.
+    alone
+        By source, ids of the clients that are unlike all others there, sorted.
+    """
+
+    proposals: list[Proposal]
+    trained: int
+    alone: Mapping[str, list[int]]
 
 
 def propose(
@@ -36,7 +58,7 @@ def propose(
     projection: Projection,
     server_round: int,
     keys: tuple[int, int],
-) -> tuple[list[Proposal], int]:
+) -> Look:
     """List groupings of a cluster's clients from all sources.
 
     Of a cluster of more than `most_asked` clients so many are drawn; the parts of the others are not known.
@@ -57,13 +79,6 @@ def propose(
         The round that begins; clients train as in it to tell their updates.
     keys
         The run's seed and the cluster, for draws.
-
-    Returns
-    -------
-    proposals
-        Different groupings over the members, best sources first.
-    trained
-        How many clients trained for them.
     """
     members = trace.members
     places = np.arange(len(members))
@@ -75,38 +90,44 @@ def propose(
     start = torch_seed(seed, "look", server_round, cluster) % 2**32
     found: list[Proposal] = []
     trained = 0
+    alone: dict[str, list[int]] = {}
     for source in parameters.sources:
         if source == "update":
             updates = federation.updates(model, asked.tolist(), server_round, projection=projection)
             trained = len(asked)
             told = {client: (each.projected.values,) for client, each in updates.items() if each.projected}
-            found += _of_some(asked, told, partial(auto.by_updates, min_size=smallest))
+            proposals, _ = _of_some(asked, told, lambda rows: (auto.by_updates(rows, smallest), _NOBODY))
+            found += proposals
         elif source == "losses":
             found += [
                 Proposal(each.source, each.labels[places]) for each in auto.by_losses(trace, smallest, start)
             ]
         elif source == "labels":
-            found += auto.by_labels(federation.describe().train_counts[asked], start)
+            proposals, odd = auto.by_labels(federation.describe().train_counts[asked], start)
+            found, alone[source] = found + proposals, asked[odd].tolist()
         else:
             prototypes = _prototypes(federation, asked)
-            found += _of_some(asked, prototypes, partial(auto.by_prototypes, min_size=smallest))
+            proposals, odd = _of_some(asked, prototypes, partial(auto.by_prototypes, min_size=smallest))
+            found, alone[source] = found + proposals, asked[odd].tolist()
     votes = federation.describe().num_validation[members] >= MIN_VOTES
     spread = [Proposal(each.source, _laid_out(each.labels, places, len(members))) for each in found]
-    return auto.distinct(spread, smallest, parameters.max_proposals, votes), trained
+    return Look(auto.distinct(spread, smallest, parameters.max_proposals, votes), trained, alone)
 
 
-def _of_some(asked: IntArray, answers: Mapping[int, tuple[Any, ...]], form: _Form) -> list[Proposal]:
-    """Form proposals from the clients that answered; the others' part is not known."""
+def _of_some(
+    asked: IntArray, answers: Mapping[int, tuple[Any, ...]], form: _Form
+) -> tuple[list[Proposal], IntArray]:
+    """Form proposals from the clients that answered, the others' part is not known; and list who is alone."""
     answered = np.array(
         [place for place, client in enumerate(asked.tolist()) if client in answers], dtype=int
     )
     if len(answered) < 2:
-        return []
+        return [], _NOBODY
     values = zip(*(answers[int(client)] for client in asked[answered]), strict=True)
+    proposals, odd = form(*(np.stack(value) for value in values))
     return [
-        Proposal(each.source, _laid_out(each.labels, answered, len(asked)))
-        for each in form(*(np.stack(value) for value in values))
-    ]
+        Proposal(each.source, _laid_out(each.labels, answered, len(asked))) for each in proposals
+    ], answered[odd]
 
 
 def _prototypes(

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
@@ -13,7 +13,7 @@ from fedclust import records
 from fedclust.array_bytes import from_numpy, to_numpy
 from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.federation.asking import Failure
-from fedclust.federation.update_norms import too_long, update_norm
+from fedclust.federation.update_norms import limited_weights, too_long, update_norm
 from fedclust.records import BadReply, Bounds, Projected
 from fedclust.typing import FloatArray
 
@@ -35,7 +35,8 @@ class Reply:
     model
         Its model; or, if a node may send one mean for its clients, the mean of those of its cluster.
     num_examples
-        Number of its training samples.
+        Number of its training samples, as far as they count: see
+        :func:`fedclust.federation.update_norms.limited_weights`.
     loss
         Mean training loss over its steps, in nats.
     losses
@@ -111,7 +112,7 @@ def read_replies(
         Whether a model may be a node's mean, in float64; every other model is cast to its template's types.
     cap
         How many times the median an update may be long, see :mod:`fedclust.federation.update_norms`; None
-        for any length.
+        for any length and any pull.
     projection_size
         Length of the projection that clients were asked for; 0 for none.
     pooled
@@ -180,7 +181,7 @@ def _model(arrays: ArrayRecord, start: ArrayRecord, means: bool) -> ArrayRecord 
 def _within(
     replies: Sequence[Reply], said: Sequence[float | None], server_round: int, cap: float
 ) -> tuple[list[Reply], list[Failure]]:
-    """Leave out the replies whose model, or the projection of its change, moved too far."""
+    """Leave out the replies whose model, or the projection of its change, moved too far; limit weights."""
     moved: dict[int, float] = {}
     for reply in replies:
         if id(reply.model) not in moved:
@@ -197,7 +198,17 @@ def _within(
         }
         for position, median in long.items()
     ]
-    return [reply for position, reply in enumerate(replies) if position not in long], failures
+    kept = [position for position in range(len(replies)) if position not in long]
+    weights = limited_weights(
+        [replies[position].num_examples for position in kept],
+        [norms[position] for position in kept],
+        [own[position] for position in kept],
+        [replies[position].cluster for position in kept],
+    )
+    return [
+        reply if reply.num_examples == weight else replace(reply, num_examples=weight)
+        for reply, weight in zip([replies[position] for position in kept], weights, strict=True)
+    ], failures
 
 
 def _projected_norm(projected: Projected | None) -> float:

@@ -1,7 +1,7 @@
 """What is remembered of groupings on trial, and how a checkpoint holds it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,6 +124,8 @@ class TrialMemory:
         Trainings of a client that looks and trials have cost so far.
     bytes_down, bytes_up
         Bytes that they have cost, as if every client had messages of its own.
+    alone
+        Ids of the clients that a look found unlike all others, sorted, by the source that it went by.
     """
 
     traces: tuple[Trace, ...]
@@ -133,6 +135,7 @@ class TrialMemory:
     spent: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
+    alone: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def by_cluster(self) -> dict[int, list[Trial]]:
         """Sort what is on trial by cluster."""
@@ -145,6 +148,7 @@ class TrialMemory:
         """List it as arrays and scalars by name, for a checkpoint."""
         packed: dict[str, StateValue] = {name: getattr(self, name) for name in _COUNTERS}
         packed["history"] = json.dumps(list(self.history))
+        packed["alone"] = json.dumps({source: list(clients) for source, clients in self.alone.items()})
         for cluster, trace in enumerate(self.traces):
             packed |= {f"trace/{cluster}/{name}": array for name, array in trace.to_arrays().items()}
         for number, trial in enumerate(self.trials):
@@ -166,6 +170,7 @@ class TrialMemory:
             traces=tuple(Trace.from_arrays(traces[number]) for number in sorted(traces)),
             trials=tuple(Trial.unpack(trials[number]) for number in sorted(trials)),
             history=tuple(json.loads(str(packed["history"]))),
+            alone=json.loads(str(packed.get("alone", "{}"))),
             **counters,
         )
 

@@ -3,6 +3,11 @@
 An update of 1e30 is finite, and the mean of it and of a thousand honest ones is useless. Honest updates of
 one round differ by small factors, whatever the clients' data (docs/SECURITY.md has figures), so one that is
 many times as long as the round's median is left out, and its client named.
+
+Below that cap a single client could still turn a weighted mean around, with a long update or with rows that
+it does not have. What moves the mean is the product of both, the pull: a client's weight is lowered until its
+pull is at most so many times the median's. Honest clients reach that where they have many times the others'
+rows and see them all each round (docs/ATTACKS.md).
 """
 
 import math
@@ -14,10 +19,13 @@ from flwr.app import ArrayRecord
 
 from fedclust.array_bytes import to_numpy
 
-__all__ = ["DEFAULT_CAP", "check_cap", "too_long", "update_norm"]
+__all__ = ["DEFAULT_CAP", "MOST_PULL", "check_cap", "limited_weights", "too_long", "update_norm"]
 
 DEFAULT_CAP = 30.0
 """Times the median; see docs/SECURITY.md for what honest clients reach."""
+
+MOST_PULL = 10.0
+"""Times the median: what a client's rows times the length of its update count for at most in a mean."""
 
 _FEWEST = 3  # of two, either may be the one that is wrong
 
@@ -71,15 +79,46 @@ def too_long(
     """
     if len(models) < _FEWEST:
         return {}
-    everyone = median(clients)
-    by_cluster: dict[int, list[float]] = {}
-    for norm, cluster in zip(clients, clusters, strict=True):
-        by_cluster.setdefault(cluster, []).append(norm)
-    medians = {
-        cluster: median(norms) if len(norms) >= _FEWEST else everyone for cluster, norms in by_cluster.items()
+    medians = _medians(clients, clusters)
+    return {
+        position: medians[cluster]
+        for position, (norm, cluster) in enumerate(zip(models, clusters, strict=True))
+        if 0 < medians[cluster] < norm / cap
     }
-    found = {}
-    for position, (norm, cluster) in enumerate(zip(models, clusters, strict=True)):
-        if 0 < medians[cluster] < norm / cap:
-            found[position] = medians[cluster]
-    return found
+
+
+def limited_weights(
+    num_examples: Sequence[int], models: Sequence[float], clients: Sequence[float], clusters: Sequence[int]
+) -> list[int]:
+    """Lower the numbers of samples of replies whose pull on a weighted mean is too large.
+
+    Parameters
+    ----------
+    num_examples
+        What each reply says, >= 1, shape (n,).
+    models, clients, clusters
+        As for :func:`too_long`.
+
+    Returns
+    -------
+    At least 1 and at most `num_examples`, shape (n,): so many that samples times length of the model's update
+    is at most :data:`MOST_PULL` times the median of samples times the clients' own lengths, over the same
+    replies as in :func:`too_long`.
+    """
+    if len(models) < _FEWEST:
+        return list(num_examples)
+    medians = _medians([number * norm for number, norm in zip(num_examples, clients, strict=True)], clusters)
+    limited = []
+    for number, norm, cluster in zip(num_examples, models, clusters, strict=True):
+        most = MOST_PULL * medians[cluster]
+        limited.append(max(1, math.floor(most / norm)) if 0 < most < number * norm else number)
+    return limited
+
+
+def _medians(values: Sequence[float], clusters: Sequence[int]) -> dict[int, float]:
+    """Compute each cluster's median; of clusters of fewer than three, that of all clusters."""
+    everyone = median(values)
+    by_cluster: dict[int, list[float]] = {}
+    for value, cluster in zip(values, clusters, strict=True):
+        by_cluster.setdefault(cluster, []).append(value)
+    return {cluster: median(own) if len(own) >= _FEWEST else everyone for cluster, own in by_cluster.items()}

@@ -18,6 +18,11 @@ would bound a liar better, and hide most gains that are there: honest votes diff
 best tenth a mean of 30 is one standard error lower. docs/ATTACKS.md has the figures of both. A vote of −2 can
 hide a small gain, and nothing is done against that: what follows is one model for all.
 
+A vote with a large variance, of two rows, would hide any gain: the standard error is then that client's, with
+one degree of freedom. With `set_aside`, a client's s_k²/n_k counts for at most three times the largest one
+that is left without that many of the largest. Honest clients hardly reach that: the errors above do not
+change.
+
 Sources: Satterthwaite, "An approximate distribution of estimates of variance components", Biometrics
 Bulletin 2, 1946 (degrees of freedom); Holm, "A simple sequentially rejective multiple test procedure",
 Scandinavian Journal of Statistics 6, 1979; Hoeffding, "Probability inequalities for sums of bounded random
@@ -38,6 +43,7 @@ __all__ = ["Comparison", "Statistic", "compare", "holm", "num_set_aside", "p_val
 # Width of the interval that a difference of two Brier scores lies in, [-2, 2].
 _RANGE = 4.0
 _FEWEST = 6  # voters of whom one is set aside
+_WIDEST = 3.0
 
 
 class Statistic(NamedTuple):
@@ -85,8 +91,8 @@ class Comparison:
         Number of them for which B was better.
     abstained
         Positions of the clients that did not vote.
-    gain_of_others
-        The gain without the votes set aside; NaN if no client voted.
+    gain_of_others, p_value_of_others
+        The gain without the votes set aside, and the p-value by these votes alone; NaN if no client voted.
     """
 
     gain: float
@@ -99,6 +105,7 @@ class Comparison:
     better_for: int
     abstained: tuple[int, ...]
     gain_of_others: float = float("nan")
+    p_value_of_others: float = float("nan")
 
     @property
     def gains(self) -> bool:
@@ -113,6 +120,24 @@ def num_set_aside(num_clients: int) -> int:
     every vote counts, an invented one too.
     """
     return 0 if num_clients < _FEWEST else max(1, num_clients // 10)
+
+
+def limited(of_mean: FloatArray, number: int) -> FloatArray:
+    """Limit the largest variances to three times the largest of the others.
+
+    Parameters
+    ----------
+    of_mean
+        v_k = s_k²/n_k of each client, >= 0, shape (m,).
+    number
+        How many may be too large, in [0, m).
+
+    Returns
+    -------
+    The same where `number` is 0 or all of the others are 0.
+    """
+    most = _WIDEST * float(np.sort(of_mean)[len(of_mean) - 1 - number])
+    return np.minimum(of_mean, most) if number and most > 0 else of_mean
 
 
 def statistic(mean: FloatArray, variance: FloatArray, count: FloatArray) -> Statistic:
@@ -183,7 +208,7 @@ def compare(
         Confidence of the two-sided interval, in (0, 1).
     set_aside
         B must also be better without so many of the most and of the least favourable votes, >= 0 and less
-        than half of them; see :func:`num_set_aside`.
+        than half of them; see :func:`num_set_aside`. So many of the largest variances are limited, too.
 
     Returns
     -------
@@ -219,6 +244,7 @@ def compare(
         return Comparison(nothing, (nothing, nothing), confidence, 1.0, nothing, nothing, 0, 0, abstained)
     if not 0 <= 2 * set_aside < len(means):
         raise ValueError(f"set_aside must be >= 0 and less than half of {len(means)} votes, got {set_aside}")
+    variances = counts * limited(variances / counts, set_aside)
     found = statistic(means, variances, counts)
     gain, half = float(found.gain), _half_width(found, confidence)
     rest = np.argsort(means, kind="stable")[set_aside : len(means) - set_aside]
@@ -236,6 +262,7 @@ def compare(
         better_for=int((means > 0).sum()),
         abstained=abstained,
         gain_of_others=float(others.gain),
+        p_value_of_others=float(p_values(others)),
     )
 
 

@@ -9,6 +9,10 @@ builds only what is listed here, and what its own operator allows besides:
 A name that ends in a dot allows all that is below it. Only the node's own configuration is asked; nothing
 that comes with a run adds to the list. Names are compared before anything is imported.
 
+A node may also say which encoders embed its data; all others are then refused when they are to be used:
+
+    flower-supernode … --node-config "data='/data/images' name='north' encoder='/models/vit-tiny'"
+
 Where clients are simulated in the process, or by the Ray workers, of the user who wrote the configuration, it
 is that user's own program, and nothing is refused.
 """
@@ -19,7 +23,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["ALLOWED", "EVERYTHING", "NotAllowed", "allowed_here", "check_allowed", "check_overrides"]
+__all__ = [
+    "ALLOWED",
+    "EVERYTHING",
+    "NotAllowed",
+    "allowed_here",
+    "check_allowed",
+    "check_encoder",
+    "check_overrides",
+    "encoders_here",
+]
 
 EVERYTHING = "*"
 """What a node's ``allow`` says where the user's own process is the node."""
@@ -153,6 +166,57 @@ def check_allowed(settings: Mapping[str, Any], allow: str = "") -> None:
                     )
             elif isinstance(value, str) and "${" in value and value not in _HARMLESS:
                 raise NotAllowed(f"{path} must not be resolved on this node, got {_short(value)}")
+
+
+def encoders_here(node_config: Mapping[str, object]) -> tuple[str, ...] | None:
+    """Read which encoders may embed a node's data.
+
+    Parameters
+    ----------
+    node_config
+        The node's own configuration.
+
+    Returns
+    -------
+    The names in its ``encoder``, separated by commas: ``pixels``, ``random``, or the `path` of a transformers
+    or checkpoint encoder. None without one: any encoder that may be built.
+    """
+    said = node_config.get("encoder")
+    return None if said is None else tuple(part.strip() for part in str(said).split(",") if part.strip())
+
+
+_NAMED = {
+    "fedclust.models.encoders.PixelEncoder": "pixels",
+    "fedclust.models.encoders.RandomEncoder": "random",
+}
+
+
+def check_encoder(encoder: Mapping[str, Any] | str, own: Sequence[str] | None) -> None:
+    """Check that an encoder may embed a node's data, before it is built.
+
+    Parameters
+    ----------
+    encoder
+        The ``encoder`` node of the configuration; or its name, as in :func:`encoders_here`.
+    own
+        What the node's operator lists; None for any.
+
+    Raises
+    ------
+    NotAllowed
+        If it is not among them.
+    """
+    if own is None:
+        return
+    name = encoder
+    if isinstance(encoder, Mapping):
+        target = str(encoder.get("_target_"))
+        name = _NAMED.get(target) or str(encoder.get("path", target))
+    if name not in own:
+        # Not the names themselves: a folder's path is this site's affair.
+        raise NotAllowed(
+            f"encoder must be one that this node's operator lists in its --node-config, got {_short(name)}"
+        )
 
 
 def check_overrides(overrides: Sequence[str], allow: str = "") -> None:

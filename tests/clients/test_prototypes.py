@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from flwr.app import RecordDict
 
 from fedclust import records
@@ -31,3 +32,19 @@ def test_an_only_client_answers_a_plain_message(node) -> None:
     bundled = contents[1].array_records[records.ARRAYS]
     for key, values in zip(("prototypes", "counts", "scatter"), records.read_prototypes(reply), strict=True):
         np.testing.assert_array_equal(values, bundled[key].numpy())
+
+
+@pytest.mark.parametrize(
+    ("asked", "own"), [("encoder", "random"), ("pixels", "random"), ("untrained", "pixels")]
+)
+def test_a_node_embeds_its_data_with_none_but_its_own_encoders(node, asked, own) -> None:
+    # The run's encoder is the pixels.
+    contents = {1: records.prototypes_question(records.PrototypesQuestion(input=asked))}
+    named = {"encoder": "pixels", "untrained": "random"}.get(asked, asked)
+    answers, errors = node({**TWO, "encoder": own}).ask_clients("query.prototypes", contents)
+    assert not answers
+    told = "encoder must be one that this node's operator lists in its --node-config, got"
+    assert errors == {1: f'{told} "{named}"'}
+    answers, errors = node({**TWO, "encoder": f"{own},{named}"}).ask_clients("query.prototypes", contents)
+    assert list(answers) == [1]
+    assert errors == {}

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
-from fedclust.federation.update_norms import check_cap, too_long, update_norm
+from fedclust.federation.update_norms import check_cap, limited_weights, too_long, update_norm
 from fedclust.results import Checkpoints
 from fedclust.strategies import ClusteredStrategy
 
@@ -46,6 +46,43 @@ def test_too_long_beside_the_median_of_the_cluster() -> None:
 @pytest.mark.parametrize("norms", [[], [1.0], [1.0, 1e30], [0.0, 0.0, 0.0, 5.0]])
 def test_when_none_can_be_called_too_long(norms: list[float]) -> None:
     assert too_long(norms, norms, [0] * len(norms), 10.0) == {}
+
+
+def test_a_pull_counts_for_at_most_ten_times_the_median() -> None:
+    # Cluster 0: pulls 10, 20, 30 and 8000, median 25: at most 250, which 3 examples of length 80 make (240).
+    # Cluster 1 has two: everyone's median, of 10, 20, 30, 8000, 40, 6000, is 35, at most 350 = 350 · 1.
+    told, norms = [10, 20, 30, 100, 40, 6000], [1.0, 1.0, 1.0, 80.0, 1.0, 1.0]
+    clusters = [0, 0, 0, 0, 1, 1]
+    assert limited_weights(told, norms, norms, clusters) == [10, 20, 30, 3, 40, 350]
+    # A node's mean is short where its clients differ: their own lengths make the median, 4 times as large.
+    assert limited_weights(told, norms, [4 * norm for norm in norms], clusters)[3] == 12
+
+
+def test_a_pull_is_lowered_to_one_example_at_most() -> None:
+    assert limited_weights([1, 1, 1, 5], [1.0, 1.0, 1.0, 29.0], [1.0, 1.0, 1.0, 29.0], [0] * 4) == [
+        1,
+        1,
+        1,
+        1,
+    ]
+    assert limited_weights([1, 10**6], [1.0, 9.0], [1.0, 9.0], [0, 0]) == [1, 10**6]  # which is wrong?
+    assert limited_weights([1, 1, 10**6], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [0] * 3) == [1, 1, 10**6]
+
+
+def test_rows_that_a_client_does_not_have_do_not_make_its_model_the_mean(toy) -> None:
+    # Five clients move by 1 with one example each; the sixth says to have a million and moves by −3. Its pull
+    # counts for ten: 3 examples. (5 · 1 − 3 · 3) / (5 + 3) = −0.5; without the limit it were −3.
+    clients = toy(
+        move=lambda client, number: -3.0 if client == ATTACKER else 1.0,
+        num_examples=lambda client: 10**6 if client == ATTACKER else 1,
+    )
+    found = {}
+    for cap in (30.0, None):
+        strategy = ClusteredStrategy(update_norm_cap=cap)
+        strategy.start(clients.grid(6), toy.model(), num_rounds=1)
+        found[cap] = strategy.clusters.models[0]["w"].numpy() - toy.model()["w"].numpy()
+    np.testing.assert_allclose(found[30.0], -0.5, atol=1e-6)
+    np.testing.assert_allclose(found[None], -3.0, atol=1e-4)
 
 
 @pytest.mark.parametrize("cap", [1, 0.5, -3, float("nan"), float("inf"), True, "ten"])

@@ -34,9 +34,10 @@ class Choice:
 def most_promising(comparisons: Sequence[Comparison], parts: Sequence[int], number: int) -> list[int]:
     """Pick the proposals that go on: of those that gained anything in one round, the smallest p-values.
 
-    Of equal ones that with the larger gain, then the coarser, then the earlier. Real groups gain at once,
-    groups of alike clients mostly lose at first, so two thirds of what trials cost is saved where there is
-    nothing to find. A proposal that is dropped cannot be kept by mistake.
+    Both without the most and the least favourable votes: gains after one round are about 0.01, and a single
+    vote of −2 takes 0.07 from the mean of 30. Of equal ones that with the larger gain, then the coarser, then
+    the earlier. Real groups gain at once, groups of alike clients mostly lose at first, so two thirds of what
+    trials cost is saved where there is nothing to find. A proposal that is dropped cannot be kept by mistake.
 
     Parameters
     ----------
@@ -51,8 +52,11 @@ def most_promising(comparisons: Sequence[Comparison], parts: Sequence[int], numb
     -------
     Their positions, ascending.
     """
-    gained = [index for index, each in enumerate(comparisons) if each.gain > 0]  # NaN: nobody voted
-    order = sorted(gained, key=lambda i: (comparisons[i].p_value, -comparisons[i].gain, parts[i], i))
+    gained = [index for index, each in enumerate(comparisons) if each.gain_of_others > 0]  # NaN: nobody voted
+    order = sorted(
+        gained,
+        key=lambda i: (comparisons[i].p_value_of_others, -comparisons[i].gain_of_others, parts[i], i),
+    )
     return sorted(order[:number])
 
 

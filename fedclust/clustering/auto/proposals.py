@@ -148,7 +148,7 @@ def by_losses(trace: Trace, min_size: int, seed: int) -> list[Proposal]:
     return proposals
 
 
-def by_labels(counts: IntArray, seed: int) -> list[Proposal]:
+def by_labels(counts: IntArray, seed: int) -> tuple[list[Proposal], IntArray]:
     """Group clients by their label counts, if these differ by more than chance.
 
     Parameters
@@ -160,27 +160,34 @@ def by_labels(counts: IntArray, seed: int) -> list[Proposal]:
 
     Returns
     -------
-    Partitions in 2 and in 3 parts and, where the predicted error asks for more, in as many
-    (:mod:`fedclust.clustering.clust_psi_pfl.label_groups`). Clients without examples are unknown.
+    proposals
+        Partitions in 2 and in 3 parts and, where the predicted error asks for more, in as many
+        (:mod:`fedclust.clustering.clust_psi_pfl.label_groups`). Clients without examples are unknown.
+    alone
+        Positions of the clients whose counts are unlike all others', see
+        :func:`~fedclust.clustering.clust_psi_pfl.label_groups.alone`.
     """
-    counts = limit_sizes(counts)
+    told, counts = counts, limit_sizes(counts)
     known = np.flatnonzero(np.sum(counts, axis=1) > 0)
     parameters = label_groups.Parameters()
-    if len(known) < 3 or homogeneity(counts[known]).p_value >= parameters.level:
-        return []
+    if len(known) < 3:
+        return [], known[:0]
     rows, sizes = label_groups.features(counts[known]), counts[known].sum(axis=1)
+    alone = known[label_groups.alone(told[known], rows)]
+    if homogeneity(counts[known]).p_value >= parameters.level:
+        return [], alone
     found = label_groups.candidates(rows, sizes, max(_NUMBERS), seed, parameters.num_starts)
     own, _ = label_groups.assign(counts[known], parameters, seed)
     return [
         Proposal("labels", _spread(labels, known, len(counts)))
         for labels in (*found.values(), own)
         if labels.max() > 0
-    ]
+    ], alone
 
 
 def by_prototypes(
     prototypes: FloatArray, counts: IntArray, scatter: FloatArray, min_size: int
-) -> list[Proposal]:
+) -> tuple[list[Proposal], IntArray]:
     """Group clients by their class prototypes, if these differ by more than chance.
 
     Parameters
@@ -192,20 +199,23 @@ def by_prototypes(
 
     Returns
     -------
-    The groups that prototypes form, those that are too small joined to the nearest; where they are more than
-    two, also in 2 and in 3 parts, by average linkage of the distances between groups.
+    proposals
+        The groups that prototypes form, those that are too small joined to the nearest; where they are more
+        than two, also in 2 and in 3 parts, by average linkage of the distances between groups.
+    alone
+        Positions of the clients that are a group of their own, if they are few.
     """
     parameters = prototype_groups.Parameters(labels=None)
     groups, report = prototype_groups.assign(prototypes, counts, scatter, parameters, 0)
     if groups.max() == 0:
-        return []
+        return [], report.alone
     apart = np.where(np.isnan(report.distances), np.nanmax(report.distances), report.distances)
     apart = np.maximum((apart + apart.T) / 2, 0.0)
     np.fill_diagonal(apart, 0.0)
     between = apart[np.ix_(groups, groups)]
     numbers = {*_NUMBERS, _large(groups, min_size)} - {0, 1}
     found = [cut(between, number, min_size) for number in sorted(numbers)]
-    return [Proposal("prototypes", labels) for labels in found if labels is not None]
+    return [Proposal("prototypes", labels) for labels in found if labels is not None], report.alone
 
 
 def distinct(

@@ -12,6 +12,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from fedclust.clustering.clust_psi_pfl import algorithm, label_groups
+from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.clustering.shared.placing import NONE, nearest
 from fedclust.placement import Placement
 from fedclust.typing import FloatArray, IntArray
@@ -40,12 +41,13 @@ class LabelRule:
     def centres(self) -> tuple[IntArray, FloatArray]:
         """Compute the mean features of each cluster's clients; ours weights clients by their examples.
 
+        There, as when the clusters were formed, a client counts for at most ten of median size.
+
         Returns
         -------
         Indices of the clusters, shape (G,), and their centres, shape (G, features).
         """
-        having = np.asarray(self.counts).any(axis=1)
-        counts, labels = np.asarray(self.counts)[having], np.asarray(self.labels)[having]
+        counts, labels = self._known(), np.asarray(self.labels)[np.asarray(self.counts).any(axis=1)]
         rows = self._features(counts)
         weights = np.ones(len(rows)) if self.paper else counts.sum(axis=1)
         found = np.unique(labels)
@@ -102,8 +104,12 @@ class LabelRule:
         return cls(packed["counts"], packed["labels"], paper)
 
     def _features(self, counts: IntArray) -> FloatArray:
-        whole = np.asarray(self.counts)
-        whole = whole[whole.any(axis=1)]
         if self.paper is None:
-            return label_groups.features(counts, whole)
-        return algorithm.features(counts, self.paper.epsilon, self.paper.smoothing, whole)
+            return label_groups.features(counts, self._known())
+        return algorithm.features(counts, self.paper.epsilon, self.paper.smoothing, self._known())
+
+    def _known(self) -> IntArray:
+        """Return the counts of the clients that have any, as far as they count."""
+        counts = np.asarray(self.counts)
+        counts = counts[counts.any(axis=1)]
+        return counts if self.paper else limit_sizes(counts)

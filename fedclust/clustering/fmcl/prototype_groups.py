@@ -177,7 +177,7 @@ def assign(
     """
     prototypes, counts, scatter = _checked(prototypes, counts, scatter)
     sent = sent_counts(counts, parameters.min_examples)  # label counts are compared in full
-    clients, _ = measured(prototypes, limit_sizes(sent), scatter)
+    clients, _ = measured(prototypes, sent, scatter)
     test, separation = f_test(clients), class_separation(clients)
     groups: IntArray = np.zeros(len(counts), dtype=np.int64)
     explained: dict[float, float] = {}
@@ -288,6 +288,8 @@ def _by_labels(
 def measured(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> tuple[Prototypes, BoolArray]:
     """Take the clients' prototypes with the variances that their scatter gives, as :func:`assign` does.
 
+    A client counts for at most ten of median size.
+
     Parameters
     ----------
     prototypes, counts, scatter
@@ -300,6 +302,7 @@ def measured(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> t
     used
         Which of the C classes they are of, shape (C,).
     """
+    counts = limit_sizes(counts)
     variances = class_scatter(prototypes, counts, scatter)
     used = variances > 0  # False for NaN
     kept = prototypes if used.all() else prototypes[:, used]

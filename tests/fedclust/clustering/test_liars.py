@@ -8,6 +8,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedclust.clustering import loss_traces
 from fedclust.clustering.clust_psi_pfl import label_groups
+from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.clustering.fmcl import prototype_groups
 from fedclust.clustering.fmcl.prototype_evidence import class_variances
 from fedclust.clustering.loss_traces.believable import believable, unlike_others
@@ -15,6 +16,7 @@ from fedclust.clustering.loss_traces.trace import entries
 from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.limits import limit_sizes, limit_values
 from fedclust.proof import Difference, compare, num_set_aside, prove_grouping
+from fedclust.proof.paired import limited
 
 LIAR = 2
 TRUTH = np.repeat([0, 1], [20, 10])
@@ -199,6 +201,26 @@ def test_a_scatter_counts_as_at_most_ten_times_the_median() -> None:
     assert found.tolist() == [(1 + 2 + 3 + 25) / 4]
 
 
+def test_prototypes_of_a_liar_count_for_ten_clients_in_the_group_that_newcomers_are_compared_with() -> None:
+    # Four clients of two rows at 1, one that says to have 1e9 at 11: the median size is 2, it counts as 20.
+    # (4 · 2 · 1 + 20 · 11) / 28 = 8.14; it were 11.
+    means = np.array([[[1.0]]] * 4 + [[[11.0]]])
+    counts, scatter = np.array([[2]] * 4 + [[10**9]]), np.full((5, 1), 1.0)
+    clients, _ = prototype_groups.measured(means, counts, scatter)
+    np.testing.assert_allclose(clients.pooled(np.zeros(5, dtype=int)).means, 228 / 28)
+
+
+def test_counts_of_a_liar_count_for_ten_clients_in_the_centre_that_newcomers_are_compared_with() -> None:
+    # Sizes 10, 10, 10, 1e9 and 10: the median is 10, the liar's 1e9 count as 100.
+    counts = np.array([[9, 1, 0], [9, 1, 0], [9, 1, 0], [0, 10**9, 0], [0, 0, 10]])
+    honest = np.array([[9, 1, 0], [9, 1, 0], [9, 1, 0], [0, 100, 0], [0, 0, 10]])
+    labels = np.array([0, 0, 0, 0, 1])
+    told, meant = LabelRule(counts, labels), LabelRule(honest, labels)
+    np.testing.assert_allclose(told.centres()[1], meant.centres()[1])
+    rows = label_groups.features(honest)
+    np.testing.assert_allclose(told.centres()[1][0], (10 * rows[:3].sum(axis=0) + 100 * rows[3]) / 130)
+
+
 # -- The proof ----------------------------------------------------------------------------------------------
 
 
@@ -240,3 +262,23 @@ def test_invented_votes_rarely_make_a_verdict(liars: int, loss: float, most: flo
         told |= {client: Difference(2.0, 0.0, 10) for client in (0, 10, 25)[:liars]}
         fooled += prove_grouping(TRUTH, told, method="FMCL").verdict.grouped
     assert fooled / 300 <= most
+
+
+def test_one_wide_vote_hides_no_gain_of_the_others() -> None:
+    # 29 clients of five rows gain 0.2 with variance 0.09: v = 0.018 each. The last says 0 with variance 8 of
+    # two rows, v = 4, which counts as 3 · 0.018 = 0.054.
+    means, variances, counts = [0.2] * 29 + [0.0], [0.09] * 29 + [8.0], [5] * 29 + [2]
+    hidden = compare(means, variances, counts)
+    assert hidden.p_value > 0.04  # t of 0.193 · 30 / √4.522 = 2.7 with 1.28 degrees of freedom
+    found = compare(means, variances, counts, set_aside=3)
+    # Σ v = 29 · 0.018 + 0.054 = 0.576, √0.576 / 30 = 0.0253, t = 7.6
+    np.testing.assert_allclose(found.standard_error, 0.576**0.5 / 30)
+    assert found.p_value < 1e-6
+
+
+def test_variances_are_limited_to_three_times_the_largest_of_the_others() -> None:
+    told = np.array([9.0, 1.0, 2.0, 7.0, 0.0])
+    np.testing.assert_array_equal(limited(told, 0), told)
+    np.testing.assert_array_equal(limited(told, 1), told)  # 9 < 3 · 7
+    np.testing.assert_array_equal(limited(told, 2), [6, 1, 2, 6, 0])  # 3 · 2
+    np.testing.assert_array_equal(limited(np.array([0.0, 0.0, 4.0]), 1), [0, 0, 4])  # nothing to go by

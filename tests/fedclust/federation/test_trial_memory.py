@@ -12,10 +12,13 @@ def test_memory_comes_back_from_a_checkpoint() -> None:
     labels = np.array([0, 1, -1, 0])
     trial = Trial(1, "update", labels, (part, Trainee(model)), 2, 5, 0.0125, 1, 9, 77, {"gain": 0.1})
     trace = Trace.start(np.arange(4)).recorded(np.array([1, 3]), np.array([0.5, -0.5]))
-    memory = TrialMemory((trace,), 2, (trial,), ({"kept": False, "why": "no gain"},), 31, 1000, 500)
+    memory = TrialMemory(
+        (trace,), 2, (trial,), ({"kept": False, "why": "no gain"},), 31, 1000, 500, {"labels": [2, 7]}
+    )
     again = TrialMemory.unpack(memory.pack())
     assert (again.looks, again.spent, again.bytes_down, again.bytes_up) == (2, 31, 1000, 500)
     assert again.history == memory.history
+    assert again.alone == {"labels": [2, 7]}
     assert again.traces[0].positions[0].tolist() == [1, 3]
     (other,) = again.trials
     assert other.entry() == trial.entry()

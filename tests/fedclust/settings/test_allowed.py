@@ -12,7 +12,14 @@ from omegaconf import OmegaConf
 from fedclust.clients.node import Node
 from fedclust.federation import LocalGrid
 from fedclust.settings import CONF, compose, node_settings, to_run_config
-from fedclust.settings.allowed import EVERYTHING, NotAllowed, allowed_here, check_allowed
+from fedclust.settings.allowed import (
+    EVERYTHING,
+    NotAllowed,
+    allowed_here,
+    check_allowed,
+    check_encoder,
+    encoders_here,
+)
 
 PLAIN: dict[str, Any] = {
     "dataset": {"_target_": "fedclust.data.digits.Digits"},
@@ -147,3 +154,21 @@ def test_a_process_of_the_users_own_allows_everything() -> None:
 def test_a_deployed_node_builds_what_is_listed() -> None:
     node = Node.of(_context(_sent()))
     assert node.clients == tuple(range(node.data.num_clients))
+
+
+def test_a_node_lists_the_encoders_that_may_embed_its_data() -> None:
+    assert encoders_here({"name": "north"}) is None
+    assert encoders_here({"encoder": "random, /models/vit"}) == ("random", "/models/vit")
+    models = "fedclust.models"
+    vit = {"_target_": f"{models}.foundation.TransformersEncoder", "path": "/models/vit", "pooling": "cls"}
+    pixels = {"_target_": f"{models}.encoders.PixelEncoder", "input_shape": [1, 8, 8]}
+    untrained = {"_target_": f"{models}.encoders.RandomEncoder", "dimension": 128}
+    for own in (None, ("random", "/models/vit")):
+        check_encoder(vit, own)
+        check_encoder(untrained, own)
+        check_encoder("random", own)
+    for refused in (pixels, "pixels", {**vit, "path": "/models/vit/../other"}, {"_target_": "mine.encoder"}):
+        with pytest.raises(NotAllowed, match="^encoder must be one that this node's operator lists"):
+            check_encoder(refused, ("random", "/models/vit"))
+    with pytest.raises(NotAllowed, match='got "pixels"$'):  # whatever else it is called
+        check_encoder({**pixels, "path": "/models/vit"}, ("/models/vit",))

@@ -8,7 +8,8 @@ from fedclust.proof import Comparison, Difference, compare
 
 
 def comparison(p_value: float, gain: float = 0.1, clients: int = 5) -> Comparison:
-    return Comparison(gain, (gain - 0.1, gain + 0.1), 0.95, p_value, 0.05, 10.0, clients, clients, ())
+    interval = gain - 0.1, gain + 0.1
+    return Comparison(gain, interval, 0.95, p_value, 0.05, 10.0, clients, clients, (), gain, p_value)
 
 
 NOBODY = compare([], [], [])
@@ -18,6 +19,15 @@ def test_the_smallest_p_values_go_on_if_they_gained() -> None:
     tried = [comparison(0.4), comparison(0.01), comparison(0.6, gain=-0.1), comparison(0.02), NOBODY]
     assert most_promising(tried, [2] * 5, 2) == [1, 3]
     assert most_promising(tried, [2] * 5, 4) == [0, 1, 3]  # no loss and no silence goes on
+
+
+def test_one_vote_does_not_keep_real_groups_from_going_on() -> None:
+    # 29 clients gain 0.01 by the first grouping and lose as much by the second; the last votes −2 and +2. The
+    # means of all are (0.29 − 2)/30 = −0.057 and 0.057.
+    gains = ([0.01] * 29 + [-2.0], [-0.01] * 29 + [2.0])
+    tried = [compare_beyond([Difference(mean, 0.0004, 4) for mean in means], 0.0) for means in gains]
+    assert [round(each.gain, 3) for each in tried] == [-0.057, 0.057]
+    assert most_promising(tried, [2, 2], 2) == [0]
 
 
 def test_of_equal_ones_the_larger_gain_then_the_coarser() -> None:

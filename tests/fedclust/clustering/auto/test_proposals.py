@@ -98,13 +98,21 @@ def test_nothing_comes_of_no_losses() -> None:
 def test_labels_propose_nothing_for_alike_clients() -> None:
     draws = np.random.default_rng(3)
     alike = draws.multinomial(50, [0.25] * 4, size=12)
-    assert by_labels(alike, seed=0) == []
+    assert by_labels(alike, seed=0)[0] == []
 
 
 def test_labels_show_planted_groups_and_who_has_none_is_unknown() -> None:
     counts = np.array([[40, 0, 1], [0, 40, 1], [38, 1, 0], [1, 38, 0], [0, 0, 0], [41, 0, 0], [0, 39, 1]])
-    found = by_labels(counts, seed=0)
+    found, _ = by_labels(counts, seed=0)
     assert found[0].labels.tolist() == [0, 1, 0, 1, -1, 0, 1]
+
+
+def test_labels_name_who_says_to_have_far_more_rows_than_all_others() -> None:
+    counts = np.array([[50 + step, 50, 50, 50 - step] for step in range(12)])  # each as near to the next
+    counts[4] = 0  # who has no rows is not compared, and moves nobody's place
+    counts[9] *= 2000
+    _, alone = by_labels(counts, seed=0)
+    assert alone.tolist() == [9]
 
 
 def test_prototypes_show_planted_groups_and_nothing_for_alike_clients() -> None:
@@ -115,9 +123,12 @@ def test_prototypes_show_planted_groups_and_nothing_for_alike_clients() -> None:
     scatter = np.full((12, 3), 8.0)  # of 8 dimensions with variance 1
     apart = centres[groups] + draws.normal(size=(12, 3, 8)) / np.sqrt(20)
     alike = centres[[0] * 12] + draws.normal(size=(12, 3, 8)) / np.sqrt(20)
-    (found,) = by_prototypes(apart, counts, scatter, 2)
+    (found,), alone = by_prototypes(apart, counts, scatter, 2)
+    assert alone.tolist() == []
     np.testing.assert_array_equal(found.labels, groups)
-    assert by_prototypes(alike, counts, scatter, 2) == []
+    assert by_prototypes(alike, counts, scatter, 2)[0] == []
+    alike[7] += 100
+    assert by_prototypes(alike, counts, scatter, 2)[1].tolist() == [7]
 
 
 def test_many_groups_of_prototypes_are_also_put_in_two_and_three() -> None:
@@ -128,7 +139,7 @@ def test_many_groups_of_prototypes_are_also_put_in_two_and_three() -> None:
     axes = np.eye(8)
     moved = np.stack([0 * axes[3], 9 * axes[3], 20 * axes[4], 20 * axes[4] + 9 * axes[5]])
     prototypes = 10 * axes[:3] + moved[groups][:, None] + draws.normal(size=(12, 3, 8)) / 10
-    found = by_prototypes(prototypes, np.full((12, 3), 100), np.full((12, 3), 8.0), 2)
+    found, _ = by_prototypes(prototypes, np.full((12, 3), 100), np.full((12, 3), 8.0), 2)
     by_number = {each.num_parts: each.labels.tolist() for each in found}
     assert by_number[4] == groups.tolist()
     assert by_number[2] == (groups // 2).tolist()

@@ -95,8 +95,8 @@ PUBLISHED = {
         rounds=5,
         report=(
             "BlazeFL's authors draw about 30 s for itself and 92 s for Flower (read off a figure); their "
-            "[README](https://github.com/blazefl/blazefl) names an AMD EPYC 7542 with 32 cores and four Quadro "
-            "RTX 6000. Their benchmark times the five rounds alone, without starting."
+            "[README](https://github.com/blazefl/blazefl) names an AMD EPYC 7542 with 32 cores and four "
+            "Quadro RTX 6000. Their benchmark times the five rounds alone, without starting."
         ),
         measured={"fedclust-local": 5, "fedclust-flower": 5, "stock-flower": 5},
         turns=1,

@@ -6,6 +6,7 @@ python benchmarks/ways.py SETTING WAY RANK    (started by rounds.py and publishe
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from functools import lru_cache, partial
 
@@ -158,7 +159,11 @@ def _simulate(server: object, client: object, nodes: int) -> None:
     from flwr.simulation import run_simulation
 
     backend = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    run_simulation(server, client, nodes, backend_config=backend)  # type: ignore[arg-type]
+    try:
+        run_simulation(server, client, nodes, backend_config=backend)  # type: ignore[arg-type]
+    except RuntimeError:
+        traceback.print_exc()
+        os._exit(1)  # the server's thread would wait for its turn for ever
 
 
 def pfl_research(setting: Setting, turns: Turns, _: int) -> None:

@@ -99,8 +99,8 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
 
     end_process_when_stuck()
     if not gc.get_freeze_count():
-        # What is imported stays. Else Python looks for cycles only once there are a quarter as many new objects
-        # as all modules have, and a run's garbage grows until then.
+        # What is imported stays. Else Python looks for cycles only once there are a quarter as many new
+        # objects as all modules have, and a run's garbage grows until then.
         gc.freeze()
     folder = Path(hydra_config.runtime.output_dir)
     engine = make_engine(config)

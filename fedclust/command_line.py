@@ -102,6 +102,7 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
         # What is imported stays. Else Python looks for cycles only once there are a quarter as many new
         # objects as all modules have, and a run's garbage grows until then.
         gc.freeze()
+        gc.collect()  # counts anew
     folder = Path(hydra_config.runtime.output_dir)
     engine = make_engine(config)
     if isinstance(engine, Grid):

@@ -1,7 +1,6 @@
 """The command line: ``fedclust``, or ``python -m fedclust.run``."""
 
 import argparse
-import gc
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -98,11 +97,6 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
     from fedclust.server_app import federate
 
     end_process_when_stuck()
-    if not gc.get_freeze_count():
-        # What is imported stays. Else Python looks for cycles only once there are a quarter as many new
-        # objects as all modules have, and a run's garbage grows until then.
-        gc.freeze()
-        gc.collect()  # counts anew
     folder = Path(hydra_config.runtime.output_dir)
     engine = make_engine(config)
     if isinstance(engine, Grid):

@@ -4,25 +4,34 @@
 
 ``rounds``: resident memory of a run of the command line, read from outside about every 100 rounds; the digits
 over 20 clients, engine=local, evaluated every round and everything written that a run writes. ``node``: 1,000
-clients of a network of 999,342 parameters on one node of engine=ray, so that server and node are processes of
-their own, by ``training.chunk``: the most resident memory of each while all clients train.
+clients of a network of 999,342 parameters on one node, server and node in processes of their own, by
+``training.chunk``: the most resident memory of each while all clients train.
 """
 
 import argparse
 import json
 import logging
+import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
+from flwr.app import Context, Message, RecordDict
 from settings import Setting
 from tables import machine, show, table
 from torch import nn
+
+from fedclust import records
+from fedclust.federation import ClientGrid
+from fedclust.federation.identity import assume_identity
+from fedclust.federation.local_grid import DirectGrid, answer
+from fedclust.settings import to_run_config
+from fedclust.strategies import ClusteredStrategy
 
 STRATEGIES = ("fedavg", "fedgwc", "clust_psi_pfl", "fmcl", "fedgmcc")
 SETTING = (
@@ -36,7 +45,7 @@ LIGHT = {"fedgmcc": ("strategy.parameters.num_inputs=32", "strategy.parameters.s
 EVERY = 100
 CLIENTS = 1000
 CHUNKS = ("1", "10", "30", "100", "300", "auto")
-PEAKS = "FEDCLUST_BENCHMARK_PEAKS"  # the file that the node writes its figures to
+RUN, NODE = 1, 2  # ids
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -106,53 +115,83 @@ class _Peaks:
         return self.before, int(peak) / 1024
 
 
-class _Measured(ClientApp):
-    """fedclust's ClientApp, which also notes how much memory a round of training took."""
+class Elsewhere(DirectGrid):
+    """One node with all clients, in a process of its own.
 
-    def __call__(self, message: Message, context: Context) -> Message:
-        from fedclust.clients import app
+    Attributes
+    ----------
+    peaks
+        By each round of training, what was resident on the node before it, and the most during it, in MiB.
+    """
 
+    def __init__(self, run_config: Mapping[str, str | int | float | bool]) -> None:
+        super().__init__()
+        spawned = multiprocessing.get_context("spawn")
+        self._node, other = spawned.Pipe()
+        spawned.Process(target=serve, args=(other, dict(run_config)), daemon=True).start()
+        self._replies: dict[str, Message] = {}
+        self.peaks: list[tuple[float, float]] = []
+
+    def get_node_ids(self) -> list[int]:
+        """Return the node's id."""
+        return [NODE]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Let the node answer."""
+        ids = []
+        for message in messages:
+            ids.append(self.label(message))
+            self._node.send(message)
+            self._replies[ids[-1]], peaks = self._node.recv()
+            if message.metadata.message_type == "train":
+                self.peaks.append(peaks)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies."""
+        return [self._replies.pop(name) for name in message_ids]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:  # noqa: ARG002
+        """Let the node answer; return its replies."""
+        return self.pull_messages(self.push_messages(messages))
+
+
+def serve(connection: Connection, run_config: dict[str, str | int | float | bool]) -> None:
+    """Answer messages, and say how much memory each took."""
+    from fedclust.clients import app
+
+    assume_identity(RUN)
+    place: dict[str, str | int | float | bool] = {"partition-id": 0, "num-partitions": 1, "allow": "*"}
+    context = Context(RUN, NODE, place, RecordDict(), run_config)
+    while True:
+        message = connection.recv()
         peaks = _Peaks()
-        reply = app(message, context)
-        if message.metadata.message_type == "train" and PEAKS in os.environ:
-            with Path(os.environ[PEAKS]).open("a") as file:
-                file.write(json.dumps(peaks.read()) + "\n")
-        return reply
-
-
-measured = _Measured()
+        connection.send((answer(app, message, context), peaks.read()))
 
 
 def on_a_node(chunk: str) -> dict[str, float]:
     """Train all clients once, then again; return the most memory of both processes, and the time."""
-    from fedclust import records
-    from fedclust.engines import make_engine
-    from fedclust.federation import ClientGrid
-    from fedclust.strategies import ClusteredStrategy
 
     class Training(ClusteredStrategy):
         def configure_evaluate(self, *_: object) -> list:
             return []
 
     training = {"learning_rate": 0.05, "batch_size": 16, "steps": 1}
-    setting = Setting("", CLIENTS, 16, 28, "digits_model", training)
-    config = setting.config(
-        "engine=ray", "engine.num_nodes=1", "engine.num_gpus=0", "client_app=memory.measured"
-    )
+    config = Setting("", CLIENTS, 16, 28, "digits_model", training).config()
     config.model = {"_target_": "memory.large_model"}
     config.training.chunk = chunk if chunk == "auto" else int(chunk)
-    grid = ClientGrid(make_engine(config))
+    node = Elsewhere(to_run_config(config))
+    grid = ClientGrid(node)
     grid.connect()
     arrays = records.from_state(large_model().state_dict())
     Training().start(grid, arrays, num_rounds=1)
     peaks, began = _Peaks(), time.perf_counter()
     Training().start(grid, arrays, num_rounds=1)
     seconds = time.perf_counter() - began
-    rounds = [json.loads(line) for line in Path(os.environ[PEAKS]).read_text().splitlines()]
     server_before, server = peaks.read()
     return {
-        "node_before": rounds[0][0],
-        "node": max(peak for _, peak in rounds),
+        "node_before": node.peaks[0][0],
+        "node": max(peak for _, peak in node.peaks),
         "server_before": server_before,
         "server": server,
         "seconds": seconds,
@@ -160,13 +199,12 @@ def on_a_node(chunk: str) -> dict[str, float]:
 
 
 def by_chunk(chunks: list[str]) -> str:
-    """Measure each chunk in a Ray of its own."""
+    """Measure each chunk in processes of its own."""
     rows = []
     for chunk in chunks:
-        with tempfile.TemporaryDirectory() as scratch:
-            environment = {**os.environ, PEAKS: str(Path(scratch) / "peaks"), "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, __file__, "--one", chunk]
-            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        command = [sys.executable, __file__, "--one", chunk]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         found = json.loads(done.stdout.splitlines()[-1])
         print(chunk, found, file=sys.stderr)
         added = found["node"] - found["node_before"]
@@ -210,6 +248,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    import memory  # under its own name, by which Ray's processes find it
+    import memory  # under its own name, by which the node's process finds it
 
     memory.main()

@@ -333,6 +333,7 @@ def main() -> int:
     parser.add_argument("--numbers", type=int, nargs="+", default=[0, 1, 3, 6], help="liars in 30")
     parser.add_argument("--partitions", nargs="+", default=[*_FEDERATIONS, _SKEWED])
     parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES), help="to run now")
+    parser.add_argument("--mark", help="of the table, where a page has several of one part")
     parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "ATTACKS.md")
     options = parser.parse_args()
@@ -348,7 +349,7 @@ def main() -> int:
             and cell.partition in options.partitions
         ]
         whole = (options.no_run or run(_only(grid, options.rules), folder, options.workers)) and whole
-        mark = f"<!-- {part} -->\n"
+        mark = f"<!-- {options.mark or part} -->\n"
         before, _, rest = text.partition(mark)
         after = rest.partition(mark)[2]
         seeds = ", ".join(map(str, options.seeds))

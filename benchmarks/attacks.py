@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from federations import PARTITIONS, ROOT, Cell, commit_of, run, spread, summaries, table
+from federations import PARTITIONS, ROOT, Cell, commit_of, finished, run, spread, summaries, table
 from liars import LIES, who
 from sklearn.metrics import adjusted_rand_score
 
@@ -233,9 +233,19 @@ def _rand(runs: Sequence[Figures]) -> str:
     return f"{np.mean([e.rand for e in runs]):.2f} ({np.mean([e.clusters for e in runs]):g}){named}"
 
 
+def _ended(grid: Sequence[Attacked]) -> set[tuple[str, str, int, str]]:
+    """List the runs that ended before their last round, because no client could train any more."""
+    return {
+        (cell.partition, cell.lie, cell.number, name)
+        for cell in grid
+        for name in cell.methods
+        if (cell.folder / name / "rounds.jsonl").is_file() and not finished(cell.folder / name)
+    }
+
+
 def page_of_models(grid: Sequence[Attacked]) -> Iterator[str]:
     """Write the tables of attacks by models: one per method, with a column per rule."""
-    found = measured(grid)
+    found, ended = measured(grid), _ended(grid)
     of_method = {(where, name.partition(" with ")[0]) for where, _, _, name in found}
     for partition, method in sorted(of_method, key=lambda each: (each[1] != FEDAVG, each)):
         cells = {
@@ -246,8 +256,11 @@ def page_of_models(grid: Sequence[Attacked]) -> Iterator[str]:
         yield from (f"### `{method}`, {PARTITIONS[partition].title}", "")
         rows = []
         for lie, number in sorted(cells, key=lambda each: (list(LIES).index(each[0]), each[1])):
-            runs = [found.get((partition, lie, number, f"{method} with {rule}"), []) for rule in RULES]
-            rows.append([LIES[lie].title, f"{number}/30", *(_accuracy(own, partition) for own in runs)])
+            row = [LIES[lie].title, f"{number}/30"]
+            for rule in RULES:
+                key = partition, lie, number, f"{method} with {rule}"
+                row.append("run ended" if key in ended else _accuracy(found.get(key, []), partition))
+            rows.append(row)
         yield from (*table(["attack", "attackers", *RULES], rows), "")
 
 
@@ -274,7 +287,7 @@ def _rule(name: str) -> str:
 
 def page_of_worst(grid: Sequence[Attacked]) -> Iterator[str]:
     """Write each rule's accuracy when nobody attacks, and under the worst attack of each number."""
-    found = measured(grid)
+    found, ended = measured(grid), _ended(grid)
     for partition, method in (("iid", FEDAVG), ("conventions-20-10", "auto"), (_SKEWED, FEDAVG)):
         rows = []
         for rule in RULES:
@@ -283,10 +296,14 @@ def page_of_worst(grid: Sequence[Attacked]) -> Iterator[str]:
                 for (where, lie, number, name), runs in found.items()
                 if (where, name) == (partition, f"{method} with {rule}")
             }
+            own |= {
+                each[1:3]: 0.0 for each in ended if (each[0], each[3]) == (partition, f"{method} with {rule}")
+            }
             row = [rule, f"{own[_NOBODY]:.3f}" if _NOBODY in own else "–"]
             for number in _ATTACKERS:
                 worst = min(((value, lie) for (lie, n), value in own.items() if n == number), default=None)
-                row.append("–" if worst is None else f"{worst[0]:.3f}, {LIES[worst[1]].title}")
+                value = "–" if worst is None else f"{worst[0]:.3f}" if worst[0] else "run ended"
+                row.append(value if worst is None else f"{value}, {LIES[worst[1]].title}")
             if any(each != "–" for each in row[1:]):
                 rows.append(row)
         if rows:
@@ -316,6 +333,7 @@ def main() -> int:
     parser.add_argument("--numbers", type=int, nargs="+", default=[0, 1, 3, 6], help="liars in 30")
     parser.add_argument("--partitions", nargs="+", default=[*_FEDERATIONS, _SKEWED])
     parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES), help="to run now")
+    parser.add_argument("--mark", help="of the table, where a page has several of one part")
     parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "ATTACKS.md")
     options = parser.parse_args()
@@ -331,7 +349,7 @@ def main() -> int:
             and cell.partition in options.partitions
         ]
         whole = (options.no_run or run(_only(grid, options.rules), folder, options.workers)) and whole
-        mark = f"<!-- {part} -->\n"
+        mark = f"<!-- {options.mark or part} -->\n"
         before, _, rest = text.partition(mark)
         after = rest.partition(mark)[2]
         seeds = ", ".join(map(str, options.seeds))

@@ -135,8 +135,8 @@ PUBLISHED = {
         rounds=1500,
         report=(
             "The setting is `benchmarks/image_classification/configs/baseline.yaml` of "
-            "[pfl-research](https://github.com/apple/pfl-research). Its paper (arXiv 2404.06430) times frameworks on "
-            "CIFAR-10 with an A100 and 10 CPUs; here `pfl` itself runs beside us."
+            "[pfl-research](https://github.com/apple/pfl-research). Its paper (arXiv 2404.06430) times "
+            "frameworks on CIFAR-10 with an A100 and 10 CPUs; here `pfl` itself runs beside us."
         ),
         measured={"fedclust-local": 3, "fedclust-flower": 3, "pfl": 3, "pfl-2": 3, "stock-flower": 3},
     ),

@@ -228,8 +228,8 @@ DEPLOYED_FAULTS = (
     ),
     Fault(
         _DEPLOYED,
-        "two of three SuperNodes are killed after round 1 of 3, min_replies=0.5, patience=60",
-        lambda place: _deployed(_kill_two_nodes, place, "min_replies=0.5", "patience=60"),
+        "two of three SuperNodes are killed after round 1 of 3, min_replies=0.5, max_outage=60",
+        lambda place: _deployed(_kill_two_nodes, place, "min_replies=0.5", "max_outage=60"),
     ),
     Fault(
         _DEPLOYED,

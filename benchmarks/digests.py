@@ -28,6 +28,7 @@ _SMALL = (
     "training.mode=sequential",
     "model=mlp",
 )
+_LENGTH = 16  # of a digest
 _ENGINES = {
     "local": ("engine=local",),
     "ray": ("engine=ray", "engine.num_nodes=3", "engine.num_cpus=0.5", "engine.num_gpus=0"),
@@ -58,7 +59,7 @@ def digest(strategy: str, engine: str) -> str:
         for model in state.models:
             for name, array in model.items():
                 sums.update(name.encode() + to_numpy(array).tobytes())
-        return sums.hexdigest()[:16]
+        return sums.hexdigest()[:_LENGTH]
 
 
 def in_a_process(strategies: Sequence[str], hash_seed: str, threads: str, *engines: str) -> subprocess.Popen:
@@ -94,9 +95,11 @@ def _table(strategies: Sequence[str], folder: Path) -> str:
         files = {name: folder / f"{name}-{hash_seed}-{threads}-{engine}" for name in strategies}
         left = [name for name in strategies if not files[name].is_file()]
         for name, found in _each(left, hash_seed, threads, engine):
-            files[name].write_text(found)
+            if len(found) == _LENGTH:  # an error, such as of a busy machine, is tried again next time
+                files[name].write_text(found)
     for name in strategies:
-        digests = [(folder / "-".join([name, *way])).read_text() for way in _WAYS.values()]
+        found = [folder / "-".join([name, *way]) for way in _WAYS.values()]
+        digests = [file.read_text() if file.is_file() else "failed" for file in found]
         cells = [digests[0], *("the same" if each == digests[0] else each for each in digests[1:])]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -132,7 +132,7 @@ def _submit(place: Place, flower: _Flower, folder: Path, overrides: tuple[str, .
 def _outcome(place: Place, folder: Path, code: int, printed: str, rounds: str) -> Row:
     """Say what was seen and lost; a run that stopped is resumed in one process first."""
     if code:
-        return place.outcome(folder, code, printed, rounds)
+        return place.outcome(folder, code, printed, rounds, "engine=local")
     waited = re.findall("waiting for clients: .* must answer.*", printed)
     what = lost(folder, place.clean(rounds))
     for name, other in SavedRun(folder).compared.items():
@@ -228,8 +228,8 @@ DEPLOYED_FAULTS = (
     ),
     Fault(
         _DEPLOYED,
-        "two of three SuperNodes are killed after round 1 of 3, min_replies=0.5, patience=60",
-        lambda place: _deployed(_kill_two_nodes, place, "min_replies=0.5", "patience=60"),
+        "two of three SuperNodes are killed after round 1 of 3, min_replies=0.5, max_outage=60",
+        lambda place: _deployed(_kill_two_nodes, place, "min_replies=0.5", "max_outage=60"),
     ),
     Fault(
         _DEPLOYED,

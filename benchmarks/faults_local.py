@@ -90,7 +90,7 @@ def _small_cache(place: Place) -> Row:
     """Prepare the data on a disk that is too small for it, then with enough room."""
     folder, disk = place.new("small-cache"), place.new("disk")
     disk.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=True)
     try:
         code, printed = place.run(folder, *BASE, env=place.environment(FEDCLUST_CACHE=str(disk)))
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)

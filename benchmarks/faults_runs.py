@@ -125,11 +125,12 @@ class Place:
         saw = said(printed)
         rescued = re.search(r"is now in (\S+);", printed)
         length = [text for text in overrides if text.startswith("rounds=")]
+        engine = [text for text in overrides if text == "engine=local"]
         if (folder / "summary.json").is_file() and code == 0:
             return {"saw": saw or noted(folder), "exit": code, "lost": lost(folder, self.clean(*length))}
         back = Path(rescued[1]) if rescued else folder
         rounds = len(SavedRun(back).rounds) if (back / "rounds.jsonl").is_file() else 0
-        again, told = self.run(back, f"resume={back}", "engine=local", *length, env=self.environment())
+        again, told = self.run(back, f"resume={back}", *engine, *length, env=self.environment())
         if again:
             return {"saw": saw, "exit": code, "lost": f"stopped after round {rounds}; {said(told)}"}
         what = lost(back, self.clean(*length))

@@ -1,6 +1,6 @@
 """Values and checks of a run's options, apart from what they are options of, whose imports take seconds."""
 
-__all__ = ["KEEP", "MIN_REPLIES", "PATIENCE", "check_held_out", "check_keep"]
+__all__ = ["KEEP", "MAX_OUTAGE", "MIN_REPLIES", "check_held_out", "check_keep"]
 
 KEEP = "auto"
 """Default of ``keep_matrices``."""
@@ -8,7 +8,7 @@ KEEP = "auto"
 MIN_REPLIES = 0.2
 """Default share of the clients asked that must answer: half of a small cohort may be missing by chance."""
 
-PATIENCE = 14_400.0
+MAX_OUTAGE = 14_400.0
 """Default number of seconds to wait for clients where too few answer, such as through a power cut."""
 
 

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.data.sites import Own, SiteError, builder_of, wanted_of
 from fedclust.data.sites.agreement import Agreement
-from fedclust.federation.patience import Patience
+from fedclust.federation.outages import Outages
 from fedclust.federation.site_grid import SiteGrid
 from fedclust.federation.site_rules import Rules, read_site_hosts
 from fedclust.settings import ConfigError, RunSettings
@@ -80,8 +80,8 @@ def join_sites(
         rules = Rules(own.min_clients, own.settle, own.expected(), hosts)
     except (SiteError, ValueError, TypeError) as error:
         raise ConfigError(str(error)) from error
-    patience = Patience(settings.patience, settings.min_replies, say=say)
-    sites = SiteGrid(grid, rules, wanted, wait=settings.wait, say=say, patience=patience)
+    outages = Outages(settings.max_outage, settings.min_replies, say=say)
+    sites = SiteGrid(grid, rules, wanted, wait=settings.wait, say=say, outages=outages)
     resumed = bool(config.get("resume"))
     sites.connect(places, _standing(folder) if resumed and places else None)
     agreed = sites.agreement.settings()

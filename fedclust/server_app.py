@@ -26,7 +26,7 @@ from fedclust.federation.claims import read_hosts
 from fedclust.federation.imbalance import imbalance_line
 from fedclust.federation.local_grid import DirectGrid
 from fedclust.federation.optimiser_state import StateValue
-from fedclust.federation.patience import Patience
+from fedclust.federation.outages import Outages
 from fedclust.federation.predictions import save_predictions
 from fedclust.federation.prompt_grid import PromptGrid
 from fedclust.federation.roster import Roster
@@ -149,9 +149,9 @@ def _federate(config: DictConfig, grid: Grid, output: _Output) -> dict[str, obje
     if is_own(config):
         config, clients = join_sites(config, grid, settings, folder, say, places)
     else:
-        patience, fewest = Patience(settings.patience, settings.min_replies, say=say), settings.min_clients
+        outages, fewest = Outages(settings.max_outage, settings.min_replies, say=say), settings.min_clients
         clients = ClientGrid(
-            grid, wait=settings.wait, say=say, min_clients=fewest, hosts=_hosts(settings), patience=patience
+            grid, wait=settings.wait, say=say, min_clients=fewest, hosts=_hosts(settings), outages=outages
         )
     if settings.task == "partition":
         return _save_partition(config, folder / "partition.parquet", output.console)

@@ -21,7 +21,7 @@ from flwr.supercore.run import Run
 from fedclust.federation.bundle import is_bundle, pack, unpack
 from fedclust.federation.claims import Host
 from fedclust.federation.node_registry import FederationError, NodeRegistry, error_reason, one_line
-from fedclust.federation.patience import Patience
+from fedclust.federation.outages import Outages
 from fedclust.federation.traffic import Meter, Traffic
 
 __all__ = ["ClientGrid", "CohortView", "FederationError", "WrappedGrid"]
@@ -112,7 +112,7 @@ class ClientGrid(WrappedGrid):
     hosts
         Which node may host which client, see :func:`fedclust.federation.claims.read_hosts`; None for the
         rules of :mod:`fedclust.federation.claims`.
-    patience
+    outages
         How long to wait for clients that are lost later; not at all unless given.
     """
 
@@ -125,7 +125,7 @@ class ClientGrid(WrappedGrid):
         say: Callable[[str], None] = logger.info,
         min_clients: int | None = None,
         hosts: Mapping[int, str] | None = None,
-        patience: Patience | None = None,
+        outages: Outages | None = None,
     ) -> None:
         super().__init__(grid)
         self._wait, self._poll, self._say = wait, poll, say
@@ -138,7 +138,7 @@ class ClientGrid(WrappedGrid):
         self._pushed: dict[str, _Parcel] = {}
         self._arrived: dict[str, Message] = {}
         self._meter = Meter()
-        self._patience = patience or Patience()
+        self._outages = outages or Outages()
 
     # -- Online clients -------------------------------------------------------------------------------------
 
@@ -203,9 +203,9 @@ class ClientGrid(WrappedGrid):
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of the online clients that have joined, sorted; wait where these are too few."""
-        online, needed = self._online(), self._patience.needed(len(self._places))
+        online, needed = self._online(), self._outages.needed(len(self._places))
         if len(online) < needed:
-            self._patience.wait_for(range(len(self._places)), needed, self._online)
+            self._outages.wait_for(range(len(self._places)), needed, self._online)
             online = self._online()
         return online
 
@@ -265,11 +265,11 @@ class ClientGrid(WrappedGrid):
         -------
         One reply per message, sorted by client id. The reply of a client that is offline, fails, or does not
         reply within ``timeout`` seconds is an error. Where too few are left, those that are lost are asked
-        again when they are back, see :class:`~fedclust.federation.patience.Patience`.
+        again when they are back, see :class:`~fedclust.federation.outages.Outages`.
         """
         asked = list(messages)
         ask = partial(self._exchange, timeout=timeout)
-        replies = self._patience.exchange(ask, asked, self._online, len(self._places))
+        replies = self._outages.exchange(ask, asked, self._online, len(self._places))
         return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
 
     def _exchange(self, messages: Sequence[Message], timeout: float | None) -> list[Message]:

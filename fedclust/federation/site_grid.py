@@ -19,7 +19,7 @@ from fedclust.data.sites.statement import Statement
 from fedclust.federation.claims import Host
 from fedclust.federation.client_grid import ClientGrid, FederationError, error_reason, logger
 from fedclust.federation.node_registry import NODE_LOST
-from fedclust.federation.patience import Patience
+from fedclust.federation.outages import Outages
 from fedclust.federation.site_rules import Rules
 from fedclust.records import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, BadReply, Registered
 
@@ -34,7 +34,7 @@ class SiteGrid(ClientGrid):
 
     Parameters
     ----------
-    grid, wait, poll, say, patience
+    grid, wait, poll, say, outages
         As in :class:`ClientGrid`.
     rules
         When to start.
@@ -51,7 +51,7 @@ class SiteGrid(ClientGrid):
         wait: float = 600.0,
         poll: float = 0.5,
         say: Callable[[str], None] = logger.info,
-        patience: Patience | None = None,
+        outages: Outages | None = None,
     ) -> None:
         self._rules, self._wanted = rules, wanted
         self._agreement: Agreement | None = None
@@ -60,7 +60,7 @@ class SiteGrid(ClientGrid):
         self._names: tuple[str, ...] = ()  # of all clients that may take part, once these are known
         self._left_out: dict[str, str] = {}  # site: the reason
         self.stood = False
-        super().__init__(grid, wait=wait, poll=poll, say=say, patience=patience)
+        super().__init__(grid, wait=wait, poll=poll, say=say, outages=outages)
 
     @property
     def names(self) -> tuple[str, ...]:

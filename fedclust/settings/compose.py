@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
 from fedclust.fractions import check_number_or_share
-from fedclust.options import KEEP, MIN_REPLIES, PATIENCE, check_held_out, check_keep
+from fedclust.options import KEEP, MAX_OUTAGE, MIN_REPLIES, check_held_out, check_keep
 from fedclust.results.intervals import parse_interval
 from fedclust.settings import defaults, override_errors, own_data, proof
 
@@ -93,7 +93,7 @@ class RunSettings:
     holdout_clients: float = 0
     drift_every: int = 0
     min_replies: float = MIN_REPLIES
-    patience: float = PATIENCE
+    max_outage: float = MAX_OUTAGE
     keep_matrices: bool | str = KEEP
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class RunSettings:
             ("drift_every", self.drift_every >= 0, ">= 0"),
             ("wait", self.wait > 0, "> 0"),
             ("timeout", self.timeout > 0, "> 0"),
-            ("patience", self.patience >= 0, ">= 0"),
+            ("max_outage", self.max_outage >= 0, ">= 0"),
             ("min_replies", 0 <= self.min_replies <= 1, "in [0, 1]"),
             ("update_norm_cap", self.update_norm_cap is None or self.update_norm_cap > 1, "> 1, or null"),
             ("min_clients", self.min_clients is None or self.min_clients >= 1, ">= 1, or null"),
@@ -140,9 +140,9 @@ def run_settings(config: DictConfig) -> RunSettings:
         "wait": float,
         "timeout": float,
         "min_replies": float,
-        "patience": float,
+        "max_outage": float,
     }
-    later = {"min_replies": MIN_REPLIES, "patience": PATIENCE}  # saved runs of before do not have them
+    later = {"min_replies": MIN_REPLIES, "max_outage": MAX_OUTAGE}  # saved runs of before do not have them
     values: dict[str, Any] = {}
     for name, kind in kinds.items():
         value = config.get(name, later[name]) if name in later else config[name]

@@ -29,7 +29,7 @@ from fedclust.federation import (
     unpack,
 )
 from fedclust.federation.client_grid import WrappedGrid, error_reason
-from fedclust.federation.patience import Patience
+from fedclust.federation.outages import Outages
 
 K = 7
 
@@ -271,7 +271,7 @@ def test_a_round_that_everybody_misses_is_that_of_when_they_are_back() -> None:
         nodes.online.append(len(nodes.online))  # a node is back
 
     said: list[str] = []
-    grid = ClientGrid(nodes, patience=Patience(60, 0.5, poll=0.0, say=say))
+    grid = ClientGrid(nodes, outages=Outages(60, 0.5, poll=0.0, say=say))
     grid.connect()
     nodes.online = []
     replies = grid.send_and_receive(_messages(range(K)))

@@ -7,7 +7,7 @@ from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 
 from fedclust.federation.identity import assume_identity
-from fedclust.federation.patience import Patience
+from fedclust.federation.outages import Outages
 
 QUICK = {"poll": 0.0, "settle": 0.0}
 
@@ -54,8 +54,8 @@ def test_those_that_were_lost_are_asked_again_and_nobody_else() -> None:
     # 1 of 10 answers, ceil(0.2 x 10) = 2 must.
     clients = Clients(dict.fromkeys(range(9), 1), offline_for=3)
     said: list[str] = []
-    patience = Patience(60, 0.2, say=said.append, **QUICK)
-    assert _failed(patience.exchange(clients.ask, _messages(10), clients.online, 10)) == []
+    outages = Outages(60, 0.2, say=said.append, **QUICK)
+    assert _failed(outages.exchange(clients.ask, _messages(10), clients.online, 10)) == []
     assert clients.asked == [list(range(10)), list(range(9))]
     assert said == [
         "waiting for clients: 0 of 9 online, 1 must answer (min_replies=0.2), for 1 minutes at most"
@@ -64,35 +64,35 @@ def test_those_that_were_lost_are_asked_again_and_nobody_else() -> None:
 
 def test_where_enough_have_answered_nobody_is_waited_for() -> None:
     clients = Clients(dict.fromkeys(range(8), 1), offline_for=10**9)
-    assert _failed(Patience(60, 0.2).exchange(clients.ask, _messages(10), clients.online, 10)) == list(
+    assert _failed(Outages(60, 0.2).exchange(clients.ask, _messages(10), clients.online, 10)) == list(
         range(8)
     )
     assert len(clients.asked) == 1
 
 
-@pytest.mark.parametrize("patience", [Patience(0, 0.2), Patience(60, 0.0), Patience()])
-def test_without_patience_or_a_least_number_everybody_is_asked_once(patience: Patience) -> None:
+@pytest.mark.parametrize("outages", [Outages(0, 0.2), Outages(60, 0.0), Outages()])
+def test_without_time_or_a_least_number_everybody_is_asked_once(outages: Outages) -> None:
     clients = Clients(dict.fromkeys(range(10), 1), offline_for=10**9)
-    assert _failed(patience.exchange(clients.ask, _messages(10), clients.online, 10)) == list(range(10))
+    assert _failed(outages.exchange(clients.ask, _messages(10), clients.online, 10)) == list(range(10))
     assert len(clients.asked) == 1
 
 
 def test_a_client_that_raises_is_not_asked_again() -> None:
     clients = Clients(dict.fromkeys(range(10), 1), code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION)
-    Patience(60, 0.2, **QUICK).exchange(clients.ask, _messages(10), clients.online, 10)
+    Outages(60, 0.2, **QUICK).exchange(clients.ask, _messages(10), clients.online, 10)
     assert len(clients.asked) == 1
 
 
 def test_a_question_that_kills_its_nodes_is_not_repeated_for_ever() -> None:
     clients = Clients(dict.fromkeys(range(4), 10**9))
-    replies = Patience(3600, 0.2, **QUICK).exchange(clients.ask, _messages(4), clients.online, 4)
+    replies = Outages(3600, 0.2, **QUICK).exchange(clients.ask, _messages(4), clients.online, 4)
     assert _failed(replies) == [0, 1, 2, 3]
     assert len(clients.asked) == 1 + 5
 
 
 def test_when_the_time_is_up_the_losses_stay() -> None:
     clients = Clients(dict.fromkeys(range(4), 1), offline_for=10**9)
-    replies = Patience(0.01, 0.2, **QUICK).exchange(clients.ask, _messages(4), clients.online, 4)
+    replies = Outages(0.01, 0.2, **QUICK).exchange(clients.ask, _messages(4), clients.online, 4)
     assert _failed(replies) == [0, 1, 2, 3]
     assert len(clients.asked) == 1
 
@@ -102,17 +102,17 @@ def test_a_question_besides_training_is_repeated_if_most_clients_are_asked(numbe
     # Of ten clients: half of them, such as those that have just joined, can be done without.
     clients = Clients(dict.fromkeys(range(number), 1))
     messages = _messages(number, "query.losses")
-    Patience(60, 0.2, **QUICK).exchange(clients.ask, messages, clients.online, 10)
+    Outages(60, 0.2, **QUICK).exchange(clients.ask, messages, clients.online, 10)
     assert len(clients.asked) == times
 
 
 def test_once_enough_are_back_the_others_have_some_time() -> None:
     looks = iter([set(), {0}, {0, 1}, {0, 1, 2}])  # one is needed, and the last one comes within `settle`
-    assert Patience(60, 0.2, poll=0.0, settle=30.0).wait_for(range(3), 1, lambda: next(looks))
+    assert Outages(60, 0.2, poll=0.0, settle=30.0).wait_for(range(3), 1, lambda: next(looks))
     assert list(looks) == []
 
 
 def test_once_enough_are_back_the_others_are_not_waited_for_long() -> None:
     looks = iter([set(), {0}, *[{0}] * 1000])
-    assert Patience(60, 0.2, poll=0.001, settle=0.01).wait_for(range(3), 1, lambda: next(looks))
+    assert Outages(60, 0.2, poll=0.001, settle=0.01).wait_for(range(3), 1, lambda: next(looks))
     assert len(list(looks)) > 0

@@ -15,7 +15,7 @@ from flwr.app import Message, MessageType
 from fedclust.federation.node_registry import NODE_LOST
 from fedclust.options import MIN_REPLIES
 
-__all__ = ["Patience"]
+__all__ = ["Outages"]
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ _TRIES = 5  # questions in a row to clients that are online, and yet lost: the q
 
 
 @dataclass(frozen=True)
-class Patience:
+class Outages:
     """How long to wait for clients, and for how many.
 
     Attributes

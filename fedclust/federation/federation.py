@@ -166,6 +166,9 @@ class Federation:
         How many rounds each client has been chosen for so far, shape (K,).
     asked
         Types of the questions that were asked, by any run over these clients.
+    covered
+        Types of the questions that may be asked in a differentially private run, as ε covers what becomes of
+        the answers; none but that for descriptions unless set.
     """
 
     def __init__(
@@ -189,6 +192,7 @@ class Federation:
         self.timeout = timeout
         self.tells = tells
         self.asked: set[str] = set()
+        self.covered: Collection[str] = ()
         self.turns: IntArray = np.zeros(clients - num_newcomers, dtype=np.int64)
         self._grid = grid
         self._descriptions: Descriptions | None = None
@@ -408,7 +412,7 @@ class Federation:
         FederationError
             If the run is differentially private and this is no question for descriptions.
         """
-        if self.tells == "nothing" and query != records.QUERY_DESCRIPTION:
+        if self.tells == "nothing" and query not in (records.QUERY_DESCRIPTION, *self.covered):
             raise FederationError(f"privacy=client_dp must ask clients nothing but to train, got {query}")
         self.asked.add(query)
         asked = sorted(map(int, range(self.num_clients) if clients is None else clients))

@@ -66,7 +66,7 @@ def check_strategy(
     if not vars(type(strategy)).get("holds_client_dp", False):
         raise ValueError(
             f"{said} cannot hold strategy {name}: it reads more of single clients than a noisy mean of "
-            "their updates; fedavg and known_groups can"
+            "their updates; fedavg, known_groups and private_groups can"
         )
     if type(strategy.selection) not in _SELECTIONS:
         raise ValueError(

@@ -288,7 +288,8 @@ class Result:
         ValueError
             As :meth:`losses`; if no model has a finite loss; or if the rule needs targets.
         """
-        serving = np.unique(self.assignment)
+        # Where clients chose privately, none of them is recorded in what it chose.
+        serving = np.asarray(self.summary.get("choose_among") or np.unique(self.assignment))
         rule = unpacked(self.saved.placing)
         if targets is None:
             if rule is None:

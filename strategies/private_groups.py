@@ -70,6 +70,7 @@ class PrivateGroups(ClusteredStrategy):
     """
 
     holds_client_dp = True
+    holds_out_rows = True  # for the vote
     covered_by_client_dp = frozenset({records.QUERY_LOSSES, records.QUERY_PROOF})
 
     def __init__(self, *, network: nn.Module, parameters: Parameters | None = None, **options: Any) -> None:

@@ -6,7 +6,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.fractions import DEFAULT_FRACTION, check_fraction
 
-__all__ = ["COMMON", "SERVE", "problem", "resolve"]
+__all__ = ["COMMON", "SERVE", "VOTES", "problem", "resolve"]
 
 COMMON = "fedavg"
 """The strategy that trains one model for all, which a grouping must beat."""
@@ -86,6 +86,8 @@ def problem(config: DictConfig) -> str | None:
         return f"{_FRACTION} must be > 0 for proof=true, got {fraction}"
     if not proof and NEEDS_PROOF in (config.choices.strategy, *_compared(config)):
         return f"strategy={NEEDS_PROOF} must have proof=true: it tests groups on held-out rows"
+    if config.choices.strategy == VOTES and not fraction:
+        return f"{_FRACTION} must be > 0 for strategy={VOTES}, whose clients vote on held-out rows, got {fraction}"
     if _chooses_layers(config) and not fraction:
         return f"{_FRACTION} must be > 0 for personal=auto, which chooses on held-out rows, got {fraction}"
     if config.get("drift_every") and not fraction:

@@ -106,8 +106,11 @@ class PrivateGroups(ClusteredStrategy):
         """Train the groups' models; start them after the warm-up; vote after the last round."""
         if len(clusters.models) > 1:
             clusters = self._train_groups(clusters, server_round, federation)
+            sizes = clusters.report.get("group_sizes")
             if server_round == federation.num_rounds:
                 clusters = self._vote(clusters, server_round, federation)
+            elif sizes and private_groups.deserted(sizes, len(self._running.cohort), self._size_noise):
+                clusters = self._start_groups(clusters, server_round).with_report(started_anew=True)
         elif server_round >= self.parameters.warmup:
             clusters = self._start_groups(clusters)
         return clusters
@@ -141,12 +144,12 @@ class PrivateGroups(ClusteredStrategy):
 
     # -- Inside ---------------------------------------------------------------------------------------------
 
-    def _start_groups(self, clusters: Clusters) -> Clusters:
-        """Put the k models around the model for all."""
+    def _start_groups(self, clusters: Clusters, *again: int) -> Clusters:
+        """Put the k models around the model for all; `again` is the round where they start anew."""
         model, given = clusters.models[0], self.parameters
         arrays = {name: to_numpy(model[name]) for name in self._trained}
         values = np.concatenate([array.astype(np.float64).ravel() for array in arrays.values()])
-        draws = generator(self.seed, "private groups")
+        draws = generator(self.seed, "private groups", *again)
         starts = []
         for start in private_groups.apart(values, given.num_groups, given.spread, draws):
             made, first = ArrayRecord(), 0
@@ -158,7 +161,12 @@ class PrivateGroups(ClusteredStrategy):
                     made[name], first = from_numpy(part.astype(arrays[name].dtype)), last
             starts.append(made)
         parents = dict.fromkeys(range(1, given.num_groups + 1), 0)
-        return dataclasses.replace(clusters, models=(model, *starts), parents=parents)
+        return dataclasses.replace(clusters, models=(model, *starts), parents=parents, optimisers={})
+
+    @property
+    def _size_noise(self) -> float:
+        """Standard deviation of the noise on each group's size."""
+        return self.guard.settings.count_noise if self.guard else 0.0
 
     def _choices(
         self, clusters: Clusters, clients: Iterable[int], federation: Federation

@@ -10,7 +10,8 @@ Sources: Hsu, Huang, Roth, Roughgarden and Wu, "Private Matchings and Allocation
 ITCS 2014. Groups: Ghosh, Chung, Yin and Ramchandran, "An Efficient Framework for Clustered Federated
 Learning", NeurIPS 2020, Algorithm 1 (IFCA), from starts of our own: at a model that all clients trained, groups
 that want different things have gradients of opposite signs, so that a small step in any direction and back
-tells them apart; random weights do so only by luck, and each further start would have to be paid for in ε.
+tells them apart; random weights do so only by luck. Where noise hides that, all clients choose the same group,
+which the sizes that are published show: the k models then start anew around the model for all, which costs no ε.
 """
 
 import math
@@ -22,7 +23,7 @@ from scipy.stats import norm
 
 from fedclust.typing import FloatArray
 
-__all__ = ["Parameters", "apart", "groups_help", "vote"]
+__all__ = ["Parameters", "apart", "deserted", "groups_help", "vote"]
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,25 @@ def apart(values: FloatArray, number: int, spread: float, generator: np.random.G
     steps -= steps.mean(axis=0)
     length = float(np.linalg.norm(values)) or 1.0
     return values + steps * (spread * length * math.sqrt(number) / float(np.linalg.norm(steps)))
+
+
+def deserted(sizes: Sequence[float], num_clients: int, noise: float) -> bool:
+    """Say whether hardly anybody chose one of the groups, so that they have to start anew.
+
+    Parameters
+    ----------
+    sizes
+        How many clients trained each group, with noise, shape (k,).
+    num_clients
+        Number of clients n of the round.
+    noise
+        Standard deviation of the noise, >= 0.
+
+    Returns
+    -------
+    Whether the smallest is below n/(8k), an eighth of an equal share, by more than one standard deviation.
+    """
+    return min(sizes) + noise < num_clients / (8 * len(sizes))
 
 
 def vote(differences: Sequence[float], vote_clip: float) -> FloatArray:

@@ -1,13 +1,15 @@
-"""Accuracy against ε with ``privacy=client_dp``: FedAvg, known groups, and groups that clients choose privately.
+"""Accuracy against ε with ``privacy=client_dp``: FedAvg, known groups, groups that clients choose privately.
 
-    python benchmarks/privacy.py FOLDER [--federations digits-30 fashion_mnist-1000] [--seeds 0 1] [--write]
-    python benchmarks/privacy.py FOLDER --part clip [--write]     # a clip that is too short, fixed or adaptive
-    python benchmarks/privacy.py FOLDER --part labels [--write]   # label counts with noise of the client's own
+    python benchmarks/privacy.py FOLDER digits-30 [--seeds 0 1] [--epsilons 1 2 8] [--write]
+    python benchmarks/privacy.py FOLDER fashion_mnist-1000 [--write]
+    python benchmarks/privacy.py FOLDER clip [--write]      # a clip that is too short, fixed or adaptive
+    python benchmarks/privacy.py FOLDER labels [--write]    # label counts with noise of the client's own
 
 Every run is a folder FEDERATION/seed-S/METHOD-EPSILON; one that has finished is not made again. The noise
 multiplier is the least at which all that is released of a client that takes part in every round costs ε; what
-is not a model (sizes of groups, the vote, counts for the clip) gets a twentieth of the budget each. Accuracies
-are exact, of simulated clients, and not covered by ε. A cell is the mean over seeds ± their standard deviation.
+is not a model (sizes of groups, the vote, counts for the clip) gets a twentieth of the budget each.
+Accuracies are exact, of simulated clients, and not covered by ε. A cell is the mean over seeds ± their
+standard deviation.
 """
 
 import argparse
@@ -108,14 +110,13 @@ def accuracy(
 def figures(given: argparse.Namespace) -> str:
     """Write accuracy against ε."""
     rows = []
-    for federation in given.federations:
-        for method in METHODS:
-            cells = [
-                spread([accuracy(given.folder, federation, method, epsilon, seed) for seed in given.seeds])
-                for epsilon in (*given.epsilons, math.inf)
-            ]
-            rows.append([federation, f"`{method}`", *cells])
-    return table(["federation", "method", *_heads(given.epsilons)], rows)
+    for method in METHODS:
+        cells = [
+            spread([accuracy(given.folder, given.part, method, epsilon, seed) for seed in given.seeds])
+            for epsilon in (*given.epsilons, math.inf)
+        ]
+        rows.append([f"`{method}`", *cells])
+    return table([given.part, *_heads(given.epsilons)], rows)
 
 
 def clips(given: argparse.Namespace) -> str:
@@ -161,7 +162,7 @@ def _heads(epsilons: Sequence[float]) -> list[str]:
     return [*(f"ε = {epsilon:g}" for epsilon in epsilons), "no privacy"]
 
 
-PARTS = {"figures": figures, "clip": clips, "labels": labels}
+PARTS = {**dict.fromkeys(FEDERATIONS, figures), "clip": clips, "labels": labels}
 
 
 def main() -> None:
@@ -170,8 +171,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--part", default="figures", choices=list(PARTS))
-    parser.add_argument("--federations", nargs="+", default=list(FEDERATIONS), choices=list(FEDERATIONS))
+    parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1, 2, 8])
     parser.add_argument("--write", action="store_true", help="into docs/PRIVACY.md")

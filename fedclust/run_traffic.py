@@ -28,8 +28,8 @@ def meter(
     So are those of clients' descriptions, which were asked for before the run, if the strategy uses them: in
     round 1 at the latest, so that a run that goes on has counted them.
 
-    With `separate`, totals too are counted as if every client had messages of its own: a model that clients of
-    one node share is sent once, so the bytes as sent would say whether they are in one cluster.
+    With `separate`, totals too are counted as if every client had messages of its own: a model that clients
+    of one node share is sent once, so the bytes as sent would say whether they are in one cluster.
     """
     nothing = np.zeros(len(described.num_train), dtype=np.int64)
     begin = getattr(grid, "traffic", Traffic(0, 0, nothing, nothing))  # of newcomers, too

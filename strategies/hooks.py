@@ -65,8 +65,8 @@ class Hooks:
     the class that says so, not for those derived from it. See docs/PRIVACY.md."""
 
     covered_by_client_dp: ClassVar[frozenset[str]] = frozenset()
-    """Types of the questions that it asks nevertheless, as it uses the answers only in sums to which the run's
-    guard adds noise, or to choose what the client itself is sent."""
+    """Types of the questions that it asks nevertheless, as it uses the answers only in sums to which the
+    run's guard adds noise, or to choose what the client itself is sent."""
 
     needs_label_counts: ClassVar[bool] = False
     """Whether the method reads the label counts of clients' descriptions."""

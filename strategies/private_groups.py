@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedclust.clustering import ifca, private_groups
 from fedclust.clustering.private_groups import Parameters
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.aggregation import NotFinite
+from fedclust.federation.client_dp import Guard
 from fedclust.federation.optimiser_state import StateValue
 from fedclust.federation.trials import Trainee, copy_aggregator, train_beside
 from fedclust.findings import Findings
@@ -47,9 +49,9 @@ class PrivateGroups(ClusteredStrategy):
     """Train one model for all and, beside it, k models for groups that clients choose; then vote.
 
     After the warm-up, k models start around the model for all. In every further round the cohort trains that
-    model, and each of its clients also the one of the k that has the least loss on its own training rows. After
-    the last round clients compare, on their held-out rows, the model of their group with the one for all;
-    groups are kept if a noisy sum of these votes shows that they help. See
+    model, and each of its clients also the one of the k that has the least loss on its own training rows.
+    After the last round clients compare, on their held-out rows, the model of their group with the one for
+    all; groups are kept if a noisy sum of these votes shows that they help. See
     :mod:`fedclust.clustering.private_groups` for why this is private, and docs/PRIVACY.md for the promise.
 
     The assignment has everyone with the model for all (cluster 0) until the vote. Where groups win it and
@@ -168,9 +170,7 @@ class PrivateGroups(ClusteredStrategy):
         """Standard deviation of the noise on each group's size."""
         return self.guard.settings.count_noise if self.guard else 0.0
 
-    def _choices(
-        self, clusters: Clusters, clients: Iterable[int], federation: Federation
-    ) -> dict[int, int]:
+    def _choices(self, clusters: Clusters, clients: Iterable[int], federation: Federation) -> dict[int, int]:
         """Let clients choose a group, by the least loss on their training rows; who fails chooses none."""
         losses = federation.losses(clusters.models[1:], clients)
         chosen = ifca.choose(np.array([*losses.values()])).tolist() if losses else []
@@ -180,20 +180,14 @@ class PrivateGroups(ClusteredStrategy):
         run, guard = self._running, self.guard
         cohort = sorted(run.cohort)
         clients = self._choices(clusters, cohort, federation)
-        sizes = np.bincount(list(clients.values()), minlength=self.parameters.num_groups).tolist()
+        sizes = np.bincount(list(clients.values()), minlength=self.parameters.num_groups)
         fresh = self._make_aggregator()
         trainees = [
             Trainee(model, copy_aggregator(aggregator, fresh))
             for model, aggregator in zip(clusters.models[1:], run.aggregators[1:], strict=True)
         ]
-        private = None
-        if guard is not None:
-
-            def private(replies: Sequence[Reply], models: Sequence[ArrayRecord]) -> Sequence[Reply]:
-                nonlocal sizes
-                found, sizes = guard.groups(replies, cohort, models, server_round)
-                return found
-
+        told: list[float] = []  # the sizes, with noise
+        private = None if guard is None else partial(_private, guard, cohort, server_round, told)
         try:
             after, _ = train_beside(
                 federation,
@@ -212,7 +206,7 @@ class PrivateGroups(ClusteredStrategy):
             return clusters.with_report(groups=str(error))
         optimisers = {cluster: each.optimiser for cluster, each in enumerate(after, start=1)}
         models = (clusters.models[0], *(each.model for each in after))
-        shown = [round(float(size), 1) for size in sizes]
+        shown = [round(float(size), 1) for size in (told if guard else sizes)]
         return dataclasses.replace(clusters, models=models, optimisers=optimisers).with_report(
             group_sizes=shown
         )
@@ -231,7 +225,8 @@ class PrivateGroups(ClusteredStrategy):
         words = "groups help" if kept else "groups are not shown to help: one model for all"
         found = Findings(
             summary={
-                "decision": f"{words} (gain {total * scale:.3f}, at least {threshold * scale:.3f} to be shown)",
+                "decision": f"{words} (gain {total * scale:.3f}, "
+                f"at least {threshold * scale:.3f} to be shown)",
                 "groups_kept": kept,
                 "gain": total * scale,
                 "gain_needed": threshold * scale,
@@ -269,6 +264,20 @@ class PrivateGroups(ClusteredStrategy):
             if measured.count:
                 found[client] = float(private_groups.vote([measured.mean], self.parameters.vote_clip)[0])
         return found
+
+
+def _private(
+    guard: Guard,
+    cohort: Sequence[int],
+    server_round: int,
+    told: list[float],
+    replies: Sequence[Reply],
+    models: Sequence[ArrayRecord],
+) -> Sequence[Reply]:
+    """Replace the replies by private means of the groups, and add their sizes, with noise, to `told`."""
+    found, sizes = guard.groups(replies, cohort, models, server_round)
+    told += sizes
+    return found
 
 
 def _together(clusters: Clusters) -> Clusters:

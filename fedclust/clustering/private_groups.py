@@ -1,17 +1,18 @@
 """Groups under differential privacy of clients: k models beside one for all, and a noisy vote between them.
 
 What is published of a round are sums over clients with noise: the model for all, the k models, and how many
-clients trained each. A client's group is a function of those models and of its own rows, so whatever is
-published of *others* says nothing more about it (the billboard lemma), and its own group need not be
-published at all.
+clients trained each. A client's group is a function of those models and of its own rows. So everything that
+all the *others* get says no more about a client than the sums do (the billboard lemma), and its own group
+need not be published at all.
 
-Sources: Hsu, Huang, Roth, Roughgarden and Wu, "Private Matchings and Allocations", STOC 2014, Lemma 1
-(billboard), for joint differential privacy of Kearns, Pai, Roth and Ullman, "Mechanism Design in Large Games",
+Sources: Hsu, Huang, Roth, Roughgarden and Wu, "Private Matchings and Allocations", STOC 2014 (the billboard
+lemma), for joint differential privacy of Kearns, Pai, Roth and Ullman, "Mechanism Design in Large Games",
 ITCS 2014. Groups: Ghosh, Chung, Yin and Ramchandran, "An Efficient Framework for Clustered Federated
-Learning", NeurIPS 2020, Algorithm 1 (IFCA), from starts of our own: at a model that all clients trained, groups
-that want different things have gradients of opposite signs, so that a small step in any direction and back
-tells them apart; random weights do so only by luck. Where noise hides that, all clients choose the same group,
-which the sizes that are published show: the k models then start anew around the model for all, which costs no ε.
+Learning", NeurIPS 2020, Algorithm 1 (IFCA), from starts of our own: at a model that all clients trained,
+groups that want different things have gradients of opposite signs, so that a small step in any direction and
+back tells them apart; random weights do so only by luck. Where noise hides that, all clients choose the same
+group, which the sizes that are published show: the k models then start anew around the model for all, which
+costs no ε.
 """
 
 import math

@@ -5,9 +5,9 @@ are neighbours if they differ in one client whose contributions are replaced by 
 clipped updates then differs by at most C, whatever else is in it.
 
 Where clients choose their group themselves, by the models that are published and their own rows, a client's
-contribution to a round is one clipped update in the sum of one of k groups, and nothing in those of the others:
-of all k sums together, seen as one vector, one client changes C at most. So a round in which k groups train
-costs what a round costs in which one model does. All k get noise, chosen or not.
+contribution to a round is one clipped update in the sum of one of k groups, and nothing in those of the
+others: of all k sums together, seen as one vector, one client changes C at most. So a round in which k groups
+train costs what a round costs in which one model does. All k get noise, chosen or not.
 """
 
 import dataclasses
@@ -163,7 +163,7 @@ class Guard:
             One for each group, also for one that nobody chose, in the name of no client (−1), with the model
             start + (Σ clipped updates + N(0, (zC)²)) / max(ñ, n/2k), in float64.
         sizes
-            ñ, how many clients trained each group, with noise of standard deviation `count_noise`, shape (k,).
+            ñ, how many clients trained each group, with noise of standard deviation `count_noise`, (k,).
         """
         found, number = by_cluster(replies), len(models)
         # A client counts 1 in its group and 0 in the others; counted from 1/k of the public n, its share of

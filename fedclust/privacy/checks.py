@@ -127,8 +127,8 @@ def check_loss(privacy: Privacy, loss: object) -> None:
     """
     if isinstance(privacy, ClientDP) and getattr(loss, "class_weights", None) == "balanced":
         raise ValueError(
-            "loss.class_weights must be numbers with privacy=client_dp, got balanced: it weighs classes by all "
-            "clients' label counts"
+            "loss.class_weights must be numbers with privacy=client_dp, got balanced: it weighs classes by "
+            "all clients' label counts"
         )
 
 

@@ -46,7 +46,9 @@ def check(config: DictConfig) -> None:
                 "classes by all clients' label counts"
             )
         if settings.save_predictions:
-            raise ConfigError("save_predictions must be false with privacy=client_dp: they are of single rows")
+            raise ConfigError(
+                "save_predictions must be false with privacy=client_dp: they are of single rows"
+            )
     if later and settings.holdout_clients:
         raise ConfigError("holdout_clients must be 0 where clients may join later, those are newcomers")
     existing = options("strategy", config.get("searchpath") or ())

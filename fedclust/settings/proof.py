@@ -73,8 +73,8 @@ def problem(config: DictConfig) -> str | None:
     if proof and (setting := _withheld(config)):
         if config.choices.strategy == NEEDS_PROOF:
             return (
-                f"{setting} cannot hold proof=true, which strategy={NEEDS_PROOF} is made of: it asks how models "
-                f"compare, for each client's labels; strategy={VOTES} decides by a noisy vote instead"
+                f"{setting} cannot hold proof=true, which strategy={NEEDS_PROOF} is made of: it asks how "
+                f"models compare, for each client's labels; strategy={VOTES} decides by a noisy vote instead"
             )
         return f"{setting} cannot hold proof=true: it asks how models compare, for each client's labels"
     fraction = OmegaConf.select(config, _FRACTION) or 0
@@ -87,7 +87,7 @@ def problem(config: DictConfig) -> str | None:
     if not proof and NEEDS_PROOF in (config.choices.strategy, *_compared(config)):
         return f"strategy={NEEDS_PROOF} must have proof=true: it tests groups on held-out rows"
     if config.choices.strategy == VOTES and not fraction:
-        return f"{_FRACTION} must be > 0 for strategy={VOTES}, whose clients vote on held-out rows, got {fraction}"
+        return f"{_FRACTION} must be > 0 for strategy={VOTES}, which votes on held-out rows, got {fraction}"
     if _chooses_layers(config) and not fraction:
         return f"{_FRACTION} must be > 0 for personal=auto, which chooses on held-out rows, got {fraction}"
     if config.get("drift_every") and not fraction:

@@ -73,7 +73,14 @@ def _run(folder: Path, *more: str):
             *("strategy=private_groups", "partition.num_clients=12", "partition.groups=[7,5]", "compare=[]"),
             *("rounds=8", "privacy=client_dp", "privacy.delta=1e-3", "privacy.noise_multiplier=1e-6"),
             *("privacy.clip=10", "privacy.count_noise=1e-6", "privacy.evaluation_noise=1e-6"),
-            *("model=mlp", "model.hidden=[]", "evaluate_every=8", "participation=1", f"output_dir={folder}", *more),
+            *(
+                "model=mlp",
+                "model.hidden=[]",
+                "evaluate_every=8",
+                "participation=1",
+                f"output_dir={folder}",
+                *more,
+            ),
         ]
     )
 
@@ -141,8 +148,8 @@ def test_votes_are_clipped_and_tested_against_their_largest_variance() -> None:
 
 
 def test_groups_that_do_not_help_are_kept_as_rarely_as_the_level_says() -> None:
-    # Votes of ±1, as far from each other as can be, of 50 clients, with noise 5: at most 5 % of 4,000, that is
-    # 200 ± 3 · 13.8.
+    # Votes of ±1, as far from each other as can be, of 50 clients, with noise 5: 5 % of 4,000 at most, which
+    # is 200 ± 3 · 13.8.
     draws = np.random.default_rng(0)
     totals = draws.choice([-1.0, 1.0], (4000, 50)).sum(axis=1) + 5 * draws.standard_normal(4000)
     assert sum(groups_help(total, 50, 5.0, 0.05)[0] for total in totals) <= 242

@@ -85,7 +85,9 @@ def test_the_noise_has_the_scale_of_each_clusters_cohort() -> None:
     cohort, drawn = {0: 0, 1: 0, 2: 0, 3: 0, 4: 1}, {0: [], 1: []}
     guard = _guard(clip=2.0, noise_multiplier=1.5)
     for server_round in range(1, 1001):
-        found = guard.private([_reply(0, START), _reply(1, START), _reply(4, START, 1)], cohort, MODELS, server_round)
+        found = guard.private(
+            [_reply(0, START), _reply(1, START), _reply(4, START, 1)], cohort, MODELS, server_round
+        )
         for reply in (found[0], found[2]):
             drawn[reply.cluster].append(reply.model["w"].numpy() - [1.0, 2.0])
     for cluster, asked in ((0, 4), (1, 1)):
@@ -187,7 +189,7 @@ CHOICES = st.lists(
 
 
 def _grouped(chosen, number: int = 8, clip: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of three groups, (start + sum / by) undone, and their sizes; noise is always the same."""
+    """Return the sums of three groups and their sizes; noise is always the same."""
     guard = _guard(clip=clip)
     replies = [_reply(k, _model(1.0 + x, 2.0 + y), group) for k, (group, x, y) in chosen]
     found, sizes = guard.groups(replies, range(number), [START] * 3, 1)
@@ -197,7 +199,7 @@ def _grouped(chosen, number: int = 8, clip: float = 1.0) -> tuple[np.ndarray, np
 
 @given(CHOICES, st.floats(0.01, 100), st.data())
 def test_without_one_client_all_groups_together_move_by_at_most_the_clip(choices, clip: float, data) -> None:
-    # A client's neighbour is silent, or sends zeros; the sums of all groups are one vector, and so are the sizes.
+    # The neighbour has a silent client; the sums of all groups are one vector, and so are the sizes.
     given_, left_out = dict(enumerate(choices)), data.draw(st.integers(0, len(choices) - 1))
     silent = {k: choice for k, choice in given_.items() if k != left_out}
     (whole, sizes), (without, fewer) = (_grouped(each.items(), clip=clip) for each in (given_, silent))
@@ -207,7 +209,7 @@ def test_without_one_client_all_groups_together_move_by_at_most_the_clip(choices
 
 
 def test_a_client_that_lies_about_its_choice_moves_no_more_than_one_that_does_not() -> None:
-    # The server knows which group's model it sent, so a client cannot be in two; of a longer update, C is left.
+    # The server knows which group's model it sent, so a client is in one; of a longer update, C is left.
     honest = dict(enumerate([(0, 0.1, 0.0), (1, 0.0, 0.2), (2, 0.1, 0.1)]))
     none, sizes = _grouped(honest.items())
     for group in (0, 1, 2):

@@ -113,7 +113,7 @@ class PrivateGroups(ClusteredStrategy):
                 clusters = self._vote(clusters, server_round, federation)
             elif sizes and private_groups.deserted(sizes, len(self._running.cohort), self._size_noise):
                 clusters = self._start_groups(clusters, server_round).with_report(started_anew=True)
-        elif server_round >= self.parameters.warmup:
+        elif self.parameters.warmup <= server_round < federation.num_rounds:
             clusters = self._start_groups(clusters)
         return clusters
 

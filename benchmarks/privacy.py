@@ -1,23 +1,35 @@
-"""Accuracy against ε: FedAvg and known groups with ``privacy=client_dp``, and ``auto`` without.
+"""Accuracy against ε with ``privacy=client_dp``: FedAvg, known groups, groups that clients choose privately.
 
-    python benchmarks/privacy.py FOLDER [--federations digits-30 fashion_mnist-1000] [--epsilons 1 2 4 8]
+    python benchmarks/privacy.py FOLDER digits-30 [--seeds 0 1] [--epsilons 1 2 8] [--write]
+    python benchmarks/privacy.py FOLDER fashion_mnist-1000 [--write]
+    python benchmarks/privacy.py FOLDER clip [--write]      # a clip that is too short, fixed or adaptive
+    python benchmarks/privacy.py FOLDER labels [--write]    # label counts with noise of the client's own
 
 Every run is a folder FEDERATION/seed-S/METHOD-EPSILON; one that has finished is not made again. The noise
-multiplier is the least at which taking part in every round costs ε; accuracies are exact, of simulated
-clients, and not covered by ε. ``auto`` cannot be had with it. The table is printed as in docs/PRIVACY.md.
+multiplier is the least at which all that is released of a client that takes part in every round costs ε; what
+is not a model (sizes of groups, the vote, counts for the clip) gets a twentieth of the budget each.
+Accuracies are exact, of simulated clients, and not covered by ε. A cell is the mean over seeds ± their
+standard deviation.
 """
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from federations import spread
+from sklearn.cluster import KMeans
+from tables import show, table
 
 import fedclust
+from fedclust.clustering.private_groups import Parameters
+from fedclust.metrics import adjusted_rand_index
 from fedclust.privacy.accountant import multiplier_for
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data"
+PAGE = "PRIVACY"
 DELTA = 1e-4
 # A linear model: noise grows with the square root of the number of parameters. Everyone takes part in every
 # round: with no amplification by sampling, a small cohort needs more noise for the same ε.
@@ -28,6 +40,8 @@ COMMON = (
     "participation=1",
     "compare=[]",
     "serve=cluster",
+    "proof=false",
+    "personal=none",
 )
 # The clip, and what makes the federation.
 FEDERATIONS: dict[str, tuple[float, tuple[str, ...]]] = {
@@ -45,24 +59,110 @@ FEDERATIONS: dict[str, tuple[float, tuple[str, ...]]] = {
     ),
 }
 ROUNDS = 10
-METHODS = ("fedavg", "known_groups")
+METHODS = ("fedavg", "known_groups", "private_groups")
+OTHER = 0.05  # share of the budget of each release that is not a model
+SHORT = 1.0  # a clip that is too short for Fashion-MNIST
+GIVEN = Parameters()
 
 
-def accuracy(folder: Path, federation: str, method: str, epsilon: float, seed: int) -> float:
+def noise_settings(method: str, epsilon: float, adaptive: bool = False) -> list[str]:
+    """Choose the noise by which a run spends exactly ε."""
+    budget = multiplier_for(epsilon, DELTA, 1) ** -2  # what all squares of sensitivity over noise add up to
+    models, others, found = ROUNDS, 0, []
+    if adaptive:
+        others += 1  # counts of ±1/2
+        found.append(("count_noise", math.sqrt(ROUNDS / 4 / (OTHER * budget))))
+    if method == "private_groups":
+        rounds = ROUNDS - GIVEN.warmup
+        models, others = ROUNDS + rounds, others + 2
+        sensitivity = 1 - 1 / GIVEN.num_groups
+        found.append(("count_noise", math.sqrt(rounds * sensitivity / (OTHER * budget))))
+        found.append(("evaluation_noise", math.sqrt(1 / (OTHER * budget))))
+    found.append(("noise_multiplier", math.sqrt(models / ((1 - others * OTHER) * budget))))
+    return [f"privacy.{name}={value}" for name, value in found]
+
+
+def accuracy(
+    folder: Path,
+    federation: str,
+    method: str,
+    epsilon: float,
+    seed: int,
+    clip: float | None = None,
+    adaptive: bool = False,
+) -> float:
     """Make a run, unless it is there, and return its mean client accuracy."""
-    where = folder / federation / f"seed-{seed}" / f"{method}-{epsilon:g}"
+    changed = "" if clip is None else f"-clip-{clip:g}{'-adaptive' if adaptive else ''}"
+    where = folder / federation / f"seed-{seed}" / f"{method}-{epsilon:g}{changed}"
     if (where / "summary.json").is_file():
         return float(fedclust.load(where).summary["mean_client_accuracy"])
-    clip, own = FEDERATIONS[federation]
+    usual, own = FEDERATIONS[federation]
     overrides = [*COMMON, *own, f"strategy={method}", f"seed={seed}", f"rounds={ROUNDS}"]
-    overrides += [f"evaluate_every={ROUNDS}", f"output_dir={where}", "personal=none"]
-    if method != "auto":  # which is made of the proof
-        overrides.append("proof=false")
+    overrides += [f"evaluate_every={ROUNDS}", f"output_dir={where}"]
     if math.isfinite(epsilon):
-        noise = multiplier_for(epsilon, DELTA, ROUNDS)
-        overrides += ["privacy=client_dp", f"privacy.delta={DELTA}", f"privacy.clip={clip}"]
-        overrides.append(f"privacy.noise_multiplier={noise}")
-    return float(fedclust.run(overrides).summary["mean_client_accuracy"])
+        overrides += ["privacy=client_dp", f"privacy.delta={DELTA}", f"privacy.clip={clip or usual}"]
+        overrides += [f"privacy.adaptive={adaptive}", *noise_settings(method, epsilon, adaptive)]
+    summary = fedclust.run(overrides).summary
+    print(where, summary["mean_client_accuracy"], summary.get("decision"), summary.get("epsilon"), flush=True)
+    return float(summary["mean_client_accuracy"])
+
+
+def figures(given: argparse.Namespace) -> str:
+    """Write accuracy against ε."""
+    rows = []
+    for method in METHODS:
+        cells = [
+            spread([accuracy(given.folder, given.part, method, epsilon, seed) for seed in given.seeds])
+            for epsilon in (*given.epsilons, math.inf)
+        ]
+        rows.append([f"`{method}`", *cells])
+    return table([given.part, *_heads(given.epsilons)], rows)
+
+
+def clips(given: argparse.Namespace) -> str:
+    """Write accuracy with a clip that is too short, fixed and adaptive."""
+    federation = "fashion_mnist-1000"
+    usual = FEDERATIONS[federation][0]
+    ways = ((f"C = {usual:g}", None, False), (f"C = {SHORT:g}", SHORT, False))
+    ways = (*ways, (f"C = {SHORT:g} in round 1, adaptive", SHORT, True))
+    rows = []
+    for name, clip, adaptive in ways:
+        of = (given.folder, federation, "known_groups")
+        cells = [
+            spread([accuracy(*of, epsilon, seed, clip, adaptive) for seed in given.seeds])
+            for epsilon in given.epsilons
+        ]
+        rows.append([name, *cells])
+    return table(["clip", *_heads(given.epsilons)[:-1]], rows)
+
+
+def labels(given: argparse.Namespace) -> str:
+    """Write how well groups are found in label shares to which each client has added noise of its own."""
+    rows = []
+    for name, classes in (("two groups, of five classes each", 5), ("ten groups, of one class each", 1)):
+        groups = 10 // classes
+        cells = []
+        for epsilon in (*given.epsilons, math.inf):
+            scores = []
+            for seed in given.seeds:
+                draws = np.random.default_rng(seed)
+                truth = np.arange(1000) % groups
+                chances = np.repeat(np.eye(groups), classes, axis=1)[truth] / classes
+                shares = draws.multinomial(50, chances) / 50  # of length 1 at most, so a client changes 1
+                noise = multiplier_for(epsilon, DELTA, 1) if math.isfinite(epsilon) else 0.0
+                told = shares + noise * draws.standard_normal(shares.shape)
+                found = KMeans(groups, n_init=10, random_state=seed).fit_predict(told)
+                scores.append(adjusted_rand_index(truth, found))
+            cells.append(spread(scores))
+        rows.append([name, *cells])
+    return table(["1,000 clients, 50 rows each", *_heads(given.epsilons)], rows)
+
+
+def _heads(epsilons: Sequence[float]) -> list[str]:
+    return [*(f"ε = {epsilon:g}" for epsilon in epsilons), "no privacy"]
+
+
+PARTS = {**dict.fromkeys(FEDERATIONS, figures), "clip": clips, "labels": labels}
 
 
 def main() -> None:
@@ -71,29 +171,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--federations", nargs="+", default=list(FEDERATIONS), choices=list(FEDERATIONS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--epsilons", nargs="+", type=float, default=[1, 2, 4, 8])
-    parser.add_argument("--auto", action="store_true", help="also auto, without privacy")
+    parser.add_argument("part", choices=list(PARTS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--epsilons", nargs="+", type=float, default=[1, 2, 8])
+    parser.add_argument("--write", action="store_true", help="into docs/PRIVACY.md")
     given = parser.parse_args()
-    epsilons = [*given.epsilons, math.inf]
-    print(
-        "| federation | method |"
-        + "".join(f" ε = {epsilon:g} |" for epsilon in given.epsilons)
-        + " no privacy |"
-    )
-    print("| --- | --- |" + " --- |" * len(epsilons))
-    for federation in given.federations:
-        for method in METHODS:
-            cells = [
-                np.mean([accuracy(given.folder, federation, method, each, seed) for seed in given.seeds])
-                for each in epsilons
-            ]
-            shown = "".join(f" {cell:.3f} |" for cell in cells)
-            print(f"| {federation} | {method} |{shown}", flush=True)
-        if given.auto:
-            found = np.mean([accuracy(given.folder, federation, "auto", math.inf, s) for s in given.seeds])
-            print(f"| {federation} | auto |{' refused |' * len(given.epsilons)} {found:.3f} |", flush=True)
+    seeds = f"Seeds {', '.join(map(str, given.seeds))}."
+    show(given.part, f"{seeds}\n\n{PARTS[given.part](given)}", given.write, PAGE)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write tables to the terminal and into docs/PERFORMANCE.md, between markers with their names."""
+"""Write tables to the terminal and into a page of docs/, between markers with their names."""
 
 import os
 import re
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-__all__ = ["DOCUMENT", "machine", "show", "spread", "table"]
+__all__ = ["machine", "show", "spread", "table"]
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "PERFORMANCE.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -44,14 +44,15 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, load {load} at the end, {date.today()}"
 
 
-def show(name: str, text: str, write: bool) -> None:
-    """Print a text, and put it between the markers ``<!-- name -->`` and ``<!-- /name -->`` if asked to."""
+def show(name: str, text: str, write: bool, page: str = "PERFORMANCE") -> None:
+    """Print a text, and put it between the markers ``<!-- name -->`` and ``<!-- /name -->`` of a page."""
     print(text, flush=True)
     if not write:
         return
-    document = DOCUMENT.read_text(encoding="utf-8")
+    path = DOCS / f"{page}.md"
+    document = path.read_text(encoding="utf-8")
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
     if not pattern.search(document):
-        raise ValueError(f"{DOCUMENT} must have the markers <!-- {name} --> and <!-- /{name} -->")
+        raise ValueError(f"{path} must have the markers <!-- {name} --> and <!-- /{name} -->")
     changed = pattern.sub(lambda found: f"{found[1]}\n{text}\n\n{found[2]}", document)
-    DOCUMENT.write_text(changed, encoding="utf-8")
+    path.write_text(changed, encoding="utf-8")

@@ -30,7 +30,7 @@ from fedclust.options import MIN_REPLIES, check_keep
 from fedclust.personal import Auto, Personal, check_validation, named
 from fedclust.privacy import NoPrivacy, Privacy
 from fedclust.privacy import named as named_privacy
-from fedclust.privacy.checks import check_delta, check_network, check_strategy
+from fedclust.privacy.checks import check_delta, check_loss, check_network, check_strategy
 from fedclust.rescue import rescuing, writing
 from fedclust.result import Result
 from fedclust.results import Checkpoints, Recorder
@@ -42,7 +42,7 @@ from fedclust.server_app import federate
 from fedclust.settings import ConfigError, build, compose, run_settings
 from fedclust.settings.checks import check
 from fedclust.settings.folders import named_by_time, results_folder
-from fedclust.settings.proof import COMMON, NEEDS_PROOF, SERVE
+from fedclust.settings.proof import COMMON, NEEDS_PROOF, SERVE, VOTES
 from fedclust.settings.resume import check_same_run
 from fedclust.settings.shorthand import expand
 from fedclust.training import LocalTraining
@@ -169,8 +169,8 @@ def simulate(
     layers = None if personal is None else named(personal)
     data = clients
     if not isinstance(data, FederatedData):
-        tests_splits = getattr(strategy, "proves_splits", False) or strategy == NEEDS_PROOF
-        held_out = proof or tests_splits or isinstance(layers, Auto)
+        tests = any(getattr(strategy, each, False) for each in ("proves_splits", "holds_out_rows"))
+        held_out = proof or tests or strategy in (NEEDS_PROOF, VOTES) or isinstance(layers, Auto)
         fraction = DEFAULT_FRACTION if held_out else 0.0
         data = from_arrays(data, num_classes=num_classes, seed=seed, validation_fraction=fraction)
     elif not any(map(len, data.test)):
@@ -183,7 +183,10 @@ def simulate(
         check_validation(layers, np.array([len(rows) for rows in data.validation]))
     chosen = named_privacy(privacy)
     check_strategy(chosen, name, made, layers, [COMMON] if proof else [])
+    if getattr(made, "holds_out_rows", False) and not any(map(len, data.validation)):
+        raise ValueError(f"clients must have validation rows for strategy {name} to vote on, none has any")
     check_network(chosen, model)
+    check_loss(chosen, training.loss)
     check_delta(chosen, data.num_clients)
     if proof and chosen.tells != "labels":
         raise ValueError(f"proof must be False with privacy={chosen.choice} without label counts, got True")

@@ -267,7 +267,8 @@ class Result:
         ValueError
             As :meth:`losses`; if no model has a finite loss; or if the rule needs targets.
         """
-        serving = np.unique(self.assignment)
+        # Where clients chose privately, none of them is recorded in what it chose.
+        serving = np.asarray(self.summary.get("choose_among") or np.unique(self.assignment))
         rule = unpacked(self.saved.placing)
         if targets is None:
             if rule is None:
@@ -280,13 +281,13 @@ class Result:
             if not np.isfinite(losses).any():
                 raise ValueError("some cluster's model must have a finite loss on the rows, none has")
             known = self._loss is cross_entropy
-            chance = float(np.log(self._num_classes)) if known else np.inf
+            chance = float(np.log(self._num_classes(inputs))) if known else np.inf
             return placed_by_losses(losses, serving, chance)
         self._prepared(inputs)  # checks the format
         x = to_inputs(inputs)
         mean, std = (self.saved.inputs.get(name) or () for name in ("mean", "std"))
         make = self._encoder or (lambda: PixelEncoder(tuple(x.shape[1:])))
-        return place_rows(rule, x, labels, make, self._num_classes, mean, std)
+        return place_rows(rule, x, labels, make, self._num_classes(inputs), mean, std)
 
     def losses(self, inputs: Any, targets: Any) -> FloatArray:
         """Measure the mean loss of every cluster's model on some rows, shape (clusters,).
@@ -357,9 +358,11 @@ class Result:
                 models[int(cluster)] = common.models[0]
         return models
 
-    @property
-    def _num_classes(self) -> int:
-        return len(self.clients["label_counts"].iloc[0])
+    def _num_classes(self, inputs: Any) -> int:
+        if "label_counts" in self.clients:
+            return len(self.clients["label_counts"].iloc[0])
+        with torch.no_grad():  # clients did not tell: what the networks tell apart
+            return int(self.model_of(0)(self._prepared(inputs)[:1]).shape[-1])
 
     def _targets(self, inputs: Any, targets: Any) -> torch.Tensor:
         y = to_targets(targets)
@@ -367,8 +370,8 @@ class Result:
             raise ValueError(
                 f"inputs and targets must have equally many rows, got {len(inputs)} and {len(y)}"
             )
-        if int(y.max()) >= self._num_classes:
-            raise ValueError(f"targets must be below {self._num_classes}, got {int(y.max())}")
+        if int(y.max()) >= (number := self._num_classes(inputs)):
+            raise ValueError(f"targets must be below {number}, got {int(y.max())}")
         return y
 
     def _prepared(self, inputs: Any) -> torch.Tensor:

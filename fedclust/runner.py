@@ -217,7 +217,8 @@ class StrategyRun:
         private = isinstance(self._privacy, ClientDP)  # then nothing else may be asked
         encoder = ask_encoder(federation) if self._confusion and not private else None
         self._done = self._figures_of_round = 0 if resume is None else resume.server_round
-        self._travelled = meter(federation.grid, described, resume, strategy)
+        hidden = private and not self._simulated
+        self._travelled = meter(federation.grid, described, resume, strategy, separate=hidden)
         self._last = self._travelled()
         began = time.perf_counter()
         for caution in strategy.cautions(federation.num_clients, schedule.rounds):

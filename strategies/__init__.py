@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedclust.strategies.known_groups import KnownGroups
     from fedclust.strategies.local import Local
     from fedclust.strategies.pacfl import PACFL
+    from fedclust.strategies.private_groups import PrivateGroups
 else:
     __getattr__, __dir__ = lazily(__name__)
 
@@ -49,4 +50,5 @@ __all__ = [
     "FedSoft",
     "KnownGroups",
     "Local",
+    "PrivateGroups",
 ]

@@ -210,6 +210,7 @@ class ClusteredStrategy(Hooks, Strategy):
             if federation
             else Federation(grid, num_rounds, timeout)
         )
+        federation.covered = self.covered_by_client_dp
         if resume is None:
             clusters = self.begin(federation, initial_arrays)
             aggregators = [self._make_aggregator() for _ in clusters.models]
@@ -287,7 +288,7 @@ class ClusteredStrategy(Hooks, Strategy):
         valid = [reply for reply in valid if reply.cluster not in broken]
         failures = [each for each in failures if run.cohort[int(each["client"])] not in broken]
         if self.guard:
-            valid = self.guard.private(valid, run.cohort, number)
+            valid = self.guard.private(valid, run.cohort, run.sent, number)
         loss = None if self.guard else weighted_loss(valid)
         run.record = {
             "round": number,
@@ -328,7 +329,7 @@ class ClusteredStrategy(Hooks, Strategy):
         asked = None if last else self.evaluate_clients
         sample = evaluation_sample(asked, run.clusters.num_clients, self.seed, number)
         run.sampled = sample is not None
-        return evaluation_messages(run.clusters, online, sample, settings)
+        return evaluation_messages(self.evaluated(run.clusters), online, sample, settings)
 
     def aggregate_evaluate(
         self,

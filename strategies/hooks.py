@@ -64,6 +64,10 @@ class Hooks:
     nothing, and uses no losses, numbers of rows, models or projections of single replies. Counts for exactly
     the class that says so, not for those derived from it. See docs/PRIVACY.md."""
 
+    covered_by_client_dp: ClassVar[frozenset[str]] = frozenset()
+    """Types of the questions that it asks nevertheless, as it uses the answers only in sums to which the
+    run's guard adds noise, or to choose what the client itself is sent."""
+
     needs_label_counts: ClassVar[bool] = False
     """Whether the method reads the label counts of clients' descriptions."""
     moves_clients: ClassVar[bool] = False
@@ -180,6 +184,10 @@ class Hooks:
         federation: Federation,  # noqa: ARG002
     ) -> Clusters:
         """Change the clusters before all clients evaluate, in rounds with an evaluation."""
+        return clusters
+
+    def evaluated(self, clusters: Clusters) -> Clusters:
+        """Return which cluster's model each client evaluates; unless overridden, its own cluster's."""
         return clusters
 
     def place(

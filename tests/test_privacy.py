@@ -72,7 +72,18 @@ def test_a_run_that_goes_on_spends_what_one_run_would(tmp_path: Path) -> None:
     [
         (["strategy=ifca"], "privacy=client_dp cannot hold strategy ifca: it reads more of single clients"),
         (["strategy=fedgwc"], "privacy=client_dp cannot hold strategy fedgwc: it reads more"),
-        (["strategy=auto"], "privacy=client_dp cannot hold proof=true, which strategy=auto is made of"),
+        (
+            ["strategy=auto"],
+            "privacy=client_dp cannot hold proof=true, which strategy=auto is made of: .* "
+            "strategy=private_groups decides by a noisy vote instead$",
+        ),
+        (["strategy=fedavg", "holdout_clients=0.2"], "holdout_clients must be 0 with privacy=client_dp"),
+        (["strategy=fedavg", "save_predictions=true"], "save_predictions must be false with privacy=clie"),
+        (["strategy=fedavg", "drift_every=2"], "drift_every must be 0 with privacy=client_dp: it compares"),
+        (
+            ["strategy=fedavg", "loss=weighted_cross_entropy"],
+            "training.loss.class_weights must be numbers with privacy=client_dp, got balanced",
+        ),
         (["strategy=fedavg", "proof=true"], "privacy=client_dp cannot hold proof=true: it asks"),
         (["strategy=fedavg", "selection=poc"], "privacy=client_dp cannot hold selection PowerOfChoice"),
         (["strategy=fedavg", "aggregator=krum"], "privacy=client_dp cannot hold aggregator"),

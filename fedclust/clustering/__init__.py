@@ -12,6 +12,7 @@
 - :mod:`~fedclust.clustering.fedgmcc`: clusters from the geometry between client models, every round.
 - :mod:`~fedclust.clustering.haccs`, :mod:`~fedclust.clustering.fedcls`: who takes part in a round, by labels.
 - :mod:`~fedclust.clustering.ifca`: clients choose among k models, every round.
+- :mod:`~fedclust.clustering.private_groups`: the same beside one model for all, with differential privacy.
 - :mod:`~fedclust.clustering.clove`: clusters from the losses of k models, in the first rounds.
 - :mod:`~fedclust.clustering.fesem`: clusters from the distances of client models from k centres, every round.
 - :mod:`~fedclust.clustering.fedsoft`: every client is a mixture of k groups.

@@ -119,12 +119,16 @@ class Asker(ABC):
     ----------
     asked
         Types of the questions that were asked.
+    covered
+        Types of the questions that may be asked in a differentially private run, as ε covers what becomes of
+        the answers; none but that for descriptions unless set.
     """
 
     def __init__(self, grid: Grid, timeout: float, tells: Tells) -> None:
         self.timeout = timeout
         self.tells = tells
         self.asked: set[str] = set()
+        self.covered: Collection[str] = ()
         self._grid = grid
         self._failures: list[Failure] = []
 
@@ -167,7 +171,7 @@ class Asker(ABC):
         FederationError
             If the run is differentially private and this is no question for descriptions.
         """
-        if self.tells == "nothing" and query != records.QUERY_DESCRIPTION:
+        if self.tells == "nothing" and query not in (records.QUERY_DESCRIPTION, *self.covered):
             raise FederationError(f"privacy=client_dp must ask clients nothing but to train, got {query}")
         self.asked.add(query)
         asked = sorted(map(int, range(self.num_clients) if clients is None else clients))

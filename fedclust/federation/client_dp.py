@@ -3,6 +3,11 @@
 The server is trusted; what is promised is about all that it lets out: models, and what it records. Two runs
 are neighbours if they differ in one client whose contributions are replaced by zeros. The sum of a cluster's
 clipped updates then differs by at most C, whatever else is in it.
+
+Where clients choose their group themselves, by the models that are published and their own rows, a client's
+contribution to a round is one clipped update in the sum of one of k groups, and nothing in those of the
+others: of all k sums together, seen as one vector, one client changes C at most. So a round in which k groups
+train costs what a round costs in which one model does. All k get noise, chosen or not.
 """
 
 import dataclasses
@@ -11,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 
 from fedclust import records
 from fedclust.array_bytes import from_numpy, to_numpy
@@ -26,7 +31,7 @@ from fedclust.typing import FloatArray, IntArray
 __all__ = ["Guard"]
 
 _ROUNDING = 1e-6  # an honest client's update, sent as a difference of rounded models, may be longer by this
-_CLIP, _TRAINED, _EVALUATED = "client_dp/clip", "client_dp/trained", "client_dp/evaluated"
+_CLIP, _TRAINED, _SPENT = "client_dp/clip", "client_dp/trained", "client_dp/spent"
 _ACCURACY, _BALANCED = "accuracy", "balanced-accuracy"
 
 
@@ -50,6 +55,8 @@ class Guard:
     ----------
     clip
         C of the next round.
+    simulated
+        As given.
 
     Raises
     ------
@@ -65,10 +72,11 @@ class Guard:
         self.settings, self.clip = settings, float(settings.clip)
         self.exact = settings.evaluation == "exact" or (settings.evaluation == "auto" and simulated)
         self._trained_names = frozenset(trained)
-        self._simulated = simulated
+        self.simulated = simulated
         self._noise: Noise = seeded(seed) if simulated else system
         self._trained: IntArray = np.zeros(num_clients, dtype=np.int64)
-        self._evaluated: IntArray = np.zeros(num_clients, dtype=np.int64)
+        # Of each client, the sum of the squares of sensitivity over noise, see fedclust.privacy.accountant.
+        self._spent: FloatArray = np.zeros(num_clients)
 
     @property
     def told(self) -> dict[str, float]:
@@ -79,7 +87,13 @@ class Guard:
             records.EQUAL_WEIGHTS: True,
         }
 
-    def private(self, replies: Sequence[Reply], cohort: Mapping[int, int], server_round: int) -> list[Reply]:
+    def private(
+        self,
+        replies: Sequence[Reply],
+        cohort: Mapping[int, int],
+        models: Sequence[ArrayRecord],
+        server_round: int,
+    ) -> list[Reply]:
         """Replace each reply's model by its cluster's private mean, and everything else by what says nothing.
 
         Parameters
@@ -90,19 +104,27 @@ class Guard:
             The cluster of each client that was asked, by client id. A mean is over all that were asked: one
             who did not answer counts as an update of zero, or a silent client would change the others'
             weights.
+        models
+            The model that each cluster's clients started from.
         server_round
             The round, from 1.
 
         Returns
         -------
-        The replies. All of a cluster share one model: start + (Σ clipped updates + N(0, (zC)²)) / n, in
-        float64.
+        The replies; of a cluster that was asked and in which nobody answered, one in the name of a client of
+        it. All of a cluster share one model: start + (Σ clipped updates + N(0, (zC)²)) / n, in float64.
         """
         self._trained[list(cohort)] += 1
-        asked = list(cohort.values())
+        self._spend(list(cohort), self.settings.noise_multiplier)
+        asked, found = list(cohort.values()), by_cluster(replies)
+        first = {cluster: client for client, cluster in sorted(cohort.items(), reverse=True)}
         made = []
-        for cluster, members in by_cluster(replies).items():
-            model = self._mean(members, asked.count(cluster), cluster, server_round)
+        for cluster in sorted(first):
+            members = found.get(cluster, [])
+            start = models[cluster]
+            model = self._mean("mean", members, start, asked.count(cluster), cluster, server_round)
+            if not members:  # a model without noise would say that nobody answered
+                made.append(_reply(first[cluster], cluster, start, model))
             made += [
                 dataclasses.replace(
                     reply, model=model, num_examples=1, loss=0.0, losses=np.zeros(1), projected=None
@@ -110,30 +132,107 @@ class Guard:
                 for reply in members
             ]
         if self.settings.adaptive:
+            self._spend(list(cohort), 2 * self.settings.count_noise)
             self._adapt([reply.within for reply in replies], len(cohort), server_round)
         return sorted(made, key=lambda reply: reply.client)
 
-    def _mean(self, replies: Sequence[Reply], asked: int, cluster: int, server_round: int) -> ArrayRecord:
-        start = {name: to_numpy(array) for name, array in replies[0].start.items()}
+    def groups(
+        self,
+        replies: Sequence[Reply],
+        cohort: Collection[int],
+        models: Sequence[ArrayRecord],
+        server_round: int,
+    ) -> tuple[list[Reply], list[float]]:
+        """Compute the private means of groups that clients have chosen for themselves.
+
+        Parameters
+        ----------
+        replies
+            The valid replies; a reply's cluster is the group that the server knows the client to have chosen.
+        cohort
+            The clients that might have been in a group, n of them, whether or not they chose or answered:
+            who did not counts as an update of zero and as 1/k of a client in each group.
+        models
+            The model of each of the k groups, k >= 2.
+        server_round
+            The round, from 1.
+
+        Returns
+        -------
+        replies
+            One for each group, also for one that nobody chose, in the name of no client (−1), with the model
+            start + (Σ clipped updates + N(0, (zC)²)) / max(ñ, n/2k), in float64.
+        sizes
+            ñ, how many clients trained each group, with noise of standard deviation `count_noise`, (k,).
+        """
+        found, number = by_cluster(replies), len(models)
+        # A client counts 1 in its group and 0 in the others; counted from 1/k of the public n, its share of
+        # the sum is a vector of length √(1 − 1/k), zero for one that did not choose.
+        noise = self.settings.count_noise * self._noise("group sizes", server_round, 0, number)
+        exact = np.array([len(found.get(group, [])) for group in range(number)], dtype=np.float64)
+        sizes = exact + (len(cohort) - exact.sum()) / number + noise
+        self._spend(list(cohort), self.settings.count_noise / math.sqrt(1 - 1 / number))
+        self._spend(list(cohort), self.settings.noise_multiplier)
+        made = []
+        for group, start in enumerate(models):
+            # Half an equal share at least: of a group that hardly anybody chose, noise would be most of it.
+            by = max(float(sizes[group]), len(cohort) / (2 * number))
+            model = self._mean("group mean", found.get(group, []), start, by, group, server_round)
+            made.append(_reply(-1, group, start, model))
+        return made, sizes.tolist()
+
+    def vote(self, votes: Mapping[int, float], server_round: int) -> float:
+        """Add up votes of clients in [−1, 1], with noise; who does not vote counts as 0.
+
+        Parameters
+        ----------
+        votes
+            By client id; a vote outside the range is brought into it.
+        server_round
+            The round, from 1.
+
+        Returns
+        -------
+        Σ votes + N(0, σ²), with σ = ``evaluation_noise``.
+        """
+        self._spend(list(range(len(self._spent))), self.settings.evaluation_noise)
+        noise = self.settings.evaluation_noise * float(self._noise("vote", server_round, 0, 1)[0])
+        return math.fsum(float(np.clip(vote, -1, 1)) for vote in votes.values()) + noise
+
+    def _spend(self, clients: Sequence[int], multiplier: float) -> None:
+        """Charge clients for a Gaussian release of this noise over sensitivity."""
+        self._spent[clients] += multiplier**-2
+
+    def _mean(
+        self,
+        purpose: str,
+        replies: Sequence[Reply],
+        model: ArrayRecord,
+        by: float,
+        cluster: int,
+        server_round: int,
+    ) -> ArrayRecord:
+        """Compute model + (Σ clipped updates + noise) / `by`; without replies, the sum is noise alone."""
+        start = {name: to_numpy(array) for name, array in model.items()}
         names = [name for name in start if name in self._trained_names]
         before = np.concatenate([start[name].astype(np.float64).ravel() for name in names])
-        models: dict[int, tuple[ArrayRecord, int]] = {}
+        sent: dict[int, tuple[ArrayRecord, int]] = {}
         for reply in replies:
-            models[id(reply.model)] = reply.model, models.get(id(reply.model), (None, 0))[1] + 1
+            sent[id(reply.model)] = reply.model, sent.get(id(reply.model), (None, 0))[1] + 1
         total = np.zeros_like(before)
-        for model, sharing in models.values():
-            after = np.concatenate([to_numpy(model[name]).astype(np.float64).ravel() for name in names])
+        for record, sharing in sent.values():
+            after = np.concatenate([to_numpy(record[name]).astype(np.float64).ravel() for name in names])
             change = after - before
             # Done already by honest nodes, also for a mean; a node that does not is held to it.
             length = float(np.linalg.norm(change))
             longest = self.clip * (1 + _ROUNDING)
             total += sharing * change * (1.0 if length <= longest else self.clip / length)
-        noise = self._noise("mean", server_round, cluster, len(total))
-        ended = before + (total + self.settings.noise_multiplier * self.clip * noise) / asked
+        noise = self._noise(purpose, server_round, cluster, len(total))
+        ended = before + (total + self.settings.noise_multiplier * self.clip * noise) / by
         arrays, first = {}, 0
         for name, array in start.items():
             if name not in self._trained_names:
-                arrays[name] = replies[0].start[name]
+                arrays[name] = model[name]
                 continue
             arrays[name] = from_numpy(ended[first : first + array.size].reshape(array.shape))
             first += array.size
@@ -152,8 +251,8 @@ class Guard:
         """Replace what clients measured by a noisy mean accuracy, unless exact figures are kept."""
         if self.exact or not found:
             return list(found)
-        clients = len(self._evaluated)
-        self._evaluated += 1
+        clients = len(self._spent)
+        self._spend(list(range(clients)), self.settings.evaluation_noise)
         total = sum(
             float(np.clip(each.metrics[_ACCURACY], 0, 1))
             for each in found
@@ -166,14 +265,11 @@ class Guard:
 
     def epsilons(self) -> FloatArray:
         """Compute ε of each client for what it has taken part in so far, at the settings' δ, shape (K,)."""
-        given, known = self.settings, {}
-        pairs = list(zip(self._trained.tolist(), self._evaluated.tolist(), strict=True))
-        for trained, evaluated in set(pairs):
-            releases = [(given.noise_multiplier, trained), (given.evaluation_noise, evaluated)]
-            if given.adaptive:
-                releases.append((2 * given.count_noise, trained))
-            known[trained, evaluated] = epsilon_of(releases, given.delta)
-        return np.array([known[pair] for pair in pairs])
+        known = {
+            spent: 0.0 if spent == 0 else epsilon_of([(spent**-0.5, 1)], self.settings.delta)
+            for spent in set(self._spent.tolist())
+        }
+        return np.array([known[spent] for spent in self._spent.tolist()])
 
     def record(self) -> dict[str, Any]:
         """Return what a round's line says: the largest ε so far, and C of the next round."""
@@ -190,7 +286,7 @@ class Guard:
                 "epsilon_median": float(np.median(epsilons)),
                 "final_clip": self.clip,
                 "neighbours": "one client's contributions replaced by zeros",
-                "noise_from": "the run's seed, as clients are simulated" if self._simulated else "the system",
+                "noise_from": "the run's seed, as clients are simulated" if self.simulated else "the system",
                 "figures": (
                     "exact, of simulated clients: not covered by epsilon"
                     if self.exact
@@ -205,12 +301,18 @@ class Guard:
 
     def pack(self) -> dict[str, StateValue]:
         """List the clip and what was spent, for a checkpoint."""
-        return {_CLIP: self.clip, _TRAINED: self._trained.copy(), _EVALUATED: self._evaluated.copy()}
+        return {_CLIP: self.clip, _TRAINED: self._trained.copy(), _SPENT: self._spent.copy()}
 
     def restore(self, memory: Mapping[str, StateValue]) -> dict[str, StateValue]:
         """Take up what :meth:`pack` listed, and return the rest of the memory."""
         self.clip = float(np.asarray(memory[_CLIP]))
         self._trained = np.array(memory[_TRAINED], dtype=np.int64)
-        self._evaluated = np.array(memory[_EVALUATED], dtype=np.int64)
-        mine = (_CLIP, _TRAINED, _EVALUATED)
+        self._spent = np.array(memory[_SPENT], dtype=np.float64)
+        mine = (_CLIP, _TRAINED, _SPENT)
         return {name: value for name, value in memory.items() if name not in mine}
+
+
+def _reply(client: int, cluster: int, start: ArrayRecord, model: ArrayRecord) -> Reply:
+    """Make a reply of a cluster rather than of a client."""
+    message = Message(RecordDict(), dst_node_id=max(client, 0), message_type=MessageType.TRAIN)
+    return Reply(client, cluster, start, model, 1, 0.0, np.zeros(1), message)

@@ -211,7 +211,7 @@ class Federation(Asker):
             self._bounds,
             num_train=described.num_train if told else None,
             num_test=described.num_test if told else None,
-            num_validation=described.num_validation,
+            num_validation=described.num_validation if told else None,
             num_classes=described.num_classes,
         )
         return described

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import Strategy
@@ -12,12 +13,14 @@ from fedclust.federation import aggregation
 from fedclust.federation.client_grid import CohortView
 from fedclust.federation.federation import Federation
 from fedclust.federation.optimiser_state import StateValue, pack_state, restore_state
-from fedclust.federation.replies import by_cluster, read_replies
+from fedclust.federation.replies import Reply, by_cluster, read_replies
 
 __all__ = ["TRIAL", "Trainee", "copy_aggregator", "train_beside"]
 
 TRIAL = "trial"
 """Phase of the failures of such training, in the round's record."""
+
+Private = Callable[[Sequence[Reply], Sequence[ArrayRecord]], Sequence[Reply]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,8 @@ def train_beside(
     buffers: frozenset[str],
     shared_means: bool,
     cap: float | None = None,
+    private: Private | None = None,
+    told: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[tuple[Trainee, ...], int]:
     """Train several models for a round, each on its own clients, and aggregate as a cluster does.
 
@@ -79,6 +84,11 @@ def train_beside(
         Whether a node may answer with the mean of its clients' models.
     cap
         How many times the median an update may be long, as in the cluster's own training.
+    private
+        What takes the valid replies and the models, and returns the replies that are aggregated instead;
+        then every model is trained, whether or not a client trains it.
+    told
+        What clients are told besides.
 
     Returns
     -------
@@ -94,22 +104,24 @@ def train_beside(
     """
     aggregators: dict[int, Strategy] = {}
     messages = []
-    told = ConfigRecord({**config, records.MEAN_REPLY: shared_means})
+    asking = ConfigRecord({**config, records.MEAN_REPLY: shared_means, **told})
     if cap is not None:
-        told[records.UPDATE_NORM_CAP] = cap
+        asking[records.UPDATE_NORM_CAP] = cap
     for number, trainee in enumerate(trainees):
         chosen = sorted(client for client, model in clients.items() if model == number)
-        if not chosen:
+        if not chosen and private is None:
             continue
         aggregators[number] = make_aggregator()
         restore_state(aggregators[number], copy.deepcopy(dict(trainee.optimiser)))
+        if not chosen:
+            continue
         view = CohortView(federation.grid, chosen)
         messages += aggregation.configure_train(
-            aggregators[number], server_round, trainee.model, ConfigRecord({**told}), view, buffers
+            aggregators[number], server_round, trainee.model, ConfigRecord({**asking}), view, buffers
         )
-    if not messages:
+    if not aggregators:
         return tuple(trainees), 0
-    answers = federation.grid.send_and_receive(messages, timeout=federation.timeout)
+    answers = federation.grid.send_and_receive(messages, timeout=federation.timeout) if messages else ()
     asked = {message.metadata.dst_node_id: clients[message.metadata.dst_node_id] for message in messages}
     models = [each.model for each in trainees]
     valid, failures = read_replies(
@@ -118,7 +130,8 @@ def train_beside(
     for failure in failures:
         federation.failed(int(failure["client"]), TRIAL, str(failure["reason"]))
     after = list(trainees)
-    for number, cohort in by_cluster(valid).items():
+    used = valid if private is None else private(valid, models)
+    for number, cohort in by_cluster(used).items():
         model = aggregation.aggregate(
             aggregators[number],
             server_round,

@@ -15,7 +15,7 @@ from fedclust.selection import LeastSampled, Uniform
 if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
     from fedclust.strategies import ClusteredStrategy
 
-__all__ = ["check_delta", "check_network", "check_strategy", "setting"]
+__all__ = ["check_delta", "check_loss", "check_network", "check_strategy", "setting"]
 
 # They need no more of the replies than their mean, which is what gets the noise.
 _MEANS = (
@@ -66,7 +66,7 @@ def check_strategy(
     if not vars(type(strategy)).get("holds_client_dp", False):
         raise ValueError(
             f"{said} cannot hold strategy {name}: it reads more of single clients than a noisy mean of "
-            "their updates; fedavg and known_groups can"
+            "their updates; fedavg, known_groups and private_groups can"
         )
     if type(strategy.selection) not in _SELECTIONS:
         raise ValueError(
@@ -89,6 +89,11 @@ def check_strategy(
             f"evaluate_clients must be null with {said}, whose noise is for the mean over all clients, "
             f"got {strategy.evaluate_clients}"
         )
+    if strategy.drift_every:
+        raise ValueError(
+            f"drift_every must be 0 with {said}: it compares models on single clients' rows, "
+            f"got {strategy.drift_every}"
+        )
     require()
 
 
@@ -109,6 +114,21 @@ def check_delta(privacy: Privacy, num_clients: int) -> None:
         raise ValueError(
             f"privacy.delta must be below one over the number of clients, {1 / num_clients:.3g}, "
             f"got {privacy.delta:g}"
+        )
+
+
+def check_loss(privacy: Privacy, loss: object) -> None:
+    """Check that the loss is no function of all clients' labels.
+
+    Raises
+    ------
+    ValueError
+        If it weighs classes by how often they are, of which ε says nothing.
+    """
+    if isinstance(privacy, ClientDP) and getattr(loss, "class_weights", None) == "balanced":
+        raise ValueError(
+            "loss.class_weights must be numbers with privacy=client_dp, got balanced: it weighs classes by "
+            "all clients' label counts"
         )
 
 

@@ -34,6 +34,21 @@ def check(config: DictConfig) -> None:
             "privacy=client_dp needs all clients from the start and their encoding without asking them: it "
             "must not be used with partition=own or min_clients"
         )
+    if str(config.get("privacy", {}).get("_target_")) == _CLIENT_DP:
+        if settings.holdout_clients:
+            raise ConfigError(
+                f"holdout_clients must be 0 with privacy=client_dp, whose noise is not for what newcomers "
+                f"measure, got {settings.holdout_clients}"
+            )
+        if OmegaConf.select(config, "training.loss.class_weights") == "balanced":
+            raise ConfigError(
+                "training.loss.class_weights must be numbers with privacy=client_dp, got balanced: it weighs "
+                "classes by all clients' label counts"
+            )
+        if settings.save_predictions:
+            raise ConfigError(
+                "save_predictions must be false with privacy=client_dp: they are of single rows"
+            )
     if later and settings.holdout_clients:
         raise ConfigError("holdout_clients must be 0 where clients may join later, those are newcomers")
     existing = options("strategy", config.get("searchpath") or ())

@@ -6,13 +6,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.fractions import DEFAULT_FRACTION, check_fraction
 
-__all__ = ["COMMON", "SERVE", "problem", "resolve"]
+__all__ = ["COMMON", "SERVE", "VOTES", "problem", "resolve"]
 
 COMMON = "fedavg"
 """The strategy that trains one model for all, which a grouping must beat."""
 
 NEEDS_PROOF = "auto"
 """The strategy that keeps a grouping only if held-out rows show it to be better."""
+
+VOTES = "private_groups"
+"""The strategy whose clients vote on held-out rows, also without the proof."""
 
 SERVE = ("cluster", "best")
 AUTO = "auto"
@@ -47,7 +50,7 @@ def resolve(config: DictConfig) -> None:
         own = not to_the_letter and config.choices.get("experiment") is None
         config.proof = needed or (own and not _withheld(config))
     proof = config.proof is True
-    held_out = proof or _chooses_layers(config) or bool(config.get("drift_every"))
+    held_out = proof or _chooses_layers(config) or bool(config.get("drift_every")) or strategy == VOTES
     if config.serve == AUTO:
         own = to_the_letter or strategy in _OWN_MODELS
         best = proof and not own and COMMON in _compared(config)
@@ -68,8 +71,12 @@ def problem(config: DictConfig) -> str | None:
     if serve not in SERVE:
         return f"serve must be one of {', '.join(SERVE)} or auto, got {serve!r}"
     if proof and (setting := _withheld(config)):
-        why = f", which strategy={NEEDS_PROOF} is made of" if config.choices.strategy == NEEDS_PROOF else ""
-        return f"{setting} cannot hold proof=true{why}: it asks how models compare, for each client's labels"
+        if config.choices.strategy == NEEDS_PROOF:
+            return (
+                f"{setting} cannot hold proof=true, which strategy={NEEDS_PROOF} is made of: it asks how "
+                f"models compare, for each client's labels; strategy={VOTES} decides by a noisy vote instead"
+            )
+        return f"{setting} cannot hold proof=true: it asks how models compare, for each client's labels"
     fraction = OmegaConf.select(config, _FRACTION) or 0
     try:
         check_fraction(fraction)
@@ -79,6 +86,8 @@ def problem(config: DictConfig) -> str | None:
         return f"{_FRACTION} must be > 0 for proof=true, got {fraction}"
     if not proof and NEEDS_PROOF in (config.choices.strategy, *_compared(config)):
         return f"strategy={NEEDS_PROOF} must have proof=true: it tests groups on held-out rows"
+    if config.choices.strategy == VOTES and not fraction:
+        return f"{_FRACTION} must be > 0 for strategy={VOTES}, which votes on held-out rows, got {fraction}"
     if _chooses_layers(config) and not fraction:
         return f"{_FRACTION} must be > 0 for personal=auto, which chooses on held-out rows, got {fraction}"
     if config.get("drift_every") and not fraction:

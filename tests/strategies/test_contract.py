@@ -40,7 +40,7 @@ EAGER = {
     "pacfl": ["min_silhouette=-1"],
 }
 FAILING = 2
-CHOOSING = ("ifca", "clove", "fesem")  # clients choose among a given number of models
+CHOOSING = ("ifca", "clove", "fesem", "private_groups")  # clients choose among a given number of models
 
 
 class Failing(WrappedGrid):
@@ -60,7 +60,7 @@ class Failing(WrappedGrid):
 def _config(name: str) -> DictConfig:
     light = LIGHT if name.startswith("fedgmcc") else []
     cohort = ["strategy.parameters.cohort_size=4"] if name == "fedgwc_released" else []
-    soon = SOON if name == "auto" else []
+    soon = {"auto": SOON, "private_groups": ["strategy.parameters.warmup=1"]}.get(name, [])
     eager = [f"strategy.parameters.{setting}" for setting in EAGER.get(name, [])]
     return compose([f"strategy={name}", *SMALL, *light, *cohort, *soon, *eager])
 

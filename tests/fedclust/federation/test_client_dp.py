@@ -29,6 +29,7 @@ def _model(*values: float) -> ArrayRecord:
 
 
 START = _model(1.0, 2.0)
+MODELS = [START, START]
 
 
 def _reply(client: int, model: ArrayRecord, cluster: int = 0, within: bool | None = None) -> Reply:
@@ -47,7 +48,7 @@ def _mean(updates, asked: int, clip: float = 1.0) -> np.ndarray:
     """Return a cluster's private mean update, whose noise is the same for all updates."""
     guard = _guard(clip=clip)
     replies = [_reply(k, _model(1.0 + x, 2.0 + y)) for k, (x, y) in enumerate(updates)]
-    return _values(guard.private(replies, dict.fromkeys(range(asked), 0), 1)) - [1.0, 2.0]
+    return _values(guard.private(replies, dict.fromkeys(range(asked), 0), MODELS, 1)) - [1.0, 2.0]
 
 
 UPDATES = st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)), min_size=2, max_size=8)
@@ -71,12 +72,12 @@ def test_a_mean_of_several_clients_counts_for_each_of_them() -> None:
     replies = [_reply(0, shared), _reply(1, shared), _reply(2, _model(1.5, 2.0))]
     apart = [_reply(k, _model(1.3, 2.4)) for k in (0, 1)] + [_reply(2, _model(1.5, 2.0))]
     cohort = dict.fromkeys(range(3), 0)
-    together = _values(_guard().private(replies, cohort, 1))
-    np.testing.assert_allclose(together, _values(_guard().private(apart, cohort, 1)), rtol=1e-12)
+    together = _values(_guard().private(replies, cohort, MODELS, 1))
+    np.testing.assert_allclose(together, _values(_guard().private(apart, cohort, MODELS, 1)), rtol=1e-12)
     # Without noise: (2 · 0.3 + 0.5)/3 and 2 · 0.4/3.
     silent = _guard(noise_multiplier=1e-12)
     expected = [1 + 1.1 / 3, 2 + 0.8 / 3]
-    np.testing.assert_allclose(_values(silent.private(replies, cohort, 1)), expected, rtol=1e-9)
+    np.testing.assert_allclose(_values(silent.private(replies, cohort, MODELS, 1)), expected, rtol=1e-9)
 
 
 def test_the_noise_has_the_scale_of_each_clusters_cohort() -> None:
@@ -84,7 +85,9 @@ def test_the_noise_has_the_scale_of_each_clusters_cohort() -> None:
     cohort, drawn = {0: 0, 1: 0, 2: 0, 3: 0, 4: 1}, {0: [], 1: []}
     guard = _guard(clip=2.0, noise_multiplier=1.5)
     for server_round in range(1, 1001):
-        found = guard.private([_reply(0, START), _reply(1, START), _reply(4, START, 1)], cohort, server_round)
+        found = guard.private(
+            [_reply(0, START), _reply(1, START), _reply(4, START, 1)], cohort, MODELS, server_round
+        )
         for reply in (found[0], found[2]):
             drawn[reply.cluster].append(reply.model["w"].numpy() - [1.0, 2.0])
     for cluster, asked in ((0, 4), (1, 1)):
@@ -97,14 +100,14 @@ def test_the_noise_has_the_scale_of_each_clusters_cohort() -> None:
 
 def test_what_training_does_not_change_gets_no_noise_and_nothing_else_is_kept() -> None:
     reply = Reply(0, 0, START, START, 33, 1.5, np.array([1.5, 2.5]), NO_MESSAGE)
-    (found,) = _guard().private([reply], {0: 0}, 1)
+    (found,) = _guard().private([reply], {0: 0}, MODELS, 1)
     assert found.model["steps"].numpy().tolist() == [7]
     assert (found.num_examples, found.loss, found.losses.tolist()) == (1, 0.0, [0.0])
 
 
 def test_noise_of_the_seed_only_where_clients_are_simulated() -> None:
     def noise(guard: Guard) -> list[float]:
-        return _values(guard.private([_reply(0, START)], {0: 0}, 1)).tolist()
+        return _values(guard.private([_reply(0, START)], {0: 0}, MODELS, 1)).tolist()
 
     assert noise(_guard(seed=1)) == noise(_guard(seed=1))
     assert noise(_guard(seed=1)) != noise(_guard(seed=2))
@@ -115,19 +118,19 @@ def test_the_clip_follows_a_quantile() -> None:
     # Of 4 asked, 3 were short enough and 1 was not: share 3/4; C = 2 exp(-0.5 (0.75 - 0.25)).
     guard = _guard(clip=2.0, adaptive=True, quantile=0.25, clip_rate=0.5, count_noise=1e-12)
     replies = [_reply(k, START, within=k != 3) for k in range(4)]
-    guard.private(replies, dict.fromkeys(range(4), 0), 1)
+    guard.private(replies, dict.fromkeys(range(4), 0), MODELS, 1)
     assert guard.clip == pytest.approx(2 * math.exp(-0.25))
     # With noise 3 · g on the sum of ±1/2: the share is moved by 3 g/4.
     noisy = _guard(clip=2.0, adaptive=True, quantile=0.25, clip_rate=0.5, count_noise=3.0)
     drawn = float(noisy._noise("count", 1, 0, 1)[0])
-    noisy.private(replies, dict.fromkeys(range(4), 0), 1)
+    noisy.private(replies, dict.fromkeys(range(4), 0), MODELS, 1)
     assert noisy.clip == pytest.approx(2 * math.exp(-0.5 * (0.75 + 3 * drawn / 4 - 0.25)))
 
 
 def test_epsilon_counts_the_rounds_that_a_client_took_part_in() -> None:
     guard = _guard(4, noise_multiplier=2.0, adaptive=True, count_noise=5.0)
-    guard.private([_reply(0, START)], {0: 0, 1: 0}, 1)  # client 1 does not answer: it counts
-    guard.private([_reply(0, START)], {0: 0}, 2)
+    guard.private([_reply(0, START)], {0: 0, 1: 0}, MODELS, 1)  # client 1 does not answer: it counts
+    guard.private([_reply(0, START)], {0: 0}, MODELS, 2)
     # Means with multiplier 2; counts of ±1/2 with noise 5, so with multiplier 10.
     expected = [epsilon_of([(2.0, n), (10.0, n)], 1e-3) for n in (2, 1, 0, 0)]
     np.testing.assert_allclose(guard.epsilons(), expected)
@@ -169,9 +172,97 @@ def test_delta_must_be_small_for_so_many_clients() -> None:
     check_delta(NoPrivacy(), 10**9)
 
 
+def test_a_cluster_in_which_nobody_answers_gets_noise_all_the_same() -> None:
+    # Its model without noise would say that none of its clients answered.
+    cohort = {0: 0, 3: 1, 5: 1}
+    found = _guard(clip=2.0).private([_reply(0, START)], cohort, MODELS, 1)
+    assert [(reply.client, reply.cluster) for reply in found] == [(0, 0), (3, 1)]
+    noise = _guard()._noise("mean", 1, 1, 2)
+    np.testing.assert_allclose(found[1].model["w"].numpy(), [1.0, 2.0] + 2.0 * noise / 2)  # z C / 2 clients
+
+
+# -- Groups that clients choose -----------------------------------------------------------------------------
+
+CHOICES = st.lists(
+    st.tuples(st.integers(0, 2), st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)), min_size=1, max_size=7
+)
+
+
+def _grouped(chosen, number: int = 8, clip: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of three groups and their sizes; noise is always the same."""
+    guard = _guard(clip=clip)
+    replies = [_reply(k, _model(1.0 + x, 2.0 + y), group) for k, (group, x, y) in chosen]
+    found, sizes = guard.groups(replies, range(number), [START] * 3, 1)
+    by = np.maximum(sizes, number / 6)[:, None]  # half an equal share of three at least
+    return (np.stack([reply.model["w"].numpy() for reply in found]) - [1.0, 2.0]) * by, np.array(sizes)
+
+
+@given(CHOICES, st.floats(0.01, 100), st.data())
+def test_without_one_client_all_groups_together_move_by_at_most_the_clip(choices, clip: float, data) -> None:
+    # The neighbour has a silent client; the sums of all groups are one vector, and so are the sizes.
+    given_, left_out = dict(enumerate(choices)), data.draw(st.integers(0, len(choices) - 1))
+    silent = {k: choice for k, choice in given_.items() if k != left_out}
+    (whole, sizes), (without, fewer) = (_grouped(each.items(), clip=clip) for each in (given_, silent))
+    assert np.linalg.norm(whole - without) <= clip * (1 + 1e-5) + 1e-9
+    # 1 in its group and 0 in the others, against 1/3 in each: √((2/3)² + 2 (1/3)²) = √(2/3).
+    assert np.linalg.norm(sizes - fewer) == pytest.approx(math.sqrt(2 / 3))
+
+
+def test_a_client_that_lies_about_its_choice_moves_no_more_than_one_that_does_not() -> None:
+    # The server knows which group's model it sent, so a client is in one; of a longer update, C is left.
+    honest = dict(enumerate([(0, 0.1, 0.0), (1, 0.0, 0.2), (2, 0.1, 0.1)]))
+    none, sizes = _grouped(honest.items())
+    for group in (0, 1, 2):
+        moved, more = _grouped({**honest, 3: (group, 300.0, -400.0)}.items())
+        change = moved - none
+        np.testing.assert_allclose(change[group], [0.6, -0.8], rtol=1e-5)  # (300, −400) of length 1
+        np.testing.assert_allclose(np.delete(change, group, axis=0), 0, atol=1e-9)
+        expected = np.full(3, -1 / 3)
+        expected[group] = 2 / 3
+        np.testing.assert_allclose(more - sizes, expected)
+
+
+def test_every_group_gets_noise_of_its_noisy_size() -> None:
+    # z C = 3 on each sum of 2 numbers; sizes have noise 10, also of a group that nobody chose.
+    sums, sizes = [], []
+    guard = _guard(20, clip=2.0, noise_multiplier=1.5)
+    for server_round in range(1, 1001):
+        replies = [_reply(k, START, k % 2) for k in range(10)]
+        found, told = guard.groups(replies, range(20), [START] * 3, server_round)
+        by = np.maximum(told, 20 / 6)[:, None]
+        sums.append((np.stack([reply.model["w"].numpy() for reply in found]) - [1.0, 2.0]) * by)
+        sizes.append(told)
+    # 5, 5 and 0 chose; the 10 who did not count 1/3 in each.
+    noise = np.array(sizes) - [5 + 10 / 3, 5 + 10 / 3, 10 / 3]
+    for values, scale in ((np.array(sums)[:, 0], 3.0), (np.array(sums)[:, 2], 3.0), (noise, 10.0)):
+        low, high = chi2.ppf([5e-7, 1 - 5e-7], values.size)  # as above: once in a million draws
+        assert low < np.square(values / scale).sum() < high
+    assert {reply.client for reply in found} == {-1}
+
+
+def test_a_vote_counts_1_at_most_and_all_are_charged_for_it() -> None:
+    guard = _guard(4, evaluation_noise=2.0)
+    noise = 2 * float(guard._noise("vote", 7, 0, 1)[0])
+    assert guard.vote({0: 0.25, 1: 50.0, 3: -0.5}, 7) == pytest.approx(0.25 + 1 - 0.5 + noise)
+    np.testing.assert_allclose(guard.epsilons(), epsilon_of([(2.0, 1)], 1e-3))
+
+
+def test_epsilon_counts_groups_and_their_sizes() -> None:
+    guard = _guard(3, noise_multiplier=2.0, count_noise=5.0)
+    guard.private([], {0: 0, 1: 0}, MODELS, 1)
+    guard.groups([], [0, 1], MODELS, 1)
+    guard.groups([], [0], MODELS, 2)
+    # Sizes of two groups have sensitivity √(1 − 1/2), so a multiplier of 5 √2.
+    counted = [
+        epsilon_of([(2.0, 1 + groups), (5 * math.sqrt(2), groups)], 1e-3) if groups else 0.0
+        for groups in (2, 1, 0)
+    ]
+    np.testing.assert_allclose(guard.epsilons(), counted)
+
+
 def test_the_state_goes_into_a_checkpoint_and_back() -> None:
     guard = _guard(3, adaptive=True)
-    guard.private([_reply(0, START, within=True)], {0: 0}, 1)
+    guard.private([_reply(0, START, within=True)], {0: 0}, MODELS, 1)
     other = _guard(3, adaptive=True)
     assert other.restore({**guard.pack(), "of the method": 1}) == {"of the method": 1}
     assert other.clip == guard.clip

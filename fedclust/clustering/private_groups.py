@@ -1,0 +1,141 @@
+"""Groups under differential privacy of clients: k models beside one for all, and a noisy vote between them.
+
+What is published of a round are sums over clients with noise: the model for all, the k models, and how many
+clients trained each. A client's group is a function of those models and of its own rows. So everything that
+all the *others* get says no more about a client than the sums do (the billboard lemma), and its own group
+need not be published at all.
+
+Sources: Hsu, Huang, Roth, Roughgarden and Wu, "Private Matchings and Allocations", STOC 2014 (the billboard
+lemma), for joint differential privacy of Kearns, Pai, Roth and Ullman, "Mechanism Design in Large Games",
+ITCS 2014. Groups: Ghosh, Chung, Yin and Ramchandran, "An Efficient Framework for Clustered Federated
+Learning", NeurIPS 2020, Algorithm 1 (IFCA), from starts of our own: at a model that all clients trained,
+groups that want different things have gradients of opposite signs, so that a small step in any direction and
+back tells them apart; random weights do so only by luck. Where noise hides that, all clients choose the same
+group, which the sizes that are published show: the k models then start anew around the model for all, which
+costs no ε.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import norm
+
+from fedclust.typing import FloatArray
+
+__all__ = ["Parameters", "apart", "deserted", "groups_help", "vote"]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How many groups, from when on, and what it takes to keep them.
+
+    Attributes
+    ----------
+    num_groups
+        Number of models k beside the one for all, >= 2.
+    warmup
+        Rounds in which only the model for all is trained, >= 1; the k models then start around it.
+    spread
+        How far from it they start, as a share of its length, > 0.
+    vote_clip
+        B, the most that a client's vote counts, a difference of Brier scores, in (0, 2].
+    level
+        Probability of keeping groups that do not help, in (0, 0.5].
+
+    Raises
+    ------
+    ValueError
+        If an attribute is outside its range.
+    """
+
+    num_groups: int = 2
+    warmup: int = 3
+    spread: float = 0.1
+    vote_clip: float = 0.25
+    level: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_groups", 2), ("warmup", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
+        for name, most in (("spread", math.inf), ("vote_clip", 2.0), ("level", 0.5)):
+            value = getattr(self, name)
+            if not 0 < value <= most or math.isinf(value):
+                raise ValueError(f"{name} must be > 0 and at most {most:g}, finite, got {value}")
+
+
+def apart(values: FloatArray, number: int, spread: float, generator: np.random.Generator) -> FloatArray:
+    """Draw starts around a model, in random directions that sum to zero: for two, a step and the step back.
+
+    Parameters
+    ----------
+    values
+        The model's trained parameters as one vector, shape (d,).
+    number
+        How many, k >= 2.
+    spread
+        Length of the steps, root mean square over them, as a share of the model's; of length 1 for a model
+        of zeros.
+    generator
+        Draws the directions.
+
+    Returns
+    -------
+    Shape (k, d).
+    """
+    steps = generator.standard_normal((number, len(values)))
+    steps -= steps.mean(axis=0)
+    length = float(np.linalg.norm(values)) or 1.0
+    return values + steps * (spread * length * math.sqrt(number) / float(np.linalg.norm(steps)))
+
+
+def deserted(sizes: Sequence[float], num_clients: int, noise: float) -> bool:
+    """Say whether hardly anybody chose one of the groups, so that they have to start anew.
+
+    Parameters
+    ----------
+    sizes
+        How many clients trained each group, with noise, shape (k,).
+    num_clients
+        Number of clients n of the round.
+    noise
+        Standard deviation of the noise, >= 0.
+
+    Returns
+    -------
+    Whether the smallest is below n/(8k), an eighth of an equal share, by more than one standard deviation.
+    """
+    return min(sizes) + noise < num_clients / (8 * len(sizes))
+
+
+def vote(differences: Sequence[float], vote_clip: float) -> FloatArray:
+    """Turn differences of Brier scores into votes in [−1, 1], in units of the clip B."""
+    return np.clip(np.asarray(differences, dtype=np.float64), -vote_clip, vote_clip) / vote_clip
+
+
+def groups_help(total: float, num_clients: int, noise: float, level: float) -> tuple[bool, float]:
+    """Test whether clients gain on average, by the noisy sum of their votes.
+
+    Votes are independent given the models, as each is of a client's own held-out rows, and lie in [−1, 1], so
+    that the variance of their sum is at most the number of clients; the noise adds its own. If they gain
+    nothing on average, a normal sum exceeds the threshold with probability `level` at most.
+
+    Parameters
+    ----------
+    total
+        Σ of the votes, with noise.
+    num_clients
+        Number of clients n that were asked; who did not answer voted 0.
+    noise
+        Standard deviation σ of the noise, >= 0.
+    level
+        Probability of an error.
+
+    Returns
+    -------
+    Whether the sum is above the threshold, and the threshold: Φ⁻¹(1 − level) · √(n + σ²).
+    """
+    threshold = float(norm.ppf(1 - level)) * math.sqrt(num_clients + noise**2)
+    return total > threshold, threshold

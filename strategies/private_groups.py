@@ -1,0 +1,285 @@
+"""Groups with ``privacy=client_dp``: k models beside one for all, and a noisy vote between them."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, RecordDict
+from torch import nn
+
+from fedclust import records
+from fedclust.array_bytes import from_numpy, to_numpy
+from fedclust.clustering import ifca, private_groups
+from fedclust.clustering.private_groups import Parameters
+from fedclust.federation import Clusters, Federation, Reply
+from fedclust.federation.aggregation import NotFinite
+from fedclust.federation.client_dp import Guard
+from fedclust.federation.optimiser_state import StateValue
+from fedclust.federation.trials import Trainee, copy_aggregator, train_beside
+from fedclust.findings import Findings
+from fedclust.records import BadReply
+from fedclust.rng import generator
+from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.typing import IntArray
+
+__all__ = ["PrivateGroups"]
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What is remembered of the vote.
+
+    Attributes
+    ----------
+    findings
+        Its outcome, once there was one.
+    served
+        The cluster whose model each client chose, shape (K,); None before the vote, where groups lost it, and
+        in a run that goes on. It is in no checkpoint.
+    """
+
+    findings: Findings = field(default_factory=Findings)
+    served: IntArray | None = None
+
+
+class PrivateGroups(ClusteredStrategy):
+    """Train one model for all and, beside it, k models for groups that clients choose; then vote.
+
+    After the warm-up, k models start around the model for all. In every further round the cohort trains that
+    model, and each of its clients also the one of the k that has the least loss on its own training rows.
+    After the last round clients compare, on their held-out rows, the model of their group with the one for
+    all; groups are kept if a noisy sum of these votes shows that they help. See
+    :mod:`fedclust.clustering.private_groups` for why this is private, and docs/PRIVACY.md for the promise.
+
+    The assignment has everyone with the model for all (cluster 0) until the vote. Where groups win it and
+    clients are simulated, or nothing is private, everyone is then in the cluster that it chose. Elsewhere the
+    assignment stays as it is, as it would be published with the results: each client chooses for itself, and
+    the results name the clusters to choose among (``choose_among``).
+
+    Without privacy it does the same, without noise: what groups and the vote could reach at best.
+
+    Parameters
+    ----------
+    network
+        The architecture that clients train; its trained parameters are what the starts differ in.
+    parameters
+        Number of groups, warm-up and vote.
+    options
+        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
+    """
+
+    holds_client_dp = True
+    holds_out_rows = True  # for the vote
+    covered_by_client_dp = frozenset({records.QUERY_LOSSES, records.QUERY_PROOF})
+
+    def __init__(self, *, network: nn.Module, parameters: Parameters | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.parameters = parameters or Parameters()
+        self._trained = [name for name, each in network.named_parameters() if each.requires_grad]
+
+    def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
+        """Start with everyone in one cluster."""
+        return dataclasses.replace(super().begin(federation, model), memory=Memory())
+
+    def cohort(self, clusters: Clusters, server_round: int, federation: Federation) -> IntArray:
+        """Choose a share of all clients, whatever group they chose last."""
+        return super().cohort(_together(clusters), server_round, federation)
+
+    def before_round(
+        self,
+        clusters: Clusters,
+        cohort: IntArray,  # noqa: ARG002
+        server_round: int,  # noqa: ARG002
+        federation: Federation,  # noqa: ARG002
+    ) -> Clusters:
+        """Let everyone train the model for all."""
+        return _together(clusters)
+
+    def after_round(
+        self,
+        clusters: Clusters,
+        replies: Sequence[Reply],  # noqa: ARG002
+        server_round: int,
+        federation: Federation,
+    ) -> Clusters:
+        """Train the groups' models; start them after the warm-up; vote after the last round."""
+        if len(clusters.models) > 1:
+            clusters = self._train_groups(clusters, server_round, federation)
+            sizes = clusters.report.get("group_sizes")
+            if server_round == federation.num_rounds:
+                clusters = self._vote(clusters, server_round, federation)
+            elif sizes and private_groups.deserted(sizes, len(self._running.cohort), self._size_noise):
+                clusters = self._start_groups(clusters, server_round).with_report(started_anew=True)
+        elif self.parameters.warmup <= server_round < federation.num_rounds:
+            clusters = self._start_groups(clusters)
+        return clusters
+
+    def evaluated(self, clusters: Clusters) -> Clusters:
+        """Let each client evaluate the model that it chose, also where that is not recorded."""
+        served = clusters.memory.served
+        return clusters if served is None else dataclasses.replace(clusters, assignment=served)
+
+    def cautions(self, num_clients: int, rounds: int) -> list[str]:  # noqa: ARG002
+        """Warn of a run without a round for groups."""
+        warmup = self.parameters.warmup
+        return [] if rounds > warmup else [f"groups train after round {warmup}, the run has {rounds}"]
+
+    def grown(self, clusters: Clusters, homes: IntArray) -> Memory:  # noqa: ARG002
+        """A newcomer chooses as all others do."""
+        return Memory(clusters.memory.findings)
+
+    def findings(self, clusters: Clusters) -> Findings:
+        """Return what the vote decided."""
+        memory: Memory = clusters.memory
+        return memory.findings
+
+    def state(self, clusters: Clusters) -> dict[str, StateValue]:
+        """List what the vote decided; who chose what is not kept."""
+        return clusters.memory.findings.pack()
+
+    def restore(self, state: Mapping[str, StateValue]) -> Memory:
+        """Make the memory from what :meth:`state` listed."""
+        return Memory(Findings.unpack(state))
+
+    # -- Inside ---------------------------------------------------------------------------------------------
+
+    def _start_groups(self, clusters: Clusters, *again: int) -> Clusters:
+        """Put the k models around the model for all; `again` is the round where they start anew."""
+        model, given = clusters.models[0], self.parameters
+        arrays = {name: to_numpy(model[name]) for name in self._trained}
+        values = np.concatenate([array.astype(np.float64).ravel() for array in arrays.values()])
+        draws = generator(self.seed, "private groups", *again)
+        starts = []
+        for start in private_groups.apart(values, given.num_groups, given.spread, draws):
+            made, first = ArrayRecord(), 0
+            for name, array in model.items():
+                made[name] = array
+                if name in arrays:
+                    last = first + arrays[name].size
+                    part = start[first:last].reshape(arrays[name].shape)
+                    made[name], first = from_numpy(part.astype(arrays[name].dtype)), last
+            starts.append(made)
+        parents = dict.fromkeys(range(1, given.num_groups + 1), 0)
+        return dataclasses.replace(clusters, models=(model, *starts), parents=parents, optimisers={})
+
+    @property
+    def _size_noise(self) -> float:
+        """Standard deviation of the noise on each group's size."""
+        return self.guard.settings.count_noise if self.guard else 0.0
+
+    def _choices(self, clusters: Clusters, clients: Iterable[int], federation: Federation) -> dict[int, int]:
+        """Let clients choose a group, by the least loss on their training rows; who fails chooses none."""
+        losses = federation.losses(clusters.models[1:], clients)
+        chosen = ifca.choose(np.array([*losses.values()])).tolist() if losses else []
+        return dict(zip(losses, chosen, strict=True))
+
+    def _train_groups(self, clusters: Clusters, server_round: int, federation: Federation) -> Clusters:
+        run, guard = self._running, self.guard
+        cohort = sorted(run.cohort)
+        clients = self._choices(clusters, cohort, federation)
+        sizes = np.bincount(list(clients.values()), minlength=self.parameters.num_groups)
+        fresh = self._make_aggregator()
+        trainees = [
+            Trainee(model, copy_aggregator(aggregator, fresh))
+            for model, aggregator in zip(clusters.models[1:], run.aggregators[1:], strict=True)
+        ]
+        told: list[float] = []  # the sizes, with noise
+        private = None if guard is None else partial(_private, guard, cohort, server_round, told)
+        try:
+            after, _ = train_beside(
+                federation,
+                trainees,
+                clients,
+                server_round,
+                make_aggregator=self._make_aggregator,
+                config=run.config,
+                buffers=run.buffers,
+                shared_means=self._takes_means(fresh),
+                cap=None if guard else self.update_norm_cap,
+                private=private,
+                told={**guard.told, records.CLIP_TELLS: False} if guard else {},
+            )
+        except NotFinite as error:  # of an aggregator; the groups stay as they are
+            return clusters.with_report(groups=str(error))
+        optimisers = {cluster: each.optimiser for cluster, each in enumerate(after, start=1)}
+        models = (clusters.models[0], *(each.model for each in after))
+        shown = [round(float(size), 1) for size in (told if guard else sizes)]
+        return dataclasses.replace(clusters, models=models, optimisers=optimisers).with_report(
+            group_sizes=shown
+        )
+
+    def _vote(self, clusters: Clusters, server_round: int, federation: Federation) -> Clusters:
+        """Let everybody choose and vote; keep the groups if they are shown to help."""
+        given, guard = self.parameters, self.guard
+        clients = range(clusters.num_clients)
+        chosen = self._choices(clusters, clients, federation)
+        votes = self._votes(clusters, chosen, federation)
+        noise = guard.settings.evaluation_noise if guard else 0.0
+        total = guard.vote(votes, server_round) if guard else float(sum(votes.values()))
+        kept, threshold = private_groups.groups_help(total, len(clients), noise, given.level)
+        scale = given.vote_clip / len(clients)
+        hidden = guard is not None and not guard.simulated
+        words = "groups help" if kept else "groups are not shown to help: one model for all"
+        found = Findings(
+            summary={
+                "decision": f"{words} (gain {total * scale:.3f}, "
+                f"at least {threshold * scale:.3f} to be shown)",
+                "groups_kept": kept,
+                "gain": total * scale,
+                "gain_needed": threshold * scale,
+                **({"choose_among": list(range(1, given.num_groups + 1))} if kept and hidden else {}),
+            }
+        )
+        served = np.zeros(len(clients), dtype=np.int64)
+        if kept:
+            served[list(chosen)] = 1 + np.array([*chosen.values()])
+        return dataclasses.replace(
+            clusters,
+            assignment=clusters.assignment if hidden else served,
+            memory=Memory(found, served),
+            reason=f"{words}, clients chose",
+        ).with_report(**found.summary)
+
+    def _votes(
+        self, clusters: Clusters, chosen: Mapping[int, int], federation: Federation
+    ) -> dict[int, float]:
+        """Ask clients how much better their group's model predicts their held-out rows than that for all."""
+        nothing = np.zeros(federation.describe().num_classes)
+        common = clusters.models[0]
+        questions: dict[int, RecordDict] = {
+            client: records.proof_question(common, clusters.models[1 + group], nothing, nothing)
+            for client, group in chosen.items()
+        }
+        answers = federation.ask(records.QUERY_PROOF, questions, questions)
+        found: dict[int, float] = {}
+        for client, reply in answers.replies.items():
+            try:
+                measured = records.read_proof(reply, federation.bounds)
+            except BadReply as error:
+                federation.failed(client, records.QUERY_PROOF, error)
+                continue
+            if measured.count:
+                found[client] = float(private_groups.vote([measured.mean], self.parameters.vote_clip)[0])
+        return found
+
+
+def _private(
+    guard: Guard,
+    cohort: Sequence[int],
+    server_round: int,
+    told: list[float],
+    replies: Sequence[Reply],
+    models: Sequence[ArrayRecord],
+) -> Sequence[Reply]:
+    """Replace the replies by private means of the groups, and add their sizes, with noise, to `told`."""
+    found, sizes = guard.groups(replies, cohort, models, server_round)
+    told += sizes
+    return found
+
+
+def _together(clusters: Clusters) -> Clusters:
+    """Return the clusters with everyone in that of the model for all."""
+    return dataclasses.replace(clusters, assignment=np.zeros(clusters.num_clients, dtype=np.int64))

@@ -1,0 +1,178 @@
+"""Groups that clients choose privately: the vote, what is published, and what it costs."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedclust
+from fedclust import server_app
+from fedclust.clustering.private_groups import Parameters, apart, deserted, groups_help, vote
+from fedclust.privacy import ClientDP
+from fedclust.privacy.accountant import epsilon_of
+from fedclust.results import Checkpoints
+
+DRAWS = np.random.default_rng(0)
+LABELS = DRAWS.integers(0, 4, (12, 60))
+ROWS = (2 * np.eye(4, 8)[LABELS] + 0.4 * DRAWS.normal(size=(12, 60, 8))).astype("float32")
+LABELS[7:] = 3 - LABELS[7:]  # the last five name the classes backwards
+GROUPS = [0] * 7 + [1] * 5
+TRAINING = fedclust.LocalTraining(learning_rate=0.2, batch_size=16, epochs=2)
+# Hardly any noise, and a clip that hardly clips: what is then found is what the method finds.
+QUIET = ClientDP(noise_multiplier=1e-6, clip=10.0, delta=1e-3, count_noise=1e-6, evaluation_noise=1e-6)
+
+
+def _simulate(privacy, rounds: int = 8, clients: int = 12, folder: Path | None = None):
+    torch.manual_seed(0)
+    network = nn.Linear(8, 4)
+    data = list(zip(ROWS, LABELS, strict=True))[:clients]
+    options = {"rounds": rounds, "training": TRAINING, "privacy": privacy, "folder": folder}
+    return fedclust.simulate("private_groups", network, data, **options)
+
+
+@pytest.mark.parametrize("privacy", ["none", QUIET])
+def test_groups_are_found_and_kept_where_they_help(privacy) -> None:
+    found = _simulate(privacy)
+    assert found.summary["groups_kept"]
+    assert found.assignment.min() == 1  # cluster 0 is the model for all
+    assert found.summary["adjusted_rand_index"] is None  # nobody names a group
+    assert len(set(zip(found.assignment.tolist(), GROUPS, strict=True))) == 2
+    common = np.mean([_accuracy(found.model_of(0), client) for client in range(12)])
+    assert found.summary["mean_client_accuracy"] > common + 0.2
+
+
+def _accuracy(network: nn.Module, client: int) -> float:
+    with torch.no_grad():
+        predicted = network(torch.from_numpy(ROWS[client])).argmax(1).numpy()
+    return float((predicted == LABELS[client]).mean())
+
+
+def test_one_model_for_all_where_clients_are_alike() -> None:
+    found = _simulate("none", clients=7)
+    assert not found.summary["groups_kept"]
+    assert found.assignment.tolist() == [0] * 7
+    assert found.summary["decision"].startswith("groups are not shown to help: one model for all (gain ")
+
+
+def test_all_releases_are_counted() -> None:
+    # 5 rounds: 5 of the model for all and, after 3 of warm-up, 2 of the groups, with z = 1; 2 of sizes, with
+    # noise 10 and sensitivity √(1/2); the vote, with noise 10.
+    found = _simulate(ClientDP(delta=1e-3), rounds=5)
+    spent = epsilon_of([(1.0, 7), (10 * math.sqrt(2), 2), (10.0, 1)], 1e-3)
+    assert found.summary["epsilon"] == pytest.approx(spent)
+    assert (found.clients["rounds_trained"] == 5).all()
+
+
+def _run(folder: Path, *more: str):
+    return fedclust.run(
+        [
+            *("strategy=private_groups", "partition.num_clients=12", "partition.groups=[7,5]", "compare=[]"),
+            *("rounds=8", "privacy=client_dp", "privacy.delta=1e-3", "privacy.noise_multiplier=1e-6"),
+            *("privacy.clip=10", "privacy.count_noise=1e-6", "privacy.evaluation_noise=1e-6"),
+            *(
+                "model=mlp",
+                "model.hidden=[]",
+                "evaluate_every=8",
+                "participation=1",
+                f"output_dir={folder}",
+                *more,
+            ),
+        ]
+    )
+
+
+def test_deployed_clients_keep_what_they_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated = _run(tmp_path / "simulated")
+    assert sorted(simulated.summary["cluster_sizes"]) == [0, 5, 7]
+
+    class Another:
+        pass
+
+    monkeypatch.setattr(server_app, "DirectGrid", Another)  # clients of any other grid count as deployed
+    folder = tmp_path / "deployed"
+    found = _run(folder, "engine.num_nodes=3", "privacy.evaluation_noise=1e-3")
+    assert found.summary["groups_kept"]
+    assert found.summary["choose_among"] == [1, 2]
+    # Nothing that is written says who chose what: not tables, changes, checkpoints, sizes or bytes.
+    assert found.summary["assignment"] == [0] * 12
+    assert found.clients["cluster"].tolist() == [0] * 12
+    changes = json.loads((folder / "clusters.json").read_text())
+    assert [change["assignment"] for change in changes] == [[0] * 12]
+    assert Checkpoints(folder / "checkpoints", 8).newest().assignment.tolist() == [0] * 12
+    for line in found.saved.rounds:
+        assert line["cluster_sizes"][0] == 12
+        assert line["bytes_down"] == line["bytes_down_unbundled"]
+        assert line["bytes_up"] == line["bytes_up_unbundled"]
+    assert found.clients["bytes_up"].nunique() == 1
+    # What is served is what each chose for itself: the noised accuracy is that of the groups.
+    assert found.summary["mean_client_accuracy"] == pytest.approx(
+        simulated.summary["mean_client_accuracy"], abs=0.1
+    )
+    assert found.clients["accuracy"].nunique() == 1
+
+
+def test_a_client_chooses_for_itself_by_the_results(tmp_path: Path) -> None:
+    found = _simulate(QUIET, folder=tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    clusters = found.assignment
+    summary |= {"choose_among": [1, 2], "assignment": [0] * 12}
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    (tmp_path / "run" / "clusters.json").write_text(
+        json.dumps([{"round": 0, "assignment": [0] * 12, "reason": "before round 1"}])
+    )
+    hidden = fedclust.load(tmp_path / "run", nn.Linear(8, 4))
+    for client in (0, 11):
+        assert hidden.assign(ROWS[client], LABELS[client]) == clusters[client]
+
+
+def test_starts_lie_around_the_model() -> None:
+    values = np.arange(5.0)
+    one, other = apart(values, 2, 0.1, np.random.default_rng(0))
+    np.testing.assert_allclose((one + other) / 2, values, atol=1e-12)  # a step and the step back
+    assert np.linalg.norm(one - values) == pytest.approx(0.1 * math.sqrt(30))  # √(0 + 1 + 4 + 9 + 16)
+    starts = apart(np.zeros(4), 3, 0.5, np.random.default_rng(0))
+    np.testing.assert_allclose(starts.sum(axis=0), 0, atol=1e-12)
+    assert np.square(starts).sum() == pytest.approx(3 * 0.25)  # root mean square 0.5
+
+
+def test_votes_are_clipped_and_tested_against_their_largest_variance() -> None:
+    np.testing.assert_allclose(vote([0.1, -3.0, 0.5], 0.25), [0.4, -1.0, 1.0])
+    # 1.6449 √(100 + 21²) = 1.6449 · 23.259 = 38.258
+    assert groups_help(38.3, 100, 21.0, 0.05)[0]
+    assert not groups_help(38.2, 100, 21.0, 0.05)[0]
+    assert groups_help(0.0, 100, 0.0, 0.5) == (False, pytest.approx(0.0))
+
+
+def test_groups_that_do_not_help_are_kept_as_rarely_as_the_level_says() -> None:
+    # Votes of ±1, as far from each other as can be, of 50 clients, with noise 5: 5 % of 4,000 at most, which
+    # is 200 ± 3 · 13.8.
+    draws = np.random.default_rng(0)
+    totals = draws.choice([-1.0, 1.0], (4000, 50)).sum(axis=1) + 5 * draws.standard_normal(4000)
+    assert sum(groups_help(total, 50, 5.0, 0.05)[0] for total in totals) <= 242
+
+
+def test_groups_start_anew_where_one_is_deserted() -> None:
+    # An eighth of an equal share of 1,000 in two groups is 62.5; noise of 10 must not explain it.
+    assert deserted([52.0, 948.0], 1000, 10.0)
+    assert not deserted([53.0, 947.0], 1000, 10.0)
+    assert not deserted([200.0, 800.0], 1000, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"num_groups": 1}, "num_groups must be >= 2, got 1"),
+        ({"warmup": 0}, "warmup must be >= 1, got 0"),
+        ({"spread": 0.0}, "spread must be > 0 and at most inf, finite, got 0.0"),
+        ({"spread": math.inf}, "spread must be > 0 and at most inf, finite, got inf"),
+        ({"vote_clip": 2.5}, "vote_clip must be > 0 and at most 2, finite, got 2.5"),
+        ({"level": 0.6}, "level must be > 0 and at most 0.5, finite, got 0.6"),
+    ],
+)
+def test_parameters_outside_their_range(changed: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        Parameters(**changed)

@@ -1,12 +1,24 @@
 """Values and checks of a run's options, apart from what they are options of, whose imports take seconds."""
 
-__all__ = ["KEEP", "MIN_REPLIES", "check_held_out", "check_keep"]
+from typing import Any
+
+import hydra.utils
+
+__all__ = ["KEEP", "MIN_REPLIES", "TRUSTED", "check_held_out", "check_keep"]
 
 KEEP = "auto"
 """Default of ``keep_matrices``."""
 
 MIN_REPLIES = 0.2
 """Default share of the clients asked that must answer: half of a small cohort may be missing by chance."""
+
+_unchecked = getattr(hydra.utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
+TRUSTED: dict[str, Any] = {} if _unchecked is None else {"_execution_whitelist_": _unchecked}
+"""Further arguments of Hydra's ``instantiate``: from 1.4 on it asks which targets a configuration may name.
+
+Any, for it is the user's own configuration; a node that is sent one checks it, see
+:mod:`fedclust.settings.allowed`.
+"""
 
 
 def check_held_out(held_out: float) -> None:

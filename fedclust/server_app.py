@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -327,7 +326,7 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
         config.strategy,
         participation=settings.participation,
         seed=settings.seed,
-        aggregator=partial(instantiate, config.aggregator),
+        aggregator=partial(build, config.aggregator),
         evaluate_every=settings.evaluate_every,
         evaluate_clients=settings.evaluate_clients,
         update_norm_cap=settings.update_norm_cap,

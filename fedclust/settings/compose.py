@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
 from fedclust.fractions import check_number_or_share
-from fedclust.options import KEEP, MIN_REPLIES, check_held_out, check_keep
+from fedclust.options import KEEP, MIN_REPLIES, TRUSTED, check_held_out, check_keep
 from fedclust.results.intervals import parse_interval
 from fedclust.settings import defaults, override_errors, own_data, proof
 
@@ -285,6 +285,10 @@ def with_strategy(config: DictConfig, name: str) -> DictConfig:
     return changed
 
 
+# A constructor's own errors; Hydra raises them as they are from 1.4 on.
+_REFUSALS = (ValueError, TypeError, LookupError, ImportError, OSError, RuntimeError)
+
+
 def build(node: Any, **arguments: Any) -> Any:
     """Build the object that a node of the configuration describes.
 
@@ -294,9 +298,10 @@ def build(node: Any, **arguments: Any) -> Any:
         If the object that it names does not exist or refuses its arguments.
     """
     try:
-        return instantiate(node, **arguments)
-    except (InstantiationException, OmegaConfBaseException) as error:
-        raise ConfigError(override_errors.one_line(error.__cause__ or error)) from error
+        return instantiate(node, **arguments, **TRUSTED)
+    except (InstantiationException, OmegaConfBaseException, *_REFUSALS) as error:
+        said = error.__cause__ if isinstance(error, InstantiationException) else None
+        raise ConfigError(override_errors.one_line(said or error)) from error
 
 
 def to_run_config(config: DictConfig) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """The results of a run: its figures, its clusters, and the models that serve its clients."""
 
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -15,7 +14,6 @@ from torch import nn
 
 from fedclust import records
 from fedclust.data.arrays import to_inputs, to_targets
-from fedclust.data.input_values import encoder_from
 from fedclust.federation.placing import placed_by_losses
 from fedclust.federation.run_state import RunState
 from fedclust.models import Encoder
@@ -26,7 +24,7 @@ from fedclust.placing_rows import place_rows
 from fedclust.placing_rules import unpacked
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
-from fedclust.serving import Served, Site, write_export
+from fedclust.serving import Served, write_export
 from fedclust.settings.proof import COMMON
 from fedclust.training.device_data import normalised
 from fedclust.training.losses import Loss, cross_entropy, example_losses
@@ -189,26 +187,7 @@ class Result:
         ValueError
             If the run is not finished, or its folder does not say how raw rows become inputs.
         """
-        values = self._inputs.get("encoder")
-        if values is None:
-            raise ValueError(f"inputs.json must have the encoder of the inputs, {self.folder} has none")
-        names = next((array for name, array in self.saved.matrices() if name == "class_names"), None)
-        counts = self.saved.label_counts
-        if counts is None:
-            raise ValueError(f"the run in {self.folder} must be finished, it has no clients.parquet")
-        every = map(str, range(counts.shape[1]) if names is None else names.tolist())
-        clusters_of = self.clients["cluster"]  # -1: a newcomer that none of them suits
-        sites = tuple(self._site(client) for client in range(len(counts)) if clusters_of.iloc[client] >= 0)
-        clusters = tuple(sorted({site.cluster for site in sites}))
-        options = (self.saved.config.get("dataset") or {}).get("csv_options") or {}
-        return Served(tuple(every), encoder_from(values), sites, clusters, self.model_of, options)
-
-    def _site(self, client: int) -> Site:
-        row = self.clients.iloc[client]
-        personal = str(row["personal"]) if "personal" in row else None
-        shift = tuple(map(float, row["prior_shift"])) if personal == PRIOR else None
-        name = str(row["name"]) if "name" in row else None
-        return Site(client, int(row["cluster"]), name, personal, shift)
+        return Served.of_run(self.saved, self.model_of)
 
     def export(
         self, target: Path | str, *, formats: Sequence[str] = (), example: torch.Tensor | None = None
@@ -305,7 +284,7 @@ class Result:
             return placed_by_losses(losses, serving, chance)
         self._prepared(inputs)  # checks the format
         x = to_inputs(inputs)
-        mean, std = (self._inputs.get(name) or () for name in ("mean", "std"))
+        mean, std = (self.saved.inputs.get(name) or () for name in ("mean", "std"))
         make = self._encoder or (lambda: PixelEncoder(tuple(x.shape[1:])))
         return place_rows(rule, x, labels, make, self._num_classes, mean, std)
 
@@ -392,18 +371,13 @@ class Result:
             raise ValueError(f"targets must be below {self._num_classes}, got {int(y.max())}")
         return y
 
-    @cached_property
-    def _inputs(self) -> dict[str, Any]:
-        path = self.folder / "inputs.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
     def _prepared(self, inputs: Any) -> torch.Tensor:
         x = to_inputs(inputs)
-        if not (mean := self._inputs.get("mean")):
+        if not (mean := self.saved.inputs.get("mean")):
             return x.float() if x.dtype == torch.uint8 else x
         if x.dtype != torch.uint8 or x.shape[1] != len(mean):
             raise ValueError(
                 f"inputs must be uint8 images (n, {len(mean)}, height, width), as in training, "
                 f"got {str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
             )
-        return normalised(x, tuple(mean), tuple(self._inputs["std"]))
+        return normalised(x, tuple(mean), tuple(self.saved.inputs["std"]))

@@ -6,8 +6,8 @@ The command line, ``flwr run`` and the library all use this module.
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from fedclust import records, results
-from fedclust.federation import Descriptions, Federation, Measured, RunFailed, Traffic, confuse_clusters
+from fedclust.federation import Federation, RunFailed, Traffic, confuse_clusters
 from fedclust.federation.aggregation import buffer_names
 from fedclust.federation.client_dp import Guard
 from fedclust.federation.encoder import ask_encoder
@@ -31,12 +31,12 @@ from fedclust.privacy import ClientDP, NoPrivacy, Privacy
 from fedclust.proof import prove_grouping
 from fedclust.rescue import writing
 from fedclust.results import Checkpoints, Progress, Recorder
-from fedclust.results.attendance import attended, attended_summary
-from fedclust.results.decisions import summarise_decisions
 from fedclust.results.matrices import without_large
 from fedclust.results.newcomers import add_newcomers
 from fedclust.results.personal import personal_summary, personal_table
+from fedclust.results.progress import quiet_flower
 from fedclust.results.proof import SERVED_FIGURES, method_name, proof_summary
+from fedclust.run_figures import RunFigures
 from fedclust.run_traffic import meter
 from fedclust.schedule import Schedule
 from fedclust.typing import IntArray
@@ -51,8 +51,6 @@ logger = logging.getLogger(__name__)
 _NO_TRAFFIC = Traffic(0, 0, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 _NO_PRIVACY = NoPrivacy()
-
-_MOST_HISTORIES = 1_000  # clients whose accuracies are in rounds.jsonl; of more, its size would grow too much
 
 OnRound = Callable[[Mapping[str, Any]], None]
 """Called after every round with its line of ``rounds.jsonl``."""
@@ -106,15 +104,11 @@ class StrategyRun:
             recorder.folder / "checkpoints", schedule.rounds, schedule.checkpoint_every
         )
         self._names: Sequence[str] | None = None
-        self._class_names: Sequence[str] = ()
         self._travelled: Callable[[], Traffic] = lambda: _NO_TRAFFIC
         self._last = _NO_TRAFFIC
-        self._seconds = 0.0
         self._done = 0
-        self._late: Sequence[Mapping[str, Any]] = ()
-        self._left_out: Sequence[str] = ()
         self._figures_of_round = 0
-        self._published: Mapping[str, object] | None = None
+        self._figures: RunFigures | None = None
         self._serving: Serving | None = None
         self._newcomers: Newcomers | None = None
         self._shown: tuple[pd.DataFrame, dict[str, object]] = pd.DataFrame(), {}
@@ -135,12 +129,10 @@ class StrategyRun:
         if described is not None:
             self._names = described.client_names
         failures = results.named(record["failures"], self._names)
-        record = {
-            **record,
-            "failures": failures,
-            **self._accuracies(record),
-            **now.since(self._last).totals(),
-        }
+        if "mean_client_accuracy" in record:
+            accuracies = self._strategy.measured.figures["accuracy"]
+            record = {**record, **results.round_accuracies(accuracies, self._strategy.assignment)}
+        record = {**record, "failures": failures, **now.since(self._last).totals()}
         self._last = now
         with self._writing():
             self._recorder.round(record)
@@ -192,16 +184,6 @@ class StrategyRun:
         kept = f"its newest checkpoint is {files[-1].stem}" if files else "it has no checkpoint yet"
         return f"{kept}, its rounds are in {self._recorder.folder}"
 
-    def _accuracies(self, record: Mapping[str, Any]) -> dict[str, object]:
-        """Return clients' and clusters' accuracies in an evaluated round; not of very many clients."""
-        accuracies = self._strategy.measured.figures.get("accuracy")
-        if accuracies is None or "mean_client_accuracy" not in record or len(accuracies) > _MOST_HISTORIES:
-            return {}
-        return {
-            "client_accuracy": [round(value, 4) for value in accuracies.tolist()],
-            "cluster_accuracy": results.means_by_cluster(accuracies, self._strategy.assignment),
-        }
-
     def start(
         self,
         federation: Federation,
@@ -229,7 +211,7 @@ class StrategyRun:
         """
         strategy, schedule = self._strategy, self._schedule
         described = federation.describe()
-        self._names, self._class_names = described.client_names, described.class_names
+        self._names, class_names = described.client_names, described.class_names
         private = isinstance(self._privacy, ClientDP)  # then nothing else may be asked
         encoder = ask_encoder(federation) if self._confusion and not private else None
         self._done = self._figures_of_round = 0 if resume is None else resume.server_round
@@ -247,7 +229,7 @@ class StrategyRun:
             strategy.guard = Guard(
                 self._privacy, federation.num_clients, schedule.seed, self._simulated, trained
             )
-        with _quiet_flower(), self._progress or nullcontext():
+        with quiet_flower(), self._progress or nullcontext():
             try:
                 strategy.start(
                     federation.grid,
@@ -260,25 +242,37 @@ class StrategyRun:
                 )
             except RunFailed as error:
                 raise RunFailed(f"{self._name}: {error}; {self._left()}") from error
-        self._seconds, self._published = time.perf_counter() - began, published
+        seconds = time.perf_counter() - began
         described = strategy.federation.descriptions or described  # of those who joined, too
-        table = self._table(described, strategy.measured)
         found = strategy.findings(strategy.clusters)
         federation.take_failures()  # those of before round 1 ended it, or are in its record
         confused = confuse_clusters(federation, strategy.clusters) if self._confusion else {}
-        self._late = results.named(federation.take_failures(), self._names)
+        late = results.named(federation.take_failures(), self._names)
         arrays: dict[str, ArrayLike] = {**found.arrays, **confused}
         if described.class_names:
             arrays["class_names"] = described.class_names
-        arrays, self._left_out = without_large(arrays, schedule.keep_matrices, strategy.num_clients)
-        if arrays:
-            with self._writing():
-                self._recorder.matrices(**arrays)
+        arrays, left_out = without_large(arrays, schedule.keep_matrices, strategy.num_clients)
         with self._writing():
+            if arrays:
+                self._recorder.matrices(**arrays)
             self._recorder.placing(found.placing)
         if federation.newcomers:
             self._newcomers = place_newcomers(strategy.place, strategy.clusters, federation, schedule.rounds)
-        summary = self._summary(table, strategy.measured)
+        self._figures = RunFigures(
+            self._name,
+            strategy,
+            schedule,
+            seconds=seconds,
+            traffic=self._last,
+            figures_of_round=self._figures_of_round,
+            class_names=class_names,
+            tells_rows=self._privacy.tells != "nothing",
+            published=published,
+            late=late,
+            left_out=left_out,
+        )
+        table = self._figures.table(described, strategy.measured)
+        summary = self._figures.summary(table, strategy.measured)
         clusters, nobody = (strategy.assignment, strategy.clusters.models), np.zeros(len(table), dtype=bool)
         self._serving = Serving(strategy.measured, clusters, clusters, nobody)
         return self._show(table, summary)
@@ -298,8 +292,15 @@ class StrategyRun:
             ``"cluster"`` to serve every client its cluster's model; ``"best"`` to serve it the common one
             where its cluster's was not shown to be better; a strategy that forms no groups always serves
             its own. Table and figures are of the models that serve.
+
+        Raises
+        ------
+        RuntimeError
+            If the run has not ended.
         """
-        strategy = self._strategy
+        if self._figures is None:
+            raise RuntimeError("the proof comes after the last round, start() has not ended")
+        strategy, figures = self._strategy, self._figures
         serve = serve if strategy.forms_groups else "cluster"
         asking = federation.run(self._schedule.rounds, self._schedule.timeout)
         described = asking.describe()
@@ -329,11 +330,11 @@ class StrategyRun:
                 self._newcomers, strategy.clusters, common.models[0], asking, by_common, common.server_round
             )
         served = strategy.measured.served(common.measured, by_common)
-        table = self._table(described, served, served=np.where(by_common, "common", "cluster"))
-        own = self._summary(self._table(described, strategy.measured), strategy.measured)
+        table = figures.table(described, served, served=np.where(by_common, "common", "cluster"))
+        own = figures.summary(figures.table(described, strategy.measured), strategy.measured)
         summary = {
             "verdict": verdict.summary(),
-            **self._summary(table, served),
+            **figures.summary(table, served),
             "serve": serve,
             **({"serve_cluster": {key: own[key] for key in SERVED_FIGURES}} if best else {}),
             "proof": proof_summary(proof, silent, described.client_names, travelled().totals()),
@@ -364,9 +365,9 @@ class StrategyRun:
         RuntimeError
             If the run has not ended.
         """
-        if self._serving is None:
+        if self._serving is None or self._figures is None:
             raise RuntimeError("personal layers come after the last round, start() has not ended")
-        table, summary = self._shown
+        figures, (table, summary) = self._figures, self._shown
         if not personal.asked:
             return self._show(table, summary)
         rounds, began = self._schedule.rounds, time.perf_counter()
@@ -378,7 +379,7 @@ class StrategyRun:
             personal,
             layered,
             summary,
-            lambda measured: self._summary(self._table(described, measured), measured),
+            lambda measured: figures.summary(figures.table(described, measured), measured),
             self._serving.measured.own_metrics,
         )
         found["failures"] = results.named(found["failures"], described.client_names)
@@ -394,77 +395,3 @@ class StrategyRun:
             self._recorder.clients(table)
             self._recorder.summary(summary)
         return summary
-
-    def _table(self, described: Descriptions, measured: Measured, **columns: ArrayLike) -> pd.DataFrame:
-        """Build the table of clients, with what they measured of the models that serve them."""
-        strategy = self._strategy
-        return results.client_table(
-            strategy.assignment,
-            described.num_train,
-            described.num_test
-            if self._privacy.tells != "nothing"
-            else _tested(measured, strategy.num_clients),
-            None if described.counts is None else described.train_counts,
-            [
-                {name: float(values[client]) for name, values in measured.figures.items()}
-                for client in range(strategy.num_clients)
-            ],
-            described.groups,
-            described.client_names,
-            measured.outcomes,
-            self._schedule.seed,
-            **columns,
-            **attended(strategy.federation.joined, strategy.attendance, strategy.server_round),
-            **self._last.by_client(strategy.num_clients),
-            **strategy.findings(strategy.clusters).clients,
-            **(strategy.guard.columns() if strategy.guard else {}),
-        )
-
-    def _summary(self, table: pd.DataFrame, measured: Measured) -> dict[str, object]:
-        strategy, schedule = self._strategy, self._schedule
-        return results.summarise(
-            table,
-            strategy=self._name,
-            seed=schedule.seed,
-            rounds=schedule.rounds,
-            seconds=self._seconds,
-            failed_replies=strategy.failed_replies + len(self._late),
-            outcomes=measured.outcomes.values(),
-            own_metrics=measured.own_metrics,
-            traffic=self._last.totals(),
-            published=self._published,
-            decisions=summarise_decisions(
-                measured.outcomes, strategy.assignment, self._class_names, schedule.seed
-            ),
-            **self._about_files(),
-            **attended_summary(table),
-            **strategy.findings(strategy.clusters).summary,
-            **(strategy.guard.summary() if strategy.guard else {}),
-        )
-
-    def _about_files(self) -> dict[str, Any]:
-        """Return which round the figures are of, and what failed or was left out after the last round."""
-        found: dict[str, Any] = {"figures_of_round": self._figures_of_round}
-        if self._late:
-            found["late_failures"] = list(self._late)
-        if self._left_out:
-            found["matrices_left_out"] = list(self._left_out)
-        return found
-
-
-def _tested(measured: Measured, num_clients: int) -> IntArray:
-    """Return on how many rows each client measured, 0 where it did not."""
-    rows = measured.figures.get(records.NUM_EXAMPLES, np.zeros(num_clients))
-    return np.nan_to_num(rows).astype(np.int64)
-
-
-@contextmanager
-def _quiet_flower() -> Iterator[None]:
-    """Mute Flower's ten log lines a round; ``rounds.jsonl`` has the same information."""
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

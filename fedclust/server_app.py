@@ -1,32 +1,36 @@
 """The server: run a federation from a configuration over any grid."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from fedclust import data, models, results
-from fedclust.data.newcomers import num_held_out
-from fedclust.federation import ClientGrid, Federation, FederationError, RunFailed, left_out_line
-from fedclust.federation.aggregation import check_aggregator
+from fedclust import data, results
+from fedclust.federation import (
+    ClientGrid,
+    Descriptions,
+    Federation,
+    FederationError,
+    RunFailed,
+    left_out_line,
+)
 from fedclust.federation.claims import read_hosts
 from fedclust.federation.imbalance import imbalance_line
 from fedclust.federation.local_grid import DirectGrid
+from fedclust.federation.optimiser_state import StateValue
 from fedclust.federation.predictions import save_predictions
 from fedclust.federation.roster import Roster
 from fedclust.federation.run_state import RunState
 from fedclust.own_data import join_sites
-from fedclust.personal import Personal, check_validation
-from fedclust.privacy import NoPrivacy, Privacy
-from fedclust.privacy.checks import check_delta, check_network, check_strategy, setting
+from fedclust.plan import Plan
 from fedclust.privacy.leaving import leaving_line
 from fedclust.rescue import rescuing, writing
 from fedclust.results import Checkpoints, Progress, Recorder
@@ -41,11 +45,9 @@ from fedclust.settings import (
     from_run_config,
     plain,
     run_settings,
-    with_strategy,
 )
 from fedclust.settings.baselines import take_from_sweep
-from fedclust.settings.checks import check, check_num_clients
-from fedclust.settings.experiments import published_beside
+from fedclust.settings.checks import check
 from fedclust.settings.folders import named_by_time, results_folder
 from fedclust.settings.own_data import is_own
 from fedclust.settings.proof import COMMON
@@ -53,7 +55,7 @@ from fedclust.settings.resume import check_same_run
 from fedclust.training.losses import least_loss
 
 if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
-    from fedclust.strategies import ClusteredStrategy
+    pass
 
 __all__ = ["USER_ERRORS", "app", "federate"]
 
@@ -115,23 +117,27 @@ def federate(
     console = console or Console()
     tracked = config if config.task in ("train", "advise") else None
     with ExitStack() as opened, rescuing(runs), _tracking(tracked, folder, console) as tracking:
-        return _federate(config, grid, folder, console, runs, opened, tracking)
+        return _federate(config, grid, _Output(folder, console, tracking, opened, runs))
 
 
-def _federate(
-    config: DictConfig,
-    grid: Grid,
-    folder: Path,
-    console: Console,
-    runs: dict[str, StrategyRun],
-    opened: ExitStack,
-    tracking: Tracking,
-) -> dict[str, object]:
-    settings = run_settings(config)
-    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+@dataclass(frozen=True, eq=False)
+class _Output:
+    """Where the runs of all strategies write, and what is closed or rescued with them."""
+
+    folder: Path
+    console: Console
+    tracking: Tracking
+    opened: ExitStack
+    runs: dict[str, StrategyRun]
+
+    def say(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _federate(config: DictConfig, grid: Grid, output: _Output) -> dict[str, object]:
+    settings, folder, say = run_settings(config), output.folder, output.say
     resumed = bool(config.get("resume"))
-    newest = _saved_state(folder, settings.rounds) if resumed else None
-    attended = {} if newest is None else newest.attendance
+    attended = _attended(folder, settings) if resumed else {}
     # Held-out clients are the grid's, too, and no run has them.
     places = [] if settings.holdout_clients else json.loads(str(attended.get("places", "[]")))
     clients: ClientGrid
@@ -142,59 +148,101 @@ def _federate(
             grid, wait=settings.wait, say=say, min_clients=settings.min_clients, hosts=_hosts(settings)
         )
     if settings.task == "partition":
-        return _save_partition(config, folder / "partition.parquet", console)
-    # Every strategy is built before anything is computed, so that a wrong option is reported at once.
-    chosen = str(config.choices.strategy)
-    names = [chosen, *(name for name in settings.compare if name != chosen)]
-    configs = {name: config if name == chosen else with_strategy(config, name) for name in names}
-    strategies = {name: _strategy(configs[name], settings) for name in names}
-    layers = {name: _personal(config, each) for name, each in strategies.items()}
-    privacy = _privacy(config, settings, strategies, layers)
-    published = _published(configs, console)
+        return _save_partition(config, folder / "partition.parquet", output.console)
+    plan = Plan.of(config, settings, say)
     if resumed:
         check_same_run(plain(config), folder)
     clients.connect(places)
-    if settings.min_clients is not None and any(each.pools_rows for each in strategies.values()):
-        raise ConfigError("min_clients must be null with centralised training, which needs everyone's rows")
-    left_out = _num_held_out(clients.num_clients, settings.holdout_clients)
-    check_num_clients({name: each.strategy for name, each in configs.items()}, clients.num_clients - left_out)
-    try:
-        check_delta(privacy, clients.num_clients - left_out)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    federation = Federation(
+    federation = _federation(plan, clients, attended)
+    described = federation.describe()
+    _print_description(described, say)
+    if settings.task == "inspect":
+        return _inspect(plan, described, output)
+    plan.check_described(described)
+    simulated = isinstance(grid, DirectGrid)
+    summary, page = _run_strategies(plan, federation, output, simulated, resumed)
+    _write_results(plan, federation, summary, page, output)
+    return summary
+
+
+def _federation(plan: Plan, clients: ClientGrid, attended: Mapping[str, StateValue]) -> Federation:
+    """Make the federation of the grid's clients; `attended` says who had joined a run to resume."""
+    config, settings = plan.config, plan.settings
+    left_out = plan.check_num_clients(clients.num_clients)
+    return Federation(
         clients,
         settings.rounds,
         settings.timeout,
         own_metrics=tuple(config.get("metrics") or ()),
         least_loss=least_loss(str(config.training.loss._target_)),
-        tells=privacy.tells,
+        tells=plan.privacy.tells,
         roster=None if left_out else Roster.unpack(attended),
         num_newcomers=left_out,
     )
-    if line := left_out_line(federation.describe().left_out):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    if (uneven := federation.describe()).counts is not None:
-        line = imbalance_line(uneven.train_counts, uneven.class_names, uneven.client_names)
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    if settings.task == "inspect":
-        from fedclust.inspect import inspect  # draws, and Matplotlib takes half a second to import
 
-        with Recorder(folder, OmegaConf.to_yaml(config, resolve=True)) as recorder:
-            described = federation.describe()
-            return inspect(recorder, described, str(config.choices.partition), settings.seed, console)
-    if privacy.tells != "nothing" and not federation.describe().num_test.any():
-        raise ConfigError("clients must have test examples to measure an accuracy on, none has any")
-    for name, personal in layers.items():
-        try:
-            check_validation(personal, federation.describe().num_validation)
-        except ValueError as error:
-            raise ConfigError(f"{name}: {error}") from error
-    network = _model(config, settings.seed)
-    try:
-        check_network(privacy, network)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+
+def _print_description(described: Descriptions, say: Callable[[str], None]) -> None:
+    """Print who has too few examples to be a client, and how uneven the classes are."""
+    if line := left_out_line(described.left_out):
+        say(line)
+    if described.counts is not None:
+        say(imbalance_line(described.train_counts, described.class_names, described.client_names))
+
+
+def _inspect(plan: Plan, described: Descriptions, output: _Output) -> dict[str, object]:
+    """Describe the clients' data, without a round."""
+    from fedclust.inspect import inspect  # draws, and Matplotlib takes half a second to import
+
+    config = plan.config
+    with Recorder(output.folder, OmegaConf.to_yaml(config, resolve=True)) as recorder:
+        partition = str(config.choices.partition)
+        return inspect(recorder, described, partition, plan.settings.seed, output.console)
+
+
+def _run_strategies(
+    plan: Plan, federation: Federation, output: _Output, simulated: bool, resumed: bool
+) -> tuple[dict[str, object], LivePage]:
+    """Run all strategies, prove the chosen one's groups, and personalise; return its summary and its page."""
+    network, page = plan.build_network(), LivePage(output.folder)
+    compared: dict[str, dict[str, object]] = {}
+    for name in plan.configs:
+        if name != plan.chosen and (taken := take_from_sweep(name, plan.configs[name], output.folder)):
+            where = output.folder / str(taken["taken_from"])
+            output.console.print(f"{name}: taken from {where.resolve()}", soft_wrap=True, highlight=False)
+            compared[name] = taken
+            continue
+        with page:
+            run, state = _open_run(name, plan, page, output, simulated, resumed)
+            run.start(federation, network, plan.published if name == plan.chosen else None, state)
+            federation.close()  # what the chosen strategy is compared with has the same clients
+            if name != plan.chosen:
+                compared[name] = run.personalise(federation, plan.layers[name])
+                output.tracking.end(name)
+    run = output.runs[plan.chosen]
+    common = _one_for_all(plan, COMMON in compared, output)
+    if common is not None:
+        run.prove(federation, common, serve=plan.settings.serve)
+    summary = run.personalise(federation, plan.layers[plan.chosen])
+    if plan.settings.task == "advise" and common is not None:
+        from fedclust.advice.report import give_advice
+
+        summary |= give_advice(federation, common, summary, plan.settings.seed, output.folder)
+    summary["compare"] = compared
+    return summary, page
+
+
+def _open_run(
+    name: str, plan: Plan, page: LivePage, output: _Output, simulated: bool, resumed: bool
+) -> tuple[StrategyRun, RunState | None]:
+    """Open a strategy's folder, and make its run; return also the state that it goes on from."""
+    settings, names = plan.settings, list(plan.configs)
+    folder, chosen = output.folder, name == plan.chosen
+    here = folder if chosen else Recorder.compared_folder(folder, name)
+    text = OmegaConf.to_yaml(plan.configs[name], resolve=True)
+    state = _saved_state(here, settings.rounds) if resumed else None
+    with writing(here):
+        recorder = output.opened.enter_context(_recorder(here, text, resumed, state, settings.rounds))
+    task = names.index(name) + 1, len(names)
     schedule = Schedule(
         settings.rounds,
         settings.seed,
@@ -203,90 +251,71 @@ def _federate(
         settings.min_replies,
         settings.keep_matrices,
     )
-    summaries: dict[str, dict[str, object]] = {}
-    page = LivePage(folder)
-    for name in names:
-        here = folder if name == chosen else Recorder.compared_folder(folder, name)
-        if name != chosen and (taken := take_from_sweep(name, configs[name], folder)):
-            where = folder / str(taken["taken_from"])
-            console.print(f"{name}: taken from {where.resolve()}", soft_wrap=True, highlight=False)
-            summaries[name] = taken
-            continue
-        text = OmegaConf.to_yaml(configs[name], resolve=True)
-        state = _saved_state(here, settings.rounds) if resumed else None
-        with page:
-            with writing(here):
-                recorder = opened.enter_context(_recorder(here, text, resumed, state, settings.rounds))
-            task = names.index(name) + 1, len(names)
-            progress = Progress(settings.rounds, name, console, task=task)
-            runs[name] = StrategyRun(
-                name,
-                strategies[name],
-                schedule,
-                recorder,
-                progress,
-                [page, tracking.begin(name, here)],
-                confusion=name == chosen,
-                say=partial(console.print, highlight=False, markup=False, soft_wrap=True),
-                privacy=privacy,
-                simulated=isinstance(grid, DirectGrid),
-            )
-            summaries[name] = runs[name].start(
-                federation, network, published if name == chosen else None, state
-            )
-            federation.close()  # what the chosen strategy is compared with has the same clients
-            if name != chosen:
-                summaries[name] = runs[name].personalise(federation, layers[name])
-                tracking.end(name)
-    del summaries[chosen]  # it may change until the end
-    common = None
-    if settings.proof and COMMON in summaries:
-        beside = Recorder.compared_folder(folder, COMMON) / "checkpoints"
-        common = Checkpoints(beside, settings.rounds).newest()
-        if common is None:  # such as a run that another job of a sweep made, and whose files were removed
-            console.print(f"no verdict: {COMMON} has no checkpoint in {beside}", markup=False, soft_wrap=True)
-        else:
-            runs[chosen].prove(federation, common, serve=settings.serve)
-    summary = runs[chosen].personalise(federation, layers[chosen])
-    if settings.task == "advise" and common is not None:
-        from fedclust.advice.report import give_advice
+    run = output.runs[name] = StrategyRun(
+        name,
+        plan.strategies[name],
+        schedule,
+        recorder,
+        Progress(settings.rounds, name, output.console, task=task),
+        [page, output.tracking.begin(name, here)],
+        confusion=chosen,
+        say=output.say,
+        privacy=plan.privacy,
+        simulated=simulated,
+    )
+    return run, state
 
-        summary |= give_advice(federation, common, summary, settings.seed, folder)
-    summary["compare"] = summaries
-    if settings.save_predictions:
+
+def _one_for_all(plan: Plan, compared: bool, output: _Output) -> RunState | None:
+    """Read the last state of the run of one model for all, which the proof needs."""
+    if not (plan.settings.proof and compared):
+        return None
+    beside = Recorder.compared_folder(output.folder, COMMON) / "checkpoints"
+    common = Checkpoints(beside, plan.settings.rounds).newest()
+    if common is None:  # such as a run that another job of a sweep made, and whose files were removed
+        output.console.print(
+            f"no verdict: {COMMON} has no checkpoint in {beside}", markup=False, soft_wrap=True
+        )
+    return common
+
+
+def _write_results(
+    plan: Plan, federation: Federation, summary: dict[str, object], page: LivePage, output: _Output
+) -> None:
+    """Write summary, predictions, page and pictures, and print the report."""
+    folder, console = output.folder, output.console
+    if plan.settings.save_predictions:
         from fedclust.result import Result
 
         with writing(folder):
             write_summary(folder, summary)
             line = save_predictions(federation, *Result(folder).serving, folder)
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        output.say(line)
     from fedclust.results import plots
 
     with writing(folder):
         write_summary(folder, summary)
         page.write()
         plots.draw(folder)
-    tracking.end(chosen)
-    console.print(leaving_line(federation.asked, privacy), highlight=False, markup=False, soft_wrap=True)
+    output.tracking.end(plan.chosen)
+    output.say(leaving_line(federation.asked, plan.privacy))
     results.print_report(results.SavedRun(folder), console)
     if "advice" in summary:
         from fedclust.advice.report import print_advice
 
         print_advice(summary, folder, console)
-    return summary
+
+
+def _attended(folder: Path, settings: RunSettings) -> Mapping[str, StateValue]:
+    """Read who had joined a run to resume; nothing if it has no checkpoint yet."""
+    newest = _saved_state(folder, settings.rounds)
+    return {} if newest is None else newest.attendance
 
 
 def _hosts(settings: RunSettings) -> dict[int, str] | None:
     """Read the file that says which node may host which client."""
     try:
         return None if settings.hosts is None else read_hosts(Path(settings.hosts).expanduser())
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _num_held_out(num_clients: int, held_out: float) -> int:
-    try:
-        return num_held_out(num_clients, held_out)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -315,26 +344,6 @@ def _save_partition(config: DictConfig, path: Path, console: Console) -> dict[st
     return {"task": "partition", "file": str(path)}
 
 
-def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
-    aggregator = build(config.aggregator)  # to find wrong options now: the clusters' are made in round 1
-    try:
-        check_aggregator(aggregator)
-    except ValueError as error:
-        raise ConfigError(f"aggregator.{error}") from error
-    chosen = {"selection": build(config.selection)} if config.selection else {}
-    return build(
-        config.strategy,
-        participation=settings.participation,
-        seed=settings.seed,
-        aggregator=partial(build, config.aggregator),
-        evaluate_every=settings.evaluate_every,
-        evaluate_clients=settings.evaluate_clients,
-        update_norm_cap=settings.update_norm_cap,
-        drift_every=settings.drift_every,
-        **chosen,
-    )
-
-
 def _tracking(config: DictConfig | None, folder: Path, console: Console) -> Tracking:
     """Build what follows the run; None for a task without rounds."""
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
@@ -344,53 +353,3 @@ def _tracking(config: DictConfig | None, folder: Path, console: Console) -> Trac
         return Tracking(partial(build, config.tracker), folder, say)
     except TypeError as error:
         raise ConfigError(str(error)) from error
-
-
-def _personal(config: DictConfig, strategy: "ClusteredStrategy") -> Personal:
-    if not config.get("personal"):
-        return strategy.own_personal()
-    made = build(config.personal)
-    if not isinstance(made, Personal):
-        raise ConfigError(f"personal must be of fedclust.personal, got {type(made).__name__}")
-    return made
-
-
-def _privacy(
-    config: DictConfig,
-    settings: RunSettings,
-    strategies: Mapping[str, "ClusteredStrategy"],
-    layers: Mapping[str, Personal],
-) -> Privacy:
-    """Build what leaves clients, and refuse what cannot be had with it."""
-    privacy = build(config.privacy) if config.get("privacy") else NoPrivacy()
-    if not isinstance(privacy, Privacy):
-        raise ConfigError(f"privacy must be of fedclust.privacy, got {type(privacy).__name__}")
-    if privacy.tells != "labels" and settings.task != "train":
-        raise ConfigError(f"task must be train with {setting(privacy)}, got {settings.task}")
-    chosen = str(config.choices.strategy)
-    for name, strategy in strategies.items():
-        beside = [other for other in strategies if other != chosen] if name == chosen else []
-        try:
-            check_strategy(privacy, name, strategy, layers[name], beside)
-        except (ValueError, ModuleNotFoundError) as error:
-            raise ConfigError(str(error)) from error
-    return privacy
-
-
-def _published(configs: Mapping[str, DictConfig], console: Console) -> dict[str, Any] | None:
-    try:
-        found, left_out = published_beside(configs)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    for name, changed in left_out.items():
-        setting = ", ".join(f"{key}={'null' if value is None else value}" for key, value in changed.items())
-        line = f"{name}: published figures are for {setting}: left out"
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
-    return found
-
-
-def _model(config: DictConfig, seed: int) -> Any:
-    try:
-        return models.build(plain(config.model), seed)
-    except (InstantiationException, ValueError, TypeError) as error:
-        raise ConfigError(str(error.__cause__ or error)) from error

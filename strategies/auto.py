@@ -15,13 +15,12 @@ from fedclust.federation import Clusters, Federation, FederationError, Reply
 from fedclust.federation.aggregation import NotFinite
 from fedclust.federation.looks import MIN_VOTES, propose
 from fedclust.federation.optimiser_state import StateValue
-from fedclust.federation.proof import ask_differences
 from fedclust.federation.replies import by_cluster
+from fedclust.federation.trial_comparisons import compare_trials, compare_with_whole, place_unknown
 from fedclust.federation.trial_memory import Trial, TrialMemory
 from fedclust.federation.trials import Trainee, copy_aggregator, train_beside
 from fedclust.findings import Findings, padded
 from fedclust.personal import Auto as BestLayer
-from fedclust.proof import Comparison
 from fedclust.rng import generator
 from fedclust.strategies.clustered import ClusteredStrategy
 from fedclust.typing import IntArray
@@ -266,7 +265,7 @@ class Auto(ClusteredStrategy):
         kept: list[Trial] = []
         over: list[dict[str, Any]] = []
         for cluster, trials in memory.by_cluster().items():
-            compared = [_against_whole(clusters, trial, federation, 0.0) for trial in trials]
+            compared = [compare_with_whole(clusters, trial, federation, 0.0) for trial in trials]
             parts = [len(trial.parts) for trial in trials]
             best = auto.most_promising(compared, parts, self.parameters.finalists)
             finalists = []
@@ -279,7 +278,7 @@ class Auto(ClusteredStrategy):
                 why = f"{others} more promising" if comparison.gain > 0 else "no gain"
                 ended = {"p_value_corrected": 1.0, "kept": False, "why": f"after one round: {why}"}
                 over.append(trial.entry() | told | ended)
-            kept += _placed(finalists, clusters.members(cluster), federation)
+            kept += place_unknown(finalists, clusters.members(cluster), federation)
         memory = dataclasses.replace(memory, trials=tuple(kept), history=(*memory.history, *over))
         return dataclasses.replace(_told(clusters, over), memory=memory)
 
@@ -288,13 +287,13 @@ class Auto(ClusteredStrategy):
         over: list[dict[str, Any]] = []
         least = self.parameters.min_gain
         for cluster, trials in clusters.memory.by_cluster().items():
-            compared = [_against_whole(clusters, trial, federation, least) for trial in trials]
+            compared = [compare_with_whole(clusters, trial, federation, least) for trial in trials]
             parts = [len(trial.parts) for trial in trials]
             number, level = trials[0].proposals, trials[0].level
             choice = auto.choose(compared, parts, number, level)
             if len(set(parts)) == 2 and max(choice.p_values) <= level:
                 coarse, fine = sorted(trials, key=lambda trial: len(trial.parts))
-                between = _compared(federation, clusters.members(cluster), coarse, fine, least)
+                between = compare_trials(federation, clusters.members(cluster), coarse, fine, least)
                 choice = auto.choose(compared, parts, number, level, between)
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
                 tested = {
@@ -309,47 +308,6 @@ class Auto(ClusteredStrategy):
         memory = clusters.memory
         memory = dataclasses.replace(memory, trials=(), history=(*memory.history, *over))
         return dataclasses.replace(_told(clusters, over), memory=memory)
-
-
-def _against_whole(clusters: Clusters, trial: Trial, federation: Federation, min_gain: float) -> Comparison:
-    """Compare the models of a trial's parts (B) with the unsplit cluster's (A)."""
-    model = Trainee(clusters.models[trial.cluster])
-    whole = dataclasses.replace(trial, labels=np.zeros_like(trial.labels), parts=(model,))
-    return _compared(federation, clusters.members(trial.cluster), whole, trial, min_gain)
-
-
-def _compared(
-    federation: Federation, members: IntArray, one: Trial, other: Trial, min_gain: float
-) -> Comparison:
-    """Compare two groupings' models on the clients whose part is known in both."""
-    sides = []
-    for trial in (one, other):
-        assignment = np.full(federation.num_clients, -1)
-        assignment[members] = trial.labels
-        sides.append((assignment, [part.model for part in trial.parts]))
-    known = members[(one.labels >= 0) & (other.labels >= 0)]
-    measured, _ = ask_differences(federation, sides[0], sides[1], known.tolist())
-    return auto.compare_beyond(list(measured.values()), min_gain)
-
-
-def _placed(trials: Sequence[Trial], members: IntArray, federation: Federation) -> list[Trial]:
-    """Give clients whose part is not known the part whose model fits them best; one message asks all."""
-    if all((trial.labels >= 0).all() for trial in trials):
-        return list(trials)
-    unknown = np.any([trial.labels < 0 for trial in trials], axis=0)
-    models = [part.model for trial in trials for part in trial.parts]
-    measured = federation.losses(models, members[unknown].tolist())
-    placed, first = [], 0
-    for trial in trials:
-        last = first + len(trial.parts)
-        losses = {
-            place: measured[int(client)][first:last]
-            for place, client in enumerate(members)
-            if int(client) in measured
-        }
-        placed.append(dataclasses.replace(trial, labels=auto.place(trial.labels, losses)))
-        first = last
-    return placed
 
 
 def _recorded(clusters: Clusters, replies: Sequence[Reply]) -> Clusters:

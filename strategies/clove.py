@@ -1,6 +1,7 @@
 """CLoVE: clients are clustered by the vectors of their losses under k models, in the first rounds."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from torch import nn
 from fedclust.clustering import clove
 from fedclust.clustering.clove import Parameters
 from fedclust.federation import Clusters, Federation, starting_models
+from fedclust.federation.optimiser_state import StateValue
+from fedclust.findings import padded
 from fedclust.rng import torch_seed
 from fedclust.strategies.clustered import ClusteredStrategy
 from fedclust.typing import IntArray
@@ -21,7 +24,9 @@ class CLoVE(ClusteredStrategy):
     """Train k models; clients with like losses under all of them train one together.
 
     Source: :mod:`fedclust.clustering.clove`. Before each of the first ``clustering_rounds`` rounds everybody,
-    in the cohort or not, measures the loss of all k models; a client that fails stays where it was.
+    in the cohort or not, measures the loss of all k models; a client that fails stays where it was. With
+    ``stable_rounds`` this ends once nobody has changed for so many rounds (the authors' code); the method
+    then remembers how many times in a row each client was given its model, shape (K,).
 
     Parameters
     ----------
@@ -40,7 +45,13 @@ class CLoVE(ClusteredStrategy):
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Draw k models; everyone is in the first cluster until asked."""
         drawn = starting_models(self.network, model, self.parameters.num_clusters, self.seed)
-        return Clusters(np.zeros(federation.num_clients, dtype=np.int64), drawn)
+        clients = federation.num_clients
+        kept = None if self.parameters.stable_rounds is None else np.zeros(clients, dtype=np.int64)
+        return Clusters(np.zeros(clients, dtype=np.int64), drawn, kept)
+
+    def grown(self, clusters: Clusters, homes: IntArray) -> IntArray | None:
+        """A newcomer has not been clustered yet, so clustering starts again."""
+        return None if clusters.memory is None else padded(clusters.memory, len(homes), 0)
 
     def before_round(
         self,
@@ -50,12 +61,26 @@ class CLoVE(ClusteredStrategy):
         federation: Federation,
     ) -> Clusters:
         """Cluster everybody, in the first rounds."""
-        if server_round > self.parameters.clustering_rounds:
+        last, stable, kept = self.parameters.clustering_rounds, self.parameters.stable_rounds, clusters.memory
+        if (last is not None and server_round > last) or (stable is not None and kept.min() >= stable):
             return clusters
         losses = federation.losses(clusters.models, range(clusters.num_clients))
         if not losses:
             return clusters
         seed = torch_seed(self.seed, "clove", server_round) % 2**32
-        assignment = clusters.assignment.copy()
-        assignment[list(losses)] = clove.assign(np.array([*losses.values()]), self.parameters, seed)
-        return dataclasses.replace(clusters, assignment=assignment, reason="loss vectors clustered")
+        told, assignment = list(losses), clusters.assignment.copy()
+        assignment[told] = clove.assign(np.array([*losses.values()]), self.parameters, seed)
+        if kept is not None:
+            kept = kept.copy()
+            kept[told] = clove.times_kept(kept[told], clusters.assignment[told], assignment[told])
+        return dataclasses.replace(
+            clusters, assignment=assignment, memory=kept, reason="loss vectors clustered"
+        )
+
+    def state(self, clusters: Clusters) -> dict[str, StateValue]:
+        """List how many times in a row each client was given its model, where that is counted."""
+        return {} if clusters.memory is None else {"kept": clusters.memory}
+
+    def restore(self, state: Mapping[str, StateValue]) -> IntArray | None:
+        """Make the memory from what :meth:`state` listed."""
+        return np.asarray(state["kept"], dtype=np.int64) if state else None

@@ -4,42 +4,26 @@ This module runs the rounds; a method changes them by the hooks of :mod:`fedclus
 """
 
 import dataclasses
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import (
-    FedAdagrad,
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedProx,
-    FedYogi,
-    Result,
-    Strategy,
-)
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedclust import records
 from fedclust.federation import (
     Clusters,
-    CohortView,
-    FairAvg,
     Federation,
     Measured,
-    Reply,
     Traffic,
     aggregation,
-    round_figures,
 )
-from fedclust.federation.aggregation import NotFinite
 from fedclust.federation.attendance import Attendance
 from fedclust.federation.client_dp import Guard
 from fedclust.federation.evaluations import evaluation_messages, evaluation_sample, read_evaluations
 from fedclust.federation.going_back import at_fault
-from fedclust.federation.optimiser_state import pack_state
-from fedclust.federation.replies import by_cluster, read_replies, weighted_loss
+from fedclust.federation.replies import read_replies, weighted_loss
 from fedclust.federation.run_state import RunState
 from fedclust.federation.update_norms import DEFAULT_CAP, check_cap
 from fedclust.findings import NoObserver, Observer
@@ -50,10 +34,6 @@ from fedclust.strategies.running import Running
 from fedclust.typing import IntArray
 
 __all__ = ["ClusteredStrategy"]
-
-# Their aggregate is a function of a mean of the replies, so replies that share a record may be merged.
-# Exactly these: a subclass may do something else.
-_WEIGHTED_MEANS = (FedAvg, FedAvgM, FedProx, FedAdam, FedYogi, FedAdagrad, FairAvg)
 
 
 def _fedavg() -> Strategy:
@@ -186,18 +166,8 @@ class ClusteredStrategy(Hooks, Strategy):
     def run_state(self) -> RunState:
         """Get the state of the run after a round."""
         run = self._running
-        fresh = self._make_aggregator()
-        return RunState(
-            server_round=run.server_round,
-            assignment=run.clusters.assignment,
-            models=run.clusters.models,
-            turns=run.federation.turns.copy(),
-            memory=self.state(run.clusters) | (self.guard.pack() if self.guard else {}),
-            aggregators=tuple(pack_state(aggregator, fresh) for aggregator in run.aggregators),
-            measured=run.measured,
-            failed_replies=run.failed_replies,
-            attendance={**run.federation.attendance(), **run.attendance.pack()},
-        )
+        memory = self.state(run.clusters) | (self.guard.pack() if self.guard else {})
+        return run.state(memory, self._make_aggregator())
 
     def start(
         self,
@@ -282,26 +252,13 @@ class ClusteredStrategy(Hooks, Strategy):
         own = frozenset(map(int, self.own_models(run.clusters)))
         run.projection_size = self.projection(run.clusters, number)
         wanted = self.update_projection(run.projection_size) if run.projection_size else None
-        messages: list[Message] = []
-        for cluster, model in enumerate(run.clusters.models):
-            chosen = [client for client in run.cohort if run.cohort[client] == cluster]
-            if not chosen:
-                continue
-            aggregator = run.aggregators[cluster]
-            # The mean of one client is its model, in half the bytes.
-            means = len(chosen) > 1 and self._takes_means(aggregator)
-            told: dict[str, float] = {records.MEAN_REPLY: means}
-            if self.guard:
-                told |= self.guard.told
-            elif self.update_norm_cap is not None:
-                told[records.UPDATE_NORM_CAP] = self.update_norm_cap
-            settings = ConfigRecord({**config, **told, **records.projection_config(wanted)})
-            view = CohortView(grid, chosen)
-            asked = aggregation.configure_train(aggregator, number, model, settings, view, run.buffers)
-            if run.sent[cluster] is not model:
-                asked = aggregation.train_from(asked, run.sent[cluster])
-            messages += aggregation.ask_for_own_models(asked, own)
-        return messages
+        told: dict[str, float] = {}
+        if self.guard:
+            told |= self.guard.told
+        elif self.update_norm_cap is not None:
+            told[records.UPDATE_NORM_CAP] = self.update_norm_cap
+        settings = ConfigRecord({**config, **told, **records.projection_config(wanted)})
+        return run.training_messages(grid, settings, own, self._takes_means)
 
     def aggregate_train(
         self,
@@ -342,16 +299,7 @@ class ClusteredStrategy(Hooks, Strategy):
         run.go_back(dict.fromkeys(broken, "the loss of its model was not finite"), to_before=True)
         clusters = run.clusters
         if self.aggregates:
-            models, unusable = list(clusters.models), {}
-            for cluster, cohort in by_cluster(self.entering(clusters, valid, number)).items():
-                try:
-                    models[cluster] = self._aggregate(
-                        number, run.aggregators[cluster], models[cluster], cohort
-                    )
-                except NotFinite as error:
-                    unusable[cluster] = str(error)
-            run.go_back(unusable)
-            clusters = dataclasses.replace(clusters, models=tuple(models))
+            clusters = run.aggregated(self.entering(clusters, valid, number))
         self._adopt(self.after_round(clusters, valid, number, run.federation), number)
         joined = records.join_models(run.clusters.models)
         return joined, None if loss is None else MetricRecord({records.LOSS: loss})
@@ -400,29 +348,9 @@ class ClusteredStrategy(Hooks, Strategy):
         )
         if self.guard:  # a model is not taken back for what single clients measured of it
             evaluations, broken = self.guard.evaluations(evaluations, number), []
-        failures = [*earlier, *failures]
-        run.go_back(dict.fromkeys(broken, "the loss of its new model is not finite"))
-        run.count_in_a_row()
-        if evaluations or broken:
-            run.measured = Measured.of(evaluations, run.clusters.num_clients)
-        if "accuracy" in run.measured.figures and evaluations:
-            run.attendance = run.attendance.measured(number, run.measured.figures["accuracy"])
-        summary = round_figures(run.measured, run.sampled) if evaluations else {}
-        sizes = run.clusters.sizes
-        now = time.perf_counter()
-        record = {
-            **run.record,
-            "failures": failures,
-            "num_clusters": int(np.count_nonzero(sizes)),
-            "cluster_sizes": sizes.tolist(),
-            **summary,
-            "strategy": dict(run.clusters.report),
-            **({"privacy": self.guard.record()} if self.guard else {}),
-            "seconds": now - run.began,
-        }
-        run.server_round, run.began = number, now
-        run.failed_replies += len(failures)
-        self.observer.round(record)
+        summary = run.measure(evaluations, broken)
+        privacy = {"privacy": self.guard.record()} if self.guard else {}
+        self.observer.round(run.finish([*earlier, *failures], summary, privacy))
         return MetricRecord({**summary}) if summary else None
 
     def summary(self) -> None:
@@ -463,14 +391,5 @@ class ClusteredStrategy(Hooks, Strategy):
         if not np.array_equal(clusters.assignment, before.assignment):
             self.observer.assignment(server_round, clusters.assignment, clusters.reason)
 
-    def _aggregate(
-        self, server_round: int, aggregator: Strategy, model: ArrayRecord, replies: Sequence[Reply]
-    ) -> ArrayRecord:
-        """Let a cluster's aggregator compute its next model from its clients' valid replies."""
-        means = type(aggregator) in _WEIGHTED_MEANS
-        return aggregation.aggregate(
-            aggregator, server_round, model, replies, self._running.buffers, shared_means=means
-        )
-
     def _takes_means(self, aggregator: Strategy) -> bool:
-        return not self.needs_client_models and type(aggregator) in _WEIGHTED_MEANS
+        return not self.needs_client_models and aggregation.needs_only_mean(aggregator)

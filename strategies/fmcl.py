@@ -11,9 +11,9 @@ from fedclust.clustering import fmcl
 from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.clustering.fmcl import Parameters, prototype_groups
 from fedclust.clustering.fmcl.placement import DistanceRule, EvidenceRule
-from fedclust.clustering.fmcl.prototype_evidence import Prototypes
+from fedclust.clustering.fmcl.prototype_evidence import Prototypes, sent_counts
 from fedclust.federation import Clusters, Federation
-from fedclust.federation.federation import check_alike
+from fedclust.federation.asking import check_alike
 from fedclust.findings import Findings
 from fedclust.placing_rules import packed
 from fedclust.rng import torch_seed
@@ -140,9 +140,8 @@ def _rule(
 ) -> EvidenceRule:
     """Keep what later clients are compared with: the pooled prototypes of each group."""
     assignment, details = found
-    sent = np.where(counts < parameters.min_examples, 0, counts)
-    clients = prototype_groups.measured(prototypes, sent, scatter)
-    used = prototype_groups.class_scatter(prototypes, sent, scatter) > 0
+    sent = sent_counts(counts, parameters.min_examples)
+    clients, used = prototype_groups.measured(prototypes, sent, scatter)
     share = [*details.explained, parameters.separations[0]][max(0, len(details.explained) - 1)]
     threshold = share * details.class_separation
     pooled = clients.pooled(details.groups)

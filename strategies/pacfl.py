@@ -11,7 +11,7 @@ from fedclust import records
 from fedclust.clustering import pacfl
 from fedclust.clustering.pacfl import Parameters, SubspaceRule
 from fedclust.federation import Clusters, Federation
-from fedclust.federation.federation import check_alike
+from fedclust.federation.asking import check_alike
 from fedclust.findings import Findings
 from fedclust.placing_rules import packed
 from fedclust.strategies.clustered import ClusteredStrategy

@@ -1,25 +1,41 @@
 """A run in progress."""
 
 import copy
+import dataclasses
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedclust.federation import Clusters, Federation, Measured
+from fedclust import records
+from fedclust.federation import (
+    Clusters,
+    CohortView,
+    Failure,
+    Federation,
+    Measured,
+    Reply,
+    aggregation,
+    round_figures,
+)
+from fedclust.federation.aggregation import NotFinite
 from fedclust.federation.attendance import Attendance
 from fedclust.federation.drift import look_for_drift, moved
 from fedclust.federation.going_back import Earlier
-from fedclust.federation.optimiser_state import StateValue, restore_state
+from fedclust.federation.optimiser_state import StateValue, pack_state, restore_state
+from fedclust.federation.replies import by_cluster
 from fedclust.federation.run_state import RunState
+from fedclust.records import Evaluation
 
 __all__ = ["Running"]
 
 
 class Running:
-    """The values that Flower's separate calls in one round share."""
+    """The values that Flower's separate calls in one round share, and what any method does with them."""
 
     def __init__(self, federation: Federation, clusters: Clusters, aggregators: Sequence[Strategy]) -> None:
         self.federation = federation
@@ -84,6 +100,28 @@ class Running:
         run.attendance = Attendance.unpack(state.attendance, federation.num_clients)
         return run
 
+    def state(self, memory: Mapping[str, StateValue], fresh: Strategy) -> RunState:
+        """Get the state after a round, from which :meth:`resumed` makes the run.
+
+        Parameters
+        ----------
+        memory
+            What the method remembers.
+        fresh
+            An aggregator that has not aggregated yet.
+        """
+        return RunState(
+            server_round=self.server_round,
+            assignment=self.clusters.assignment,
+            models=self.clusters.models,
+            turns=self.federation.turns.copy(),
+            memory=memory,
+            aggregators=tuple(pack_state(aggregator, fresh) for aggregator in self.aggregators),
+            measured=self.measured,
+            failed_replies=self.failed_replies,
+            attendance={**self.federation.attendance(), **self.attendance.pack()},
+        )
+
     def attend(self, online: Collection[int]) -> None:
         """Note who is online at an evaluation, and in the round's record who left and who is back."""
         self.attendance, changes = self.attendance.noted(online)
@@ -92,6 +130,72 @@ class Running:
     def begin(self) -> None:
         """Remember what a round finds."""
         self.before, self.earlier = self.earlier, Earlier(self.clusters, self.aggregators)
+
+    def training_messages(
+        self,
+        grid: Grid,
+        settings: ConfigRecord,
+        own: Collection[int],
+        takes_means: Callable[[Strategy], bool],
+    ) -> list[Message]:
+        """Let each cluster's aggregator write the messages to the cohort's clients in it.
+
+        Parameters
+        ----------
+        grid
+            A grid of all clients.
+        settings
+            What clients are told.
+        own
+            Clients that must send their own models.
+        takes_means
+            Whether, with an aggregator, a node may reply with the mean of its clients' models.
+        """
+        messages: list[Message] = []
+        for cluster, model in enumerate(self.clusters.models):
+            chosen = [client for client in self.cohort if self.cohort[client] == cluster]
+            if not chosen:
+                continue
+            aggregator = self.aggregators[cluster]
+            # The mean of one client is its model, in half the bytes.
+            means = len(chosen) > 1 and takes_means(aggregator)
+            told = ConfigRecord({**settings, records.MEAN_REPLY: means})
+            view, number = CohortView(grid, chosen), self.server_round + 1
+            asked = aggregation.configure_train(aggregator, number, model, told, view, self.buffers)
+            if self.sent[cluster] is not model:
+                asked = aggregation.train_from(asked, self.sent[cluster])
+            messages += aggregation.ask_for_own_models(asked, own)
+        return messages
+
+    def aggregated(self, replies: Sequence[Reply]) -> Clusters:
+        """Let each cluster's aggregator compute its next model; one that is not finite is not taken.
+
+        Parameters
+        ----------
+        replies
+            The valid replies. A cluster without any keeps its model.
+
+        Returns
+        -------
+        The clusters with the next models.
+        """
+        clusters, unusable = self.clusters, {}
+        models = list(clusters.models)
+        for cluster, cohort in by_cluster(replies).items():
+            aggregator = self.aggregators[cluster]
+            try:
+                models[cluster] = aggregation.aggregate(
+                    aggregator,
+                    self.server_round + 1,
+                    models[cluster],
+                    cohort,
+                    self.buffers,
+                    shared_means=aggregation.needs_only_mean(aggregator),
+                )
+            except NotFinite as error:
+                unusable[cluster] = str(error)
+        self.go_back(unusable)
+        return dataclasses.replace(clusters, models=tuple(models))
 
     def go_back(self, reasons: Mapping[int, str], *, to_before: bool = False) -> None:
         """Put clusters back to what this round found, or the one before, and note why in the round's record.
@@ -142,6 +246,56 @@ class Running:
             self.record["drift"] = [each.summary(moved=moves) for each in drifted]
         return moved(self.clusters, drifted) if moves else self.clusters
 
-    def count_in_a_row(self) -> None:
-        """Count for how many rounds each cluster has gone back, at the end of one."""
+    def measure(self, evaluations: Sequence[Evaluation], broken: Collection[int]) -> dict[str, float]:
+        """Take what clients measured of their clusters' models.
+
+        Parameters
+        ----------
+        evaluations
+            The valid replies.
+        broken
+            Clusters whose new model is to blame for losses that are not finite; they go back.
+
+        Returns
+        -------
+        The figures of the round's record; empty where nobody measured.
+        """
+        self.go_back(dict.fromkeys(broken, "the loss of its new model is not finite"))
+        if evaluations or broken:
+            self.measured = Measured.of(evaluations, self.clusters.num_clients)
+        if not evaluations:
+            return {}
+        if "accuracy" in self.measured.figures:
+            accuracy = self.measured.figures["accuracy"]
+            self.attendance = self.attendance.measured(self.server_round + 1, accuracy)
+        return round_figures(self.measured, self.sampled)
+
+    def finish(
+        self, failures: Sequence[Failure], figures: Mapping[str, float], privacy: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Finish the round, and return its record.
+
+        Parameters
+        ----------
+        failures
+            All of the round.
+        figures
+            What :meth:`measure` returned.
+        privacy
+            Entries about privacy.
+        """
         self.in_a_row = {each["cluster"]: each["in_a_row"] for each in self.record.get("went_back", ())}
+        sizes, now = self.clusters.sizes, time.perf_counter()
+        record = {
+            **self.record,
+            "failures": list(failures),
+            "num_clusters": int(np.count_nonzero(sizes)),
+            "cluster_sizes": sizes.tolist(),
+            **figures,
+            "strategy": dict(self.clusters.report),
+            **privacy,
+            "seconds": now - self.began,
+        }
+        self.server_round, self.began = self.server_round + 1, now
+        self.failed_replies += len(failures)
+        return record

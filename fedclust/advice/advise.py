@@ -12,11 +12,11 @@ from fedclust.advice.agreement import Agreement, agreement
 from fedclust.advice.shifts import Looks, Shift, label_shift, looks_shift, quantity_skew
 from fedclust.clustering.clust_psi_pfl import label_groups
 from fedclust.clustering.fmcl import prototype_groups
-from fedclust.clustering.fmcl.prototype_evidence import Prototypes
+from fedclust.clustering.fmcl.prototype_evidence import Prototypes, sent_counts
 from fedclust.clustering.fmcl.prototype_groups import MIN_EXAMPLES
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation import Descriptions, Federation
-from fedclust.federation.federation import unlike
+from fedclust.federation.asking import unlike
 from fedclust.rng import generator, torch_seed
 from fedclust.typing import FloatArray, IntArray
 
@@ -217,9 +217,10 @@ def _looks(federation: Federation, described: Descriptions) -> tuple[Prototypes 
     nothing = np.zeros(shape, np.float32), np.zeros(shape[0], np.int64), np.zeros(shape[0])
     everyone = [told.get(client, nothing) for client in range(federation.num_clients)]
     means, counts, scatter = (np.stack(values) for values in zip(*everyone, strict=True))
-    sent = np.where(counts < MIN_EXAMPLES, 0, counts)
+    sent = sent_counts(counts, MIN_EXAMPLES)
     looks = looks_shift(means, sent, scatter, prototype_groups.Parameters(), described.class_names)
-    return prototype_groups.measured(means, sent, scatter), looks, ""
+    clients, _ = prototype_groups.measured(means, sent, scatter)
+    return clients, looks, ""
 
 
 def _agreement(

@@ -225,7 +225,8 @@ def looks_shift(
     by_looks = dataclasses.replace(parameters, labels=None)
     groups, report = prototype_groups.assign(prototypes, counts, scatter, by_looks, seed=0)  # draws nothing
     p_value, number = report.test.p_value, int(groups.max()) + 1
-    pooled = prototype_groups.measured(prototypes, counts, scatter).pooled(groups)
+    clients, _ = prototype_groups.measured(prototypes, counts, scatter)
+    pooled = clients.pooled(groups)
     renamings = tuple(renaming(pooled, *pair) for pair in combinations(range(number), 2))
     renamed = [each for each in renamings if each.explained >= LEAST_RENAMED]
     others = len(renamed) < len(renamings)

@@ -14,7 +14,7 @@ from sklearn.cluster import KMeans
 
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Parameters", "assign", "cluster", "match"]
+__all__ = ["Parameters", "assign", "cluster", "match", "times_kept"]
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,13 @@ class Parameters:
     num_clusters
         Number of models k, >= 1.
     clustering_rounds
-        Rounds before which clients are clustered anew, >= 1; after these they stay where they are.
+        Rounds before which clients are clustered anew, >= 1; after these they stay where they are. Null: in
+        all rounds, unless ``stable_rounds`` ends it.
     num_starts
         Starts of k-means, >= 1; the best is kept.
+    stable_rounds
+        Clustering also ends once every client has been given the same model so many times in a row, >= 1;
+        null: not before ``clustering_rounds``.
 
     Raises
     ------
@@ -37,13 +41,15 @@ class Parameters:
     """
 
     num_clusters: int = 2
-    clustering_rounds: int = 20
+    clustering_rounds: int | None = 20
     num_starts: int = 10
+    stable_rounds: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("num_clusters", "clustering_rounds", "num_starts"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        for name in ("num_clusters", "clustering_rounds", "num_starts", "stable_rounds"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
 
 
 def cluster(losses: FloatArray, parameters: Parameters, seed: int) -> IntArray:
@@ -103,3 +109,22 @@ def assign(losses: FloatArray, parameters: Parameters, seed: int) -> IntArray:
     """
     labels = cluster(losses, parameters, seed)
     return match(losses, labels)[labels]
+
+
+def times_kept(kept: IntArray, before: IntArray, now: IntArray) -> IntArray:
+    """Count how many times in a row each client has been given its model.
+
+    Source: the authors' code (``number_of_rounds_for_clustering_stability``), by which clustering stops.
+
+    Parameters
+    ----------
+    kept
+        The counts so far, 0 for a client that has never been clustered, shape (clients,).
+    before, now
+        The model of each client before and after it was clustered, shape (clients,).
+
+    Returns
+    -------
+    The new counts, shape (clients,): 1 for a client whose model changed or that was clustered first.
+    """
+    return np.where((now == before) & (kept > 0), kept + 1, 1)

@@ -11,7 +11,9 @@ and the bracket does not depend on w. So the term is FedProx's around one point,
 needs to be sent one model instead of k.
 
 The paper's smoothed weights, ``max(n_ks / n_k, σ)``, may sum to more than 1; here they are scaled to sum to
-1.
+1. τ = 2, σ = 0.0001 and λ = 0.1 are those of the authors' code for MNIST (λ = 0.01 for CIFAR-10). There each
+centre draws clients in proportion to u_ks n_k and averages them equally; here a centre is the mean of the
+cohort with these weights, whose expectation is the same.
 """
 
 from collections.abc import Mapping, Sequence

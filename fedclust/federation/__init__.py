@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 from fedclust._lazy import lazily
 
 if TYPE_CHECKING:
+    from fedclust.federation.asking import Answers, Failure
     from fedclust.federation.bundle import is_bundle, pack, unpack
     from fedclust.federation.client_grid import ClientGrid, CohortView, FederationError
     from fedclust.federation.clusters import Clusters
     from fedclust.federation.confusion import confuse_clusters
+    from fedclust.federation.descriptions import Descriptions, left_out_line
     from fedclust.federation.evaluations import Measured, round_figures
     from fedclust.federation.failures import RunFailed
     from fedclust.federation.fairavg import FairAvg
-    from fedclust.federation.federation import Answers, Descriptions, Failure, Federation, left_out_line
+    from fedclust.federation.federation import Federation
     from fedclust.federation.hosting import hosted_clients
     from fedclust.federation.local_grid import LocalGrid
     from fedclust.federation.replies import Reply

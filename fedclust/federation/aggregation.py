@@ -21,7 +21,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
-from flwr.serverapp.strategy import FedAvg, FedProx, Strategy
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 from torch import nn
 
 from fedclust import records
@@ -35,6 +35,7 @@ __all__ = [
     "buffer_names",
     "check_aggregator",
     "configure_train",
+    "needs_only_mean",
     "train_from",
 ]
 
@@ -42,6 +43,10 @@ RecordType = ArrayRecord | ConfigRecord | MetricRecord
 
 # Their next model is the mean itself: no need to let Flower compute it again, in float32 and reply by reply.
 _PLAIN_MEANS = (FedAvg, FedProx, FairAvg)
+
+# Their aggregate is a function of a mean of the replies, so replies that share a record may be merged.
+# Exactly these: a subclass may do something else.
+_WEIGHTED_MEANS = (*_PLAIN_MEANS, FedAvgM, FedAdam, FedYogi, FedAdagrad)
 
 _POSITIVE = ("must be > 0", lambda value: value > 0)
 _NOT_NEGATIVE = ("must be >= 0", lambda value: value >= 0)
@@ -83,6 +88,11 @@ def check_aggregator(aggregator: Strategy) -> None:
         value = getattr(aggregator, name, None)
         if value is not None and not (math.isfinite(value) and holds(value)):
             raise ValueError(f"{name} {rule} and finite, got {value}")
+
+
+def needs_only_mean(aggregator: Strategy) -> bool:
+    """Whether an aggregator computes the same from the mean of some replies as from the replies."""
+    return type(aggregator) in _WEIGHTED_MEANS
 
 
 def configure_train(

@@ -4,8 +4,9 @@ import numpy as np
 from flwr.app import RecordDict
 
 from fedclust import records
+from fedclust.federation.asking import Answers
 from fedclust.federation.clusters import Clusters
-from fedclust.federation.federation import Answers, Federation
+from fedclust.federation.federation import Federation
 from fedclust.records import BadReply
 from fedclust.typing import IntArray
 

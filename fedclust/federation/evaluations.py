@@ -7,8 +7,8 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedclust import metrics, records
+from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
-from fedclust.federation.federation import Failure
 from fedclust.metrics import Outcomes
 from fedclust.records import BadReply, Bounds, Evaluation
 from fedclust.rng import generator

@@ -2,18 +2,18 @@
 
 import json
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fedclust import records
 from fedclust.clustering.shared.projection import Projection
-from fedclust.federation.client_grid import FederationError
+from fedclust.federation.asking import Answers, Asker
+from fedclust.federation.descriptions import Descriptions, check_fits, combine
 from fedclust.federation.optimiser_state import StateValue
 from fedclust.federation.roster import Roster
 from fedclust.federation.traffic import Traffic
@@ -22,122 +22,12 @@ from fedclust.privacy.settings import Tells
 from fedclust.records import BadReply, Bounds, Update
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Answers", "Descriptions", "Failure", "Federation", "check_alike", "left_out_line", "unlike"]
+__all__ = ["Federation"]
 
-_SHOWN = 10
-
-Answer = TypeVar("Answer")
 Values = TypeVar("Values", FloatArray, IntArray)
 
-Failure = dict[str, int | str]
-"""Which client failed, in which phase of the round, and the reason."""
 
-
-@dataclass(frozen=True, eq=False)
-class Descriptions:
-    """All clients' label counts, known groups and names.
-
-    Attributes
-    ----------
-    counts
-        Number of samples of each client and class in its own training and test part, each of shape (K, C);
-        None where clients were not asked for them.
-    num_train, num_test
-        Number of samples of each client in its training and test part, shape (K,); 0 where not asked for.
-    num_classes
-        Number of classes C.
-    groups
-        The known grouping, shape (K,), or None if a client has none.
-    mean, std
-        The numbers that the first client subtracts from and divides each channel of its images by.
-    class_names
-        Names of the classes in label order, shape (C,); empty if clients have none.
-    client_names
-        Name of each client in the data (a hospital, a writer, a user), shape (K,); None if one has none.
-    left_out
-        Names of those with too few examples to be a client, and their numbers of examples, from client 0.
-    num_validation
-        Number of each client's training rows that are held out for the proof, shape (K,); empty if unknown.
-    """
-
-    counts: tuple[IntArray, IntArray] | None
-    num_train: IntArray
-    num_test: IntArray
-    num_classes: int
-    groups: IntArray | None
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    class_names: tuple[str, ...] = ()
-    client_names: tuple[str, ...] | None = None
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    num_validation: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-
-    @property
-    def train_counts(self) -> IntArray:
-        """Number of training samples of each client and class, shape (K, C).
-
-        Raises
-        ------
-        FederationError
-            If clients were not asked for them.
-        """
-        return self._counts()[0]
-
-    @property
-    def test_counts(self) -> IntArray:
-        """Number of test samples of each client and class, shape (K, C); raises as :attr:`train_counts`."""
-        return self._counts()[1]
-
-    def _counts(self) -> tuple[IntArray, IntArray]:
-        if self.counts is None:
-            raise FederationError(
-                "label counts were not asked for, by privacy.label_counts=false or client_dp"
-            )
-        return self.counts
-
-
-@dataclass(frozen=True, eq=False)
-class Answers:
-    """The clients' answers to one question.
-
-    Attributes
-    ----------
-    replies
-        The reply of each client that answered, by client id, in ascending order.
-    failures
-        Why each other client did not, by client id.
-    """
-
-    replies: Mapping[int, Message]
-    failures: Mapping[int, str]
-
-    def all(self) -> list[Message]:
-        """List the replies of all clients that were asked, sorted by client id.
-
-        Raises
-        ------
-        FederationError
-            If a client did not answer, with its reason: before round 1 a method needs all clients.
-        """
-        for client, reason in self.failures.items():
-            raise FederationError(f"client {client} must answer before round 1, it failed: {reason}")
-        return list(self.replies.values())
-
-    def read_all(self, read: Callable[[Message], Answer]) -> list[Answer]:
-        """Read the replies of all clients that were asked, sorted by client id.
-
-        Raises
-        ------
-        FederationError
-            If a client did not answer, or its answer cannot be read, with the reason.
-        """
-        try:
-            return [read(reply) for reply in self.all()]
-        except BadReply as error:
-            raise FederationError(f"{error} (every client must answer before round 1)") from error
-
-
-class Federation:
+class Federation(Asker):
     """The clients, for a method to ask.
 
     Parameters
@@ -180,32 +70,23 @@ class Federation:
         num_newcomers: int = 0,
         roster: Roster | None = None,
     ) -> None:
+        super().__init__(grid, timeout, tells)
         clients = _all_clients(grid)
         if not 0 <= num_newcomers < clients:
             raise ValueError(f"num_newcomers must be in 0 to {clients - 1}, got {num_newcomers}")
         self._num_newcomers = num_newcomers
         self._roster = roster or Roster([0] * (clients - num_newcomers))
         self.num_rounds = num_rounds
-        self.timeout = timeout
-        self.tells = tells
-        self.asked: set[str] = set()
         self.turns: IntArray = np.zeros(clients - num_newcomers, dtype=np.int64)
-        self._grid = grid
         self._descriptions: Descriptions | None = None
         self._description_traffic: Traffic | None = None
         self._described = False
-        self._failures: list[Failure] = []
         self._bounds = Bounds(own_metrics=frozenset(own_metrics), least_loss=least_loss)
 
     @property
     def bounds(self) -> Bounds:
         """What clients may say of themselves: of rows and classes, what they described, once they have."""
         return self._bounds
-
-    @property
-    def grid(self) -> Grid:
-        """The grid of clients."""
-        return self._grid
 
     @property
     def num_clients(self) -> int:
@@ -259,7 +140,7 @@ class Federation:
         """
         first = self.num_clients
         if self._roster.open and self._roster.count() == first and not self._num_newcomers:
-            self._admit(server_round)
+            self._roster.admit(self._grid, server_round, self._known, self.tells, self.timeout)
         last = self._roster.count(server_round)
         if last > first:
             self.turns = np.append(self.turns, np.zeros(last - first, dtype=np.int64))
@@ -270,29 +151,6 @@ class Federation:
     def close(self) -> None:
         """Let nobody join any more: runs that are compared are to have the same clients."""
         self._roster.open = False
-
-    def _admit(self, server_round: int) -> None:
-        """Ask the clients that are waiting to describe themselves, and let those join that fit."""
-        grid: Any = self._grid
-        places = grid.newcomers() if hasattr(grid, "newcomers") else []
-        if not places:
-            return
-        asked = grid.admit(places)
-        described = self._known()
-        failures = list(self._failures)
-        answers = self._ask_to_describe(asked)
-        self._failures = failures  # they are no clients yet
-        grid.withdraw(len(asked))
-        fitting: dict[int, records.Description] = {}
-        for client, place in zip(asked, places, strict=True):
-            try:
-                if client in answers.failures:
-                    raise BadReply(answers.failures[client])
-                fitting[place] = _fitting(self._read_description(answers.replies[client]), described)
-            except BadReply as error:
-                grid.refuse(place, str(error).removeprefix(f"client {client}: "))
-        grid.admit(list(fitting))
-        self._roster.add(server_round, list(fitting.values()))
 
     @property
     def description_traffic(self) -> Traffic | None:
@@ -348,7 +206,7 @@ class Federation:
     def _combine(self) -> Descriptions:
         """Combine the descriptions of this run's clients, and bound what they may reply by them."""
         answers = [self._roster.answers[client] for client in range(self.num_clients)]
-        described, told = _described(answers, self.tells), self.tells != "nothing"
+        described, told = combine(answers, self.tells), self.tells != "nothing"
         self._bounds = replace(
             self._bounds,
             num_train=described.num_train if told else None,
@@ -374,63 +232,13 @@ class Federation:
         unknown = [client for client in wanted if client not in known]
         for client, reply in self._ask_to_describe(unknown).replies.items():
             try:
-                known[client] = _fitting(self._read_description(reply), described)
+                answer = self._read_description(reply)
+                check_fits(answer, described)
             except BadReply as error:
                 self.failed(client, records.QUERY_DESCRIPTION, error)
-        return {client: known[client] for client in wanted if client in known}
-
-    def ask(
-        self,
-        query: str,
-        clients: Iterable[int] | None = None,
-        content: RecordDict | Mapping[int, RecordDict] | None = None,
-    ) -> Answers:
-        """Ask clients one question.
-
-        A client that fails is left out of the answers; the round records its failure, as in training.
-
-        Parameters
-        ----------
-        query
-            Message type of the question, such as ``"query.description"``.
-        clients
-            Ids of the clients to ask; all by default.
-        content
-            Content of the message: one for all, or one for each client. It may hold several models; each
-            record is sent once per node, however many clients it is for.
-
-        Returns
-        -------
-        The answers, and the reasons of clients that did not answer.
-
-        Raises
-        ------
-        FederationError
-            If the run is differentially private and this is no question for descriptions.
-        """
-        if self.tells == "nothing" and query != records.QUERY_DESCRIPTION:
-            raise FederationError(f"privacy=client_dp must ask clients nothing but to train, got {query}")
-        self.asked.add(query)
-        asked = sorted(map(int, range(self.num_clients) if clients is None else clients))
-        shared = content if isinstance(content, RecordDict) else RecordDict()
-        contents = content if isinstance(content, Mapping) and not isinstance(content, RecordDict) else {}
-        questions = [
-            Message(contents.get(client, shared), dst_node_id=client, message_type=query) for client in asked
-        ]
-        arrived = self._grid.send_and_receive(questions, timeout=self.timeout) if questions else ()
-        replies: dict[int, Message] = {}
-        failures = dict.fromkeys(asked, "no reply")
-        for reply in sorted(arrived, key=lambda reply: reply.metadata.src_node_id):
-            client = reply.metadata.src_node_id
-            if reply.has_error():
-                failures[client] = str(reply.error.reason)
             else:
-                replies[client] = reply
-                failures.pop(client, None)
-        self._failures += [
-            {"client": client, "phase": query, "reason": reason} for client, reason in failures.items()
-        ]
-        return Answers(replies, failures)
+                known[client] = answer
+        return {client: known[client] for client in wanted if client in known}
 
     def losses(self, models: Sequence[ArrayRecord], clients: Iterable[int]) -> dict[int, FloatArray]:
         """Ask clients for the loss of each of several models.
@@ -546,18 +354,9 @@ class Federation:
             client: update for position, (client, update) in enumerate(found.items()) if position not in long
         }
 
-    def failed(self, client: int, phase: str, error: BadReply | str) -> None:
-        """Record that a client's answer could not be used."""
-        self._failures.append({"client": int(client), "phase": phase, "reason": str(error)})
-
     def _traffic(self) -> Traffic | None:
         found: Traffic | None = getattr(self._grid, "traffic", None)
         return found
-
-    def take_failures(self) -> list[Failure]:
-        """Return the failures recorded since the last call."""
-        taken, self._failures = self._failures, []
-        return taken
 
 
 def _all_clients(grid: Grid) -> int:
@@ -569,102 +368,3 @@ def _all_clients(grid: Grid) -> int:
     if not clients or clients != list(range(len(clients))):
         raise ValueError(f"grid must know clients 0..K-1, it knows {clients[:10]}")
     return len(clients)
-
-
-def _fitting(answer: records.Description, described: Descriptions) -> records.Description:
-    """Return the description of a client that comes later, if its classes are those of the others."""
-    number = described.num_classes
-    if len(answer.train_counts) != number:
-        raise BadReply(
-            f"classes must be as many as the others have, {number}, got {len(answer.train_counts)}"
-        )
-    if answer.names.classes != described.class_names:
-        theirs, own = _shortened(described.class_names), _shortened(answer.names.classes)
-        raise BadReply(f"class names must be those of the others, {theirs}, got {own}")
-    return answer
-
-
-def _described(answers: Sequence[records.Description], tells: Tells) -> Descriptions:
-    """Combine the answers of all clients."""
-    check_alike("number of classes", [len(answer.train_counts) for answer in answers])
-    first = answers[0]
-    for client, answer in enumerate(answers):
-        # If label 3 is another class on one node, training goes wrong without any error.
-        if answer.names.classes != first.names.classes:
-            raise FederationError(
-                f"all clients must have the same class names, client 0 has {_shortened(first.names.classes)} "
-                f"and client {client} {_shortened(answer.names.classes)}"
-            )
-    groups = [answer.group for answer in answers if answer.group is not None]
-    names = [answer.name for answer in answers if answer.name is not None]
-    train = np.stack([answer.train_counts for answer in answers])
-    test = np.stack([answer.test_counts for answer in answers])
-    return Descriptions(
-        counts=(train, test) if tells == "labels" else None,
-        num_train=train.sum(axis=1),
-        num_test=test.sum(axis=1),
-        num_classes=train.shape[1],
-        groups=np.asarray(groups, dtype=np.int64) if len(groups) == len(answers) else None,
-        mean=first.mean,
-        std=first.std,
-        class_names=first.names.classes,
-        client_names=tuple(names) if len(names) == len(answers) else None,
-        left_out=first.names.left_out,
-        num_validation=np.array([answer.num_validation for answer in answers]),
-    )
-
-
-def check_alike(what: str, values: Sequence[Hashable]) -> None:
-    """Check that all clients have one value of something.
-
-    Parameters
-    ----------
-    what
-        What it is, for the message.
-    values
-        The value of each client, shape (K,).
-
-    Raises
-    ------
-    FederationError
-        If they do not; the message names the first client whose value is not that of most.
-    """
-    for reason in unlike(what, dict(enumerate(values))).values():
-        raise FederationError(reason)
-
-
-def unlike(what: str, values: Mapping[int, Hashable]) -> dict[int, str]:
-    """Find the clients whose value is not that of most.
-
-    Parameters
-    ----------
-    what
-        What it is, for the reasons.
-    values
-        The value of each client, by client id.
-
-    Returns
-    -------
-    A reason for each such client, by client id.
-    """
-    if not values:
-        return {}
-    usual = Counter(values.values()).most_common(1)[0][0]
-    return {
-        client: f"client {client} must have the {what} of most, {usual}, it has {value}"
-        for client, value in values.items()
-        if value != usual
-    }
-
-
-def left_out_line(left_out: Mapping[str, int]) -> str | None:
-    """List those with too few examples to be a client, for the user; None if there are none."""
-    if not left_out:
-        return None
-    shown = [f"{name} ({rows})" for name, rows in list(left_out.items())[:_SHOWN]]
-    more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
-    return f"left out, too few examples to be a client: {len(left_out)}, {', '.join(shown)}{more}"
-
-
-def _shortened(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else ''} ({len(names)})"

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from flwr.serverapp.strategy import Strategy
 
+from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
-from fedclust.federation.federation import Failure
 
 __all__ = ["START_NOT_FINITE", "Earlier", "at_fault"]
 

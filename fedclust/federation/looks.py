@@ -13,7 +13,8 @@ from fedclust.clustering.auto import Parameters, Proposal
 from fedclust.clustering.fmcl.prototype_groups import MIN_EXAMPLES
 from fedclust.clustering.loss_traces import Trace
 from fedclust.clustering.shared.projection import Projection
-from fedclust.federation.federation import Federation, unlike
+from fedclust.federation.asking import unlike
+from fedclust.federation.federation import Federation
 from fedclust.rng import generator, torch_seed
 from fedclust.typing import FloatArray, IntArray
 

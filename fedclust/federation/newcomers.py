@@ -8,9 +8,10 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, RecordDict
 
 from fedclust import records
+from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.evaluations import Measured
-from fedclust.federation.federation import Failure, Federation
+from fedclust.federation.federation import Federation
 from fedclust.federation.proof import shifts_for
 from fedclust.placement import Placement
 from fedclust.proof import compare, holm

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedclust import records
 from fedclust.array_bytes import from_numpy, to_numpy
 from fedclust.clustering.shared.weighted_sums import weighted_sums
-from fedclust.federation.federation import Failure
+from fedclust.federation.asking import Failure
 from fedclust.federation.update_norms import too_long, update_norm
 from fedclust.records import BadReply, Bounds, Projected
 from fedclust.typing import FloatArray

@@ -1,12 +1,17 @@
 """Who has joined a federation, in which round, and what each client said of itself."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from flwr.serverapp import Grid
 
-from fedclust.records import Description, Names
+from fedclust import records
+from fedclust.federation.asking import send_questions
+from fedclust.federation.descriptions import Descriptions, check_fits
+from fedclust.privacy.settings import Tells
+from fedclust.records import BadReply, Description, Names
 
 __all__ = ["Roster"]
 
@@ -46,9 +51,48 @@ class Roster:
             return len(self.joined)
         return sum(each <= server_round for each in self.joined)
 
-    def add(self, server_round: int, answers: Sequence[Description]) -> None:
-        """Add clients that join in a round."""
-        for answer in answers:
+    def admit(
+        self,
+        grid: Grid,
+        server_round: int,
+        described: Callable[[], Descriptions],
+        tells: Tells,
+        timeout: float,
+    ) -> None:
+        """Ask the clients that are waiting to describe themselves, and let those join that fit.
+
+        Parameters
+        ----------
+        grid
+            The clients; only a grid that has newcomers can have somebody waiting.
+        server_round
+            The round in which they join.
+        described
+            Returns what the others said of themselves; called only if somebody is waiting.
+        tells, timeout
+            As for :class:`fedclust.federation.Federation`.
+        """
+        door: Any = grid
+        places = door.newcomers() if hasattr(grid, "newcomers") else []
+        if not places:
+            return
+        asked, others = door.admit(places), described()
+        question = records.description_question(tells)
+        answers = send_questions(grid, records.QUERY_DESCRIPTION, asked, question, timeout)
+        door.withdraw(len(asked))
+        fitting: dict[int, Description] = {}
+        for client, place in zip(asked, places, strict=True):
+            try:
+                if client in answers.failures:
+                    raise BadReply(answers.failures[client])
+                answer = records.read_description(answers.replies[client], tells=tells)
+                check_fits(answer, others)
+            except BadReply as error:
+                door.refuse(place, str(error).removeprefix(f"client {client}: "))
+            else:
+                fitting[place] = answer
+        door.admit(list(fitting))
+        for answer in fitting.values():
             self.answers[len(self.joined)] = answer
             self.joined.append(server_round)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedclust.results.recorder import Recorder, comparable
     from fedclust.results.report import final_table, print_report
     from fedclust.results.saved_run import SavedRun
-    from fedclust.results.summary import client_table, means_by_cluster, named, summarise
+    from fedclust.results.summary import client_table, means_by_cluster, named, round_accuracies, summarise
     from fedclust.settings.published import published_for
 else:
     __getattr__, __dir__ = lazily(__name__)
@@ -31,5 +31,6 @@ __all__ = [
     "named",
     "print_report",
     "published_for",
+    "round_accuracies",
     "summarise",
 ]

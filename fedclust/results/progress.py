@@ -3,7 +3,8 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.live import Live
 
 from fedclust.results.live_panel import LivePanel, duration
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "quiet_flower"]
 
 _REFRESH_PER_SECOND = 4
 _SECONDS_BETWEEN_LINES = 30.0
@@ -176,3 +177,15 @@ def _move_handlers(before: tuple[Any, Any], now: tuple[Any, Any]) -> list[tuple[
                     handler.setStream(new)
                     break
     return moved
+
+
+@contextmanager
+def quiet_flower() -> Iterator[None]:
+    """Mute Flower's ten log lines a round; ``rounds.jsonl`` has the same information."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

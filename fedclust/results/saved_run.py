@@ -145,6 +145,12 @@ class SavedRun:
             return {name: arrays[name] for name in arrays.files}
 
     @cached_property
+    def inputs(self) -> dict[str, Any]:
+        """``inputs.json``: how raw rows become inputs; empty for a run of before there was one."""
+        path = self.folder / "inputs.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+    @cached_property
     def compared(self) -> dict[str, "SavedRun"]:
         """The strategies compared with this one, by name."""
         return {

@@ -12,7 +12,7 @@ from fedclust.metrics import Outcomes
 from fedclust.results.decisions import client_decisions
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["client_table", "means_by_cluster", "named", "summarise"]
+__all__ = ["client_table", "means_by_cluster", "named", "round_accuracies", "summarise"]
 
 # Keys of a client's evaluation, and their columns.
 _COLUMNS = {
@@ -23,6 +23,8 @@ _COLUMNS = {
     "auc": "auc",
 }
 _TRAFFIC = ("bytes_down", "bytes_up", "bytes_down_unbundled", "bytes_up_unbundled")
+
+_MOST_HISTORIES = 1_000  # clients whose accuracies are in rounds.jsonl; of more, its size would grow too much
 
 
 def client_table(
@@ -119,6 +121,24 @@ def means_by_cluster(values: ArrayLike, assignment: ArrayLike) -> list[float | N
     known = np.isfinite(numbers)
     measured = [numbers[known & (clusters == cluster)] for cluster in range(clusters.max() + 1)]
     return [round(float(each.mean()), 4) if each.size else None for each in measured]
+
+
+def round_accuracies(accuracies: FloatArray, assignment: IntArray) -> dict[str, object]:
+    """Return the clients' and clusters' accuracies in an evaluated round; not of very many clients.
+
+    Parameters
+    ----------
+    accuracies
+        Shape (K,), in [0, 1]; NaN for a client that did not measure.
+    assignment
+        Cluster index of each client, shape (K,).
+    """
+    if len(accuracies) > _MOST_HISTORIES:
+        return {}
+    return {
+        "client_accuracy": [round(value, 4) for value in accuracies.tolist()],
+        "cluster_accuracy": means_by_cluster(accuracies, assignment),
+    }
 
 
 def named(failures: Sequence[Mapping[str, Any]], names: Sequence[str] | None) -> Sequence[Mapping[str, Any]]:

@@ -9,10 +9,14 @@ import torch
 from torch import nn
 
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder
+from fedclust.data.input_values import encoder_from
 from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, walk
+from fedclust.personal import PRIOR
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from fedclust.results import SavedRun
 
 __all__ = ["Served", "Site"]
 
@@ -44,6 +48,14 @@ class Site:
     personal: str | None = None
     prior_shift: tuple[float, ...] | None = None
 
+    @classmethod
+    def of_row(cls, client: int, row: "pd.Series[Any]") -> "Site":
+        """Take a client from its row in a run's table of clients."""
+        personal = str(row["personal"]) if "personal" in row else None
+        shift = tuple(map(float, row["prior_shift"])) if personal == PRIOR else None
+        name = str(row["name"]) if "name" in row else None
+        return cls(client, int(row["cluster"]), name, personal, shift)
+
 
 @dataclass(frozen=True, eq=False)
 class Served:
@@ -71,6 +83,37 @@ class Served:
     clusters: tuple[int, ...]
     network: Callable[[int], nn.Module] = field(repr=False)
     csv_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_run(cls, run: "SavedRun", network: Callable[[int], nn.Module]) -> "Served":
+        """Take them from a finished run's folder.
+
+        Parameters
+        ----------
+        run
+            The run.
+        network
+            Function that returns the network that serves a cluster, in evaluation mode.
+
+        Raises
+        ------
+        ValueError
+            If the run is not finished, or its folder does not say how raw rows become inputs.
+        """
+        encoder = run.inputs.get("encoder")
+        if encoder is None:
+            raise ValueError(f"inputs.json must have the encoder of the inputs, {run.folder} has none")
+        names = next((array for name, array in run.matrices() if name == "class_names"), None)
+        counts, table = run.label_counts, run.clients
+        if counts is None or table is None:
+            raise ValueError(f"the run in {run.folder} must be finished, it has no clients.parquet")
+        every = map(str, range(counts.shape[1]) if names is None else names.tolist())
+        # Cluster -1: a newcomer that none of them suits.
+        rows = (table.iloc[client] for client in range(len(counts)))
+        sites = tuple(Site.of_row(client, row) for client, row in enumerate(rows) if row["cluster"] >= 0)
+        clusters = tuple(sorted({site.cluster for site in sites}))
+        options = (run.config.get("dataset") or {}).get("csv_options") or {}
+        return cls(tuple(every), encoder_from(encoder), sites, clusters, network, options)
 
     def site(self, site: str | int) -> Site:
         """Find a client by its name or its id.

@@ -82,3 +82,27 @@ def test_a_client_that_fails_stays(toy) -> None:
         *[0, 0, 1, 1, 1],
         0,
     ]
+
+
+def test_clustering_ends_once_nobody_has_changed_for_the_rounds_it_takes(toy) -> None:
+    # Models at 0 and 10 never move: rounds 2 and 3 find the groups of round 1. In round 4 nobody is asked.
+    parameters = Parameters(clustering_rounds=None, stable_rounds=3)
+    strategy = CLoVE(network=Scalar(), parameters=parameters)
+    federation = Federation(toy(num_clients=6).grid(2))
+    clusters = strategy.begin(federation, _model(0.0))
+    for number, kept in ((1, 1), (2, 2), (3, 3)):
+        clusters = strategy.before_round(clusters, np.arange(6), number, federation)
+        np.testing.assert_array_equal(clusters.memory, [kept] * 6)
+    silent = Federation(toy(num_clients=6, error=lambda *_: "asked").grid())
+    assert strategy.before_round(clusters, np.arange(6), 4, silent) is clusters
+    assert silent.take_failures() == []
+    np.testing.assert_array_equal(strategy.restore(strategy.state(clusters)), [3] * 6)
+
+
+def test_a_newcomer_makes_clustering_start_again(toy) -> None:
+    parameters = Parameters(clustering_rounds=None, stable_rounds=1)
+    strategy = CLoVE(network=Scalar(), parameters=parameters)
+    federation = Federation(toy(num_clients=6).grid(2))
+    clusters = strategy.begin(federation, _model(0.0))
+    clusters = strategy.before_round(clusters, np.arange(6), 1, federation)
+    np.testing.assert_array_equal(strategy.grown(clusters, np.array([0])), [*[1] * 6, 0])

@@ -18,7 +18,7 @@ from scipy.special import stdtr
 
 from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.clustering.fmcl import algorithm
-from fedclust.clustering.fmcl.prototype_evidence import Prototypes, compare
+from fedclust.clustering.fmcl.prototype_evidence import Prototypes, compare, sent_counts
 from fedclust.clustering.shared.placing import NONE, nearest
 from fedclust.placement import Placement
 from fedclust.proof import holm
@@ -71,7 +71,7 @@ class EvidenceRule:
         if len(clusters) == 1:
             return Placement(int(clusters[0]), "there is one model for all")
         used = np.asarray(self.used, dtype=bool)
-        sent = np.where(np.asarray(counts) < self.min_examples, 0.0, counts)
+        sent = sent_counts(counts, self.min_examples).astype(np.float64)
         own = Prototypes(np.asarray(means)[None, used], sent[None, used], self.prototypes.variances)
         found = compare(own, self.prototypes)
         distances = found.distance(self.threshold)[0]

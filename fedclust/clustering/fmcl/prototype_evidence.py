@@ -29,6 +29,7 @@ __all__ = [
     "compare",
     "f_ratio",
     "f_test",
+    "sent_counts",
 ]
 
 _FEW_COLUMNS = 64
@@ -154,6 +155,19 @@ class Comparison:
         shared = np.maximum(self.shared, 1)
         tails = fdtrc(shared, max(within, 1), np.maximum(self.excess + self.shared, 0.0) / shared)
         return np.where(self.shared > 0, tails, 1.0)
+
+
+def sent_counts(counts: IntArray, min_examples: int) -> IntArray:
+    """Return the counts of the classes whose prototypes clients send: 0 for one with too few examples.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, any shape.
+    min_examples
+        Examples that a class must have on a client.
+    """
+    return np.where(np.asarray(counts) < min_examples, 0, counts)
 
 
 def class_variances(counts: IntArray, scatter: FloatArray) -> FloatArray:

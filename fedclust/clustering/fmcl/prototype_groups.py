@@ -29,12 +29,13 @@ from fedclust.clustering.fmcl.prototype_evidence import (
     class_variances,
     compare,
     f_test,
+    sent_counts,
 )
 from fedclust.clustering.fmcl.prototype_merging import explained_share, grow, merge, refine
 from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.clustering.shared.limits import limit_sizes, limit_values
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import BoolArray, FloatArray, IntArray
 
 __all__ = ["MIN_EXAMPLES", "Details", "Parameters", "assign", "class_scatter", "decision", "measured"]
 
@@ -175,9 +176,8 @@ def assign(
         client has is not finite.
     """
     prototypes, counts, scatter = _checked(prototypes, counts, scatter)
-    # Those with fewer examples are not sent; label counts are compared in full.
-    sent = np.where(counts < parameters.min_examples, 0, counts)
-    clients = measured(prototypes, limit_sizes(sent), scatter)
+    sent = sent_counts(counts, parameters.min_examples)  # label counts are compared in full
+    clients, _ = measured(prototypes, limit_sizes(sent), scatter)
     test, separation = f_test(clients), class_separation(clients)
     groups: IntArray = np.zeros(len(counts), dtype=np.int64)
     explained: dict[float, float] = {}
@@ -285,7 +285,7 @@ def _by_labels(
     return in_order_of_appearance(groups * len(groups) + parts), found
 
 
-def measured(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> Prototypes:
+def measured(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> tuple[Prototypes, BoolArray]:
     """Take the clients' prototypes with the variances that their scatter gives, as :func:`assign` does.
 
     Parameters
@@ -295,12 +295,15 @@ def measured(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> P
 
     Returns
     -------
-    Without the classes of which no client has two examples.
+    prototypes
+        Without the classes of which no client has two examples.
+    used
+        Which of the C classes they are of, shape (C,).
     """
     variances = class_scatter(prototypes, counts, scatter)
     used = variances > 0  # False for NaN
     kept = prototypes if used.all() else prototypes[:, used]
-    return Prototypes(kept, counts[:, used].astype(np.float64), variances[used])
+    return Prototypes(kept, counts[:, used].astype(np.float64), variances[used]), used
 
 
 def class_scatter(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> FloatArray:

@@ -13,6 +13,7 @@ from fedclust.clustering.fmcl.prototype_evidence import (
     compare,
     f_ratio,
     f_test,
+    sent_counts,
 )
 
 
@@ -23,6 +24,13 @@ def drawn(seed: int, clients: int = 5, classes: int = 3, width: int = 4) -> Prot
     counts[:, 0] += 1
     means = np.where(counts[:, :, None] > 0, draws.normal(size=(clients, classes, width)), np.nan)
     return Prototypes(means, counts, draws.uniform(0.5, 2, classes))
+
+
+def test_a_class_counts_from_the_least_number_of_examples_on() -> None:
+    # Three examples are enough, two are not; of one client or of several.
+    np.testing.assert_array_equal(sent_counts(np.array([[3, 2], [0, 7]]), 3), [[3, 0], [0, 7]])
+    np.testing.assert_array_equal(sent_counts(np.array([2, 4]), 3), [0, 4])
+    np.testing.assert_array_equal(sent_counts(np.array([1, 0]), 1), [1, 0])
 
 
 def test_variance_is_weighted_by_degrees_of_freedom() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import hydra.utils
 
-__all__ = ["KEEP", "MIN_REPLIES", "TRUSTED", "check_held_out", "check_keep"]
+__all__ = ["KEEP", "MIN_REPLIES", "TRUSTED", "VERSION_BASE", "check_held_out", "check_keep"]
 
 KEEP = "auto"
 """Default of ``keep_matrices``."""
@@ -19,6 +19,9 @@ TRUSTED: dict[str, Any] = {} if _unchecked is None else {"_execution_whitelist_"
 Any, for it is the user's own configuration; a node that is sent one checks it, see
 :mod:`fedclust.settings.allowed`.
 """
+
+VERSION_BASE: dict[str, str] = {"version_base": "1.3"} if _unchecked is None else {}
+"""How Hydra 1.3 is told to behave as itself; 1.4 does without, and warns of the argument."""
 
 
 def check_held_out(held_out: float) -> None:

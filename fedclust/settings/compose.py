@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
 from fedclust.fractions import check_number_or_share
-from fedclust.options import KEEP, MIN_REPLIES, TRUSTED, check_held_out, check_keep
+from fedclust.options import KEEP, MIN_REPLIES, TRUSTED, VERSION_BASE, check_held_out, check_keep
 from fedclust.results.intervals import parse_interval
 from fedclust.settings import defaults, override_errors, own_data, proof
 
@@ -53,7 +53,9 @@ def _classes_in_data(*, _parent_: DictConfig) -> int:
     return classes_in_data({key: plain(value) for key, value in values.items()})
 
 
-OmegaConf.register_new_resolver("classes_in_data", _classes_in_data, replace=True)
+# OmegaConf 2.4 has another name for it.
+_register = getattr(OmegaConf, "register_resolver", OmegaConf.register_new_resolver)
+_register("classes_in_data", _classes_in_data, replace=True)
 defaults.register()
 
 
@@ -216,7 +218,7 @@ def _separate_hydra(searchpath: Sequence[str]) -> Iterator[None]:
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        with hydra.initialize_config_dir(str(CONF), **VERSION_BASE):
             if searchpath:  # as Hydra adds --config-dir; its public function takes one folder only
                 folders = create_config_search_path(str(CONF))
                 for folder in searchpath:

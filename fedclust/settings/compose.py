@@ -53,8 +53,8 @@ def _classes_in_data(*, _parent_: DictConfig) -> int:
     return classes_in_data({key: plain(value) for key, value in values.items()})
 
 
-# OmegaConf 2.4 has another name for it.
-_register = getattr(OmegaConf, "register_resolver", OmegaConf.register_new_resolver)
+# With Hydra 1.4 comes OmegaConf 2.4, which deprecates the first name; in 2.3 the second is another function.
+_register: Any = OmegaConf.register_new_resolver if VERSION_BASE else OmegaConf.register_resolver
 _register("classes_in_data", _classes_in_data, replace=True)
 defaults.register()
 

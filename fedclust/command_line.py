@@ -19,6 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 # What runs a federation takes seconds to import, which neither --help nor a wrong option should: see _run.
+from fedclust.options import VERSION_BASE
 from fedclust.settings import CONF, ConfigError, compose, sweep, with_choices
 from fedclust.settings.checks import check, check_built
 from fedclust.settings.folders import named_by_time, results_folder
@@ -60,7 +61,7 @@ def main() -> None:
         sys.exit(1)
 
 
-@hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
+@hydra.main(config_path=str(CONF), config_name="config", **VERSION_BASE)
 def _main(config: DictConfig) -> float | None:
     hydra_config = HydraConfig.get()
     returned = None

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import nn
 
@@ -168,7 +167,7 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
         config.strategy,
         participation=settings.participation,
         seed=settings.seed,
-        aggregator=partial(instantiate, config.aggregator),
+        aggregator=partial(build, config.aggregator),
         evaluate_every=settings.evaluate_every,
         evaluate_clients=settings.evaluate_clients,
         update_norm_cap=settings.update_norm_cap,

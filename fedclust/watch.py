@@ -1,6 +1,7 @@
 """Watch a run or a sweep in a browser while it goes on: ``fedclust watch outputs/<run>``.
 
-The page is served on this machine only, made from the folder's files on each request for it.
+The page is served on this machine only, made from the folder's files on each request for it. The page of a
+sweep leads to a page of each of its runs, which go on in the same way.
 """
 
 import argparse
@@ -11,6 +12,7 @@ from hashlib import sha256
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
 from fedclust.results.page import RunView, SweepView, document, to_json, view_of
 
@@ -24,8 +26,9 @@ _WATCHED = ("rounds.jsonl", "summary.json", "clusters.json", "clients.parquet", 
 class Watch(ThreadingHTTPServer):
     """Serves a folder's page as ``/`` and its data as ``/data.json``, and nothing else.
 
-    Only requests for ``127.0.0.1`` or ``localhost`` are answered, so that a web page cannot read results
-    through a name of its own that leads here.
+    The page and the data of each of a sweep's runs are below the run's name. Only requests for ``127.0.0.1``
+    or ``localhost`` are answered, so that a web page cannot read results through a name of its own that leads
+    here.
 
     Parameters
     ----------
@@ -49,8 +52,7 @@ class Watch(ThreadingHTTPServer):
     def __init__(self, folder: Path, port: int = _PORT) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        self._seen: tuple[object, ...] | None = None
-        self._view: RunView | SweepView
+        self._seen: dict[str, tuple[tuple[object, ...], RunView | SweepView]] = {}
         self.view()
         super().__init__((_ADDRESS, port), _Handler)
 
@@ -59,14 +61,25 @@ class Watch(ThreadingHTTPServer):
         """Where the page is."""
         return f"http://{_ADDRESS}:{self.server_address[1]}/"
 
-    def view(self) -> tuple[RunView | SweepView, str]:
-        """Read the folder if a file in it has changed; also return a text that changes with it."""
+    def view(self, run: str = "") -> tuple[RunView | SweepView, str]:
+        """Read the folder, or that of a run of the sweep, if a file in it has changed.
+
+        Returns
+        -------
+        What its page shows, and a text that changes with it.
+        """
+        folder = self.folder / run
         with self._lock:
-            files = [path for name in _WATCHED for path in sorted(self.folder.rglob(name))]
+            files = [path for name in _WATCHED for path in sorted(folder.rglob(name))]
             seen = tuple((str(path), *_state(path)) for path in files)
-            if seen != self._seen:
-                self._view, self._seen = view_of(self.folder), seen
-            return self._view, f'"{sha256(repr(seen).encode()).hexdigest()[:32]}"'
+            if run not in self._seen or seen != self._seen[run][0]:
+                self._seen[run] = seen, view_of(folder)
+            return self._seen[run][1], f'"{sha256(repr(seen).encode()).hexdigest()[:32]}"'
+
+    def has(self, run: str) -> bool:
+        """Whether the sweep that is watched has a run of this name."""
+        view, _ = self.view()
+        return isinstance(view, SweepView) and any(job.folder == run for job in view.jobs)
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -93,20 +106,22 @@ class _Handler(BaseHTTPRequestHandler):
         if host not in (_ADDRESS, "localhost"):
             self.send_error(HTTPStatus.FORBIDDEN)
             return
-        if self.path not in ("/", "/data.json"):
-            self.send_error(HTTPStatus.NOT_FOUND)
-            return
+        where, _, name = self.path.rpartition("/")
+        run = unquote(where.removeprefix("/"))
         try:
-            view, tag = self.server.view()
+            if name not in ("", "data.json") or where == "/" or (run and not self.server.has(run)):
+                self.send_error(HTTPStatus.NOT_FOUND)
+                return
+            view, tag = self.server.view(run)
         except (FileNotFoundError, ValueError):  # a file that is being written; the page asks again
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE)
             return
-        if self.path == "/data.json" and self.headers.get("If-None-Match") == tag:
+        if name and self.headers.get("If-None-Match") == tag:
             self.send_response(HTTPStatus.NOT_MODIFIED)
             self.send_header("ETag", tag)
             self.end_headers()
             return
-        page = self.path == "/"
+        page = not name
         text = (document(view, live=True) if page else to_json(view)).encode()
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/html; charset=utf-8" if page else "application/json")

@@ -249,7 +249,7 @@ def _adopted(clusters: Clusters, members: IntArray, outcome: Outcome) -> Cluster
     for old in np.unique(held[held >= 0]):
         assignment[held == old] = len(models)
         models.append(clusters.models[int(old)])
-    reason = f"{found} among the cohort"
+    reason = f"{found} cluster{'s' if found != 1 else ''} among the cohort"
     return dataclasses.replace(clusters, assignment=assignment, models=tuple(models), reason=reason)
 
 

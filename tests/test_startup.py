@@ -12,6 +12,7 @@ import pytest
 from fedclust import data
 from fedclust.settings import CONF, compose, plain
 from fedclust.settings.defaults import defaults_of
+from fedclust.settings.option_types import hints_of, in_words
 
 HEAVY = (
     *(
@@ -30,6 +31,16 @@ HEAVY = (
 )
 DATACLASSES = sorted(
     {name for path in CONF.rglob("*.yaml") for name in re.findall(r"/defaults_of/([\w.]+)", path.read_text())}
+)
+TARGETS = sorted(
+    {
+        *DATACLASSES,
+        *(
+            name
+            for path in CONF.rglob("*.yaml")
+            for name in re.findall(r"^ *_target_: ([\w.]+)", path.read_text(), re.MULTILINE)
+        ),
+    }
 )
 CLIENTS = (
     "partition.num_clients=3",
@@ -62,6 +73,10 @@ note("import fedclust.strategies")
 from fedclust.settings.defaults import defaults_of
 listed = {{name: defaults_of(name) for name in {DATACLASSES!r}}}
 note("defaults")
+from fedclust.settings.declared import declared_types
+from fedclust.settings.option_types import in_words
+types = {{name: in_words(declared_types(name)) for name in {TARGETS!r}}}
+note("types")
 assert "Powered by Hydra" in command_line("--help")
 note("--help")
 assert "did you mean 'strategy'" in command_line("stratgy=fmcl")
@@ -70,6 +85,10 @@ assert "must be one of" in command_line("strategy=fmlc")
 note("an unknown choice")
 assert "rounds must be >= 1, got -1" in command_line("rounds=-1")
 note("a number out of range")
+for wrong in ("rounds=abc", "training.batch_size=x", "strategy.parameters.max_clusters=x", "model.hidden=x"):
+    assert " must be " in command_line(wrong), wrong
+assert "aggregator.eta must be a number, got 'a'" in command_line("aggregator=fedyogi", "aggregator.eta=a")
+note("a value of the wrong type")
 from fedclust.clients.app import app
 from fedclust.clients import app
 note("fedclust.clients.app")
@@ -94,19 +113,18 @@ ask("train", told)
 ask("evaluate", told)
 from fedclust.strategies import ClusteredStrategy
 note("one model for all")
-print(json.dumps([loaded, listed]))
+print(json.dumps([loaded, listed, types]))
 """
 
 
 @pytest.fixture(scope="module")
-def tried() -> tuple[dict[str, list[str]], dict[str, dict[str, Any]]]:
-    """What was loaded after each way, where the data have been prepared before; and the defaults read."""
+def tried() -> list[dict[str, Any]]:
+    """What was loaded after each way, its data prepared before; the defaults and types read."""
     config = compose(CLIENTS)
     data.load(plain(config.dataset), plain(config.partition), config.seed)
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    loaded, listed = json.loads(done.stdout)
-    return loaded, listed
+    return list(json.loads(done.stdout))
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +138,10 @@ def test_importing_the_package_loads_nothing_large(loaded, way) -> None:
     assert loaded[way] == []
 
 
-@pytest.mark.parametrize("way", ["--help", "an unknown key", "an unknown choice", "a number out of range"])
+@pytest.mark.parametrize(
+    "way",
+    ["--help", "an unknown key", "an unknown choice", "a number out of range", "a value of the wrong type"],
+)
 def test_help_and_a_wrong_option_are_answered_with_hydra_alone(loaded, way) -> None:
     assert loaded[way] == []
 
@@ -135,9 +156,18 @@ def test_one_model_for_all_needs_no_clustering(loaded) -> None:
 
 
 def test_defaults_read_from_the_source_are_those_of_the_dataclass(tried) -> None:
-    loaded, listed = tried
+    loaded, listed, _ = tried
     assert loaded["defaults"] == []
     assert len(DATACLASSES) > 20
     for name in DATACLASSES:
         importlib.import_module(name.rpartition(".")[0])  # from here on the dataclass itself is asked
         assert list(listed[name].items()) == list(defaults_of(name).items()), name
+
+
+def test_types_read_from_the_source_are_those_of_the_constructor(tried) -> None:
+    loaded, _, types = tried
+    assert loaded["types"] == []
+    assert len(TARGETS) > 90
+    for name in TARGETS:
+        if name.startswith("fedclust."):  # another library's may be out of reach, and is imported then
+            assert types[name] == in_words(hints_of(name)), name

@@ -10,6 +10,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from torch import nn
 
+from fedclust.options import TRUSTED
 from fedclust.rng import torch_seed
 
 __all__ = ["build", "check_outputs", "construct", "reinitialised", "seeded"]
@@ -95,7 +96,7 @@ def construct(config: Mapping[str, Any]) -> object:
         If the target raises one; its own message is kept, without Hydra's around it.
     """
     try:
-        return instantiate(config, _recursive_=False, _convert_="all")
+        return instantiate(config, _recursive_=False, _convert_="all", **TRUSTED)
     except InstantiationException as error:
         if isinstance(error.__cause__, ValueError):
             raise error.__cause__ from None

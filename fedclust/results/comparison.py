@@ -16,7 +16,7 @@ from fedclust.results.report import figure
 from fedclust.results.saved_run import SavedRun
 from fedclust.typing import FloatArray
 
-__all__ = ["Comparison", "Row", "compare", "find_runs"]
+__all__ = ["Comparison", "Row", "compare", "find_runs", "runs_below"]
 
 # Top-level keys of a configuration that do not affect a run's results, such as where it ran.
 _NO_SETTINGS = {
@@ -139,6 +139,18 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[SavedRun], list[Path]]:
     ValueError
         If a summary cannot be read.
     """
+    runs, unfinished = runs_below(folders)
+    if not runs:
+        named = ", ".join(map(str, folders))
+        raise FileNotFoundError(
+            f"folders must hold at least one finished run, got {named} without a summary.json of one"
+            + (f"; {len(unfinished)} run(s) there have not finished" if unfinished else "")
+        )
+    return runs, unfinished
+
+
+def runs_below(folders: Sequence[Path]) -> tuple[list[SavedRun], list[Path]]:
+    """Find runs as :func:`find_runs` does, where none may have finished yet."""
     found: set[Path] = set()
     unfinished: set[Path] = set()
     for folder in folders:
@@ -146,16 +158,9 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[SavedRun], list[Path]]:
             raise FileNotFoundError(f"folder must exist, got {folder}")
         found |= {path.resolve().parent for path in folder.rglob("summary.json")}
         unfinished |= {path.resolve().parent for path in folder.rglob("rounds.jsonl")}
-    unfinished -= found
     # `task=inspect` leaves a summary too, but of a partition.
     runs = [run for run in map(SavedRun, sorted(found)) if run.summary.get("task") != "inspect"]
-    if not runs:
-        named = ", ".join(map(str, folders))
-        raise FileNotFoundError(
-            f"folders must hold at least one finished run, got {named} without a summary.json of one"
-            + (f"; {len(unfinished)} run(s) there have not finished" if unfinished else "")
-        )
-    return runs, sorted(unfinished)
+    return runs, sorted(unfinished - found)
 
 
 def compare(runs: Sequence[SavedRun]) -> Comparison:

@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedclust._layout import CONF
 from fedclust.fractions import check_number_or_share
-from fedclust.options import KEEP, MAX_OUTAGE, MIN_REPLIES, check_held_out, check_keep
+from fedclust.options import KEEP, MAX_OUTAGE, MIN_REPLIES, TRUSTED, VERSION_BASE, check_held_out, check_keep
 from fedclust.results.intervals import parse_interval
 from fedclust.settings import defaults, override_errors, own_data, proof
 
@@ -53,7 +53,9 @@ def _classes_in_data(*, _parent_: DictConfig) -> int:
     return classes_in_data({key: plain(value) for key, value in values.items()})
 
 
-OmegaConf.register_new_resolver("classes_in_data", _classes_in_data, replace=True)
+# With Hydra 1.4 comes OmegaConf 2.4, which deprecates the first name; in 2.3 the second is another function.
+_register: Any = OmegaConf.register_new_resolver if VERSION_BASE else OmegaConf.register_resolver
+_register("classes_in_data", _classes_in_data, replace=True)
 defaults.register()
 
 
@@ -220,7 +222,7 @@ def _separate_hydra(searchpath: Sequence[str]) -> Iterator[None]:
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        with hydra.initialize_config_dir(str(CONF), **VERSION_BASE):
             if searchpath:  # as Hydra adds --config-dir; its public function takes one folder only
                 folders = create_config_search_path(str(CONF))
                 for folder in searchpath:
@@ -289,6 +291,10 @@ def with_strategy(config: DictConfig, name: str) -> DictConfig:
     return changed
 
 
+# A constructor's own errors; Hydra raises them as they are from 1.4 on.
+_REFUSALS = (ValueError, TypeError, LookupError, ImportError, OSError, RuntimeError)
+
+
 def build(node: Any, **arguments: Any) -> Any:
     """Build the object that a node of the configuration describes.
 
@@ -298,9 +304,10 @@ def build(node: Any, **arguments: Any) -> Any:
         If the object that it names does not exist or refuses its arguments.
     """
     try:
-        return instantiate(node, **arguments)
-    except (InstantiationException, OmegaConfBaseException) as error:
-        raise ConfigError(override_errors.one_line(error.__cause__ or error)) from error
+        return instantiate(node, **arguments, **TRUSTED)
+    except (InstantiationException, OmegaConfBaseException, *_REFUSALS) as error:
+        said = error.__cause__ if isinstance(error, InstantiationException) else None
+        raise ConfigError(override_errors.one_line(said or error)) from error
 
 
 def to_run_config(config: DictConfig) -> dict[str, str]:

@@ -1,20 +1,22 @@
-"""Read a dataclass's defaults from its source, without importing what its module imports.
+"""Read a constructor's defaults and types from its source, without importing what its module imports.
 
-Most dataclasses of a configuration stand beside code that needs PyTorch or scikit-learn, which take seconds
-to import; composing a configuration, and refusing a wrong one, needs their defaults only. What cannot be
-read without running code is not guessed: then the dataclass is imported.
+Most constructors of a configuration stand beside code that needs PyTorch or scikit-learn, which take seconds
+to import; composing a configuration, and refusing a wrong one, needs their defaults and types only. What
+cannot be read without running code is not guessed: then the constructor is imported.
 """
 
 import ast
+import builtins
 import dataclasses
 import sys
+import typing
 from collections.abc import Iterator, Sequence
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["NOT_PLAIN", "REQUIRED", "declared_fields"]
+__all__ = ["NOT_PLAIN", "REQUIRED", "declared_fields", "declared_types"]
 
 REQUIRED = object()
 """Of a field that has no default."""
@@ -23,6 +25,9 @@ NOT_PLAIN = object()
 """Of a field whose default is a function, a class or an object of one."""
 
 _EMPTY = {"dict": dict, "list": list, "tuple": tuple}
+_SIMPLE = (int, float, bool, str)
+_GENERIC = (list, tuple, Sequence, typing.Optional, typing.Union)
+_TYPING = ("typing", "collections.abc")
 
 
 class _Unknown(Exception):
@@ -40,6 +45,14 @@ class _Class:
 
     module: str
     node: ast.ClassDef
+
+
+@dataclasses.dataclass(frozen=True)
+class _Function:
+    """A function that was found in a module's source."""
+
+    module: str
+    node: ast.FunctionDef
 
 
 def declared_fields(target: str) -> dict[str, Any] | None:
@@ -69,6 +82,27 @@ def declared_fields(target: str) -> dict[str, Any] | None:
     return None
 
 
+def declared_types(target: str) -> dict[str, Any]:
+    """List the types of a constructor's or function's arguments, as far as the source says them plainly.
+
+    Parameters
+    ----------
+    target
+        Its dotted path.
+
+    Returns
+    -------
+    Type by argument, as :func:`typing.get_type_hints` has them. An argument is left out if it takes an import
+    to know its type: if it is more than numbers, texts, true and false, null, literals, and lists of these.
+    """
+    module, _, name = target.rpartition(".")
+    try:
+        reader = _Reader()
+        return reader.types(reader.look_up(module, name))
+    except (_Unknown, SyntaxError, ImportError, RecursionError):
+        return {}
+
+
 class _Reader:
     """Finds names in the sources of modules; a module that is loaded is asked itself."""
 
@@ -76,9 +110,90 @@ class _Reader:
         self._bodies: dict[str, list[ast.stmt]] = {}
 
     def fields(self, found: _Class) -> dict[str, Any]:
-        """List the fields of a class and of the dataclasses among its bases."""
+        """List the fields of a class and of the dataclasses among its bases, with their defaults."""
+        return {
+            name: self._default(line.value, module) for name, (line, module) in self._annotated(found).items()
+        }
+
+    def types(self, found: Any) -> dict[str, Any]:
+        """List the arguments of a class's constructor, or of a function, whose types can be told."""
+        if isinstance(found, _Function) and not found.node.decorator_list:
+            arguments = found.node.args
+            listed = {
+                each.arg: (each.annotation, found.module)
+                for each in (*arguments.args, *arguments.kwonlyargs)
+                if each.annotation is not None
+            }
+        elif isinstance(found, _Class) and (self.is_dataclass(found) or not found.node.decorator_list):
+            for line in found.node.body:
+                if isinstance(line, ast.FunctionDef) and line.name == "__init__":
+                    return self.types(_Function(found.module, line))
+            if not self.is_dataclass(found):  # with several bases, their order would decide
+                (base,) = found.node.bases if len(found.node.bases) == 1 else (None,)
+                return {} if base is None else self.types(self._value(base, found.module))
+            listed = {
+                name: (line.annotation, module) for name, (line, module) in self._annotated(found).items()
+            }
+        else:
+            return {}
+        told = {}
+        for name, (annotation, module) in listed.items():
+            try:
+                told[name] = self._type(annotation, module)
+            except _Unknown:
+                continue
+        return told
+
+    def _type(self, node: ast.expr, module: str) -> Any:
+        """Read an annotation."""
+        match node:
+            case ast.Constant(value=None):
+                return type(None)
+            case ast.Constant(value=str() as text):
+                return self._type(ast.parse(text, mode="eval").body, module)
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                return typing.Union[self._type(left, module), self._type(right, module)]  # noqa: UP007
+            case ast.Subscript(value=value, slice=inner):
+                origin = self._type_named(value, module)
+                if origin is typing.Literal:
+                    return typing.Literal[ast.literal_eval(inner)]
+                if origin not in _GENERIC:
+                    raise _Unknown
+                parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+                read = [... if ast.unparse(part) == "..." else self._type(part, module) for part in parts]
+                return origin[read[0] if len(read) == 1 else tuple(read)]
+            case ast.Name() | ast.Attribute():
+                found = self._type_named(node, module)
+                if typing.get_origin(found) or found in _SIMPLE:
+                    return found
+        raise _Unknown
+
+    def _type_named(self, node: ast.expr, module: str) -> Any:
+        """Find what a name in an annotation stands for; a form of :mod:`typing` is returned as it is."""
+        name = ast.unparse(node).partition(".")[0]
+        bound = [line for line in self._body(module) if name in _binds(line)]
+        if isinstance(node, ast.Attribute):
+            if [ast.unparse(line) for line in bound] == ["import typing"]:
+                return getattr(typing, node.attr, None)
+            raise _Unknown
+        if not bound:
+            return getattr(builtins, name, None)
+        match bound:
+            case [ast.Assign(value=value)]:
+                return self._type(value, module)
+            case [ast.ImportFrom(module=str() as source, level=level) as line]:
+                (original,) = (each.name for each in line.names if (each.asname or each.name) == name)
+                if source in _TYPING:
+                    return getattr(sys.modules[source], original, None)
+                source = _absolute(module, source, level)
+                if source.partition(".")[0] == module.partition(".")[0]:  # other libraries are large
+                    return self._type_named(ast.Name(original), source)
+        raise _Unknown
+
+    def _annotated(self, found: _Class) -> dict[str, tuple[ast.AnnAssign, str]]:
+        """List the lines of a class and of its bases that declare a field, with the modules they stand in."""
         module = found.module
-        listed: dict[str, Any] = {}
+        listed: dict[str, tuple[ast.AnnAssign, str]] = {}
         for base in reversed(found.node.bases):
             value = self._value(base, module)
             if isinstance(value, type):
@@ -86,7 +201,7 @@ class _Reader:
                     raise _Unknown
             elif isinstance(value, _Class):
                 if self.is_dataclass(value):
-                    listed |= self.fields(value)
+                    listed |= self._annotated(value)
                 elif value.node.bases:
                     raise _Unknown  # it may inherit from a dataclass
             else:
@@ -98,7 +213,7 @@ class _Reader:
                     continue
                 if "InitVar" in kind or "KW_ONLY" in kind:
                     raise _Unknown
-                listed[line.target.id] = self._default(line.value, module)
+                listed[line.target.id] = line, module
             elif isinstance(line, ast.Assign) and {
                 each.id for each in line.targets if isinstance(each, ast.Name)
             } & {*listed}:
@@ -167,14 +282,15 @@ class _Reader:
             case ast.ClassDef():
                 return _Class(module, line)
             case ast.FunctionDef():
-                return NOT_PLAIN
+                return _Function(module, line)
             case ast.Assign(value=value) if isinstance(line.targets[0], ast.Name):
                 return self._value(value, module)
             case ast.AnnAssign(value=ast.expr() as value):
                 return self._value(value, module)
             case ast.Import(names=[ast.alias(name=source)]) if "." not in source:
                 return _Module(source)
-            case ast.ImportFrom(module=str() as source, level=0):
+            case ast.ImportFrom(module=str() as source, level=level):
+                source = _absolute(module, source, level)
                 (original,) = (each.name for each in line.names if (each.asname or each.name) == name)
                 return self.look_up(source, original)
         raise _Unknown
@@ -222,6 +338,18 @@ def _binds(line: ast.stmt) -> set[str]:
     }
 
 
+def _absolute(module: str, source: str, level: int) -> str:
+    """Name the module that a relative import in another one means."""
+    if not level:
+        return source
+    spec = _spec(module)
+    if spec is None:
+        raise _Unknown
+    parts = module.split(".")
+    kept = len(parts) - level + (spec.submodule_search_locations is not None)
+    return ".".join([*parts[:kept], source])
+
+
 def _spec(module: str) -> ModuleSpec | None:
     """Find a module's source without importing the packages around it."""
     path: Sequence[str] | None = None
@@ -243,7 +371,7 @@ def _spec(module: str) -> ModuleSpec | None:
 def _plain(value: Any) -> Any:
     if _is_plain(value):
         return value
-    if value is NOT_PLAIN or isinstance(value, type | tuple | _Class):
+    if value is NOT_PLAIN or isinstance(value, type | tuple | _Class | _Function):
         return NOT_PLAIN
     raise _Unknown
 

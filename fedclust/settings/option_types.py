@@ -8,7 +8,9 @@ from typing import Any
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-__all__ = ["wrong_type"]
+from fedclust.settings.declared import declared_types
+
+__all__ = ["hints_of", "in_words", "wrong_type"]
 
 _RULES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
 _SEQUENCES = (list, tuple, Sequence)
@@ -30,21 +32,28 @@ def wrong_type(config: DictConfig) -> str | None:
     -------
     Key, rule and value in one line; None if all types are right.
     """
-    for key, node in _nodes(config, ""):
-        hints = _hints(str(node.get("_target_")))
-        for name in node:
-            # An interpolated value is checked where it comes from; a missing one has no type yet.
-            if (
-                name not in hints
-                or OmegaConf.is_interpolation(node, str(name))
-                or OmegaConf.is_missing(node, name)
-            ):
-                continue
-            value = OmegaConf.to_container(node[name]) if OmegaConf.is_config(node[name]) else node[name]
-            rules = _rules(hints[str(name)])
-            if rules is not None and value is not None and not any(holds(value) for _, holds in rules):
-                rule = " or ".join(dict.fromkeys(text for text, _ in rules))
-                return f"{key}.{name} must be {rule}, got {value!r}"
+    # The constructors take seconds to import, and are only after their sources have found nothing wrong.
+    for read in (declared_types, hints_of):
+        for key, node in _nodes(config, ""):
+            if problem := _wrong(key, node, read(str(node.get("_target_")))):
+                return problem
+    return None
+
+
+def _wrong(key: str, node: DictConfig, hints: dict[str, Any]) -> str | None:
+    for name in node:
+        # An interpolated value is checked where it comes from; a missing one has no type yet.
+        if (
+            name not in hints
+            or OmegaConf.is_interpolation(node, str(name))
+            or OmegaConf.is_missing(node, name)
+        ):
+            continue
+        value = OmegaConf.to_container(node[name]) if OmegaConf.is_config(node[name]) else node[name]
+        rules = _rules(hints[str(name)])
+        if rules is not None and value is not None and not any(holds(value) for _, holds in rules):
+            rule = " or ".join(dict.fromkeys(text for text, _ in rules))
+            return f"{key}.{name} must be {rule}, got {value!r}"
     return None
 
 
@@ -59,7 +68,13 @@ def _nodes(node: DictConfig, key: str) -> Iterator[tuple[str, DictConfig]]:
             yield from _nodes(node[name], f"{key}.{name!s}" if key else str(name))
 
 
-def _hints(target: str) -> dict[str, Any]:
+def in_words(hints: dict[str, Any]) -> dict[str, list[str]]:
+    """List what each type allows, as the messages have it; types that are not checked here are left out."""
+    told = {name: _rules(hint) for name, hint in hints.items() if name != "return"}
+    return {name: [text for text, _ in rules] for name, rules in told.items() if rules is not None}
+
+
+def hints_of(target: str) -> dict[str, Any]:
     """Get the types of a constructor's arguments; none if it is not found, which building it will report."""
     try:
         found = get_object(target)

@@ -59,6 +59,26 @@ def test_the_page_and_its_data(server: Watch, folder: Path) -> None:
     assert ask(server, "/", "HEAD")[2] == b""
 
 
+def test_a_sweep_leads_to_each_of_its_runs_while_they_go_on(folder: Path) -> None:
+    with Watch(folder.parent, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            _, _, body = ask(server, "/data.json")  # no run has finished yet
+            assert [job["folder"] for job in json.loads(body)["jobs"]] == ["run"]
+            status, _, body = ask(server, "/run/")
+            assert status == 200
+            assert b'data-live="yes"' in body
+            status, headers, body = ask(server, "/run/data.json")
+            assert (status, json.loads(body)["title"]) == (200, "fmcl")
+            assert ask(server, "/run/data.json", If_None_Match=headers["ETag"])[0] == 304
+            for path in ("/run", "/run/rounds.jsonl", "/run/../run/", "/run//", "/none/", "/run%2F"):
+                assert ask(server, path)[0] == 404, path
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @pytest.mark.parametrize(
     "path",
     [

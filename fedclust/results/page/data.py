@@ -11,15 +11,8 @@ import numpy as np
 
 from fedclust.results.drift import drift_line
 from fedclust.results.newcomers import newcomers_line
-from fedclust.results.page.matrices import (
-    Across,
-    Curve,
-    Matrix,
-    small_arrays,
-    view_across,
-    view_curves,
-    view_matrices,
-)
+from fedclust.results.page.curves import Curve, Trace, view_curves, view_traces
+from fedclust.results.page.matrices import Across, Matrix, small_arrays, view_across, view_matrices
 from fedclust.results.page.tables import (
     Clients,
     Cluster,
@@ -121,7 +114,7 @@ class RunView:
         Share of each class among all training rows.
     courses
         The run and those compared with it.
-    clusters, clients, histories, matrices, curves, across
+    clusters, clients, histories, matrices, curves, traces, across
         See the classes.
     matrices_left_out
         Names of matrices that are not on the page.
@@ -168,6 +161,7 @@ class RunView:
     matrices: list[Matrix]
     matrices_left_out: list[str]
     curves: list[Curve]
+    traces: list[Trace]
     across: Across | None
     proof: dict[str, Any] | None
     trials: list[dict[str, Any]]
@@ -202,7 +196,7 @@ def view_run(folder: Path) -> RunView:
         run,
         (
             "class_names", "confusion", "confusion_clusters", "silhouette_numbers", "silhouette_scores",
-            "error_ratio_numbers", "error_ratios",
+            "error_ratio_numbers", "error_ratios", "curve_*", "line_losses", "separations", "loss_trace*",
         ),
     )  # fmt: skip
     counts = run.label_counts
@@ -230,7 +224,8 @@ def view_run(folder: Path) -> RunView:
         histories=view_histories(run),
         matrices=matrices,
         matrices_left_out=left_out,
-        curves=view_curves(small),
+        curves=view_curves(small, run.assignment),
+        traces=view_traces(small),
         across=view_across(small),
         proof=summary.get("proof"),
         trials=list(summary.get("trials") or ()),

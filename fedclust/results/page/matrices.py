@@ -1,7 +1,8 @@
-"""The arrays of a method, for the page: matrices of clients, curves, and models across clusters."""
+"""The matrices of a method, for the page: of pairs of clients, and of models across clusters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from fedclust.results.page.values import pack, short, shorts
 from fedclust.results.saved_run import SavedRun
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Across", "Curve", "Matrix", "view_across", "view_curves", "view_matrices"]
+__all__ = ["Across", "Matrix", "averaged", "small_arrays", "view_across", "view_matrices"]
 
 _MOST_CELLS = 150  # in a row; larger matrices are shrunk
 _MOST_MATRICES = 10
@@ -69,17 +70,6 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A value for each candidate, such as the silhouette for each number of clusters."""
-
-    title: str
-    x_label: str
-    y_label: str
-    x: list[float | int | None]
-    y: list[float | int | None]
-
-
-@dataclass(frozen=True)
 class Across:
     """Each cluster's model on each cluster's clients.
 
@@ -116,7 +106,7 @@ def view_matrix(name: str, values: NDArray, assignment: IntArray) -> Matrix:
     known = np.isfinite(ordered) & ~np.eye(len(order), dtype=bool)
     same = assignment[order][:, None] == assignment[order][None, :]
     starts = np.arange(0, len(order), -(-len(order) // _MOST_CELLS))
-    shrunk = ordered if len(starts) == len(order) else _averaged(ordered, starts)
+    shrunk = ordered if len(starts) == len(order) else averaged(ordered, starts, starts)
     finite = shrunk[np.isfinite(shrunk)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     pairs = ordered[known]
@@ -141,24 +131,6 @@ def view_matrix(name: str, values: NDArray, assignment: IntArray) -> Matrix:
     )
 
 
-def view_curves(small: Mapping[str, NDArray]) -> list[Curve]:
-    """List the curves from which a method chose its number of clusters."""
-    curves = []
-    for numbers, values, title, label in (
-        ("silhouette_numbers", "silhouette_scores", "Choosing the number of clusters", "mean silhouette"),
-        (
-            "error_ratio_numbers",
-            "error_ratios",
-            "Choosing the number of clusters by label counts",
-            "predicted error, relative to one model's",
-        ),
-    ):
-        if numbers in small and values in small and np.isfinite(small[values]).any():
-            x, y = shorts(small[numbers].tolist()), shorts(small[values].tolist())
-            curves.append(Curve(title, "number of clusters", label, x, y))
-    return curves
-
-
 def view_across(small: Mapping[str, NDArray]) -> Across | None:
     """Compute how often each cluster's model is right on each cluster's clients; None if not measured."""
     if "confusion" not in small or "confusion_clusters" not in small:
@@ -174,11 +146,19 @@ def _mean(values: FloatArray, chosen: NDArray[np.bool_]) -> float | int | None:
     return short(values[chosen].mean()) if chosen.any() else None
 
 
-def _averaged(values: FloatArray, starts: IntArray) -> FloatArray:
-    """Average blocks of a matrix over their finite entries; NaN where there is none."""
+def averaged(values: FloatArray, rows: IntArray, columns: IntArray) -> FloatArray:
+    """Average blocks of a matrix over their finite entries; NaN where there is none.
+
+    Parameters
+    ----------
+    values
+        Shape (n, m).
+    rows, columns
+        First row and first column of each block, ascending from 0.
+    """
 
     def blocks(entries: NDArray) -> NDArray:
-        return np.add.reduceat(np.add.reduceat(entries, starts, axis=0), starts, axis=1)
+        return np.add.reduceat(np.add.reduceat(entries, rows, axis=0), columns, axis=1)
 
     known = np.isfinite(values)
     sums, counts = blocks(np.where(known, values, 0.0)), blocks(known.astype(np.int64))
@@ -186,9 +166,9 @@ def _averaged(values: FloatArray, starts: IntArray) -> FloatArray:
 
 
 def small_arrays(run: SavedRun, names: Sequence[str]) -> dict[str, NDArray]:
-    """Read the named arrays of ``matrices.npz`` that it has, and no others."""
+    """Read the named arrays of ``matrices.npz`` that it has; ``*`` in a name stands for any end."""
     path = run.folder / "matrices.npz"
     if not path.is_file():
         return {}
     with np.load(path) as arrays:
-        return {name: arrays[name] for name in names if name in arrays.files}
+        return {name: arrays[name] for name in arrays.files if any(fnmatchcase(name, each) for each in names)}

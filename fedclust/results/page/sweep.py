@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from fedclust.results.comparison import Comparison, Row, compare, find_runs
+from fedclust.results.comparison import Comparison, Row, compare, find_runs, runs_below
 from fedclust.results.page.data import is_finished
 from fedclust.results.page.values import evenly, short, shorts
 from fedclust.results.saved_run import SavedRun
@@ -121,11 +121,13 @@ def view_sweep(folder: Path) -> SweepView:
     Raises
     ------
     FileNotFoundError
-        If there is none that has finished.
+        If there is none.
     ValueError
         If a file cannot be read.
     """
-    runs, unfinished = find_runs([folder])
+    runs, unfinished = runs_below([folder])
+    if not unfinished:
+        find_runs([folder])  # raises unless there is one that has finished
     comparison = compare(runs)
     metrics = [metric for metric in _METRICS if metric in comparison.metrics]
     jobs = [_job(run, folder) for run in [*runs, *map(SavedRun, unfinished)] if not _is_compared(run)]

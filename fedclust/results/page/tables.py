@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedclust.results.page.values import pack, short, shorts
+from fedclust.results.page.values import evenly, pack, short, shorts
 from fedclust.results.saved_run import SavedRun
 from fedclust.typing import FloatArray, IntArray
 
@@ -99,17 +99,32 @@ class Histories:
         Of each client, pairs of a round and the cluster it then came to; the latest ones if there are many.
     failures
         Client, round, phase and reason of each failure, the latest ones if there are many.
-    rounds
-        Rounds with an accuracy of each client; some of them in a long run.
-    accuracy
-        Packed accuracies in [0, 1], rounds by clients, by :func:`fedclust.results.page.values.pack`; None if
-        none were recorded.
+    accuracies
+        Of the run and of those compared with it, if they recorded each client's accuracy.
     """
 
     moves: list[list[list[int]]]
     failures: list[list[Any]]
+    accuracies: list["Accuracies"]
+
+
+@dataclass(frozen=True)
+class Accuracies:
+    """Each client's accuracy over the rounds of one run.
+
+    Attributes
+    ----------
+    name
+        Name of the compared run; empty for the run itself.
+    rounds
+        Rounds with an accuracy of each client; some of them in a long run.
+    values
+        Packed accuracies in [0, 1], rounds by clients, by :func:`fedclust.results.page.values.pack`.
+    """
+
+    name: str
     rounds: list[int]
-    accuracy: str | None
+    values: str
 
 
 @dataclass(frozen=True)
@@ -245,20 +260,26 @@ def view_histories(run: SavedRun) -> Histories:
         for line in run.rounds
         for failure in line.get("failures", ())
     ]
+    compared = run.compared
+    beside = _MOST_ACCURACIES // max(1, len(compared))  # so that many compared runs take no more room
+    found = [_accuracies("", run, _MOST_ACCURACIES)]
+    found += [_accuracies(name, each, beside) for name, each in compared.items()]
+    return Histories(moves, failures[-_MOST_FAILURES:], [each for each in found if each is not None])
+
+
+def _accuracies(name: str, run: SavedRun, most: int) -> Accuracies | None:
+    """Collect each client's accuracies, at most about so many; None if none were recorded."""
     recorded = [line for line in run.rounds if line.get("client_accuracy")]
-    accuracy, rounds = None, []
-    if recorded:
-        width = len(recorded[-1]["client_accuracy"])
-        recorded = [line for line in recorded if len(line["client_accuracy"]) <= width]
-        most = min(_MOST_ROUNDS, max(2, _MOST_ACCURACIES // width))
-        chosen = np.unique(np.linspace(0, len(recorded) - 1, min(most, len(recorded))).round().astype(int))
-        rounds = [recorded[place]["round"] for place in chosen]
-        values = np.full((len(chosen), width), np.nan)
-        for row, place in zip(values, chosen, strict=True):
-            known = recorded[place]["client_accuracy"]
-            row[: len(known)] = known  # nothing is known of those who joined later
-        accuracy = pack(values, 0.0, 1.0)
-    return Histories(moves, failures[-_MOST_FAILURES:], rounds, accuracy)
+    if not recorded:
+        return None
+    width = len(recorded[-1]["client_accuracy"])
+    recorded = [line for line in recorded if len(line["client_accuracy"]) <= width]
+    chosen = evenly(len(recorded), min(_MOST_ROUNDS, max(2, most // width)))
+    values = np.full((len(chosen), width), np.nan)
+    for row, place in zip(values, chosen, strict=True):
+        known = recorded[place]["client_accuracy"]
+        row[: len(known)] = known  # nothing is known of those who joined later
+    return Accuracies(name, [recorded[place]["round"] for place in chosen], pack(values, 0.0, 1.0))
 
 
 def _column(key: str, values: pd.Series) -> Column:

@@ -1,12 +1,14 @@
 import importlib
 import sys
+from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 import fedclust
-from fedclust.settings.declared import NOT_PLAIN, REQUIRED, _spec, declared_fields
+from fedclust.settings.declared import NOT_PLAIN, REQUIRED, _spec, declared_fields, declared_types
 
 SHAPES = """
 from dataclasses import dataclass
@@ -73,6 +75,47 @@ class Heir(a_library_that_is_not_there.Parent):
 class NoDataclass:
     value: int = 1
 """
+TYPED = """
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Optional
+
+import a_library_that_is_not_there as lib
+from forms_to_read import Form
+
+raise RuntimeError("this module must not be imported")
+
+Size = Literal["small", "large"]
+
+class Typed(lib.Parent):
+    def __init__(
+        self, count: int, *, rate: float | None = None, size: "Size" = "small", widths: Sequence[int] = (),
+        pair: tuple[int, ...] = (), maybe: Optional[bool] = None, named: typing.Union[str, None] = None,
+        form: Form | None = None, act: Callable[[int], int] = abs, module: lib.nn.Module = None, bare=3,
+        table: dict[str, int] = {}, **others: int,
+    ) -> None: ...
+
+class Heir(Typed):
+    pass
+
+@lib.changed
+class Changed:
+    def __init__(self, count: int) -> None: ...
+
+@dataclass
+class Base:
+    first: int
+
+@dataclass
+class Child(Base):
+    second: float = 0.5
+
+def loss(weight: float, name: str) -> float: ...
+
+@lib.changed
+def wrapped(weight: float) -> float: ...
+"""
 OTHERS = """
 from pydantic.dataclasses import dataclass
 
@@ -85,8 +128,9 @@ class Checked:
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules that cannot be imported, only read."""
-    for name, text in (("shapes_to_read", SHAPES), ("forms_to_read", FORMS), ("others_to_read", OTHERS)):
-        (tmp_path / f"{name}.py").write_text(text)
+    texts = {"shapes": SHAPES, "forms": FORMS, "others": OTHERS, "typed": TYPED}
+    for name, text in texts.items():
+        (tmp_path / f"{name}_to_read.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
 
@@ -117,6 +161,29 @@ def test_fields_come_in_the_order_of_the_constructor(modules) -> None:
 )
 def test_what_the_source_does_not_say_is_not_guessed(modules, name) -> None:
     assert declared_fields(name) is None
+
+
+@pytest.mark.parametrize("name", ["Typed", "Heir"])
+def test_types_of_a_constructor(modules, name) -> None:
+    assert declared_types(f"typed_to_read.{name}") == {
+        "count": int,
+        "rate": float | None,
+        "size": Literal["small", "large"],
+        "widths": Sequence[int],
+        "pair": tuple[int, ...],
+        "maybe": bool | None,
+        "named": str | None,
+    }
+
+
+def test_types_of_a_dataclass_and_of_a_function(modules) -> None:
+    assert declared_types("typed_to_read.Child") == {"first": int, "second": float}
+    assert declared_types("typed_to_read.loss") == {"weight": float, "name": str}
+
+
+@pytest.mark.parametrize("name", ["Changed", "wrapped", "Missing", "lib"])
+def test_types_that_the_source_does_not_say_are_not_guessed(modules, name) -> None:
+    assert declared_types(f"typed_to_read.{name}") == {}
 
 
 def test_a_module_that_is_loaded_is_not_read() -> None:

@@ -139,6 +139,32 @@ def test_a_hostile_name_does_nothing(browser: Browser, hostile_run: Path) -> Non
     assert browser.js("window.broken") is None
 
 
+def test_chains_and_traces_can_be_read(browser: Browser, finished_run: Path) -> None:
+    u = np.linspace(0, 1, 5)
+    entries = np.array([[number, client, client / 8, client % 2] for number in (2, 3) for client in range(4)])
+    np.savez(
+        finished_run / "matrices.npz",
+        curve_pairs=np.array([[0, 3]]), curve_points=u, curve_losses=[1e-5 * (1 - u)],
+        line_losses=[2e-5 * (1 - u)], loss_trace_cluster_0_round_3=entries,
+    )  # fmt: skip
+    opened(browser, write_page(finished_run))
+    assert browser.errors == []
+    browser.js("document.getElementById('svg-choice-0').focus()")
+    browser.key("Home")
+    browser.key("ArrowRight")
+    said = "document.querySelector('#%s [aria-live]').textContent"
+    assert browser.js(said % "choice-0").strip() == (
+        "position 0.25: fitted chain 7.50e-6, straight line 1.50e-5."
+    )
+    browser.key("+")  # positions are zoomed into as far as one likes
+    assert browser.js("document.querySelector('#choice-0 .legend .act').hidden") is False
+    browser.js("document.getElementById('cells-trace-cells-0').focus()")
+    browser.key("End")
+    # Clients 0 and 2 are in part 0, 1 and 3 in part 1: the first row is client 0, the second client 2.
+    browser.key("ArrowDown")
+    assert browser.js(said % "trace-cells-0") == "client 2, round 3: 0.25"
+
+
 def test_what_a_screen_reader_needs(browser: Browser, finished_run: Path) -> None:
     opened(browser, write_page(finished_run))
     nameless = """[...document.querySelectorAll('button, a, input, select, canvas, svg[role=img]')]

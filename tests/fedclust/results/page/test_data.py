@@ -9,7 +9,8 @@ import pytest
 
 from fedclust.results import Recorder
 from fedclust.results.page import tables, view_run
-from fedclust.results.page.matrices import view_across, view_curves, view_matrix
+from fedclust.results.page.curves import view_curves, view_traces
+from fedclust.results.page.matrices import view_across, view_matrix
 from fedclust.results.page.tables import Column, tally
 from fedclust.results.page.values import evenly, pack, short
 
@@ -67,9 +68,10 @@ def test_names_failures_and_histories(hostile_run: Path) -> None:
     assert column(view, "failures").values == [0, 1, 0]
     assert column(view, "accuracy").values == [0.5, None, 1.0]
     assert view.clusters[1].accuracy == 1.0  # of the client that has one
-    assert view.histories.rounds == [1, 2]
+    (accuracies,) = view.histories.accuracies
+    assert (accuracies.name, accuracies.rounds) == ("", [1, 2])
     assert view.histories.failures[0][:3] == [1, 2, "evaluate"]
-    codes = np.frombuffer(base64.b64decode(view.histories.accuracy or ""), dtype="<u2").reshape(2, 3)
+    codes = np.frombuffer(base64.b64decode(accuracies.values), dtype="<u2").reshape(2, 3)
     # Codes are the accuracy times 65533; 65535 where there is none.
     np.testing.assert_array_equal(codes, [[16383, 32766, 49150], [32766, 65535, 65533]])
     assert (view.command or "").startswith("fedclust seed=1 'a=")
@@ -147,7 +149,78 @@ def test_models_across_clusters_and_choices() -> None:
     curves = view_curves(
         {"silhouette_numbers": np.array([2, 3]), "silhouette_scores": np.array([0.5, np.nan])}
     )
-    assert [(curve.x, curve.y) for curve in curves] == [([2, 3], [0.5, None])]
+    assert [(curve.x, curve.lines[0].y) for curve in curves] == [([2, 3], [0.5, None])]
+
+
+def test_histories_beside_a_compared_run(finished_run: Path) -> None:
+    for folder, accuracy in ((finished_run, 1.0), (finished_run / "compare" / "fedavg", 0.25)):
+        lines = [{"round": number, "client_accuracy": [accuracy, 0.0]} for number in (1, 2)]
+        (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    own, beside = view_run(finished_run).histories.accuracies
+    assert (own.name, beside.name, beside.rounds) == ("", "fedavg", [1, 2])
+    codes = np.frombuffer(base64.b64decode(beside.values), dtype="<u2").reshape(2, 2)
+    np.testing.assert_array_equal(codes, [[16383, 0], [16383, 0]])  # a quarter of 65533 is 16383.25
+
+
+def test_chains_between_models() -> None:
+    small = {
+        "curve_pairs": np.array([[0, 2], [1, 2]]), "curve_points": np.array([0.0, 0.5, 1.0]),
+        "curve_losses": np.array([[0.2, 0.1, 0.0], [0.3, np.inf, 0.0]]),
+        "line_losses": np.array([[0.2, 0.4, 0.0], [0.3, 0.5, 0.0]]),
+    }  # fmt: skip
+    first, second = view_curves(small, np.array([0, 1, 0]))
+    assert first.title == "From client 0's model to client 2's, same cluster"
+    assert second.title == "From client 1's model to client 2's, apart"
+    assert first.x == [0, 0.5, 1]
+    assert [(line.name, line.y) for line in first.lines] == [
+        ("fitted chain", [0.2, 0.1, 0]),
+        ("straight line", [0.2, 0.4, 0]),
+    ]
+    assert second.lines[0].y == [0.3, None, 0]
+
+
+def test_separations_of_each_cluster() -> None:
+    # Round, cluster, parts, separation, what came of it. Of two fits in a round that of which something came.
+    tests = np.array(
+        [[2, 0, 2, 0.5, 0], [4, 0, 2, 1.25, 2], [4, 0, 3, 1.5, 0], [6, 1, 2, np.nan, 0], [8, 1, 3, 1.125, 1]]
+    )
+    (curve,) = view_curves({"separations": tests})
+    assert curve.x == [2, 4, 8]
+    assert [(line.name, line.y) for line in curve.lines] == [
+        ("cluster 0", [0.5, 1.25, None]),
+        ("cluster 1", [None, None, 1.125]),
+    ]
+    assert curve.marks == [[4, "cluster 0: split, 2 parts"], [8, "cluster 1: proposed, 3 parts"]]
+    assert view_curves({"separations": tests[3:4]}) == []
+
+
+def test_traces_of_losses() -> None:
+    # Round, client, entry, part: clients 5 and 9 in part 0; client 7 in part 1, not asked in round 2.
+    entries = np.array([[1, 5, 1, 0], [1, 7, -4, 1], [1, 9, 3, 0], [2, 5, 2, 0], [2, 9, 2, 0]], dtype=float)
+    (trace,) = view_traces({"loss_trace_cluster_3_round_7": entries, "confusion": np.zeros(1)})
+    assert trace.title == "Losses in cluster 3, up to its split in round 7"
+    assert (trace.members, trace.parts, trace.rounds) == ([[5], [9], [7]], [0, 0, 1], [[1, 1], [2, 2]])
+    assert (trace.low, trace.high) == (-4, 3)
+    codes = np.frombuffer(base64.b64decode(trace.values), dtype="<u2").reshape(3, 2)
+    # (value + 4) / 7 of 65533: 1 is 46809.3, 2 is 56171.1, 3 the highest, -4 the lowest.
+    np.testing.assert_array_equal(codes, [[46809, 56171], [65533, 56171], [0, 65535]])
+    assert [(line.name, line.y, line.low, line.high) for line in trace.means.lines] == [
+        ("part 0, 2 clients", [2, 2], [1, 2], [3, 2]),
+        ("part 1, 1 client", [-4, None], [-4, None], [-4, None]),
+    ]
+
+
+def test_long_traces_are_shrunk() -> None:
+    # 240 clients over 360 rounds, each entry its client's number: two clients and three rounds in a cell.
+    rounds, clients = np.meshgrid(np.arange(360), np.arange(240))
+    entries = (
+        np.stack([rounds, clients, clients, np.zeros_like(rounds)], axis=-1).reshape(-1, 4).astype(float)
+    )
+    (trace,) = view_traces({"loss_trace_cluster_0": entries})
+    assert (len(trace.members), len(trace.rounds)) == (120, 120)
+    assert (trace.members[1], trace.rounds[1]) == ([2, 3], [3, 5])
+    assert (trace.low, trace.high) == (0.5, 238.5)  # means of 0 and 1, and of 238 and 239
+    assert len(trace.means.x) == 300
 
 
 def test_values() -> None:

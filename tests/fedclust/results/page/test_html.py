@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -82,8 +83,15 @@ def test_the_size_of_a_large_run(tmp_path: Path) -> None:
         names = [f"hospital number {client}" for client in range(100)]
         table = client_table(assignment, counts.sum(1), counts.sum(1), counts, evaluation, names=names)
         recorder.clients(table)
-        recorder.matrices(**{f"affinity_round_{number}": rng.random((100, 100)) for number in range(20)})
+        arrays = {f"affinity_round_{number}": rng.random((100, 100)) for number in range(20)}
+        entries = np.stack([*np.indices((1000, 100)).reshape(2, -1), rng.normal(size=100_000)], axis=1)
+        traces = {f"loss_trace_cluster_{each}": np.insert(entries, 3, 0, axis=1) for each in range(6)}
+        recorder.matrices(**arrays, **traces)
         recorder.summary(summarise(table, strategy="ifca", seed=0, rounds=1000, seconds=1.0))
+    for name in ("fedavg", "fedgwc", "fmcl"):
+        beside = tmp_path / "run" / "compare" / name
+        beside.mkdir(parents=True)
+        shutil.copy(tmp_path / "run" / "rounds.jsonl", beside)
     path = write_page(tmp_path / "run")
     assert 500_000 < path.stat().st_size < 2_000_000
 

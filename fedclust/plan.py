@@ -171,6 +171,7 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
         evaluate_every=settings.evaluate_every,
         evaluate_clients=settings.evaluate_clients,
         update_norm_cap=settings.update_norm_cap,
+        update_pull_cap=settings.update_pull_cap,
         drift_every=settings.drift_every,
         **chosen,
     )

@@ -239,7 +239,7 @@ class Auto(ClusteredStrategy):
                     config=self._running.config,
                     buffers=self._running.buffers,
                     shared_means=self._takes_means(self._make_aggregator()),
-                    cap=self.update_norm_cap,
+                    caps=self.caps,
                 )
             except NotFinite as error:  # which ends this trial, not the run
                 over.append(trial.entry() | {"kept": False, "why": str(error)})

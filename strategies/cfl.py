@@ -126,7 +126,7 @@ class CFL(ClusteredStrategy):
             return changes
         projection = self.update_projection(self.parameters.projection)
         told = federation.updates(
-            clusters.models[cluster], unknown, server_round, projection=projection, cap=self.update_norm_cap
+            clusters.models[cluster], unknown, server_round, projection=projection, cap=self.caps.norm
         )
         values = [each.projected.values for each in told.values() if each.projected is not None]
         return cfl.update(changes, np.array(list(told)), np.stack(values)) if values else changes

@@ -25,7 +25,7 @@ from fedclust.federation.evaluations import evaluation_messages, evaluation_samp
 from fedclust.federation.going_back import at_fault
 from fedclust.federation.replies import read_replies, weighted_loss
 from fedclust.federation.run_state import RunState
-from fedclust.federation.update_norms import DEFAULT_CAP, check_cap
+from fedclust.federation.update_norms import ANY, DEFAULT_CAP, Caps
 from fedclust.findings import NoObserver, Observer
 from fedclust.fractions import check_number_or_share
 from fedclust.selection import Selection
@@ -66,8 +66,10 @@ class ClusteredStrategy(Hooks, Strategy):
     evaluate_clients
         How many clients do, or which share in (0, 1], drawn anew each time; None, and the last round: all.
     update_norm_cap
-        How many times as long as the median of the round an update may be, > 1; a longer one is left out and
-        its client named. None for any length. See :mod:`fedclust.federation.update_norms`.
+        How many times as long as the round's median an update may be, > 1; a longer one is left out, its
+        client named. None for any length. See :mod:`fedclust.federation.update_norms`.
+    update_pull_cap
+        How many times the round's median rows times length of an update count for at most, > 1; None: any.
     drift_every
         Look every so many rounds, where clients evaluate, for those that another cluster's model serves
         better; 0 for never. See :mod:`fedclust.federation.drift`.
@@ -90,6 +92,7 @@ class ClusteredStrategy(Hooks, Strategy):
         evaluate_every: int = 1,
         evaluate_clients: int | float | None = None,
         update_norm_cap: float | None = DEFAULT_CAP,
+        update_pull_cap: float | None = None,
         drift_every: int = 0,
     ) -> None:
         if not 0 < participation <= 1:
@@ -98,9 +101,8 @@ class ClusteredStrategy(Hooks, Strategy):
             raise ValueError(f"evaluate_every must be >= 1, got {evaluate_every}")
         if drift_every < 0:
             raise ValueError(f"drift_every must be >= 0, got {drift_every}")
-        check_cap(update_norm_cap)
         check_number_or_share("evaluate_clients", evaluate_clients)
-        self.update_norm_cap = update_norm_cap
+        self._caps = Caps(update_norm_cap, update_pull_cap)
         self.participation = participation
         self.seed = seed
         self.evaluate_every, self.evaluate_clients = evaluate_every, evaluate_clients
@@ -112,6 +114,11 @@ class ClusteredStrategy(Hooks, Strategy):
         self._run: Running | None = None
 
     # -- The run --------------------------------------------------------------------------------------------
+
+    @property
+    def caps(self) -> Caps:
+        """How far updates may move a model; ``privacy`` has a limit of its own."""
+        return ANY if self.guard else self._caps
 
     @property
     def clusters(self) -> Clusters:
@@ -256,8 +263,8 @@ class ClusteredStrategy(Hooks, Strategy):
         told: dict[str, float] = {}
         if self.guard:
             told |= self.guard.told
-        elif self.update_norm_cap is not None:
-            told[records.UPDATE_NORM_CAP] = self.update_norm_cap
+        elif self.caps.norm is not None:
+            told[records.UPDATE_NORM_CAP] = self.caps.norm
         settings = ConfigRecord({**config, **told, **records.projection_config(wanted)})
         return run.training_messages(grid, settings, own, self._takes_means)
 
@@ -280,7 +287,7 @@ class ClusteredStrategy(Hooks, Strategy):
             run.sent,
             run.federation.bounds,
             means=any(map(self._takes_means, run.aggregators)),
-            cap=None if self.guard else self.update_norm_cap,
+            caps=self.caps,
             projection_size=run.projection_size,
             pooled=self.pools_rows,
         )
@@ -393,4 +400,5 @@ class ClusteredStrategy(Hooks, Strategy):
             self.observer.assignment(server_round, clusters.assignment, clusters.reason)
 
     def _takes_means(self, aggregator: Strategy) -> bool:
-        return not self.needs_client_models and aggregation.needs_only_mean(aggregator)
+        own = self.needs_client_models or self.caps.pull is not None
+        return not own and aggregation.needs_only_mean(aggregator)

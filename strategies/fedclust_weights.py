@@ -43,7 +43,7 @@ class FedClustWeights(ClusteredStrategy):
         shapes = {name: array.shape for name, array in model.items()}
         names = fedclust_weights.last_layer(shapes, self.parameters.layer)
         everybody = range(federation.num_clients)
-        cap = self.update_norm_cap
+        cap = self.caps.norm
         told = federation.updates(model, everybody, server_round=1, names=names, cap=cap)
         if not told:
             logger.warning("fedclust_weights: no client answered, all start in one cluster")

@@ -58,7 +58,7 @@ class FLHC(ClusteredStrategy):
             server_round + 1,
             projection=None if whole else self.update_projection(self.parameters.projection),
             names=compared(model, self._running.buffers) if whole else (),
-            cap=self.update_norm_cap,
+            cap=self.caps.norm,
         )
         if not told:
             logger.warning("FL+HC: no client answered in round %d, all stay in one cluster", server_round)

@@ -198,7 +198,7 @@ class PrivateGroups(ClusteredStrategy):
                 config=run.config,
                 buffers=run.buffers,
                 shared_means=self._takes_means(fresh),
-                cap=None if guard else self.update_norm_cap,
+                caps=self.caps,
                 private=private,
                 told={**guard.told, records.CLIP_TELLS: False} if guard else {},
             )

@@ -13,7 +13,7 @@ from fedclust import records
 from fedclust.array_bytes import from_numpy, to_numpy
 from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.federation.asking import Failure
-from fedclust.federation.update_norms import limited_weights, too_long, update_norm
+from fedclust.federation.update_norms import ANY, Caps, limited_weights, too_long, update_norm
 from fedclust.records import BadReply, Bounds, Projected
 from fedclust.typing import FloatArray
 
@@ -90,7 +90,7 @@ def read_replies(
     bounds: Bounds | None = None,
     *,
     means: bool = True,
-    cap: float | None = None,
+    caps: Caps = ANY,
     projection_size: int = 0,
     pooled: bool = False,
 ) -> tuple[list[Reply], list[Failure]]:
@@ -110,9 +110,8 @@ def read_replies(
         What clients may say of themselves.
     means
         Whether a model may be a node's mean, in float64; every other model is cast to its template's types.
-    cap
-        How many times the median an update may be long, see :mod:`fedclust.federation.update_norms`; None
-        for any length and any pull.
+    caps
+        How far updates may move a model; any distance by default.
     projection_size
         Length of the projection that clients were asked for; 0 for none.
     pooled
@@ -163,8 +162,8 @@ def read_replies(
             said.append(trained.update_norm)
         except BadReply as error:
             failures.append({"client": client, "phase": "train", "reason": str(error)})
-    if cap is not None:
-        valid, long = _within(valid, said, server_round, cap)
+    if caps != ANY:
+        valid, long = _within(valid, said, server_round, caps)
         failures = sorted([*failures, *long], key=lambda failure: int(failure["client"]))
     failures += [{"client": client, "phase": "train", "reason": "no reply"} for client in sorted(silent)]
     return valid, failures
@@ -179,7 +178,7 @@ def _model(arrays: ArrayRecord, start: ArrayRecord, means: bool) -> ArrayRecord 
 
 
 def _within(
-    replies: Sequence[Reply], said: Sequence[float | None], server_round: int, cap: float
+    replies: Sequence[Reply], said: Sequence[float | None], server_round: int, caps: Caps
 ) -> tuple[list[Reply], list[Failure]]:
     """Leave out the replies whose model, or the projection of its change, moved too far; limit weights."""
     moved: dict[int, float] = {}
@@ -188,6 +187,7 @@ def _within(
             moved[id(reply.model)] = update_norm(reply.model, reply.start)
     norms = [max(moved[id(reply.model)], _projected_norm(reply.projected)) for reply in replies]
     own = [norm if told is None else told for norm, told in zip(norms, said, strict=True)]
+    cap = math.inf if caps.norm is None else caps.norm
     long = too_long(norms, own, [reply.cluster for reply in replies], cap)
     failures: list[Failure] = [
         {
@@ -199,16 +199,16 @@ def _within(
         for position, median in long.items()
     ]
     kept = [position for position in range(len(replies)) if position not in long]
-    weights = limited_weights(
-        [replies[position].num_examples for position in kept],
-        [norms[position] for position in kept],
-        [own[position] for position in kept],
-        [replies[position].cluster for position in kept],
-    )
-    return [
-        reply if reply.num_examples == weight else replace(reply, num_examples=weight)
-        for reply, weight in zip([replies[position] for position in kept], weights, strict=True)
-    ], failures
+    within = [replies[position] for position in kept]
+    if caps.pull is not None:
+        weights = limited_weights(
+            [reply.num_examples for reply in within],
+            [norms[position] for position in kept],
+            [reply.cluster for reply in within],
+            caps.pull,
+        )
+        within = [replace(reply, num_examples=weight) for reply, weight in zip(within, weights, strict=True)]
+    return within, failures
 
 
 def _projected_norm(projected: Projected | None) -> float:

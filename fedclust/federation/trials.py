@@ -14,6 +14,7 @@ from fedclust.federation.client_grid import CohortView
 from fedclust.federation.federation import Federation
 from fedclust.federation.optimiser_state import StateValue, pack_state, restore_state
 from fedclust.federation.replies import Reply, by_cluster, read_replies
+from fedclust.federation.update_norms import ANY, Caps
 
 __all__ = ["TRIAL", "Trainee", "copy_aggregator", "train_beside"]
 
@@ -54,7 +55,7 @@ def train_beside(
     config: ConfigRecord,
     buffers: frozenset[str],
     shared_means: bool,
-    cap: float | None = None,
+    caps: Caps = ANY,
     private: Private | None = None,
     told: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[tuple[Trainee, ...], int]:
@@ -82,8 +83,8 @@ def train_beside(
         Names of the model's floating-point buffers.
     shared_means
         Whether a node may answer with the mean of its clients' models.
-    cap
-        How many times the median an update may be long, as in the cluster's own training.
+    caps
+        How far updates may move a model, as in the cluster's own training.
     private
         What takes the valid replies and the models, and returns the replies that are aggregated instead;
         then every model is trained, whether or not a client trains it.
@@ -105,8 +106,8 @@ def train_beside(
     aggregators: dict[int, Strategy] = {}
     messages = []
     asking = ConfigRecord({**config, records.MEAN_REPLY: shared_means, **told})
-    if cap is not None:
-        asking[records.UPDATE_NORM_CAP] = cap
+    if caps.norm is not None:
+        asking[records.UPDATE_NORM_CAP] = caps.norm
     for number, trainee in enumerate(trainees):
         chosen = sorted(client for client, model in clients.items() if model == number)
         if not chosen and private is None:
@@ -125,7 +126,7 @@ def train_beside(
     asked = {message.metadata.dst_node_id: clients[message.metadata.dst_node_id] for message in messages}
     models = [each.model for each in trainees]
     valid, failures = read_replies(
-        answers, server_round, asked, models, federation.bounds, means=shared_means, cap=cap
+        answers, server_round, asked, models, federation.bounds, means=shared_means, caps=caps
     )
     for failure in failures:
         federation.failed(int(failure["client"]), TRIAL, str(failure["reason"]))

@@ -4,14 +4,16 @@ An update of 1e30 is finite, and the mean of it and of a thousand honest ones is
 one round differ by small factors, whatever the clients' data (docs/SECURITY.md has figures), so one that is
 many times as long as the round's median is left out, and its client named.
 
-Below that cap a single client could still turn a weighted mean around, with a long update or with rows that
-it does not have. What moves the mean is the product of both, the pull: a client's weight is lowered until its
-pull is at most so many times the median's. Honest clients reach that where they have many times the others'
-rows and see them all each round (docs/ATTACKS.md).
+Below that cap a single client can still turn a weighted mean around, with a long update or with rows that
+it does not have. What moves the mean is the product of both, the pull: with ``update_pull_cap`` a client's
+weight is lowered until its pull is at most so many times the median's. It is off unless set: honest clients
+reach ten where they have many times the others' rows and see them all each round (docs/ATTACKS.md), and it
+needs each client's own model.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -19,23 +21,49 @@ from flwr.app import ArrayRecord
 
 from fedclust.array_bytes import to_numpy
 
-__all__ = ["DEFAULT_CAP", "MOST_PULL", "check_cap", "limited_weights", "too_long", "update_norm"]
+__all__ = ["ANY", "DEFAULT_CAP", "Caps", "check_cap", "limited_weights", "too_long", "update_norm"]
 
 DEFAULT_CAP = 30.0
 """Times the median; see docs/SECURITY.md for what honest clients reach."""
 
-MOST_PULL = 10.0
-"""Times the median: what a client's rows times the length of its update count for at most in a mean."""
-
 _FEWEST = 3  # of two, either may be the one that is wrong
 
 
-def check_cap(cap: float | None) -> None:
+def check_cap(cap: float | None, name: str = "update_norm_cap") -> None:
     """Check a cap; raise ValueError unless it is a number above 1, or None for no cap."""
     if cap is not None and (
         isinstance(cap, bool) or not isinstance(cap, int | float) or not 1 < cap < math.inf
     ):
-        raise ValueError(f"update_norm_cap must be > 1 and finite, or null, got {cap}")
+        raise ValueError(f"{name} must be > 1 and finite, or null, got {cap}")
+
+
+@dataclass(frozen=True)
+class Caps:
+    """How far clients may move a cluster's model.
+
+    Attributes
+    ----------
+    norm
+        How many times the median an update may be long; None for any length.
+    pull
+        How many times the median samples times length of an update count for at most; None for any.
+
+    Raises
+    ------
+    ValueError
+        If one is not above 1 and finite.
+    """
+
+    norm: float | None = None
+    pull: float | None = None
+
+    def __post_init__(self) -> None:
+        check_cap(self.norm)
+        check_cap(self.pull, "update_pull_cap")
+
+
+ANY = Caps()
+"""Any length and any pull."""
 
 
 def update_norm(model: ArrayRecord, start: ArrayRecord) -> float:
@@ -88,7 +116,7 @@ def too_long(
 
 
 def limited_weights(
-    num_examples: Sequence[int], models: Sequence[float], clients: Sequence[float], clusters: Sequence[int]
+    num_examples: Sequence[int], norms: Sequence[float], clusters: Sequence[int], cap: float
 ) -> list[int]:
     """Lower the numbers of samples of replies whose pull on a weighted mean is too large.
 
@@ -96,21 +124,24 @@ def limited_weights(
     ----------
     num_examples
         What each reply says, >= 1, shape (n,).
-    models, clients, clusters
-        As for :func:`too_long`.
+    norms
+        Length of the update of each reply's own model, shape (n,).
+    clusters
+        Cluster of each, shape (n,).
+    cap
+        How many times the median a pull may be.
 
     Returns
     -------
-    At least 1 and at most `num_examples`, shape (n,): so many that samples times length of the model's update
-    is at most :data:`MOST_PULL` times the median of samples times the clients' own lengths, over the same
-    replies as in :func:`too_long`.
+    At least 1 and at most `num_examples`, shape (n,): so many that samples times the length of the update is
+    at most `cap` times the median of that product, over the same replies as in :func:`too_long`.
     """
-    if len(models) < _FEWEST:
+    if len(norms) < _FEWEST:
         return list(num_examples)
-    medians = _medians([number * norm for number, norm in zip(num_examples, clients, strict=True)], clusters)
+    medians = _medians([number * norm for number, norm in zip(num_examples, norms, strict=True)], clusters)
     limited = []
-    for number, norm, cluster in zip(num_examples, models, clusters, strict=True):
-        most = MOST_PULL * medians[cluster]
+    for number, norm, cluster in zip(num_examples, norms, clusters, strict=True):
+        most = cap * medians[cluster]
         limited.append(max(1, math.floor(most / norm)) if 0 < most < number * norm else number)
     return limited
 

@@ -88,6 +88,7 @@ class RunSettings:
     proof: bool = False
     serve: str = "cluster"
     update_norm_cap: float | None = None
+    update_pull_cap: float | None = None
     evaluate_clients: int | float | None = None
     save_predictions: bool = False
     min_clients: int | None = None
@@ -111,6 +112,7 @@ class RunSettings:
             ("max_outage", self.max_outage >= 0, ">= 0"),
             ("min_replies", 0 <= self.min_replies <= 1, "in [0, 1]"),
             ("update_norm_cap", self.update_norm_cap is None or self.update_norm_cap > 1, "> 1, or null"),
+            ("update_pull_cap", self.update_pull_cap is None or self.update_pull_cap > 1, "> 1, or null"),
             ("min_clients", self.min_clients is None or self.min_clients >= 1, ">= 1, or null"),
         )
         for name, holds, rule in rules:
@@ -158,9 +160,10 @@ def run_settings(config: DictConfig) -> RunSettings:
     values["keep_matrices"] = config.get("keep_matrices", KEEP)
     if wrong := proof.problem(config):
         raise ConfigError(wrong)
-    cap = values["update_norm_cap"] = config.get("update_norm_cap")
-    if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int | float)):
-        raise ConfigError(f"update_norm_cap must be a number or null, got {cap!r}")
+    for name in ("update_norm_cap", "update_pull_cap"):
+        cap = values[name] = config.get(name)
+        if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int | float)):
+            raise ConfigError(f"{name} must be a number or null, got {cap!r}")
     save = values["save_predictions"] = config.get("save_predictions", False)
     if not isinstance(save, bool):
         raise ConfigError(f"save_predictions must be true or false, got {save!r}")

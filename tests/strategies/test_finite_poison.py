@@ -53,20 +53,13 @@ def test_a_pull_counts_for_at_most_ten_times_the_median() -> None:
     # Cluster 1 has two: everyone's median, of 10, 20, 30, 8000, 40, 6000, is 35, at most 350 = 350 · 1.
     told, norms = [10, 20, 30, 100, 40, 6000], [1.0, 1.0, 1.0, 80.0, 1.0, 1.0]
     clusters = [0, 0, 0, 0, 1, 1]
-    assert limited_weights(told, norms, norms, clusters) == [10, 20, 30, 3, 40, 350]
-    # A node's mean is short where its clients differ: their own lengths make the median, 4 times as large.
-    assert limited_weights(told, norms, [4 * norm for norm in norms], clusters)[3] == 12
+    assert limited_weights(told, norms, clusters, 10.0) == [10, 20, 30, 3, 40, 350]
 
 
 def test_a_pull_is_lowered_to_one_example_at_most() -> None:
-    assert limited_weights([1, 1, 1, 5], [1.0, 1.0, 1.0, 29.0], [1.0, 1.0, 1.0, 29.0], [0] * 4) == [
-        1,
-        1,
-        1,
-        1,
-    ]
-    assert limited_weights([1, 10**6], [1.0, 9.0], [1.0, 9.0], [0, 0]) == [1, 10**6]  # which is wrong?
-    assert limited_weights([1, 1, 10**6], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [0] * 3) == [1, 1, 10**6]
+    assert limited_weights([1, 1, 1, 5], [1.0, 1.0, 1.0, 29.0], [0] * 4, 10.0) == [1, 1, 1, 1]
+    assert limited_weights([1, 10**6], [1.0, 9.0], [0, 0], 10.0) == [1, 10**6]  # which is wrong?
+    assert limited_weights([1, 1, 10**6], [0.0, 0.0, 1.0], [0] * 3, 10.0) == [1, 1, 10**6]
 
 
 def test_rows_that_a_client_does_not_have_do_not_make_its_model_the_mean(toy) -> None:
@@ -76,19 +69,22 @@ def test_rows_that_a_client_does_not_have_do_not_make_its_model_the_mean(toy) ->
         move=lambda client, number: -3.0 if client == ATTACKER else 1.0,
         num_examples=lambda client: 10**6 if client == ATTACKER else 1,
     )
-    found = {}
-    for cap in (30.0, None):
-        strategy = ClusteredStrategy(update_norm_cap=cap)
-        strategy.start(clients.grid(6), toy.model(), num_rounds=1)
-        found[cap] = strategy.clusters.models[0]["w"].numpy() - toy.model()["w"].numpy()
-    np.testing.assert_allclose(found[30.0], -0.5, atol=1e-6)
-    np.testing.assert_allclose(found[None], -3.0, atol=1e-4)
+    for nodes in (1, 6):  # whoever shares a node
+        found = {}
+        for cap in (10.0, None):
+            strategy = ClusteredStrategy(update_pull_cap=cap)
+            strategy.start(clients.grid(nodes), toy.model(), num_rounds=1)
+            found[cap] = strategy.clusters.models[0]["w"].numpy() - toy.model()["w"].numpy()
+        np.testing.assert_allclose(found[10.0], -0.5, atol=1e-6)
+        np.testing.assert_allclose(found[None], -3.0, atol=1e-4)
 
 
 @pytest.mark.parametrize("cap", [1, 0.5, -3, float("nan"), float("inf"), True, "ten"])
 def test_a_cap_that_is_none(cap: Any) -> None:
     with pytest.raises(ValueError, match="update_norm_cap must be > 1 and finite, or null"):
         check_cap(cap)
+    with pytest.raises(ValueError, match="update_pull_cap must be > 1 and finite, or null"):
+        ClusteredStrategy(update_pull_cap=cap)
 
 
 @pytest.mark.parametrize(

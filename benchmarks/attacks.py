@@ -51,6 +51,7 @@ ATTACKED: dict[str, tuple[int, ...]] = {
 """How many attack FedAvg on IID, by attack."""
 RULES: dict[str, tuple[str, ...]] = {
     "mean": ("aggregator=fedavg",),
+    "limited mean": ("aggregator=fedavg", "update_pull_cap=10"),
     "trimmed mean": ("aggregator=fedtrimmedavg",),
     "median": ("aggregator=fedmedian",),
     "geometric median": ("aggregator=geometric_median",),
@@ -59,12 +60,12 @@ RULES: dict[str, tuple[str, ...]] = {
     "Bulyan": ("aggregator=bulyan", "aggregator.num_malicious_nodes=6"),
 }
 """The rules; those that must be told a number of attackers are told six, however many there are."""
-_FEW_RULES = ("mean", "trimmed mean", "geometric median", "Multi-Krum")
+_FEW_RULES = ("mean", "limited mean", "trimmed mean", "geometric median", "Multi-Krum")
 _CLUSTERED: dict[str, tuple[str, ...]] = {
     "known_groups": _FEW_RULES,
     "auto": _FEW_RULES,
-    "fedgwc": ("mean", "geometric median"),
-    "fmcl": ("mean", "geometric median"),
+    "fedgwc": ("mean", "limited mean", "geometric median"),
+    "fmcl": ("mean", "limited mean", "geometric median"),
 }
 """The rules inside each method's clusters."""
 _CLUSTERS_ATTACKED: dict[str, tuple[int, ...]] = {

@@ -9,7 +9,13 @@ first rounds of each, in which the trainer makes its choice or compiles, are lef
 
 import argparse
 import logging
-from statistics import median
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from statistics import mean, median
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -18,6 +24,7 @@ from tables import machine, show, spread, table
 
 from fedclust.engines import make_engine
 from fedclust.settings import compose
+from fedclust.training.scheduling.dispatch import Dispatcher
 
 ROUNDS = 20_000  # the paper's
 LEFT_OUT = 6
@@ -65,6 +72,90 @@ def setting(overrides: tuple[str, ...], rounds: int) -> DictConfig:
         "alpha": 1000,
     }
     return config
+
+
+def fedgwc_setting(overrides: Sequence[str], rounds: int, device: str, small: bool) -> Any:
+    """Compose FedGWC's setting on random images."""
+    few = ("partition.num_clients=4", "participation=0.5", "training.steps=1", "training.batch_size=4")
+    config = setting((*overrides, *(few if small else ()), f"device={device}"), rounds)
+    if small:
+        config.partition["samples_per_client"], config.dataset["examples"] = 24, 200
+    return config
+
+
+def rounds_per_second(overrides: Sequence[str], rounds: int, device: str, small: bool) -> dict[str, Any]:
+    """Run the setting; measure rounds, the GPU's use while it trains, and the peak of its memory."""
+    config = fedgwc_setting(overrides, rounds, device, small)
+    grid = make_engine(config)
+    with watched_passes() as (calls, _), busy(device) as samples:
+        seconds = seconds_per_round(config, grid)[LEFT_OUT:]
+    during = [value for at, value in samples if calls[0] <= at <= calls[-1]]
+    memory = None if device == "cpu" else torch.cuda.max_memory_allocated() / 2**30
+    return {"rate": 1 / median(seconds), "busy": mean(during) if during else None, "memory": memory}
+
+
+@contextmanager
+def watched_passes(profiled: int | None = None) -> Iterator[tuple[list[float], list[str]]]:
+    """Collect when the trainer begins a pass, and the profile of one of them."""
+    calls, profiles = list[float](), list[str]()
+    train = Dispatcher.train
+
+    def watched(self: Dispatcher, work: Any) -> Iterator[Any]:
+        calls.append(time.time())
+        if len(calls) != profiled:
+            return iter(list(train(self, work)))
+        with torch.profiler.profile() as profile:
+            updates = list(train(self, work))
+        key = "self_cpu_time_total" if self._working.device.type == "cpu" else "self_cuda_time_total"
+        profiles.append(profile.key_averages().table(sort_by=key, row_limit=15, max_name_column_width=50))
+        return iter(updates)
+
+    Dispatcher.train = watched  # type: ignore[method-assign]
+    try:
+        yield calls, profiles
+    finally:
+        Dispatcher.train = train  # type: ignore[method-assign]
+
+
+@contextmanager
+def busy(device: str) -> Iterator[list[tuple[float, float]]]:
+    """Ask twice a second how many percent of the time the GPU computes."""
+    samples, over = list[tuple[float, float]](), threading.Event()
+
+    def ask() -> None:
+        while not over.wait(0.5):
+            value = utilisation()
+            if value is None:
+                return
+            samples.append((time.time(), value))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    if device != "cpu":
+        thread.start()
+    try:
+        yield samples
+    finally:
+        over.set()
+
+
+def utilisation() -> float | None:
+    """Read the GPU's utilisation in percent; None where neither NVML nor nvidia-smi can be asked."""
+    command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-i", "0"]
+    try:
+        return float(torch.cuda.utilization())
+    except (ModuleNotFoundError, RuntimeError):
+        try:
+            return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        except (OSError, subprocess.CalledProcessError, ValueError):
+            return None
+
+
+def profile_of(overrides: Sequence[str], device: str, small: bool) -> str:
+    """Profile local training in one round."""
+    config = fedgwc_setting(overrides, LEFT_OUT + 2, device, small)
+    with watched_passes(profiled=LEFT_OUT) as (_, profiles):
+        seconds_per_round(config, make_engine(config))
+    return "\n".join(line.rstrip() for line in profiles[0].splitlines()).rstrip()
 
 
 def main() -> None:

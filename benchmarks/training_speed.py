@@ -15,15 +15,17 @@ import os
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
 from tables import machine, show, spread, table
 from torch import nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, grad_and_value, replace_all_batch_norm_modules_, vmap
 from torch.nn import functional
 
 from fedclust.data.federated import FederatedData
+from fedclust.models.residual import ResNet18
 from fedclust.training import Job, LocalTraining, ModelMean, Trainer
 from fedclust.training.batches import Batches, draw_batches
 
@@ -41,19 +43,19 @@ def cnn_model() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(288, 2048), nn.ReLU(), nn.Linear(2048, 10))
 
 
-def federation(sizes: list[int], side: int) -> FederatedData:
+def federation(sizes: list[int], side: int, channels: int = 1) -> FederatedData:
     """Make clients of random images."""
     draws = np.random.default_rng(0)
     total = sum(sizes)
     return FederatedData(
         name="random",
-        inputs=torch.from_numpy(draws.integers(0, 256, (total, 1, side, side), dtype=np.uint8)),
+        inputs=torch.from_numpy(draws.integers(0, 256, (total, channels, side, side), dtype=np.uint8)),
         labels=torch.from_numpy(draws.integers(0, 10, total)),
         train=tuple(np.split(np.arange(total), np.cumsum(sizes)[:-1])),
         test=tuple(np.zeros(0, dtype=np.int64) for _ in sizes),
         num_classes=10,
-        mean=(0.5,),
-        std=(0.25,),
+        mean=(0.5,) * channels,
+        std=(0.25,) * channels,
         groups=None,
         class_names=tuple("0123456789"),
         fingerprint="random",
@@ -69,7 +71,7 @@ def plain_loop(
         model.load_state_dict(start)
         optimiser = torch.optim.SGD(model.parameters(), lr=lr)
         for step in range(steps):
-            rows = torch.from_numpy(batches.rows[index, step, : batches.sizes[index, step]])
+            rows = torch.from_numpy(batches.rows[index, step, : batches.sizes[index, step]]).to(inputs.device)
             optimiser.zero_grad()
             functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
             optimiser.step()
@@ -87,7 +89,7 @@ def bare_vmap(
     weights = torch.from_numpy(
         (np.arange(batches.rows.shape[2]) < batches.sizes[:, :, None])
         / np.maximum(batches.sizes[:, :, None], 1)
-    ).float()
+    ).to(inputs.device, torch.float32)
 
     def loss(own: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         logits = functional_call(model, own, (x,))
@@ -95,7 +97,7 @@ def bare_vmap(
 
     step_of_all = vmap(grad_and_value(loss))
     for step in range(steps):
-        rows = torch.from_numpy(batches.rows[:, step])
+        rows = torch.from_numpy(batches.rows[:, step]).to(inputs.device)
         gradients, _ = step_of_all(parameters, inputs[rows], labels[rows], weights[:, step])
         torch._foreach_add_(list(parameters.values()), list(gradients.values()), alpha=-lr)
 
@@ -124,6 +126,55 @@ def compiled_loop(
         for step in range(steps):
             rows = torch.from_numpy(batches.rows[index, step, : batches.sizes[index, step]])
             update(own, inputs[rows], labels[rows])
+
+
+def problem(kind: str, small: bool) -> tuple[Callable[[], torch.nn.Module], Any, dict[str, Any]]:
+    """Return what builds the model, random data of its shape, and the hyperparameters."""
+    if kind == "digits":
+        sizes = np.random.default_rng(1).integers(10, 27, 4 if small else 100).tolist()
+        options = {"learning_rate": 0.1, "batch_size": 16, "epochs": 5}
+        return digits_model, federation(sizes, 8), options
+    if kind == "cnn":
+        options = {"learning_rate": 0.05, "batch_size": 32, "epochs": 1}
+        return cnn_model, federation([64] * 2 if small else [480] * 20, 28), options
+    data = federation([8] * 2 if small else [500] * 20, 32, channels=3)
+    options = {"learning_rate": 0.05, "batch_size": 4 if small else 50, "epochs": 1}
+    return lambda: ResNet18((3, 32, 32), 10, stem="cifar"), data, options
+
+
+def loop_rounds(
+    way: str, model: torch.nn.Module, data: Any, options: dict[str, Any], device: str
+) -> Callable[[int], None]:
+    """Return a round of a bare loop with data and batches on the device."""
+    training = LocalTraining(**options)
+    batches = draw_batches(range(len(data.train)), data.train, training, 0, 1)
+    inputs, labels = ((data.inputs / 255 - 0.5) / 0.25).to(device), data.labels.to(device)
+    own, train = copy.deepcopy(model).to(device), bare_vmap if way.startswith("bare") else plain_loop
+    if train is bare_vmap:
+        replace_all_batch_norm_modules_(own)  # vmap cannot update running statistics
+
+    def one(_: int) -> None:
+        with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=way == "plain loop, AMP"):
+            train(own, inputs, labels, batches, training.learning_rate)
+
+    return one
+
+
+def fedclust_rounds(
+    way: str, model: torch.nn.Module, data: Any, options: dict[str, Any], device: str
+) -> Callable[[int], None]:
+    """Return a round of our trainer."""
+    mode, precision = way.split(", ")[1], "bf16" if way.endswith("bf16") else "float32"
+    training = LocalTraining(**options, mode=mode, precision=precision)  # type: ignore[arg-type]
+    trainer = Trainer(model, data, training, 0, device)
+    jobs = [Job(client, rows, dict(model.state_dict())) for client, rows in enumerate(data.train)]
+
+    def one(server_round: int) -> None:
+        for update in trainer.train(jobs, server_round):
+            if update.failed:
+                raise RuntimeError(next(iter(update.failed.values())))
+
+    return one
 
 
 def measure(name: str, rounds: int, write: bool) -> None:

@@ -166,7 +166,7 @@ def _simulate(server: object, client: object, nodes: int) -> None:
         os._exit(1)  # the server's thread would wait for its turn for ever
 
 
-def pfl_research(setting: Setting, turns: Turns, _: int) -> None:
+def pfl_research(setting: Setting, turns: Turns, _: int, device: str = "cpu") -> None:
     """Run pfl-research's federated averaging; with two processes it divides the cohort itself."""
     import numpy as np
     from pfl.aggregate.simulate import SimulatedBackend
@@ -181,8 +181,8 @@ def pfl_research(setting: Setting, turns: Turns, _: int) -> None:
     from pfl.model.pytorch import PyTorchModel
 
     np.random.seed(0)  # noqa: NPY002  (the processes must draw the same cohorts)
-    federation, network = setting.federation(), setting.network()
-    inputs = (federation.inputs / 255 - 0.5) / 0.25
+    federation, network = setting.federation(), setting.network().to(device)
+    inputs, labels = ((federation.inputs / 255 - 0.5) / 0.25).to(device), federation.labels.to(device)
 
     class Network(torch.nn.Module):
         def __init__(self) -> None:
@@ -211,7 +211,7 @@ def pfl_research(setting: Setting, turns: Turns, _: int) -> None:
 
     def user(client: int) -> Dataset:
         rows = torch.from_numpy(federation.train[client])
-        return Dataset([inputs[rows], federation.labels[rows]], user_id=str(client))
+        return Dataset([inputs[rows], labels[rows]], user_id=str(client))
 
     users = {client: user(client) for client in range(setting.clients)}
     dataset = FederatedDataset(

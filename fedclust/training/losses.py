@@ -129,7 +129,8 @@ class WeightedCrossEntropy:
         if isinstance(self.class_weights, str):
             raise ValueError("loss.class_weights must be numbers to compute a loss, got 'balanced'")
         logits = _precise(outputs).flatten(0, -2)
-        each = torch.tensor(self.class_weights, dtype=logits.dtype, device=logits.device)
+        # Not by `device=`, which would make the host wait until a GPU has done all that is queued.
+        each = torch.tensor(self.class_weights, dtype=logits.dtype).to(logits.device, non_blocking=True)
         weights = each[labels.flatten()]
         losses = weights * functional.cross_entropy(logits, labels.flatten(), reduction="none")
         return losses.unflatten(0, labels.shape).flatten(1).mean(1) if labels.dim() > 1 else losses

@@ -140,8 +140,9 @@ class VectorisedTraining:
 
     def _run(self, kernel: Kernel, work: Work, losses: torch.Tensor) -> None:
         batches, device = work.batches, self._data.device
-        rows = torch.from_numpy(batches.rows).to(self._data.rows_device)
-        sizes = torch.from_numpy(batches.sizes).to(device)
+        # A GPU's driver has copied them when this returns; without it the host would wait for the queue.
+        rows = torch.from_numpy(batches.rows).to(self._data.rows_device, non_blocking=True)
+        sizes = torch.from_numpy(batches.sizes).to(device, non_blocking=True)
         places = torch.arange(batches.rows.shape[2], device=device)
         active_at = (batches.sizes > 0).sum(axis=0).tolist()
         widths = batches.sizes.max(axis=0).tolist()

@@ -1,6 +1,7 @@
 """On a GPU, local training must only queue work: no operation may need the value of one before it.
 
-Reading a value is an operation of its own, on the CPU too, so it can be seen without a GPU.
+Reading a value is an operation of its own, on the CPU too, so it can be seen without a GPU. A copy from the
+host's memory is seen by training on PyTorch's device without data, "meta", which is another one than the CPU.
 """
 
 from collections.abc import Iterator
@@ -9,14 +10,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedclust.training import LocalTraining, Trainer
+from fedclust.training import LocalTraining, Trainer, device_data
 from fedclust.training.kernels import sequential, vectorised
+from fedclust.training.losses import Loss, WeightedCrossEntropy, cross_entropy
 
 # What makes the host wait for a GPU: a value becomes a number or truth value of Python, or decides a
-# shape.
-WAITING = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2")
+# shape. Indexing with truth values is "nonzero" only on a GPU.
+WAITING = ("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2")
+INDEXING = ("index", "index_put_", "_unsafe_index", "_index_put_impl_")
 
 
 class Watch(TorchDispatchMode):
@@ -30,9 +34,36 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.removeprefix("aten::")
         self.total += 1
-        if name in WAITING:
+        result = func(*args, **(kwargs or {}))
+        if name in WAITING or (name in INDEXING and _by_truth_values(args[1])):
             self.seen.append(name)
+        if name in ("copy_", "_to_copy") and _waits(name, args, kwargs or {}, result):
+            self.seen.append(f"{name} from the host")
+        return result
+
+
+class Numbers(TorchFunctionMode):
+    """Collects tensors made on a device from Python's numbers, which is no operation of its own."""
+
+    def __init__(self, seen: list[str]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        wanted = torch.device((kwargs or {}).get("device") or "cpu")
+        if func in (torch.tensor, torch.as_tensor) and wanted.type != "cpu":
+            self.seen.append("tensor from the host")
         return func(*args, **(kwargs or {}))
+
+
+def _by_truth_values(places: Any) -> bool:
+    return any(place is not None and place.dtype in (torch.bool, torch.uint8) for place in places)
+
+
+def _waits(name: str, args: Any, kwargs: Any, result: torch.Tensor) -> bool:
+    source = args[1] if name == "copy_" else args[0]
+    queued = kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
+    return isinstance(source, torch.Tensor) and source.device != result.device and not queued
 
 
 @contextmanager
@@ -42,11 +73,11 @@ def watched_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     alone, together = sequential._train_client, vectorised.VectorisedTraining._run
 
     def watched_alone(*arguments: Any) -> None:
-        with watch:
+        with watch, Numbers(watch.seen):
             alone(*arguments)
 
     def watched_together(*arguments: Any) -> None:
-        with watch:
+        with watch, Numbers(watch.seen):
             together(*arguments)
 
     monkeypatch.setattr(sequential, "_train_client", watched_alone)
@@ -102,3 +133,60 @@ def test_waiting_is_seen(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             )
         )
     assert set(watch.seen) & {"_local_scalar_dense", "is_nonzero"}
+
+
+def steps_without_data(
+    small: Any, kind: str, mode: str, loss: Loss, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Train on the device "meta" up to the first look at a result; return what would wait."""
+    monkeypatch.setattr(device_data, "_KEPT_BYTES", 0)  # the data stay on the host
+    monkeypatch.setattr(vectorised, "collect", lambda *_: None)
+    data, model = small.federation(kind), small.build(kind)
+    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=2, loss=loss, **OPTIONS["sgd"])
+    trainer = Trainer(model, data, training, seed=1, device="meta")
+    jobs = sorted(small.jobs(data, small.start_of(model)), key=lambda job: -len(job.rows))
+    work = trainer._work(trainer._check(jobs), 1, 0.1, 0.1)
+    with trainer._working.settings(), watched_steps(monkeypatch) as watch:
+        if mode == "vectorised":
+            trainer._dispatcher._vectorised.train(work)
+            return watch.seen
+        trainer._working.model.train()
+        for index, rows in enumerate(torch.from_numpy(work.batches.rows)):
+            losses = torch.zeros(rows.shape[:1], device="meta")
+            sequential._train_client(trainer._working, trainer._data, training, work, index, rows, losses)
+        return watch.seen
+
+
+@pytest.mark.parametrize("mode", ["sequential", "vectorised"])
+@pytest.mark.parametrize(
+    "loss", [cross_entropy, WeightedCrossEntropy((1.0, 2.0, 3.0))], ids=["plain", "weighted"]
+)
+@pytest.mark.parametrize("kind", ["dropout", "convolution", "batch norm", "averaging batch norm"])
+def test_steps_copy_nothing_from_the_host_and_wait(
+    small: Any, kind: str, loss: Loss, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert steps_without_data(small, kind, mode, loss, monkeypatch) == []
+
+
+@pytest.mark.parametrize("mode", ["sequential", "vectorised"])
+def test_numbers_from_the_host_are_seen(small: Any, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scaled(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(outputs * torch.tensor([1.0, 2.0, 3.0], device=outputs.device), labels)
+
+    seen = steps_without_data(small, "dropout", mode, scaled, monkeypatch)
+    assert set(seen) == {"tensor from the host"}
+
+
+def test_a_copy_from_the_host_is_seen() -> None:
+    with Watch() as watch:
+        torch.zeros(2).to("meta", non_blocking=True)
+        torch.zeros(2).to("meta")
+        torch.zeros(2, device="meta").copy_(torch.zeros(2))
+    assert watch.seen == ["_to_copy from the host", "copy_ from the host"]
+
+
+def test_indexing_by_truth_values_is_seen() -> None:
+    with Watch() as watch:
+        torch.arange(3.0)[torch.tensor([True, False, True])]
+        torch.arange(3.0)[torch.tensor([0, 2])]
+    assert watch.seen == ["index"]

@@ -1,0 +1,393 @@
+"""What is to be seen on a GPU: one command per item, each unattended and under ten minutes.
+
+    python benchmarks/gpu.py runs --write        the default run and every strategy, GPU against CPU; waits
+    python benchmarks/gpu.py cifar100 --write    FedGWC's setting: modes and precisions, and a profile
+    python benchmarks/gpu.py peers --write       against a plain loop, a bare vmapped one and pfl-research
+    python benchmarks/gpu.py papers --write      Clust-PSI-PFL, Tables III and IV; --table cifar10, fedgwc
+    python benchmarks/gpu.py two_nodes --write   engine=ray with two nodes on the GPU
+    … --device cpu --small                       the same logic without a GPU, much smaller
+    … --out FOLDER                               the text also as FOLDER/gpu-ITEM.md
+    python benchmarks/gpu.py paste FOLDER        put the texts of such a folder into docs/PERFORMANCE.md
+
+In a checkout that is not installed: PYTHONPATH=. python benchmarks/gpu.py …
+Every row runs in a process of its own; with --small one process does them all. A row that would start too
+late, fails, or has not ended when the time is over is named below the table with the reason.
+"""
+
+import argparse
+import importlib.util
+import logging
+import math
+import os
+import re
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import TimeoutError as NotInTime
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import cifar100
+import paper_table
+import papers
+import torch
+from experiments import ROOT
+from federations import DATA
+from gpu_rows import affordable, again, clients_per_second, cost_of, make_run, nodes_speed, on_both, waits
+from tables import machine, show, table
+
+from fedclust.results import SavedRun
+from fedclust.settings import options as choices
+
+TOLERANCE = 0.01  # of accuracy in any round; one of the default run's 360 test rows is 0.003
+LATE = 45.0  # seconds before the end in which no row starts
+MODES = {
+    "sequential": ("training.mode=sequential",),
+    "vectorised": ("training.mode=vectorised",),
+    "vectorised, compiled": ("training.mode=vectorised", "training.compile=true"),
+    "auto": (),
+}
+PRECISIONS = ("float32", "tf32", "bf16")
+PEERS = (
+    "plain loop, torch.optim",
+    "plain loop, AMP",
+    "bare vmapped loop",
+    "pfl-research",
+    "fedclust, sequential",
+    "fedclust, vectorised",
+    "fedclust, auto",
+    "fedclust, auto, bf16",
+)
+NODES = {
+    "engine=local": (1, 1.0, "local"),
+    "engine=ray, one node": (1, 1.0, "ray"),
+    "engine=ray, two nodes": (2, 0.5, "ray"),
+}
+FEDGWC = {
+    "fedgwc_paper": ("strategy=fedgwc_paper",),
+    "fedavg": ("strategy=fedavg",),
+    "ifca_paper": ("strategy=ifca_paper", "strategy.parameters.num_clusters=5"),
+    "fesem": ("strategy=fesem", "strategy.parameters.num_clusters=5"),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the rows of an item gave: values by name, and by name why there is none."""
+
+    values: dict[str, Any]
+    missing: dict[str, str]
+
+    def notes(self) -> str:
+        """List what is missing."""
+        return "".join(f"\nNot measured: {name}: {reason}." for name, reason in self.missing.items())
+
+
+def in_time(
+    rows: Mapping[str, tuple[Any, ...]],
+    work: Callable[..., Any],
+    ends: float,
+    workers: int = 1,
+    late: float = LATE,
+    apart: bool = True,
+) -> Found:
+    """Do the work of each row in another process, as long as there is time.
+
+    Parameters
+    ----------
+    rows
+        Arguments of `work` by the row's name, begun in this order.
+    work
+        A function of a module.
+    ends
+        When the time is over, as ``time.time()``; rows that still run are ended.
+    workers
+        Rows at a time.
+    late
+        Seconds before `ends` in which no row starts.
+    apart
+        Whether each row has a process of its own: it cannot be hurt by another's errors or memory.
+    """
+    found = Found({}, {})
+    with get_context("spawn").Pool(
+        workers, maxtasksperchild=1 if apart else None
+    ) as pool:  # leaving it ends its processes
+        waiting = {
+            name: pool.apply_async(_attempt, (work, arguments, ends - late))
+            for name, arguments in rows.items()
+        }
+        for name, row in waiting.items():
+            try:
+                value, wrong = row.get(max(0.1, ends - time.time()))
+            except NotInTime:
+                value, wrong = None, "had not ended when the time was over"
+            if wrong:
+                found.missing[name] = wrong
+                print(f"{name}: {wrong}", file=sys.stderr, flush=True)
+            else:
+                found.values[name] = value
+                print(f"{name}: done", file=sys.stderr, flush=True)
+    return found
+
+
+def _attempt(work: Callable[..., Any], arguments: tuple[Any, ...], latest: float) -> tuple[Any, str]:
+    if time.time() > latest:
+        return None, "no time left to start it"
+    logging.disable(logging.INFO)
+    try:
+        return work(*arguments), ""
+    except Exception as error:  # a row's failure is a line below the table and not the end of it
+        return None, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    finally:
+        if "ray" in sys.modules:
+            sys.modules["ray"].shutdown()
+
+
+# runs
+
+
+def runs(options: Namespace, ends: float) -> str:
+    """Compare all strategies, then look for waits."""
+    with tempfile.TemporaryDirectory() as folder:
+        plain = ("compare=[]", "proof=false", f"rounds={2 if options.small else 10}")
+        rows: dict[str, tuple[Any, ...]] = {} if options.small else {"default run": ((),)}
+        for name in ["fedavg", "fedgwc"] if options.small else choices("strategy"):
+            # auto makes the proof itself.
+            rows[name] = ((f"strategy={name}", *(plain[2:] if name == "auto" else plain)),)
+        rows = {name: (name, *row, options.device, Path(folder)) for name, row in rows.items()}
+        # The rows below need a minute; strategies are the larger part.
+        both = in_time(
+            rows, on_both, ends - (0 if options.small else 60), options.workers, apart=not options.small
+        )
+    lines = [
+        [
+            name,
+            "yes" if each["same"] else "no",
+            f"{each['apart']:.4f}",
+            "yes" if each["same"] and each["apart"] <= TOLERANCE else "no",
+            *(f"{value:.1f}" for value in each["seconds"]),
+        ]
+        for name, each in both.values.items()
+    ]
+    head = ["", "same clusters", "accuracy apart", "agree", "s, CPU", f"s, {options.device}"]
+    looks = {
+        f"{kind}, {mode}": (kind, mode, options.device, options.small)
+        for kind in (["digits"] if options.small else ["digits", "cnn", "resnet18"])
+        for mode in ("sequential", "vectorised")
+    }
+    waited = in_time(looks, waits, ends, options.workers, late=15, apart=not options.small)
+    said = [[name, "; ".join(sorted(set(each))) or "never"] for name, each in waited.values.items()]
+    agree = sum(line[3] == "yes" for line in lines)
+    return (
+        f"{agree} of {len(lines)} agree: the same clusters after every change, and accuracy within "
+        f"{TOLERANCE:g} in every round. float32, tf32 off.\n\n{table(head, lines)}\n{both.notes()}\n\n"
+        f"{table(['local training waits for the GPU', ''], said)}\n{waited.notes()}"
+    )
+
+
+# cifar100
+
+
+def fedgwc_speed(options: Namespace, ends: float) -> str:
+    """Measure modes and precisions, then profile the fastest."""
+    rounds = cifar100.LEFT_OUT + (2 if options.small else 40)
+    modes = {name: MODES[name] for name in (("sequential", "auto") if options.small else MODES)}
+    ways = {
+        f"{mode}, {precision}": (*overrides, f"training.precision={precision}")
+        for precision in (PRECISIONS[:1] if options.small else PRECISIONS)
+        for mode, overrides in modes.items()
+    }
+    rows = {name: (each, rounds, options.device, options.small) for name, each in ways.items()}
+    found = in_time(rows, cifar100.rounds_per_second, ends - 60, apart=not options.small)
+    lines = [
+        [
+            name,
+            f"{each['rate']:.2f}",
+            f"{cifar100.ROUNDS / each['rate'] / 60:,.0f}",
+            "–" if each["busy"] is None else f"{each['busy']:.0f} %",
+            "–" if each["memory"] is None else f"{each['memory']:.2f}",
+        ]
+        for name, each in found.values.items()
+    ]
+    head = ["", "rounds per second", f"minutes for {cifar100.ROUNDS:,}", "GPU busy", "peak, GiB"]
+    text = f"{table(head, lines)}\n{found.notes()}"
+    if not found.values:
+        return text
+    best = max(found.values, key=lambda name: found.values[name]["rate"])
+    profiles = in_time(
+        {"profile": (ways[best], options.device, options.small)}, cifar100.profile_of, ends, late=15
+    )
+    profile = profiles.values.get("profile", profiles.notes().strip())
+    return f"{text}\n\nLocal training of one round, {best}:\n\n```text\n{profile}\n```"
+
+
+# peers
+
+
+def peers(options: Namespace, ends: float) -> str:
+    """Compare ways of training the same clients on the same device."""
+    rounds, kinds = (1 if options.small else 5), ("digits", "cnn", "resnet18")
+    rows = {
+        f"{kind}, {way}": (kind, way, options.device, rounds, options.small)
+        for kind in kinds
+        for way in PEERS
+        if way != "pfl-research" or importlib.util.find_spec("pfl")
+    }
+    found = in_time(rows, clients_per_second, ends, apart=not options.small)
+    if not importlib.util.find_spec("pfl"):
+        found.missing["pfl-research"] = "pfl is not installed here"
+    lines = []
+    for way in PEERS:
+        cells = [_beside(found.values, kind, way) for kind in kinds]
+        lines += [[way, *cells]] if any(cell != "–" for cell in cells) else []
+    head = ["clients per second (× plain loop)", "digits", "CNN", "ResNet-18, 20 clients × 500"]
+    return f"Median of {rounds} rounds.\n\n{table(head, lines)}\n{found.notes()}"
+
+
+def _beside(values: Mapping[str, float], kind: str, way: str) -> str:
+    rate, plain = values.get(f"{kind}, {way}"), values.get(f"{kind}, {PEERS[0]}")
+    if rate is None:
+        return "–"
+    return f"{rate:,.1f}" + (f" ({rate / plain:.2f})" if plain else "")
+
+
+# papers
+
+
+def paper(options: Namespace, ends: float) -> str:
+    """Make a table's runs, with as many rounds as there is time for."""
+    fedgwc = options.table == "fedgwc"
+    name = {"fmnist": "fashion_mnist", "fedgwc": "cifar100"}.get(options.table, options.table)
+    if not (options.data / name).is_dir():
+        return f"Not measured: there is no folder {name} in {options.data.name}."
+    with tempfile.TemporaryDirectory() as place:
+        folder, chosen = Path(place), [f"device={options.device}"]
+        few = papers.ITEMS["fedgwc-table-8"].small if options.small else ()
+        asked = Namespace(
+            experiment=f"clust_psi_pfl_{options.table}", stand_in=None, data=options.data / name,
+            small=options.small, rows=options.rows, columns=options.columns, clients=None,
+            seeds=options.seeds, set=chosen,
+        )  # fmt: skip
+        if fedgwc:
+            most, made = cifar100.ROUNDS, []
+            for row, overrides in FEDGWC.items():
+                common = [
+                    "experiment=fedgwc_cifar100",
+                    *overrides,
+                    "compare=[]",
+                    "proof=false",
+                    *few,
+                    *chosen,
+                ]
+                common += [f"dataset.path={asked.data}", f"seed={options.seeds[0]}"]
+                made.append(
+                    paper_table.Run(row, paper_table.Column("", ()), None, 0, tuple(common), folder / row)
+                )
+        else:
+            most = 40
+            made = paper_table.runs_of(asked, paper_table.data_of(asked, folder), folder)
+        probe = ("rounds=2", "evaluate_every=2")
+        first = again(made[0], probe, folder / "probe")
+        cost = in_time({"probe": (first,)}, cost_of, ends)
+        if "probe" not in cost.values:
+            return cost.notes().strip()
+        # On one GPU runs at the same time take turns: two at most gain.
+        seconds = (ends - time.time() - LATE) * min(2, options.workers)
+        rounds, number = affordable(*cost.values["probe"], seconds, len(made), 2 if options.small else most)
+        chosen.append(f"rounds={rounds}")  # the table names what differs from the paper's setting
+        final = (f"rounds={rounds}", f"evaluate_every={rounds}")
+        made = [again(run, final, run.folder) for run in made]
+        rows = {f"{run.row} {run.column.title} seed {run.seed}".replace("  ", " "): (run,) for run in made}
+        found = in_time(
+            dict(list(rows.items())[:number]), make_run, ends, options.workers, apart=not options.small
+        )
+        found.missing.update(dict.fromkeys(list(rows)[number:], "no time for it"))
+        title = f"{rounds} of the paper's {most:,} rounds.\n\n"
+        if fedgwc:
+            item = papers.Item("FedGWC, Table 1", {}, (), "cifar100", "", key="share_weighted_accuracy")
+            there = {run.row: SavedRun(run.folder) for run in made if paper_table.finished(run.folder)}
+            return title + papers.report(item, there, options.small).replace("# ", "#### ") + found.notes()
+        text = paper_table.write(asked, made, folder / "tables")
+    return title + re.sub(r"^#", "####", text, flags=re.MULTILINE) + found.notes()
+
+
+# two_nodes
+
+
+def two_nodes(options: Namespace, ends: float) -> str:
+    """Compare one node with two that share the GPU."""
+    if importlib.util.find_spec("ray") is None:
+        return "Not measured: Ray is not installed here."
+    settings = ("digits", "cnn", "cifar100")
+    rows = {
+        f"{setting}, {name}": (setting, nodes, options.device, options.small)
+        for setting in (settings[::2] if options.small else settings)
+        for name, nodes in NODES.items()
+    }
+    found = in_time(rows, nodes_speed, ends, apart=not options.small)
+    lines = [
+        [name, *(f"{found.values.get(f'{setting}, {name}', math.nan):.2f}" for setting in settings)]
+        for name in NODES
+    ]
+    head = ["rounds per second", "digits", "CNN", "FedGWC on CIFAR-100"]
+    return f"{table(head, lines)}\n{found.notes()}".replace("nan", "  –")
+
+
+ITEMS: dict[str, Callable[[Namespace, float], str]] = {
+    "runs": runs,
+    "cifar100": fedgwc_speed,
+    "peers": peers,
+    "papers": paper,
+    "two_nodes": two_nodes,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return 2 if there is no such device."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("item", choices=[*ITEMS, "paste"])
+    parser.add_argument("folder", type=Path, nargs="?", help="of paste")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true", help="much smaller: the figures mean nothing")
+    parser.add_argument("--minutes", type=float, default=9)
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) // 4))
+    parser.add_argument("--table", choices=["fmnist", "cifar10", "fedgwc"], default="fmnist")
+    parser.add_argument("--rows", nargs="+")
+    parser.add_argument("--columns", nargs="+", default=["alpha=0.05", "similarity=0"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the datasets' folders")
+    parser.add_argument("--out", type=Path, help="folder to write the text to as well")
+    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
+    options = parser.parse_args(arguments)
+    if options.item == "paste":
+        if options.folder is None:
+            parser.error("paste needs FOLDER")
+        for path in sorted(options.folder.glob("gpu-*.md")):
+            show(path.stem, path.read_text(encoding="utf-8").rstrip(), True)
+        return 0
+    if options.device != "cpu" and not torch.cuda.is_available():
+        print(f"gpu: --device must be cpu where torch finds no GPU, got {options.device}", file=sys.stderr)
+        return 2
+    # Ray's processes import the settings' data and models by name, and this checkout need not be installed.
+    paths = [str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    text = ITEMS[options.item](options, time.time() + 60 * options.minutes)
+    where = "CPU" if options.device == "cpu" else torch.cuda.get_device_name()
+    size = ", small: no measurement" if options.small else ""
+    name = f"gpu-{options.item}" + (f"-{options.table}" if options.item == "papers" else "")
+    text = f"{where}{size}, torch {torch.__version__}, {machine()}.\n\n{text.rstrip()}"
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / f"{name}.md").write_text(text + "\n", encoding="utf-8")
+    show(name, text, options.write)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,7 +13,7 @@ from rich.console import Console
 from fedclust import load
 from fedclust.engines import make_engine
 from fedclust.federation.client_grid import WrappedGrid
-from fedclust.results import comparable
+from fedclust.results.recorder import comparable
 from fedclust.server_app import federate
 from fedclust.settings import compose
 from fedclust.settings.shorthand import expand

@@ -10,9 +10,9 @@ from fedclust._lazy import lazily
 if TYPE_CHECKING:
     from fedclust.results.checkpoints import Checkpoints, load_checkpoint
     from fedclust.results.progress import Progress
-    from fedclust.results.recorder import Recorder
+    from fedclust.results.recorder import Recorder, comparable
     from fedclust.results.report import final_table, print_report
-    from fedclust.results.saved_run import SavedRun, comparable
+    from fedclust.results.saved_run import SavedRun
     from fedclust.results.summary import client_table, means_by_cluster, named, round_accuracies, summarise
     from fedclust.settings.published import published_for
 else:

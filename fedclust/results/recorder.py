@@ -4,10 +4,10 @@ import errno
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import pandas as pd
@@ -16,12 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedclust.results.strict_json import dumps, dumps_by_key, plain, replace_file
 
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
-
-__all__ = ["Recorder", "write_summary"]
-
-_LOCK = ".lock"
+__all__ = ["Recorder", "comparable", "write_summary"]
 
 
 class Recorder:
@@ -29,9 +24,6 @@ class Recorder:
 
     Each part is written at once, so that a run that stops early keeps its results so far.
     Use it as a context manager, or call :meth:`close`.
-
-    Until then ``.lock`` in the folder is locked, for all machines that see it as far as the file system has
-    ``flock``. A process that dies loses the lock, also where the file stays.
 
     Parameters
     ----------
@@ -43,21 +35,14 @@ class Recorder:
     Raises
     ------
     FileExistsError
-        If the folder already holds a run, or another run is being written into it.
+        If the folder already holds a run.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        config: str | Mapping[str, object] | None = None,
-        _lock: "BaseFileLock | None" = None,
-    ) -> None:
+    def __init__(self, folder: Path, config: str | Mapping[str, object] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock or _locked(folder, "output_dir")
         try:
             self._rounds = (folder / "rounds.jsonl").open("x+", encoding="utf-8")
         except FileExistsError as error:
-            _unlock(self._lock)
             raise FileExistsError(
                 f"output_dir must not hold another run, got {folder} with a rounds.jsonl in it"
             ) from error
@@ -92,7 +77,6 @@ class Recorder:
             with suppress(OSError):  # what a full disk did not take was an error when it was written
                 if file is not None:
                     file.close()
-        _unlock(self._lock)
 
     def copy_to(self, folder: Path) -> None:
         """Write the run so far, from which it can be resumed, into another folder.
@@ -111,6 +95,16 @@ class Recorder:
         if entries:
             (folder / "clusters.json").write_text("[\n" + ",\n".join(entries) + "\n]\n", encoding="utf-8")
 
+    def compared(self, name: str, config: str | Mapping[str, object] | None = None) -> "Recorder":
+        """Open the folder of a compared strategy; see :meth:`compared_folder`.
+
+        Raises
+        ------
+        FileExistsError
+            If it already holds a run.
+        """
+        return Recorder(self.compared_folder(self.folder, name), config)
+
     @classmethod
     def resume(
         cls, folder: Path, server_round: int, config: str | Mapping[str, object] | None = None
@@ -128,33 +122,27 @@ class Recorder:
 
         Raises
         ------
-        FileExistsError
-            If another process is writing the run; nothing is changed then.
         ValueError
             If ``rounds.jsonl`` lacks a round up to that one.
         """
+        kept = _lines_up_to(folder / "rounds.jsonl", server_round)
+        # Its figures are of another round than the one that the run ends with, or stops in.
+        (folder / "summary.json").unlink(missing_ok=True)
+        if len(kept) != server_round:
+            raise ValueError(
+                f"rounds.jsonl must have the {server_round} rounds of its checkpoint, "
+                f"{folder} has {len(kept)}"
+            )
+        changes = _changes_up_to(folder / "clusters.json", server_round) if server_round else []
         folder.mkdir(parents=True, exist_ok=True)
-        lock = _locked(folder, "resume")
-        with ExitStack() as failed:
-            failed.callback(_unlock, lock)
-            kept = _lines_up_to(folder / "rounds.jsonl", server_round)
-            # Its figures are of another round than the one that the run ends with, or stops in.
-            (folder / "summary.json").unlink(missing_ok=True)
-            if len(kept) != server_round:
-                raise ValueError(
-                    f"rounds.jsonl must have the {server_round} rounds of its checkpoint, "
-                    f"{folder} has {len(kept)}"
-                )
-            changes = _changes_up_to(folder / "clusters.json", server_round) if server_round else []
-            (folder / "rounds.jsonl").unlink(missing_ok=True)
-            recorder = cls(folder, config, lock)
-            recorder._rounds.writelines(kept)
-            recorder._rounds.flush()
-            recorder._last_round = server_round
-            (folder / "clusters.json").unlink(missing_ok=True)
-            for change in changes:
-                recorder.assignment(change["round"], change["assignment"], change["reason"])
-            failed.pop_all()
+        (folder / "rounds.jsonl").unlink(missing_ok=True)
+        recorder = cls(folder, config)
+        recorder._rounds.writelines(kept)
+        recorder._rounds.flush()
+        recorder._last_round = server_round
+        (folder / "clusters.json").unlink(missing_ok=True)
+        for change in changes:
+            recorder.assignment(change["round"], change["assignment"], change["reason"])
         return recorder
 
     @staticmethod
@@ -323,31 +311,6 @@ class Recorder:
         write_summary(self.folder, summary)
 
 
-def _locked(folder: Path, argument: str) -> "BaseFileLock":
-    """Lock a run's folder, or leave it unlocked where its file system has no locks."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(folder / _LOCK, timeout=0, thread_local=False)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise FileExistsError(
-            f"{argument} must be a folder that no other run is writing to, got {folder}"
-        ) from error
-    except (OSError, NotImplementedError):  # a folder that cannot be written to is an error of its first file
-        pass
-    return lock
-
-
-def _unlock(lock: "BaseFileLock") -> None:
-    """Release a lock, if it is held, and remove its file first: nobody else can hold it yet."""
-    with suppress(OSError):
-        if lock.is_locked:
-            os.unlink(lock.lock_file)
-    with suppress(OSError):
-        lock.release(force=True)
-
-
 def _content(file: IO[Any]) -> bytes:
     return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
 
@@ -397,3 +360,31 @@ def _changes_up_to(path: Path, server_round: int) -> list[dict[str, Any]]:
         if change["round"] <= server_round:
             changes.append(change)
     return changes
+
+
+def comparable(records: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+    """Remove from the lines of ``rounds.jsonl`` what differs between two runs of one seed: times and bytes.
+
+    The number of bytes depends on the number of nodes that the clients are spread over.
+
+    Parameters
+    ----------
+    records
+        Parsed lines, such as :attr:`fedclust.results.SavedRun.rounds`.
+
+    Returns
+    -------
+    The same without keys called ``seconds``, ending in ``_seconds`` or starting with ``bytes_``, at any
+    depth.
+    """
+    return [_without_costs(record) for record in records]
+
+
+def _without_costs(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_costs(item) for key, item in value.items() if not _is_cost(str(key))}
+    return [_without_costs(item) for item in value] if isinstance(value, list) else value
+
+
+def _is_cost(key: str) -> bool:
+    return key == "seconds" or key.endswith("_seconds") or key.startswith("bytes_")

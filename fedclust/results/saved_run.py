@@ -1,7 +1,7 @@
 """Read a run from its folder."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["SavedRun", "comparable"]
+__all__ = ["SavedRun"]
 
 # The pure Python loader needs more time for a configuration than all other files of a run take together.
 _YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -219,31 +219,3 @@ class SavedRun:
             with np.load(path) as arrays:
                 for name in arrays.files:
                     yield name, arrays[name]
-
-
-def comparable(records: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
-    """Remove from the lines of ``rounds.jsonl`` what differs between two runs of one seed: times and bytes.
-
-    The number of bytes depends on the number of nodes that the clients are spread over.
-
-    Parameters
-    ----------
-    records
-        Parsed lines, such as :attr:`fedclust.results.SavedRun.rounds`.
-
-    Returns
-    -------
-    The same without keys called ``seconds``, ending in ``_seconds`` or starting with ``bytes_``, at any
-    depth.
-    """
-    return [_without_costs(record) for record in records]
-
-
-def _without_costs(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_costs(item) for key, item in value.items() if not _is_cost(str(key))}
-    return [_without_costs(item) for item in value] if isinstance(value, list) else value
-
-
-def _is_cost(key: str) -> bool:
-    return key == "seconds" or key.endswith("_seconds") or key.startswith("bytes_")

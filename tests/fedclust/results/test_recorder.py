@@ -1,8 +1,4 @@
-import errno
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +6,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from fedclust.results import Recorder, SavedRun
+from fedclust.results import Recorder, SavedRun, comparable
 
 
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
@@ -125,70 +121,25 @@ def test_summary_is_strict_json(tmp_path: Path) -> None:
 
 
 def test_compared_strategies_have_their_own_folders(tmp_path: Path) -> None:
-    with Recorder(tmp_path), Recorder(Recorder.compared_folder(tmp_path, "fedavg"), {"seed": 1}) as beside:
-        beside.round({"round": 1})
-    for name in ("", ".", "..", "a/b"):
-        with pytest.raises(ValueError, match="name must be usable as a folder name"):
-            Recorder.compared_folder(tmp_path, name)
+    with Recorder(tmp_path) as recorder:
+        with recorder.compared("fedavg", {"seed": 1}) as beside:
+            beside.round({"round": 1})
+        with pytest.raises(FileExistsError):
+            recorder.compared("fedavg")
+        for name in ("", ".", "..", "a/b"):
+            with pytest.raises(ValueError, match="name must be usable as a folder name"):
+                recorder.compared(name)
     assert (tmp_path / "compare" / "fedavg" / "rounds.jsonl").read_text() == '{"round": 1}\n'
     assert (tmp_path / "rounds.jsonl").read_text() == ""
 
 
-def test_a_run_that_is_being_written_is_not_resumed(tmp_path: Path) -> None:
-    with Recorder(tmp_path) as recorder:
-        recorder.round({"round": 1})
-        recorder.summary({"seed": 1})
-        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-        with pytest.raises(FileExistsError, match="resume must be a folder that no other run is writing to"):
-            Recorder.resume(tmp_path, 1)
-        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-        recorder.round({"round": 2})
-    with Recorder.resume(tmp_path, 1) as recorder:
-        recorder.round({"round": 2})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["rounds.jsonl"]  # the lock's file is removed
-
-
-def test_a_folder_in_which_a_run_starts_is_refused(tmp_path: Path) -> None:
-    with Recorder(tmp_path):
-        (tmp_path / "rounds.jsonl").unlink()  # as if that run were about to create it
-        with pytest.raises(FileExistsError, match="output_dir must be a folder that no other run is writing"):
-            Recorder(tmp_path)
-
-
-def test_a_resume_that_fails_leaves_no_lock(tmp_path: Path) -> None:
-    Recorder(tmp_path).close()
-    with pytest.raises(ValueError, match="must have the 3 rounds of its checkpoint") as error:
-        Recorder.resume(tmp_path, 3)
-    Recorder.resume(tmp_path, 0).close()
-    assert error.value.__traceback__ is not None  # which keeps what the failed call held
-
-
-def test_another_process_keeps_its_folder_until_it_dies(tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from fedclust.results import Recorder\n"
-        "recorder = Recorder(Path(sys.argv[1])); recorder.round({'round': 1}); print('open', flush=True)\n"
-        "sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "open\n"
-        with pytest.raises(FileExistsError, match="no other run is writing to"):
-            Recorder.resume(tmp_path, 1)
-        process.kill()
-    assert (tmp_path / ".lock").exists()  # a file that nobody holds
-    with Recorder.resume(tmp_path, 1) as recorder:
-        recorder.round({"round": 2})
-    assert [line["round"] for line in SavedRun(tmp_path).rounds] == [1, 2]
-
-
-def test_a_file_system_without_locks_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    with Recorder(tmp_path) as recorder:
-        recorder.round({"round": 1})
-    with Recorder.resume(tmp_path, 1) as recorder:
-        recorder.round({"round": 2})
-    assert [line["round"] for line in SavedRun(tmp_path).rounds] == [1, 2]
+def test_two_runs_compare_but_for_their_times() -> None:
+    first = {
+        "round": 1,
+        "seconds": 0.1,
+        "loss": 2.0,
+        "bytes_down": 7,
+        "strategy": {"fit_seconds": 1, "mse": [{"seconds": 3, "a": 1}]},
+    }
+    assert comparable([first]) == [{"round": 1, "loss": 2.0, "strategy": {"mse": [{"a": 1}]}}]
+    assert first["seconds"] == 0.1  # the records themselves stay

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclust.results import Recorder, SavedRun, comparable
+from fedclust.results import Recorder, SavedRun
 
 
 def test_a_finished_run(finished_run: Path) -> None:
@@ -63,15 +63,3 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, text: str, message
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         getattr(SavedRun(tmp_path), name.split(".")[0])
-
-
-def test_two_runs_compare_but_for_their_times() -> None:
-    first = {
-        "round": 1,
-        "seconds": 0.1,
-        "loss": 2.0,
-        "bytes_down": 7,
-        "strategy": {"fit_seconds": 1, "mse": [{"seconds": 3, "a": 1}]},
-    }
-    assert comparable([first]) == [{"round": 1, "loss": 2.0, "strategy": {"mse": [{"a": 1}]}}]
-    assert first["seconds"] == 0.1  # the records themselves stay

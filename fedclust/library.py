@@ -41,7 +41,7 @@ from fedclust.runner import OnRound, Schedule, StrategyRun
 from fedclust.server_app import federate
 from fedclust.settings import ConfigError, build, compose, run_settings
 from fedclust.settings.checks import check
-from fedclust.settings.folders import named_by_time, results_folder
+from fedclust.settings.folders import locked, named_by_time, results_folder
 from fedclust.settings.proof import COMMON, NEEDS_PROOF, SERVE, VOTES
 from fedclust.settings.resume import check_same_run
 from fedclust.settings.shorthand import expand
@@ -153,7 +153,7 @@ def simulate(
         If an argument is outside its range, the clients' arrays do not fit together, or the run to resume had
         other arguments.
     FileExistsError
-        If the folder holds another run.
+        If the folder holds another run, or another process is writing the run to resume.
     RunFailed
         If too few clients of a round answered or have an accuracy at the end, a round took longer than
         `timeout`, or the folder can no longer be written.
@@ -203,6 +203,7 @@ def simulate(
         runs: dict[str, StrategyRun] = {}
         with (
             offered(data, model, training, seed, device, encoder, metrics) as run_config,
+            locked(where, resumed=resume),
             ExitStack() as opened,
             rescuing(runs),
         ):

@@ -51,7 +51,7 @@ from fedclust.settings import (
 )
 from fedclust.settings.baselines import take_from_sweep
 from fedclust.settings.checks import check
-from fedclust.settings.folders import named_by_time, results_folder
+from fedclust.settings.folders import locked, named_by_time, results_folder
 from fedclust.settings.own_data import is_own
 from fedclust.settings.proof import COMMON
 from fedclust.settings.resume import check_same_run
@@ -112,7 +112,7 @@ def federate(
     FederationError
         If the federation cannot start.
     FileExistsError
-        If the folder holds another run.
+        If the folder holds another run, or another process is writing the run to resume.
     RunFailed
         If too few clients of a round answered, too few have an accuracy at the end, or the folder can no
         longer be written. ``rounds.jsonl`` then has every round with its failures, the failed one last, and
@@ -121,7 +121,12 @@ def federate(
     runs: dict[str, StrategyRun] = {}
     console = console or Console()
     tracked = config if config.task in ("train", "advise") else None
-    with ExitStack() as opened, rescuing(runs), _tracking(tracked, folder, console) as tracking:
+    with (
+        locked(folder, resumed=bool(config.get("resume"))),
+        ExitStack() as opened,
+        rescuing(runs),
+        _tracking(tracked, folder, console) as tracking,
+    ):
         return _federate(config, grid, _Output(folder, console, tracking, opened, runs))
 
 

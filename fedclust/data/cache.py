@@ -184,8 +184,13 @@ def new_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[A
     needed = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     free = shutil.disk_usage(path.parent).free
     if needed > free:
-        raise OSError(f"{path} needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; {_ELSEWHERE}")
+        raise OSError(f"{path} needs {_in_words(needed)}, {_in_words(free)} are free; {_ELSEWHERE}")
     return np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
+
+
+def _in_words(size: int) -> str:
+    """Write a number of bytes in GB, or in MB below one GB."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.2f} MB"
 
 
 def map_array(path: Path) -> NDArray[Any]:

@@ -23,7 +23,7 @@ _SWEEP = "multirun.yaml"  # Hydra's file in the folder of a sweep
 # What does not change the results of a strategy.
 _IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "published", "resume", "serve")
 _OF_THE_WHOLE_JOB = ("compare", "published")  # in a summary
-_NOT_COPIED = ("compare", "plots", "tensorboard", "tracker.json", "wandb")
+_NOT_COPIED = (".lock", "compare", "plots", "tensorboard", "tracker.json", "wandb")
 
 
 def take_from_sweep(name: str, config: DictConfig, job: Path) -> dict[str, Any] | None:

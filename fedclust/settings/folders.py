@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings.compose import ConfigError
 
-__all__ = ["named_by_time", "results_folder"]
+__all__ = ["locked", "named_by_time", "results_folder"]
 
 
 def named_by_time(config: DictConfig) -> bool:
@@ -83,6 +83,54 @@ def _make(folder: Path, made: list[Path]) -> None:
             raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR)) from None
         if not folder.is_dir():
             raise
+
+
+@contextmanager
+def locked(folder: Path, *, resumed: bool) -> Iterator[None]:
+    """Lock the folder of a run, from before a resumed run is read to the last file that is written.
+
+    The lock is on ``.lock`` in the folder, which is removed at the end. A process that dies loses the lock,
+    even if the file stays. On a shared file system other machines see it as far as that has ``flock``; where
+    there are no locks at all, the folder stays unlocked.
+
+    Parameters
+    ----------
+    folder
+        The run's folder; made if it is missing, and removed at the end if it is then still empty.
+    resumed
+        Whether the run is resumed, for the message.
+
+    Raises
+    ------
+    FileExistsError
+        If another run is being written into the folder.
+    """
+    from filelock import FileLock, Timeout
+
+    made: list[Path] = []
+    lock = FileLock(folder / ".lock", timeout=0, thread_local=False)
+    try:
+        for parent in [*reversed(folder.parents), folder]:
+            _make(parent, made)
+        lock.acquire()
+    except Timeout as error:
+        what = "resume" if resumed else "output_dir"
+        raise FileExistsError(
+            f"{what} must be a folder that no other run is writing to, got {folder}"
+        ) from error
+    except (OSError, NotImplementedError):  # a folder that cannot be written to is an error of its first file
+        pass
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # first the file: nobody else can hold the lock yet
+            if lock.is_locked:
+                os.unlink(lock.lock_file)
+        with suppress(OSError):
+            lock.release(force=True)
+        for each in reversed(made):
+            with suppress(OSError):  # it has results
+                each.rmdir()
 
 
 def _remove_without_results(folder: Path) -> None:

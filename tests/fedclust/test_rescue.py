@@ -111,6 +111,17 @@ def test_a_folder_that_is_removed(tmp_path: Path, temporary: Path, whole: SavedR
     _assert_goes_on(error.value, temporary, 3, whole)
 
 
+def test_a_run_is_not_resumed_while_it_goes_on(tmp_path: Path, whole: SavedRun) -> None:
+    folder = tmp_path / "run"
+
+    def resume(line: Any) -> None:
+        if line["round"] == 2:
+            with pytest.raises(FileExistsError, match=f"that no other run is writing to, got {folder}"):
+                _simulate(folder, resume=True)
+
+    assert comparable(_simulate(folder, on_round=resume).saved.rounds) == comparable(whole.rounds)
+
+
 def test_nowhere_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     monkeypatch.setattr(tempfile, "tempdir", str(gone))

@@ -2,6 +2,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -136,6 +137,15 @@ def test_an_array_beyond_the_disk_is_refused_before_it_is_made(tmp_path: Path) -
     with pytest.raises(OSError, match=r"needs 1000000\.0 GB"):
         new_array(tmp_path / "array.npy", np.uint8, (10**15,))
     assert not (tmp_path / "array.npy").exists()
+
+
+def test_a_small_disk_is_measured_in_megabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=65_536))
+    with pytest.raises(OSError, match=r"needs 0\.46 MB, 0\.07 MB are free"):  # 1797 * 64 * 4 = 460,032 bytes
+        new_array(tmp_path / "array.npy", np.float32, (1797, 64))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=999_000_000))
+    with pytest.raises(OSError, match=r"needs 1\.0 GB, 999\.00 MB are free"):
+        new_array(tmp_path / "array.npy", np.uint8, (10**9,))
 
 
 def test_a_mapped_array_reads_the_file_and_never_changes_it(tmp_path: Path) -> None:

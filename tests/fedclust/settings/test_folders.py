@@ -1,10 +1,14 @@
+import errno
+import os
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from fedclust.settings import ConfigError
-from fedclust.settings.folders import results_folder
+from fedclust.settings.folders import locked, results_folder
 
 
 def test_results_stay(tmp_path: Path) -> None:
@@ -65,3 +69,53 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write everywhere
     with pytest.raises(ConfigError, match="^output_dir must be writable, got "):
         results_folder(tmp_path, new=False).__enter__()
+
+
+def test_a_folder_is_locked_while_a_run_is_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "run"
+    with locked(folder, resumed=False):
+        for resumed, argument in ((True, "resume"), (False, "output_dir")):
+            with (
+                pytest.raises(FileExistsError, match=f"^{argument} must be a folder that no other run is wr"),
+                locked(folder, resumed=resumed),
+            ):
+                pytest.fail("two runs in one folder")
+        (folder / "rounds.jsonl").write_text("1\n")
+    with locked(folder, resumed=True):
+        pass
+    assert [path.name for path in folder.iterdir()] == ["rounds.jsonl"]
+
+
+def test_a_run_without_a_file_leaves_no_folder(tmp_path: Path) -> None:
+    with suppress(KeyError), locked(tmp_path / "a" / "run", resumed=False):
+        raise KeyError
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_process_keeps_its_folder_until_it_dies(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from fedclust.settings.folders import locked\n"
+        "with locked(Path(sys.argv[1]), resumed=False):\n"
+        "    print('locked', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        with pytest.raises(FileExistsError), locked(tmp_path, resumed=True):
+            pytest.fail("two runs in one folder")
+        process.kill()
+    assert (tmp_path / ".lock").exists()  # a file that nobody holds
+    with locked(tmp_path, resumed=True):
+        (tmp_path / "rounds.jsonl").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["rounds.jsonl"]
+
+
+def test_a_file_system_without_locks_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with locked(tmp_path / "run", resumed=False):
+        (tmp_path / "run" / "rounds.jsonl").touch()
+    assert (tmp_path / "run" / "rounds.jsonl").exists()

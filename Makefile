@@ -3,6 +3,7 @@
 # make test   run the tests
 # make check  lint, types and tests, as CI does
 # make docs   build the documentation's site in docs/_build
+# make release-readme BASE=https://HOST/OWNER/fedclust   README with absolute links, in build/README.md
 # make clean  remove the environment and everything a run leaves here
 
 RECENT := 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -11,7 +12,7 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run flwr test check lint docs clean
+.PHONY: run flwr test check lint docs release-readme clean
 
 run: .venv/.installed
 	$(BIN)/python -m fedclust.run
@@ -35,6 +36,16 @@ check: lint test
 docs: .venv/.installed-docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build
 	@echo docs/_build/index.html
+
+# Links and pictures outside code blocks; of an address, the colon keeps it as it is.
+README := build/README.md
+VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
+release-readme:
+	@$(if $(BASE),,echo "BASE must be the repository's address, such as https://HOST/OWNER/fedclust" >&2; exit 1)
+	@mkdir -p $(dir $(README))
+	@sed -E -e '/^```/,/^```/!s#(!\[[^]]*\]\()([^):]+\))#\1$(BASE)/raw/v$(VERSION)/\2#g' \
+	  -e '/^```/,/^```/!s#(\]\()([A-Za-z][^):]*\))#\1$(BASE)/blob/v$(VERSION)/\2#g' README.md > $(README)
+	@echo $(README)
 
 .venv/bin/python:
 	@$(or $(PYTHON),false) -c $(RECENT) \

@@ -4,6 +4,7 @@ import argparse
 import shlex
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,7 +28,7 @@ from fedclust.settings.shorthand import expand
 
 __all__ = ["main"]
 
-_failures: sweep.Failures | None = None  # of the sweep that runs in this process
+_failures: sweep.Failures | None = None  # of the sweep that this process runs or is a worker of
 
 
 def main() -> None:
@@ -45,20 +46,21 @@ def main() -> None:
         from fedclust.serving.command import main as predict_main
 
         sys.exit(predict_main(sys.argv[2:]))
-    _failures = sweep.Failures()
-    try:
-        sys.argv[1:] = expand(sys.argv[1:])
-        asked = get_args_parser().parse_args(sys.argv[1:])
-        with _checked(asked):
-            _main()
-    except ConfigError as error:
-        _give_up(error)
-    except KeyboardInterrupt:
-        print("fedclust: interrupted before round 1", file=sys.stderr)
-        sys.exit(130)  # as shells do
-    if _failures:
-        _failures.print_all()
-        sys.exit(1)
+    with tempfile.TemporaryDirectory(prefix="fedclust_") as folder:
+        _failures = sweep.Failures(Path(folder) / "failures.txt")
+        try:
+            sys.argv[1:] = expand(sys.argv[1:])
+            asked = get_args_parser().parse_args(sys.argv[1:])
+            with _checked(asked):
+                _main()
+        except ConfigError as error:
+            _give_up(error)
+        except KeyboardInterrupt:
+            print("fedclust: interrupted before round 1", file=sys.stderr)
+            sys.exit(130)  # as shells do
+        if _failures:
+            _failures.print_all()
+            sys.exit(1)
 
 
 @hydra.main(config_path=str(CONF), config_name="config", **VERSION_BASE)
@@ -74,10 +76,10 @@ def _main(config: DictConfig) -> float | None:
         from fedclust.server_app import USER_ERRORS
 
         expected = isinstance(error, (*USER_ERRORS, RunFailed))
-        if hydra_config.mode == RunMode.MULTIRUN and _failures is not None:  # the other jobs still run
-            _failures.add(hydra_config.job.num, list(hydra_config.overrides.task), error, expected)
-            if not _failures.here:  # a launcher's process; Hydra raises it again when all jobs have ended
-                raise
+        if hydra_config.mode == RunMode.MULTIRUN:  # the other jobs still run
+            job = hydra_config.job.num, list(hydra_config.overrides.task)
+            if _failures is None or not _failures.add(*job, error, expected):
+                raise  # Hydra raises it again when all jobs have ended
         elif expected:
             _give_up(error, code=1 if isinstance(error, RunFailed) else 2)
         else:

@@ -1,6 +1,7 @@
 """What Flower's bundle and Flower Hub accept: pyproject's declarations, and limits on the files."""
 
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -43,3 +44,45 @@ def test_the_hub_takes_all_files() -> None:
     assert max(len(path.relative_to(ROOT).parts) for path in files) <= constant.MAX_DIR_DEPTH
     for path in files:
         path.read_text(encoding="utf-8")  # raises if it is not UTF-8
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_the_released_readme_has_no_relative_link(tmp_path: Path) -> None:
+    base = "https://code.example/us/fedclust"
+    made = tmp_path / "README.md"
+    subprocess.run(
+        ["make", "--silent", "release-readme", f"BASE={base}", f"README={made}"], cwd=ROOT, check=True
+    )
+    ours = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    theirs = made.read_text(encoding="utf-8").splitlines()
+    tag = f"v{PROJECT['project']['version']}"
+    pages, pictures, in_code = 0, 0, False
+    for old, new in zip(ours, theirs, strict=True):
+        in_code ^= old.startswith("```")
+        if in_code:
+            assert new == old
+            continue
+        expected = old
+        for link in re.findall(r"!?\[[^]]*\]\([^)]*\)", old):
+            target = link.rpartition("(")[2][:-1]
+            if target.startswith(("https://", "#")):
+                continue
+            assert (ROOT / target.partition("#")[0]).exists(), target
+            kind = "raw" if link.startswith("!") else "blob"
+            absolute = link.replace(f"({target})", f"({base}/{kind}/{tag}/{target})")
+            expected = expected.replace(link, absolute)
+            pages, pictures = pages + (kind == "blob"), pictures + (kind == "raw")
+        assert new == expected
+    assert pages > 20
+    assert pictures == 2  # default_run.png and report.png
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_the_released_readme_needs_an_address(tmp_path: Path) -> None:
+    made = tmp_path / "README.md"
+    done = subprocess.run(
+        ["make", "--silent", "release-readme", f"README={made}"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    assert "BASE must be" in done.stderr
+    assert not made.exists()

@@ -9,10 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn
+from omegaconf import open_dict
+from ray import cloudpickle
 
 from fedclust.command_line import main
 from fedclust.results import comparable
@@ -210,6 +215,52 @@ def test_a_bad_job_does_not_end_a_sweep(run: Run, tmp_path: Path) -> None:
     assert "num_clusters must be <= 30, the number of clients, got 31" in job
     assert {path.name for path in (tmp_path / "sweep").iterdir()} == {"1", "multirun.yaml", "report.html"}
     assert json.loads((tmp_path / "sweep" / "1" / "summary.json").read_text())["num_clusters"] == 2
+
+
+def _launch_in_a_worker(launcher: BasicLauncher, job_overrides: Any, initial_job_idx: int) -> list[JobReturn]:
+    """Run the jobs as Hydra's launchers for Ray, joblib and Slurm do: pickled, in another process."""
+    assert launcher.hydra_context is not None
+    assert launcher.config is not None
+    jobs = []
+    for number, overrides in enumerate(job_overrides, start=initial_job_idx):
+        config = launcher.hydra_context.config_loader.load_sweep_config(launcher.config, list(overrides))
+        with open_dict(config):
+            config.hydra.job.num = number
+        jobs.append(config)
+    worker = """
+import sys
+from ray import cloudpickle
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.singleton import Singleton
+from hydra.core.utils import run_job, setup_globals
+
+context, task, jobs, state = cloudpickle.load(sys.stdin.buffer)
+setup_globals()
+Singleton.set_state(state)
+returned = []
+for config in jobs:
+    HydraConfig.instance().set_config(config)
+    returned.append(run_job(task, config, "hydra.sweep.dir", "hydra.sweep.subdir", context))
+cloudpickle.dump(returned, sys.stdout.buffer)
+"""
+    sent = cloudpickle.dumps((launcher.hydra_context, launcher.task_function, jobs, Singleton.get_state()))
+    done = subprocess.run([sys.executable, "-c", worker], input=sent, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    return list(cloudpickle.loads(done.stdout))
+
+
+def test_a_bad_job_in_a_worker_does_not_end_a_sweep(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BasicLauncher, "launch", _launch_in_a_worker)
+    impossible = ("-m", "strategy=fmcl_paper", "strategy.parameters.num_clusters=31,2")
+    outcome = run(*impossible, *QUICK, "training.steps=1", "output_dir=sweep")
+    assert outcome.code == 1
+    *_, heading, job = outcome.complained.splitlines()
+    assert heading == "fedclust: 1 job of the sweep failed"
+    assert job.startswith("job 0 (strategy=fmcl_paper strategy.parameters.num_clusters=31 ")
+    assert "num_clusters must be <= 30, the number of clients, got 31" in job
+    assert (tmp_path / "sweep" / "1" / "summary.json").is_file()
 
 
 def test_a_sweep_trains_its_baseline_once(run: Run, tmp_path: Path) -> None:

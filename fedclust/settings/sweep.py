@@ -1,9 +1,9 @@
 """A sweep's jobs: which are checked before the first one starts, and the failures of jobs."""
 
-import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -16,21 +16,23 @@ __all__ = ["Failures", "choices", "jobs", "objective"]
 
 
 class Failures:
-    """The failed jobs of a sweep; the other jobs still run."""
+    """The failed jobs of a sweep; the other jobs still run.
 
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._process = os.getpid()
+    They are kept in a file, because a launcher such as Ray's runs the jobs in processes of their own.
 
-    @property
-    def here(self) -> bool:
-        """Whether this process runs the sweep: what other processes add would be lost with them."""
-        return os.getpid() == self._process
+    Parameters
+    ----------
+    file
+        Where to keep them, in a folder that exists on the machine that runs the sweep, and only there.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._lines())
 
-    def add(self, number: int, overrides: Sequence[str], error: Exception, expected: bool) -> None:
+    def add(self, number: int, overrides: Sequence[str], error: Exception, expected: bool) -> bool:
         """Print a job's failure, and keep it to print again at the end.
 
         Parameters
@@ -43,17 +45,30 @@ class Failures:
             Why it failed.
         expected
             Whether the error's message is enough; if not, the traceback is printed too.
+
+        Returns
+        -------
+        Whether the failure is kept: not by a process of another machine.
         """
         if not expected:
             traceback.print_exception(error)
         reason = " ".join(str(error).split()) or type(error).__name__
-        self._lines.append(f"job {number} ({' '.join(overrides)}): {reason}")
-        print(f"fedclust: {self._lines[-1]}", file=sys.stderr)
+        line = f"job {number} ({' '.join(overrides)}): {reason}".replace("\n", " ")
+        print(f"fedclust: {line}", file=sys.stderr)
+        try:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except FileNotFoundError:
+            return False
+        return True
 
     def print_all(self) -> None:
         """Print all failures again, as the last lines of the sweep."""
         jobs = f"{len(self)} job{'s' if len(self) > 1 else ''}"
-        print("\n".join([f"fedclust: {jobs} of the sweep failed", *self._lines]), file=sys.stderr)
+        print("\n".join([f"fedclust: {jobs} of the sweep failed", *self._lines()]), file=sys.stderr)
+
+    def _lines(self) -> list[str]:
+        return self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []
 
 
 def choices(override: str) -> list[str]:

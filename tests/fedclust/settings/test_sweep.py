@@ -1,3 +1,6 @@
+import pickle
+from pathlib import Path
+
 import pytest
 
 from fedclust.settings import ConfigError
@@ -28,10 +31,12 @@ def test_each_choice_is_in_a_job() -> None:
     ]
 
 
-def test_failures_are_named_when_they_happen_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    failures = Failures()
+def test_failures_are_named_when_they_happen_and_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failures = Failures(tmp_path / "failures")
     assert not failures
-    failures.add(0, ["seed=-1"], ValueError("seed must be >= 0,\n got -1"), expected=True)
+    assert failures.add(0, ["seed=-1"], ValueError("seed must be >= 0,\n got -1"), expected=True)
     failures.add(3, ["a=1", "b=2"], ZeroDivisionError(), expected=False)
     said = capsys.readouterr().err
     assert said.startswith("fedclust: job 0 (seed=-1): seed must be >= 0, got -1\n")
@@ -62,8 +67,12 @@ def test_the_objective_is_a_number_of_the_summary() -> None:
             objective(summary, key)
 
 
-def test_other_processes_do_not_keep_failures(monkeypatch) -> None:
-    failures = Failures()
-    assert failures.here
-    monkeypatch.setattr("os.getpid", lambda: -1)
-    assert not failures.here
+def test_processes_of_this_machine_add_to_the_same_failures(tmp_path: Path) -> None:
+    failures = Failures(tmp_path / "failures")
+    worker = pickle.loads(pickle.dumps(failures))
+    assert worker.add(1, ["a=1"], ValueError("no"), expected=True)
+    assert len(failures) == 1
+
+
+def test_a_process_of_another_machine_keeps_no_failures(tmp_path: Path) -> None:
+    assert not Failures(tmp_path / "elsewhere" / "failures").add(1, ["a=1"], ValueError("no"), expected=True)

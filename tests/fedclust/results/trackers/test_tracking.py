@@ -219,3 +219,21 @@ def test_mlflow_reads_back_what_was_logged(tmp_path, monkeypatch) -> None:
     assert points == [(1, 0.25), (2, 0.5)]
     assert [each.path for each in client.list_artifacts(number)] == ["summary.json"]
     assert client.get_run(nested).data.tags["mlflow.parentRunId"] == number
+
+
+def test_wandb_goes_on_offline_with_the_same_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="needs fedclust[wandb]")
+    from fedclust.results.trackers import WandB
+
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    first = WandB(mode="offline")
+    number, has = first.start(TrackedRun("run/fmcl", "run", tmp_path / "before", {"rounds": 1}))
+    assert has == 0
+    first.log(1, {"loss": 0.25})
+    first.finish({}, [], failed=False)
+    second = WandB(mode="offline")
+    again = second.start(TrackedRun("run/fmcl", "run", tmp_path / "after", {"rounds": 2}, number, 1))
+    second.finish({}, [], failed=False)
+    assert again == (number, 0)  # offline it cannot know what the server has: all rounds are sent again
+    for folder in ("before", "after"):
+        assert len(list((tmp_path / folder).glob(f"wandb/offline-run-*/run-{number}.wandb"))) == 1

@@ -4,6 +4,7 @@
 # make check  lint, types and tests, as CI does
 # make docs   build the documentation's site in docs/_build
 # make release-readme BASE=https://HOST/OWNER/fedclust   README with absolute links, in build/README.md
+# make hub BASE=…   what Flower Hub is given, in build/hub: the app without its tests and benchmarks
 # make clean  remove the environment and everything a run leaves here
 
 RECENT := 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -12,7 +13,7 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run flwr test check lint docs release-readme clean
+.PHONY: run flwr test check lint docs release-readme hub clean
 
 run: .venv/.installed
 	$(BIN)/python -m fedclust.run
@@ -46,6 +47,12 @@ release-readme:
 	@sed -E -e '/^```/,/^```/!s#(!\[[^]]*\]\()([^):]+\))#\1$(BASE)/raw/v$(VERSION)/\2#g' \
 	  -e '/^```/,/^```/!s#(\]\()([A-Za-z][^):]*\))#\1$(BASE)/blob/v$(VERSION)/\2#g' README.md > $(README)
 	@echo $(README)
+
+hub: release-readme
+	@rm -rf build/hub && mkdir build/hub
+	@git archive HEAD -- ':!tests' ':!benchmarks' | tar -x -C build/hub
+	@cp $(README) build/hub
+	@echo build/hub
 
 .venv/bin/python:
 	@$(or $(PYTHON),false) -c $(RECENT) \

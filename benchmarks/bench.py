@@ -2,7 +2,7 @@
 
     python benchmarks/bench.py FOLDER [--datasets digits fashion_mnist] [--seeds 51 52 53] [--workers 2]
 
-Makes the runs that FOLDER lacks, then writes docs/BENCH.md and its picture; --no-run writes only.
+Makes the runs that FOLDER lacks, then writes docs/BENCH.md, or --out, and its picture; --no-run writes only.
 """
 
 import argparse
@@ -20,7 +20,6 @@ from fedclust.results.plots import save_figure
 from fedclust.results.plots.ranks import rank_diagram
 
 TEXT = Path(__file__).with_name("bench_text.md")
-PICTURE = "images/bench_ranks.png"
 _YARDSTICKS = ("known_groups", "centralised")  # no federated method can do what these do
 _COMMON = "fedavg"
 
@@ -221,7 +220,8 @@ def write(grid: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str) ->
     names, table_of_scores = scores(found)
     ranks = mean_ranks(table_of_scores)
     difference = critical_difference(len(names), len(table_of_scores))
-    save_figure(rank_diagram(names, ranks, difference), out.parent / PICTURE)
+    picture = f"images/{out.stem.lower()}_ranks.png"
+    save_figure(rank_diagram(names, ranks, difference), out.parent / picture)
     chance = friedman(table_of_scores)
     first = [
         f"Commit {commit}; 30 clients; seeds {', '.join(map(str, seeds))}.",
@@ -229,7 +229,7 @@ def write(grid: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str) ->
         *first_screen(found),
     ]
     ranked = [
-        f"![Mean ranks of the methods, with bars over those that cannot be told apart]({PICTURE})",
+        f"![Mean ranks of the methods, with bars over those that cannot be told apart]({picture})",
         "",
         f"{len(table_of_scores)} federations (kinds × seeds), {len(names)} methods. Friedman's test that all "
         f"are alike: {wording.chance(chance)}; critical difference {difference:.2f}.",
@@ -243,7 +243,8 @@ def write(grid: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str) ->
             "",
         ]
     text = TEXT.read_text(encoding="utf-8")
-    for place, lines in (("first", first), ("ranks", ranked), ("tables", tables)):
+    datasets = ", ".join(dict.fromkeys(cell.dataset for cell in grid))
+    for place, lines in (("datasets", [datasets]), ("first", first), ("ranks", ranked), ("tables", tables)):
         text = text.replace(f"<!-- {place} -->", "\n".join(lines).rstrip())
     out.write_text(text, encoding="utf-8")
 

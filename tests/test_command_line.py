@@ -257,7 +257,7 @@ def test_a_bad_job_in_a_worker_does_not_end_a_sweep(
     outcome = run(*impossible, *QUICK, "training.steps=1", "output_dir=sweep")
     assert outcome.code == 1
     *_, heading, job = outcome.complained.splitlines()
-    assert heading == "fedclust: 1 job of the sweep failed"
+    assert heading == "fedclust: 1 job of the sweep failed", outcome.complained
     assert job.startswith("job 0 (strategy=fmcl_paper strategy.parameters.num_clusters=31 ")
     assert "num_clusters must be <= 30, the number of clients, got 31" in job
     assert (tmp_path / "sweep" / "1" / "summary.json").is_file()

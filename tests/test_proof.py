@@ -200,7 +200,7 @@ def _client(draws: np.random.Generator, flipped: bool, rows: int = 80) -> tuple[
     return inputs.astype("f4"), 3 - labels if flipped else labels
 
 
-TRAINING = fedclust.LocalTraining(learning_rate=0.2, batch_size=10, epochs=1)
+TRAINING = fedclust.LocalTraining(learning_rate=0.2, batch_size=10, epochs=1, mode="sequential")
 
 
 def test_two_clients() -> None:

@@ -55,7 +55,7 @@ def test_saved_texts_go_between_their_markers(
 ) -> None:
     document, place = tmp_path / "PERFORMANCE.md", "<!-- gpu-{0} -->\n\n{1}\n\n<!-- /gpu-{0} -->\n"
     document.write_text(place.format("runs", "old") + place.format("peers", "kept"))
-    monkeypatch.setattr(importlib.import_module("tables"), "DOCUMENT", document)
+    monkeypatch.setattr(importlib.import_module("tables"), "DOCS", tmp_path)
     (tmp_path / "gpu-runs.md").write_text("NVIDIA X, new\n")
     assert gpu.main(["paste", str(tmp_path)]) == 0
     assert document.read_text() == place.format("runs", "NVIDIA X, new") + place.format("peers", "kept")

@@ -119,6 +119,7 @@ def test_log_lines_are_written_above_the_panel(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "stderr", console.file)
     handler = logging.StreamHandler(sys.stderr)
     logger = logging.getLogger("fedclust.test_progress")
+    monkeypatch.setattr(logger, "propagate", False)  # other tests may have left handlers above it
     logger.addHandler(handler)
     try:
         with Progress(2, "fedgwc", console, Clock()) as progress:

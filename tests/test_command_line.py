@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -241,12 +242,14 @@ returned = []
 for config in jobs:
     HydraConfig.instance().set_config(config)
     returned.append(run_job(task, config, "hydra.sweep.dir", "hydra.sweep.subdir", context))
-cloudpickle.dump(returned, sys.stdout.buffer)
+with open(sys.argv[1], "wb") as file:  # the run prints to stdout
+    cloudpickle.dump(returned, file)
 """
     sent = cloudpickle.dumps((launcher.hydra_context, launcher.task_function, jobs, Singleton.get_state()))
-    done = subprocess.run([sys.executable, "-c", worker], input=sent, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    return list(cloudpickle.loads(done.stdout))
+    with tempfile.NamedTemporaryFile() as answer:
+        done = subprocess.run([sys.executable, "-c", worker, answer.name], input=sent, capture_output=True)
+        assert done.returncode == 0, done.stderr.decode()
+        return list(cloudpickle.loads(Path(answer.name).read_bytes()))
 
 
 def test_a_bad_job_in_a_worker_does_not_end_a_sweep(

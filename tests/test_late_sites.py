@@ -62,7 +62,7 @@ def _tables(folder: Path) -> str:
 def _federate(folder: Path, sites: str, done: int = 0, **settings: object) -> str:
     overrides = [
         "dataset=csv", "dataset.label=ill", "partition=own", sites, "partition.min_clients=2",
-        "partition.settle=0", "strategy=fedavg", "proof=false", "model=mlp", "training.steps=2", "wait=20",
+        "partition.settle=0", "strategy=fedavg", "proof=false", "model=mlp", "training.steps=2", "wait=1",
         "engine.num_nodes=4", "checkpoint_every=1", f"output_dir={folder}",
         *(f"{key}={value}" for key, value in settings.items()),
     ]  # fmt: skip

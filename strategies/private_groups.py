@@ -11,7 +11,6 @@ from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
 from fedclust import records
-from fedclust.array_bytes import from_numpy, to_numpy
 from fedclust.clustering import ifca, private_groups
 from fedclust.clustering.private_groups import Parameters
 from fedclust.federation import Clusters, Federation, Reply
@@ -149,19 +148,12 @@ class PrivateGroups(ClusteredStrategy):
     def _start_groups(self, clusters: Clusters, *again: int) -> Clusters:
         """Put the k models around the model for all; `again` is the round where they start anew."""
         model, given = clusters.models[0], self.parameters
-        arrays = {name: to_numpy(model[name]) for name in self._trained}
-        values = np.concatenate([array.astype(np.float64).ravel() for array in arrays.values()])
+        values = records.to_vector(model, self._trained)
         draws = generator(self.seed, "private groups", *again)
-        starts = []
-        for start in private_groups.apart(values, given.num_groups, given.spread, draws):
-            made, first = ArrayRecord(), 0
-            for name, array in model.items():
-                made[name] = array
-                if name in arrays:
-                    last = first + arrays[name].size
-                    part = start[first:last].reshape(arrays[name].shape)
-                    made[name], first = from_numpy(part.astype(arrays[name].dtype)), last
-            starts.append(made)
+        starts = [
+            records.with_vector(model, self._trained, start, cast=True)
+            for start in private_groups.apart(values, given.num_groups, given.spread, draws)
+        ]
         parents = dict.fromkeys(range(1, given.num_groups + 1), 0)
         return dataclasses.replace(clusters, models=(model, *starts), parents=parents, optimisers={})
 

@@ -19,7 +19,6 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 
 from fedclust import records
-from fedclust.array_bytes import from_numpy, to_numpy
 from fedclust.federation.optimiser_state import StateValue
 from fedclust.federation.replies import Reply, by_cluster
 from fedclust.privacy import ClientDP
@@ -213,30 +212,21 @@ class Guard:
         server_round: int,
     ) -> ArrayRecord:
         """Compute model + (Σ clipped updates + noise) / `by`; without replies, the sum is noise alone."""
-        start = {name: to_numpy(array) for name, array in model.items()}
-        names = [name for name in start if name in self._trained_names]
-        before = np.concatenate([start[name].astype(np.float64).ravel() for name in names])
+        names = [name for name in model if name in self._trained_names]
+        before = records.to_vector(model, names)
         sent: dict[int, tuple[ArrayRecord, int]] = {}
         for reply in replies:
             sent[id(reply.model)] = reply.model, sent.get(id(reply.model), (None, 0))[1] + 1
         total = np.zeros_like(before)
         for record, sharing in sent.values():
-            after = np.concatenate([to_numpy(record[name]).astype(np.float64).ravel() for name in names])
-            change = after - before
+            change = records.to_vector(record, names) - before
             # Done already by honest nodes, also for a mean; a node that does not is held to it.
             length = float(np.linalg.norm(change))
             longest = self.clip * (1 + _ROUNDING)
             total += sharing * change * (1.0 if length <= longest else self.clip / length)
         noise = self._noise(purpose, server_round, cluster, len(total))
         ended = before + (total + self.settings.noise_multiplier * self.clip * noise) / by
-        arrays, first = {}, 0
-        for name, array in start.items():
-            if name not in self._trained_names:
-                arrays[name] = model[name]
-                continue
-            arrays[name] = from_numpy(ended[first : first + array.size].reshape(array.shape))
-            first += array.size
-        return ArrayRecord(arrays, keep_input=False)
+        return records.with_vector(model, names, ended)
 
     def _adapt(self, within: Sequence[bool | None], asked: int, server_round: int) -> None:
         """Move the clip towards a quantile of the updates' lengths; who did not say counts as half."""

@@ -71,7 +71,9 @@ from fedclust.records.models import (
     like,
     split_models,
     to_state,
+    to_vector,
     unstacked,
+    with_vector,
 )
 from fedclust.records.personal import (
     PersonalAnswer,
@@ -227,9 +229,11 @@ __all__ = [
     "subspaces_content",
     "subspaces_question",
     "to_state",
+    "to_vector",
     "train_content",
     "unstacked",
     "update_content",
     "update_question",
+    "with_vector",
     "within_content",
 ]

@@ -1,5 +1,6 @@
 """Models as records."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,7 +19,9 @@ __all__ = [
     "like",
     "split_models",
     "to_state",
+    "to_vector",
     "unstacked",
+    "with_vector",
 ]
 
 
@@ -62,6 +65,36 @@ def like(arrays: ArrayRecord, template: ArrayRecord) -> ArrayRecord:
             array, changed = from_numpy(_in_type(to_numpy(array), wanted.dtype)), True
         record[name] = array
     return record if changed else arrays
+
+
+def to_vector(model: ArrayRecord, names: Sequence[str]) -> FloatArray:
+    """Join the named arrays of a model, in float64, in the order of `names`, shape (entries,)."""
+    return np.concatenate([to_numpy(model[name]).astype(np.float64).ravel() for name in names])
+
+
+def with_vector(
+    model: ArrayRecord, names: Sequence[str], vector: FloatArray, *, cast: bool = False
+) -> ArrayRecord:
+    """Replace the named arrays of a model by the values that :func:`to_vector` joins.
+
+    Parameters
+    ----------
+    model
+        The model; its other arrays stay.
+    names
+        The arrays, in the vector's order.
+    vector
+        Their values, shape (entries,).
+    cast
+        Whether the arrays keep the model's types; else they get the vector's.
+    """
+    arrays, first = dict(model.items()), 0
+    for name in names:
+        before = to_numpy(model[name])
+        last = first + math.prod(before.shape)
+        values = vector[first:last].reshape(before.shape)
+        arrays[name], first = from_numpy(values.astype(before.dtype) if cast else values), last
+    return ArrayRecord(arrays, keep_input=False)
 
 
 def canonical(arrays: ArrayRecord, template: ArrayRecord, *, means: bool = False) -> ArrayRecord:

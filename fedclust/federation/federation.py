@@ -17,7 +17,7 @@ from fedclust.federation.descriptions import Descriptions, check_fits, combine
 from fedclust.federation.optimiser_state import StateValue
 from fedclust.federation.roster import Roster
 from fedclust.federation.traffic import Traffic
-from fedclust.federation.update_norms import DEFAULT_CAP, too_long
+from fedclust.federation.update_norms import DEFAULT_CAP, too_long, too_long_line
 from fedclust.privacy.settings import Tells
 from fedclust.records import BadReply, Bounds, Update
 from fedclust.typing import FloatArray, IntArray
@@ -347,8 +347,7 @@ class Federation(Asker):
                 self.failed(
                     client,
                     records.QUERY_UPDATE,
-                    f"client {client}: update must be at most {cap:g} times as long as the median of "
-                    f"{long[position]:.3g}, its length is {update.norm:.3g}",
+                    f"client {client}: {too_long_line(update.norm, long[position], cap)}",
                 )
         return {
             client: update for position, (client, update) in enumerate(found.items()) if position not in long

@@ -13,7 +13,7 @@ from fedclust import records
 from fedclust.array_bytes import from_numpy, to_numpy
 from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.federation.asking import Failure
-from fedclust.federation.update_norms import ANY, Caps, limited_weights, too_long, update_norm
+from fedclust.federation.update_norms import ANY, Caps, limited_weights, too_long, too_long_line, update_norm
 from fedclust.records import BadReply, Bounds, Projected
 from fedclust.typing import FloatArray
 
@@ -193,8 +193,8 @@ def _within(
         {
             "client": replies[position].client,
             "phase": "train",
-            "reason": f"client {replies[position].client}, round {server_round}: update must be at most "
-            f"{cap:g} times as long as the median of {median:.3g}, its length is {norms[position]:.3g}",
+            "reason": f"client {replies[position].client}, round {server_round}: "
+            + too_long_line(norms[position], median, cap),
         }
         for position, median in long.items()
     ]

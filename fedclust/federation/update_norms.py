@@ -21,7 +21,16 @@ from flwr.app import ArrayRecord
 
 from fedclust.array_bytes import to_numpy
 
-__all__ = ["ANY", "DEFAULT_CAP", "Caps", "check_cap", "limited_weights", "too_long", "update_norm"]
+__all__ = [
+    "ANY",
+    "DEFAULT_CAP",
+    "Caps",
+    "check_cap",
+    "limited_weights",
+    "too_long",
+    "too_long_line",
+    "update_norm",
+]
 
 DEFAULT_CAP = 30.0
 """Times the median; see docs/SECURITY.md for what honest clients reach."""
@@ -113,6 +122,11 @@ def too_long(
         for position, (norm, cluster) in enumerate(zip(models, clusters, strict=True))
         if 0 < medians[cluster] < norm / cap
     }
+
+
+def too_long_line(norm: float, median: float, cap: float) -> str:
+    """Say why an update is left out."""
+    return f"update must be at most {cap:g} times as long as the median of {median:.3g}, its length is {norm:.3g}"
 
 
 def limited_weights(

@@ -7,7 +7,6 @@ to N nodes; ``writes``: an entry written into a record. Where a row says "if", t
 function of Flower by one with that change; nothing else here does.
 """
 
-import argparse
 import logging
 import os
 import threading
@@ -21,7 +20,7 @@ from uuid import uuid4
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from tables import machine, show, spread, table
+from tables import show_parts, spread, table
 
 from fedclust.federation.identity import assume_identity
 from fedclust.federation.prompt_grid import PromptGrid
@@ -174,19 +173,8 @@ PARTS: dict[str, Callable[[int], str]] = {"writes": writes, "sweep": sweep, "sim
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"any of {', '.join(PARTS)}; all by default")
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
-    asked = parser.parse_args()
-    if unknown := set(asked.parts) - PARTS.keys():
-        parser.error(f"parts must be among {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
     logging.disable(logging.INFO)
-    for part in asked.parts or PARTS:
-        text = PARTS[part](asked.turns)
-        show(f"flower-{part}", f"{machine()}, {asked.turns} turns.\n\n{text}", asked.write)
+    show_parts(PARTS, __doc__, "flower-")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ files that a run writes; ``evaluation``: its share of a round in which all clien
 FedAvg, a model per client, and FedSoft, all clients a round.
 """
 
-import argparse
 import dataclasses
 import io
 import json
@@ -28,7 +27,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import Console
 from settings import SETTINGS
-from tables import machine, show, spread, table
+from tables import show_parts, spread, table
 
 from fedclust import records
 from fedclust.engines import make_engine
@@ -234,20 +233,9 @@ PARTS = {
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"any of {', '.join(PARTS)}; all by default")
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.parts) - PARTS.keys():
-        parser.error(f"parts must be among {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
     torch.set_num_threads(1)
     logging.disable(logging.INFO)  # as in a run of fedclust, Flower's lines per round are not written
-    for part in arguments.parts or PARTS:
-        text = PARTS[part](arguments.turns)
-        show(part, f"{machine()}, {arguments.turns} turns.\n\n{text}", arguments.write)
+    show_parts(PARTS, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """Write tables to the terminal and into a page of docs/, between markers with their names."""
 
+import argparse
 import os
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
-__all__ = ["machine", "show", "spread", "table"]
+__all__ = ["machine", "show", "show_parts", "spread", "table"]
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -56,3 +57,19 @@ def show(name: str, text: str, write: bool, page: str = "PERFORMANCE") -> None:
         raise ValueError(f"{path} must have the markers <!-- {name} --> and <!-- /{name} -->")
     changed = pattern.sub(lambda found: f"{found[1]}\n{text}\n\n{found[2]}", document)
     path.write_text(changed, encoding="utf-8")
+
+
+def show_parts(parts: Mapping[str, Callable[[int], str]], description: str | None, prefix: str = "") -> None:
+    """Run the command line of a script whose tables, by name, take a number of turns."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"any of {', '.join(parts)}; all by default")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
+    asked = parser.parse_args()
+    if unknown := set(asked.parts) - parts.keys():
+        parser.error(f"parts must be among {', '.join(parts)}, got {', '.join(sorted(unknown))}")
+    for part in asked.parts or parts:
+        text = parts[part](asked.turns)
+        show(prefix + part, f"{machine()}, {asked.turns} turns.\n\n{text}", asked.write)

@@ -126,7 +126,8 @@ def too_long(
 
 def too_long_line(norm: float, median: float, cap: float) -> str:
     """Say why an update is left out."""
-    return f"update must be at most {cap:g} times as long as the median of {median:.3g}, its length is {norm:.3g}"
+    most = f"{cap:g} times as long as the median of {median:.3g}"
+    return f"update must be at most {most}, its length is {norm:.3g}"
 
 
 def limited_weights(

@@ -63,9 +63,11 @@ def test_the_best_layer_is_the_one_with_the_highest_mean(bench: ModuleType, tmp_
     found = bench.read(cells)[("digits", "iid")]
     assert found["fedavg"].best_layer == ("prior", [0.8, 0.9])
     assert found["auto"].best_layer == ("–", [])
-    lines = bench.method_table("iid", found)
+    lines = bench.method_table("iid", found, times=True)
     # 100 kB of 10 clients are 10 kB each; 0.6 and 0.8 are 0.7 ± 0.141, 0.8 and 0.9 are 0.85 ± 0.071.
     assert "| fedavg | 0.700 ± 0.141 | 0.850 ± 0.071 (prior) | – | 2.0 | 10 | 1.0 × | – |" in lines
+    untimed = bench.method_table("iid", found, times=False)
+    assert "| fedavg | 0.700 ± 0.141 | 0.850 ± 0.071 (prior) | – | 2.0 | 10 | – |" in untimed
 
 
 def test_none_is_named_where_none_beats_fedavg(bench: ModuleType, tmp_path: Path) -> None:

@@ -174,9 +174,11 @@ class Running:
             # The mean of one client is its model, in half the bytes.
             told[records.MEAN_REPLY] = len(chosen) > 1 and takes_means(aggregator)
             view, number = CohortView(grid, chosen), self.server_round + 1
-            asked = aggregation.configure_train(aggregator, number, model, told, view, self.buffers)
-            if self.sent[cluster] is not model:
-                asked = aggregation.train_from(asked, self.sent[cluster])
+            sent = self.sent[cluster]
+            shown = model if aggregation.remembers(aggregator) else sent
+            asked = aggregation.configure_train(aggregator, number, shown, told, view, self.buffers)
+            if sent is not shown:
+                asked = aggregation.train_from(asked, sent)
             messages += aggregation.ask_for_own_models(asked, own)
         return messages
 

@@ -136,7 +136,9 @@ def configure_train(
     # Once per record: a record that clients share must stay one object, or it would be sent to each of them.
     whole: dict[int, ArrayRecord] = {}
     for content in {id(message.content): message.content for message in messages}.values():
-        for key, chosen in [each for each in content.items() if isinstance(each[1], ArrayRecord)]:
+        for key, chosen in list(content.items()):
+            if not isinstance(chosen, ArrayRecord):
+                continue
             if id(chosen) not in whole:
                 whole[id(chosen)] = records.as_record({name: chosen.get(name, model[name]) for name in model})
             content[key] = whole[id(chosen)]
@@ -251,8 +253,12 @@ def aggregate(
     by_samples = getattr(aggregator, "weighted_by_key", records.NUM_EXAMPLES) == records.NUM_EXAMPLES
     if type(aggregator) in _PLAIN_MEANS and by_samples:  # parameters and buffers alike
         first = replies[0].model
-        alone = all(reply.model is first for reply in replies)
-        chosen = first if alone else records.as_record(weighted_mean(replies, model))
+        if all(reply.model is first for reply in replies):
+            chosen = records.like(first, model)
+            if chosen is first:  # which was looked at when it came
+                return chosen
+        else:
+            chosen = records.as_record(weighted_mean(replies, model))
     else:
         parameters = _parameters(model, buffers)
         if shared_means:

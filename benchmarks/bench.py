@@ -13,7 +13,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from federations import DATASETS, PARTITIONS, ROOT, Cell, Method, commit_of, run, spread, summaries, table
+from federations import (
+    DATASETS,
+    PARTITIONS,
+    ROOT,
+    Cell,
+    Method,
+    clients_trained,
+    commit_of,
+    run,
+    spread,
+    summaries,
+    table,
+)
 
 from fedclust.clustering.shared import wording
 from fedclust.metrics.ranks import critical_difference, friedman, mean_ranks
@@ -89,6 +101,7 @@ class Figures:
     placed: list[float] = field(default_factory=list)
     clusters: list[int] = field(default_factory=list)
     kilobytes: list[float] = field(default_factory=list)
+    trained: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
     @property
@@ -119,6 +132,8 @@ def read(grid: Sequence[Cell]) -> dict[tuple[str, str], dict[str, Figures]]:
         each.clusters.append(summary["num_clusters"])
         travelled = summary["bytes_down_unbundled"] + summary["bytes_up_unbundled"]
         each.kilobytes.append(travelled / summary["num_clients"] / 1000)
+        if (trained := clients_trained(cell.folder / name)) is not None:
+            each.trained.append(trained)
         each.seconds.append(summary["seconds"])
     return found
 
@@ -187,6 +202,7 @@ def method_table(partition: str, by_method: Mapping[str, Figures], *, times: boo
                 spread(each.rand, 2),
                 f"{np.mean(each.clusters):.1f}",
                 f"{np.mean(each.kilobytes):,.0f}",
+                f"{np.mean(each.trained):.1f}" if each.trained else "–",
                 *([slower] if times else []),
                 *([spread(each.newcomers), spread(each.placed, 2)] if left_out else []),
                 given[name].told or "–",
@@ -199,6 +215,7 @@ def method_table(partition: str, by_method: Mapping[str, Figures], *, times: boo
         "adjusted Rand",
         "clusters",
         "kB/client",
+        "trained/round",
         *(["time"] if times else []),
         *(["newcomers", "newcomers, adjusted Rand"] if left_out else []),
         "told",

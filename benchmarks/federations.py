@@ -237,6 +237,16 @@ def summaries(cells: Iterable[Cell]) -> Iterator[tuple[Cell, str, dict[str, Any]
                 yield cell, name, json.loads(text)
 
 
+def clients_trained(folder: Path) -> float | None:
+    """Compute how many clients trained in a round of a run, on average; None without rounds."""
+    path = folder / "rounds.jsonl"
+    if not path.is_file():
+        return None
+    rounds = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    cohorts = [len(each["cohort"]) for each in rounds if "cohort" in each]
+    return float(np.mean(cohorts)) if cohorts else None
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Write a table in Markdown; all columns but the first are numbers."""
     return [

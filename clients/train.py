@@ -273,15 +273,17 @@ def _collect(
 ) -> None:
     """Collect a pass's answers: own models at once, shared means after the last pass."""
     sharing: dict[int, list[int]] = {}
-    sketches = projected(node, update, instructions, starts)
+    sketches, own = projected(node, update, instructions, starts), []
     for position, client in enumerate(update.clients.tolist()):
         if client in update.failed:
             continue
         instruction = instructions[client]
         if instruction.mean_reply:
             sharing.setdefault(id(instruction), []).append(position)
-            continue
-        model = records.from_state({name: tensor[position] for name, tensor in update.state.items()})
+        else:
+            own.append(position)
+    for position, model in zip(own, records.from_stacked(update.state, own), strict=True):
+        client = int(update.clients[position])
         answers[client] = records.train_content(
             model, int(update.num_examples[position]), update.losses[position], sketches.get(client)
         )

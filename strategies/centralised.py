@@ -68,7 +68,7 @@ class Centralised(ClusteredStrategy):
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord, MetricRecord | None]:
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take each cluster's reply, if it is of the rows of everyone in it.
 
         Raises

@@ -228,6 +228,7 @@ class ClusteredStrategy(Hooks, Strategy):
                 resume = dataclasses.replace(resume, memory=self.guard.restore(resume.memory))
             self._run = Running.resumed(federation, resume, self._make_aggregator, self.restore)
         self._run.buffers, self._run.initial = buffers, initial_arrays
+        self._run.shows_models = evaluate_fn is not None
         return super().start(
             grid,
             records.join_models(self.clusters.models),
@@ -272,11 +273,16 @@ class ClusteredStrategy(Hooks, Strategy):
         self,
         server_round: int,  # noqa: ARG002
         replies: Iterable[Message],
-    ) -> tuple[ArrayRecord, MetricRecord | None]:
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let each cluster's aggregator aggregate its clients' replies, then let the method change clusters.
 
         A reply that is an error, lacks something or is not finite is left out, and listed as a failure in
         the round's record. A cluster without a valid reply keeps its model.
+
+        Returns
+        -------
+        Every cluster's model in one record, where somebody reads it: in the last round, or in all if
+        :meth:`start` was given an `evaluate_fn`; otherwise None. And the mean loss.
         """
         run = self._running
         number = run.server_round + 1
@@ -309,7 +315,8 @@ class ClusteredStrategy(Hooks, Strategy):
         if self.aggregates:
             clusters = run.aggregated(self.entering(clusters, valid, number))
         self._adopt(self.after_round(clusters, valid, number, run.federation), number)
-        joined = records.join_models(run.clusters.models)
+        read = run.shows_models or number == run.federation.num_rounds
+        joined = records.join_models(run.clusters.models) if read else None
         return joined, None if loss is None else MetricRecord({records.LOSS: loss})
 
     def configure_evaluate(

@@ -101,10 +101,13 @@ class Hooks:
         """
         chosen = []
         for cluster in range(len(clusters.models)):
-            if len(members := clusters.members(cluster)):
-                candidates = Candidates(members, clusters.models[cluster], server_round, federation)
-                draws = generator(self.seed, "sample", server_round, cluster)
-                chosen.append(self.selection.select(candidates, self.cohort_size(len(members)), draws))
+            members = clusters.members(cluster)
+            if len(members) < 2:  # nothing to choose: a draw for each of many clusters of one takes time
+                chosen.append(members)
+                continue
+            candidates = Candidates(members, clusters.models[cluster], server_round, federation)
+            draws = generator(self.seed, "sample", server_round, cluster)
+            chosen.append(self.selection.select(candidates, self.cohort_size(len(members)), draws))
         return np.sort(np.concatenate(chosen))
 
     def cohort_size(self, num_members: int) -> int:

@@ -43,6 +43,7 @@ class Running:
         self.clusters = clusters
         self.aggregators = list(aggregators)
         self.buffers: frozenset[str] = frozenset()
+        self.shows_models = False  # whether Flower's loop is to have all models after every round
         self.server_round = 0  # the last finished one
         self.cohort: dict[int, int] = {}  # client: its cluster when the round began
         self.sent: tuple[ArrayRecord, ...] = ()  # the models that the cohort started from
@@ -164,18 +165,20 @@ class Running:
             Whether, with an aggregator, a node may reply with the mean of its clients' models.
         """
         messages: list[Message] = []
-        for cluster, model in enumerate(self.clusters.models):
-            chosen = [client for client in self.cohort if self.cohort[client] == cluster]
-            if not chosen:
-                continue
-            aggregator = self.aggregators[cluster]
+        chosen_of: dict[int, list[int]] = {}
+        for client, cluster in self.cohort.items():
+            chosen_of.setdefault(cluster, []).append(client)
+        for cluster, chosen in sorted(chosen_of.items()):
+            aggregator, model = self.aggregators[cluster], self.clusters.models[cluster]
+            told = settings.copy()  # its own: an aggregator may write into it
             # The mean of one client is its model, in half the bytes.
-            means = len(chosen) > 1 and takes_means(aggregator)
-            told = ConfigRecord({**settings, records.MEAN_REPLY: means})
+            told[records.MEAN_REPLY] = len(chosen) > 1 and takes_means(aggregator)
             view, number = CohortView(grid, chosen), self.server_round + 1
-            asked = aggregation.configure_train(aggregator, number, model, told, view, self.buffers)
-            if self.sent[cluster] is not model:
-                asked = aggregation.train_from(asked, self.sent[cluster])
+            sent = self.sent[cluster]
+            shown = model if aggregation.remembers(aggregator) else sent
+            asked = aggregation.configure_train(aggregator, number, shown, told, view, self.buffers)
+            if sent is not shown:
+                asked = aggregation.train_from(asked, sent)
             messages += aggregation.ask_for_own_models(asked, own)
         return messages
 

@@ -186,15 +186,16 @@ def is_stationary(found: FloatArray, first: FloatArray, parameters: Parameters) 
     return bool(found[0] < limits[0] and found[1] > limits[1])
 
 
-def bipartition(values: FloatArray, linkage: Linkage = "complete") -> IntArray:
+def bipartition(distances: FloatArray, linkage: Linkage = "complete") -> IntArray:
     """Cut clients in two by the cosines of their changes.
 
     Source: CFL, Algorithm 1, and the authors' code, which differ: see ``linkage`` in :class:`Parameters`.
 
     Parameters
     ----------
-    values
-        Change of each client, or a projection of it, shape (n, m), n >= 2.
+    distances
+        1 − cos of any two clients' changes, or of projections of them, shape (n, n), n >= 2; linkage is the
+        same as on −cos.
     linkage
         Linkage on −cos, down to two clusters.
 
@@ -202,7 +203,7 @@ def bipartition(values: FloatArray, linkage: Linkage = "complete") -> IntArray:
     -------
     Part of each client, 0 or 1, the first client's 0, shape (n,).
     """
-    return agglomerate(cosine_distances(values), 2, None, linkage)
+    return agglomerate(distances, 2, None, linkage)
 
 
 def update(
@@ -249,9 +250,9 @@ def cut(changes: Changes, members: IntArray, found: FloatArray, parameters: Para
     # Two clients have no silhouette, and the authors' code cuts no cluster of two either.
     if len(there) < 3 or not is_stationary(found, changes.first_norms, parameters):
         return nothing
-    values = changes.values[members[there]]
-    parts = bipartition(values, parameters.linkage)
-    score = silhouette(cosine_distances(values), parts)
+    distances = cosine_distances(changes.values[members[there]])
+    parts = bipartition(distances, parameters.linkage)
+    score = silhouette(distances, parts)
     labels = np.full(len(members), np.argmax(np.bincount(parts)), dtype=np.int64)
     labels[there] = parts
     small = np.bincount(labels, minlength=2).min() < parameters.min_cluster_size

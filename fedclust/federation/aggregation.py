@@ -36,6 +36,7 @@ __all__ = [
     "check_aggregator",
     "configure_train",
     "needs_only_mean",
+    "remembers",
     "train_from",
 ]
 
@@ -95,6 +96,11 @@ def needs_only_mean(aggregator: Strategy) -> bool:
     return type(aggregator) in _WEIGHTED_MEANS
 
 
+def remembers(aggregator: Strategy) -> bool:
+    """Whether an aggregator may differ after a round: any but those whose next model is a plain mean."""
+    return type(aggregator) not in _PLAIN_MEANS
+
+
 def configure_train(
     aggregator: Strategy,
     server_round: int,
@@ -130,9 +136,11 @@ def configure_train(
     # Once per record: a record that clients share must stay one object, or it would be sent to each of them.
     whole: dict[int, ArrayRecord] = {}
     for content in {id(message.content): message.content for message in messages}.values():
-        for key, chosen in [each for each in content.items() if isinstance(each[1], ArrayRecord)]:
+        for key, chosen in list(content.items()):
+            if not isinstance(chosen, ArrayRecord):
+                continue
             if id(chosen) not in whole:
-                whole[id(chosen)] = ArrayRecord({name: chosen.get(name, model[name]) for name in model})
+                whole[id(chosen)] = records.as_record({name: chosen.get(name, model[name]) for name in model})
             content[key] = whole[id(chosen)]
     return messages
 
@@ -244,8 +252,13 @@ def aggregate(
         replies, shared_means = [dataclasses.replace(reply, num_examples=1) for reply in replies], True
     by_samples = getattr(aggregator, "weighted_by_key", records.NUM_EXAMPLES) == records.NUM_EXAMPLES
     if type(aggregator) in _PLAIN_MEANS and by_samples:  # parameters and buffers alike
-        chosen = ArrayRecord()
-        chosen.update(weighted_mean(replies, model))  # the constructor would copy every array
+        first = replies[0].model
+        if all(reply.model is first for reply in replies):
+            chosen = records.like(first, model)
+            if chosen is first:  # which was looked at when it came
+                return chosen
+        else:
+            chosen = records.as_record(weighted_mean(replies, model))
     else:
         parameters = _parameters(model, buffers)
         if shared_means:
@@ -258,7 +271,7 @@ def aggregate(
         if aggregated is None:
             return model
         others = [name for name in model if name not in parameters]
-        chosen = ArrayRecord({**aggregated, **weighted_mean(replies, others)})
+        chosen = records.as_record({**aggregated, **weighted_mean(replies, others)})
     with np.errstate(over="ignore", invalid="ignore"):  # looked at next
         chosen = records.like(chosen, model)
     if not records.is_finite(chosen):
@@ -275,15 +288,14 @@ def _parameters(model: ArrayRecord, buffers: frozenset[str]) -> ArrayRecord:
         for name, array in model.items()
         if name not in buffers and np.dtype(array.dtype).kind in "fc"
     }
-    # keep_input, or every array would be copied
-    return model if len(chosen) == len(model) else ArrayRecord(chosen, keep_input=False)
+    return model if len(chosen) == len(model) else records.as_record(chosen)
 
 
 def _only(message: Message, parameters: ArrayRecord) -> Message:
     """Copy a reply with only the model's parameters, in the model's order."""
     content = RecordDict(
         {
-            key: ArrayRecord({name: record[name] for name in parameters}, keep_input=False)
+            key: records.as_record({name: record[name] for name in parameters})
             if isinstance(record, ArrayRecord)
             else record
             for key, record in message.content.items()
@@ -304,6 +316,6 @@ def _mean_message(replies: Sequence[Reply], parameters: ArrayRecord) -> Message:
     )
     message = copy.copy(replies[0].message)
     # Rounded: a server optimiser remembers it, and float64's last bits depend on who shares a node.
-    mean = records.like(ArrayRecord(weighted_mean(replies, parameters)), parameters)
+    mean = records.like(records.as_record(weighted_mean(replies, parameters)), parameters)
     message.content = RecordDict({records.ARRAYS: mean, records.METRICS: metrics})
     return message

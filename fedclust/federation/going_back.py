@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedclust.array_bytes import from_numpy, to_numpy
+from fedclust.federation.aggregation import remembers
 from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.optimiser_state import StateValue, pack_state, restore_state
@@ -38,7 +39,9 @@ class Earlier:
 
     def __init__(self, clusters: Clusters, aggregators: Sequence[Strategy]) -> None:
         self._clusters = clusters
-        self._aggregators = [copy.deepcopy(aggregator) for aggregator in aggregators]
+        self._aggregators = [
+            copy.deepcopy(aggregator) if remembers(aggregator) else aggregator for aggregator in aggregators
+        ]
 
     def back(
         self, clusters: Clusters, aggregators: Sequence[Strategy], broken: Collection[int]

@@ -78,18 +78,18 @@ ANY = Caps()
 def update_norm(model: ArrayRecord, start: ArrayRecord) -> float:
     """Compute the length of what training changed, over all floating-point arrays; both are finite."""
     squares = 0.0
-    for name, before in start.items():
-        old = to_numpy(before)
-        if old.dtype.kind != "f":
-            continue
-        new = to_numpy(model[name])
-        with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):
+        for name, before in start.items():
+            old = to_numpy(before)
+            if old.dtype.kind != "f":
+                continue
+            new = to_numpy(model[name])
             change = np.subtract(new, old).ravel()
             square = float(np.dot(change, change))
-        if not math.isfinite(square):  # squares of numbers that float32 holds may be none that it holds
-            wide = new.astype(np.float64).ravel() - old.astype(np.float64).ravel()
-            square = float(np.dot(wide, wide))
-        squares += square
+            if not math.isfinite(square):  # squares of numbers that float32 holds may be none that it holds
+                wide = new.astype(np.float64).ravel() - old.astype(np.float64).ravel()
+                square = float(np.dot(wide, wide))
+            squares += square
     return math.sqrt(squares)
 
 

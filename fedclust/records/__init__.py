@@ -64,7 +64,9 @@ from fedclust.records.losses import (
     read_wins,
 )
 from fedclust.records.models import (
+    as_record,
     canonical,
+    from_stacked,
     from_state,
     is_finite,
     join_models,
@@ -172,6 +174,7 @@ __all__ = [
     "TrainReply",
     "Update",
     "agreed_content",
+    "as_record",
     "canonical",
     "clients_content",
     "confusion_content",
@@ -179,6 +182,7 @@ __all__ = [
     "description_question",
     "encoder_content",
     "evaluate_content",
+    "from_stacked",
     "from_state",
     "is_finite",
     "join_models",

@@ -12,7 +12,9 @@ from fedclust.array_bytes import from_numpy, parse, same_layout, to_numpy
 from fedclust.typing import FloatArray, State
 
 __all__ = [
+    "as_record",
     "canonical",
+    "from_stacked",
     "from_state",
     "is_finite",
     "join_models",
@@ -31,12 +33,25 @@ def to_state(arrays: ArrayRecord) -> State:
     return {name: torch.from_numpy(to_numpy(array).copy()) for name, array in arrays.items()}
 
 
+def as_record(arrays: Mapping[str, Array]) -> ArrayRecord:
+    """Make a record of arrays that it may share; Flower's constructor makes two more of each."""
+    record = ArrayRecord()
+    for name, array in arrays.items():
+        record[name] = array
+    return record
+
+
 def from_state(state: Mapping[str, torch.Tensor]) -> ArrayRecord:
     """Convert tensors to a record, in the mapping's order."""
-    record = ArrayRecord()
-    for name, tensor in state.items():
-        record[name] = from_numpy(tensor.detach().cpu().numpy())
-    return record
+    return as_record({name: from_numpy(tensor.detach().cpu().numpy()) for name, tensor in state.items()})
+
+
+def from_stacked(state: Mapping[str, torch.Tensor], rows: Sequence[int]) -> list[ArrayRecord]:
+    """Convert rows of stacked tensors, shape (n, *shape) by name, to a record each."""
+    if not rows:
+        return []
+    stacked = {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
+    return [as_record({name: from_numpy(values[row]) for name, values in stacked.items()}) for row in rows]
 
 
 def like(arrays: ArrayRecord, template: ArrayRecord) -> ArrayRecord:
@@ -53,7 +68,7 @@ def like(arrays: ArrayRecord, template: ArrayRecord) -> ArrayRecord:
     """
     if arrays.keys() != template.keys():
         raise ValueError(f"arrays must be named {list(template)}, got {list(arrays)}")
-    record = ArrayRecord()
+    found: dict[str, Array] = {}
     changed = list(arrays) != list(template)
     for name, wanted in template.items():
         array = arrays[name]
@@ -63,8 +78,8 @@ def like(arrays: ArrayRecord, template: ArrayRecord) -> ArrayRecord:
             )
         if array.dtype != wanted.dtype:
             array, changed = from_numpy(_in_type(to_numpy(array), wanted.dtype)), True
-        record[name] = array
-    return record if changed else arrays
+        found[name] = array
+    return as_record(found) if changed else arrays
 
 
 def to_vector(model: ArrayRecord, names: Sequence[str]) -> FloatArray:
@@ -94,7 +109,7 @@ def with_vector(
         last = first + math.prod(before.shape)
         values = vector[first:last].reshape(before.shape)
         arrays[name], first = from_numpy(values.astype(before.dtype) if cast else values), last
-    return ArrayRecord(arrays, keep_input=False)
+    return as_record(arrays)
 
 
 def canonical(arrays: ArrayRecord, template: ArrayRecord, *, means: bool = False) -> ArrayRecord:
@@ -121,7 +136,8 @@ def canonical(arrays: ArrayRecord, template: ArrayRecord, *, means: bool = False
     """
     if arrays.keys() != template.keys():
         raise ValueError(f"arrays must be named {list(template)[:20]}, got {list(arrays)[:20]}")
-    made = ArrayRecord()
+    made: dict[str, Array] = {}
+    as_sent = list(arrays) == list(template)
     for name, wanted in template.items():
         array = arrays[name]
         if same_layout(array, wanted):
@@ -134,8 +150,8 @@ def canonical(arrays: ArrayRecord, template: ArrayRecord, *, means: bool = False
             values = parse(array)
         except ValueError as error:
             raise ValueError(f"array {name!r} {error}") from error
-        made[name] = from_numpy(_cast(name, values, wanted, means))
-    return made
+        made[name], as_sent = from_numpy(_cast(name, values, wanted, means)), False
+    return arrays.copy() if as_sent else as_record(made)
 
 
 def _cast(name: str, values: NDArray, wanted: Array, means: bool) -> NDArray:
@@ -173,8 +189,7 @@ def unstacked(stacked: Mapping[str, NDArray], template: ArrayRecord) -> list[Arr
     typed = {name: _in_type(stacked[name], wanted.dtype) for name, wanted in template.items()}
     number = len(next(iter(typed.values())))
     return [
-        ArrayRecord({name: from_numpy(values[row]) for name, values in typed.items()})
-        for row in range(number)
+        as_record({name: from_numpy(values[row]) for name, values in typed.items()}) for row in range(number)
     ]
 
 
@@ -206,11 +221,9 @@ def is_finite(arrays: ArrayRecord) -> bool:
 
 def join_models(models: Sequence[ArrayRecord]) -> ArrayRecord:
     """Join the models of all clusters in one record, under ``<cluster>/<parameter>``."""
-    joined = ArrayRecord()
-    for cluster, model in enumerate(models):
-        for name, array in model.items():
-            joined[f"{cluster}/{name}"] = array
-    return joined
+    return as_record(
+        {f"{cluster}/{name}": array for cluster, model in enumerate(models) for name, array in model.items()}
+    )
 
 
 def split_models(joined: ArrayRecord) -> dict[int, ArrayRecord]:

@@ -65,9 +65,24 @@ def test_the_best_layer_is_the_one_with_the_highest_mean(bench: ModuleType, tmp_
     assert found["auto"].best_layer == ("–", [])
     lines = bench.method_table("iid", found, times=True)
     # 100 kB of 10 clients are 10 kB each; 0.6 and 0.8 are 0.7 ± 0.141, 0.8 and 0.9 are 0.85 ± 0.071.
-    assert "| fedavg | 0.700 ± 0.141 | 0.850 ± 0.071 (prior) | – | 2.0 | 10 | 1.0 × | – |" in lines
+    assert "| fedavg | 0.700 ± 0.141 | 0.850 ± 0.071 (prior) | – | 2.0 | 10 | – | 1.0 × | – |" in lines
     untimed = bench.method_table("iid", found, times=False)
-    assert "| fedavg | 0.700 ± 0.141 | 0.850 ± 0.071 (prior) | – | 2.0 | 10 | – |" in untimed
+    assert "| fedavg | 0.700 ± 0.141 | 0.850 ± 0.071 (prior) | – | 2.0 | 10 | – | – |" in untimed
+
+
+def test_the_clients_that_train_in_a_round_are_a_mean_over_rounds_and_seeds(
+    bench: ModuleType, tmp_path: Path
+) -> None:
+    cells = [cell for cell in bench.cells(tmp_path, ["digits"], [1, 2]) if cell.partition == "iid"]
+    for cell, cohorts in zip(cells, ([[0, 1, 2], [4]], [[0, 1, 2, 3, 4]]), strict=True):
+        _leave(cell.folder / "fedavg", 0.6, {})
+        lines = [json.dumps({"round": number, "cohort": each}) for number, each in enumerate(cohorts, 1)]
+        (cell.folder / "fedavg" / "rounds.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    # (3 + 1) / 2 = 2 with one seed, 5 with the other.
+    found = bench.read(cells)[("digits", "iid")]
+    assert found["fedavg"].trained == [2.0, 5.0]
+    (row,) = [line for line in bench.method_table("iid", found, times=True) if line.startswith("| fedavg ")]
+    assert row.endswith("| 10 | 3.5 | 1.0 × | – |")
 
 
 def test_none_is_named_where_none_beats_fedavg(bench: ModuleType, tmp_path: Path) -> None:

@@ -42,6 +42,14 @@ def test_state_there_and_back() -> None:
         assert torch.equal(back[name], tensor)
 
 
+def test_rows_of_stacked_models() -> None:
+    stacked = {"w": torch.arange(6.0).reshape(3, 2), "n": torch.tensor([7, 8, 9])}
+    last, first = records.from_stacked(stacked, [2, 0])
+    assert [array.numpy().tolist() for array in last.values()] == [[4.0, 5.0], 9]
+    assert [array.numpy().tolist() for array in first.values()] == [[0.0, 1.0], 7]
+    assert records.from_stacked(stacked, []) == []
+
+
 def test_models_joined_and_split() -> None:
     models = [_model(w=np.zeros(2), **{"a/b": np.ones(1)}), _model(w=np.full(2, 5.0))]
     joined = records.join_models(models)

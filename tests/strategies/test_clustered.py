@@ -139,6 +139,20 @@ def test_two_splits_keep_every_client_once(toy, watch) -> None:
     assert [record["cluster_sizes"] for record in watch.rounds] == [[4, 4], [4, 2, 2], [4, 2, 2]]
 
 
+@pytest.mark.parametrize("shown", [False, True])
+def test_all_models_are_in_the_result_and_shown_to_who_evaluates_them(toy, shown: bool) -> None:
+    seen: list[list[int]] = []
+
+    def look(_: int, arrays: ArrayRecord) -> None:
+        seen.append(sorted(records.split_models(arrays)))
+
+    evaluate = look if shown else None
+    started = SplitsTwice().start(toy(num_clients=8).grid(), toy.model(), 3, evaluate_fn=evaluate)
+    # One model at the start, two after the cut of round 1, three after that of round 2.
+    assert seen == ([[0], [0, 1], [0, 1, 2], [0, 1, 2]] if shown else [])
+    assert sorted(records.split_models(started.arrays)) == [0, 1, 2]
+
+
 class EmptiesTheFirst(ClusteredStrategy):
     """Moves all clients to the second of two clusters after round 1."""
 

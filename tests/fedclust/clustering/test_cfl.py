@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedclust.clustering.cfl import Changes, Parameters, bipartition, cut, is_stationary, norms, start, update
+from fedclust.clustering.shared.agglomerative import cosine_distances
 from fedclust.clustering.shared.projection import Projection
 
 EVER = Parameters(eps_1=9, eps_2=0.1, relative=False, min_silhouette=None, min_cluster_size=1, projection=2)
@@ -47,7 +48,7 @@ def test_the_cut_of_four_vectors(linkage) -> None:
     # is cos 80° = 0.17 (20 and 100), then cos 100° = -0.17 twice and cos 120° = -0.5. Any other cut parts a
     # pair of cosine 0.94. Lengths do not count.
     vectors = _directions(0, 100, 20, 120) * [[1], [5], [0.1], [2]]
-    assert bipartition(vectors, linkage).tolist() == [0, 1, 0, 1]
+    assert bipartition(cosine_distances(vectors), linkage).tolist() == [0, 1, 0, 1]
 
 
 def _largest_across(vectors: np.ndarray, labels: np.ndarray) -> float:
@@ -71,14 +72,14 @@ def _complete_linkage(vectors: np.ndarray) -> list[set[int]]:
 @pytest.mark.parametrize("seed", range(10))
 def test_cuts_are_those_of_the_literal_loops(seed: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(8, 4))
-    labels = bipartition(vectors)
+    labels = bipartition(cosine_distances(vectors))
     assert {frozenset(np.flatnonzero(labels == part)) for part in (0, 1)} == {
         frozenset(cluster) for cluster in _complete_linkage(vectors)
     }
     # The paper's cut leaves the smallest largest cosine of all 127 ways to cut eight clients in two.
     ways = (np.array([0, *rest]) for rest in product((0, 1), repeat=7) if any(rest))
     least = min(_largest_across(vectors, way) for way in ways)
-    assert _largest_across(vectors, bipartition(vectors, "single")) == pytest.approx(least)
+    assert _largest_across(vectors, bipartition(cosine_distances(vectors), "single")) == pytest.approx(least)
 
 
 def test_two_cuts_in_a_row_keep_every_client_exactly_once() -> None:
@@ -129,8 +130,8 @@ def test_projections_are_cut_as_the_changes_themselves() -> None:
     centres *= 100 / np.linalg.norm(centres, axis=1, keepdims=True)
     changes = centres[groups] + draws.normal(size=(40, 20000))
     projected = Projection(4096, 3).of({"w": changes})
-    np.testing.assert_array_equal(bipartition(projected), groups)
-    np.testing.assert_array_equal(bipartition(changes), groups)
+    np.testing.assert_array_equal(bipartition(cosine_distances(projected)), groups)
+    np.testing.assert_array_equal(bipartition(cosine_distances(changes)), groups)
     unit, sketch = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (changes, projected))
     error = (sketch @ sketch.T - unit @ unit.T)[~np.eye(40, dtype=bool)]
     assert 0.005 < np.sqrt(np.square(error).mean()) < np.sqrt(2 / 4096)
@@ -139,7 +140,7 @@ def test_projections_are_cut_as_the_changes_themselves() -> None:
 @given(st.permutations(range(7)))
 def test_numbering_clients_otherwise_changes_nothing(order: list[int]) -> None:
     vectors = _directions(0, 7, 15, 110, 119, 130, 200)
-    labels, whole = bipartition(vectors[order]), bipartition(vectors)
+    labels, whole = bipartition(cosine_distances(vectors[order])), bipartition(cosine_distances(vectors))
     np.testing.assert_array_equal(np.equal.outer(labels, labels), np.equal.outer(whole[order], whole[order]))
 
 

@@ -71,8 +71,9 @@ def page(folders: dict[str, Path]) -> str:
     rows = []
     for name, folder in folders.items():
         run = SavedRun(folder)
-        last = run.rounds[-1]
-        sizes = "; ".join(str(each["group_sizes"]) for each in run.rounds if "group_sizes" in each)
+        last = run.rounds[-1]["strategy"]
+        told = [each["strategy"].get("group_sizes") for each in run.rounds]
+        sizes = "; ".join(str(each) for each in told if each)
         figures = (last["gain"], last["gain_needed"], run.summary["mean_client_accuracy"])
         kept = "yes" if last["groups_kept"] else "no"
         failed = str(run.summary["failed_replies"])

@@ -26,6 +26,8 @@ Resize = Literal["none", "stretch", "crop"]
 CHUNK = 128  # images decoded by one thread at a time
 WORKERS = min(os.cpu_count() or 1, 16)  # also limits the encoded images held in memory
 MODES = {1: "L", 3: "RGB"}
+# Of what Pillow can open, some formats start a program: a file of PostScript is one, which Ghostscript runs.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,12 +186,12 @@ def decode(
     Raises
     ------
     OSError
-        If the image cannot be read.
+        If the image cannot be read, or is of none of `FORMATS`.
     """
     from PIL import Image, ImageOps
 
     height, width = size
-    with Image.open(image) as opened:
+    with Image.open(image, formats=FORMATS) as opened:
         if resize != "none":
             # Lets the JPEG decoder skip detail. Twice the size, so that the resampling still averages; a
             # square, because EXIF data may swap height and width.

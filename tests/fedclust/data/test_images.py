@@ -229,3 +229,11 @@ def test_no_image_column_lists_the_columns(tmp_path: Path) -> None:
 def test_settings_out_of_range(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         builder(tmp_path, **changes)
+
+
+def test_an_image_that_is_a_program_is_not_opened() -> None:
+    # Pillow has Ghostscript run PostScript, whatever the file's name is.
+    encoded = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(encoded, "EPS")
+    with pytest.raises(OSError, match="cannot identify image file"):
+        decode(encoded, "RGB", (2, 2))

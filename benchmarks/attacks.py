@@ -276,18 +276,17 @@ def _accuracy(runs: Sequence[Figures], partition: str) -> str:
     return spread([each.accuracy for each in runs]) + clusters
 
 
-def _only(grid: Sequence[Attacked], rules: Sequence[str]) -> list[Attacked]:
-    """Leave out the runs with other rules; those without a rule stay."""
+def _only(grid: Sequence[Attacked], methods: Sequence[str], rules: Sequence[str]) -> list[Attacked]:
+    """Leave out the runs of other methods and with other rules; those without a rule stay."""
+
+    def wanted(name: str) -> bool:
+        method, _, rule = name.partition(" with ")
+        return not rule or (method in methods and rule in rules)
+
     return [
-        replace(
-            cell, methods={name: given for name, given in cell.methods.items() if _rule(name) in (*rules, "")}
-        )
+        replace(cell, methods={name: given for name, given in cell.methods.items() if wanted(name)})
         for cell in grid
     ]
-
-
-def _rule(name: str) -> str:
-    return name.partition(" with ")[2]
 
 
 _WORST = (("fedavg", "iid"), ("auto", "conventions-20-10"), ("fedavg", _SKEWED))
@@ -312,6 +311,8 @@ def main() -> int:
     parser.add_argument("--lies", nargs="+", choices=sorted(LIES), default=sorted(LIES))
     parser.add_argument("--numbers", type=int, nargs="+", default=[0, 1, 3, 6], help="liars in 30")
     parser.add_argument("--partitions", nargs="+", default=[*_FEDERATIONS, _SKEWED])
+    known = [FEDAVG, *_CLUSTERED]
+    parser.add_argument("--methods", nargs="+", choices=known, default=known, help="with rules, to run now")
     parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES), help="to run now")
     parser.add_argument("--suffix", help="of the marks, where a page has several tables of one part")
     parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
@@ -327,7 +328,9 @@ def main() -> int:
             and cell.number in options.numbers
             and cell.partition in options.partitions
         ]
-        whole = (options.no_run or run(_only(grid, options.rules), folder, options.workers)) and whole
+        whole = (
+            options.no_run or run(_only(grid, options.methods, options.rules), folder, options.workers)
+        ) and whole
         suffix = f"-{options.suffix}" if options.suffix else ""
         mark, of_models = (f"<!-- {each}{suffix} -->\n" for each in (part, "models"))
         before, _, rest = text.partition(mark)

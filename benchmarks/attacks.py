@@ -341,7 +341,8 @@ def main() -> int:
         else:
             old = _between(text, of_models).splitlines()
             tables = merged(tables_of_models(grid), read_tables(old))
-            commits = [*dict.fromkeys([*read_commits(old), *commits])]
+            earlier = [each for each in read_commits(old) if all(each not in new for new in commits)]
+            commits = [*earlier, *commits]
             titles = [_title(*each) for each in _WORST]
             page = write_tables(tables) if part == "models" else worst(tables, titles, _ATTACKERS)
         seeds = ", ".join(map(str, options.seeds))

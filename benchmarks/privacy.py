@@ -136,9 +136,7 @@ def figures(given: argparse.Namespace) -> str:
         name, of, cells = f"`{method}`", (given.folder, given.part), []
         for epsilon, column in zip((*given.epsilons, math.inf), _heads(given.epsilons), strict=True):
             found = [
-                accuracy(
-                    given.folder, given.part, method, epsilon, seed, known=known.get((name, column, seed))
-                )
+                accuracy(*of, method, epsilon, seed, known=known.get((name, column, seed)))
                 for seed in given.seeds
             ]
             cells.append(spread(found))

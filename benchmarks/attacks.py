@@ -3,7 +3,8 @@
     python benchmarks/attacks.py FOLDER [--parts liars models worst] [--seeds 71] [--workers 2] [--rounds 60]
 
 Makes the runs that FOLDER lacks and writes each part's table into docs/ATTACKS.md, between its two marks;
---no-run writes only. Accuracy is the mean over the honest clients.
+--no-run writes only. Cells of models that no run of FOLDER gives stay as they are in the page. Accuracy is
+the mean over the honest clients.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from attack_tables import Table, merged, read_commits, read_tables, worst, write_tables
 from federations import PARTITIONS, ROOT, Cell, commit_of, finished, run, spread, summaries, table
 from liars import LIES, who
 from sklearn.metrics import adjusted_rand_score
@@ -60,10 +62,9 @@ RULES: dict[str, tuple[str, ...]] = {
     "Bulyan": ("aggregator=bulyan", "aggregator.num_malicious_nodes=6"),
 }
 """The rules; those that must be told a number of attackers are told six, however many there are."""
-_FEW_RULES = ("mean", "limited mean", "trimmed mean", "geometric median", "Multi-Krum")
 _CLUSTERED: dict[str, tuple[str, ...]] = {
-    "known_groups": _FEW_RULES,
-    "auto": _FEW_RULES,
+    "known_groups": tuple(RULES),
+    "auto": tuple(RULES),
     "fedgwc": ("mean", "limited mean", "geometric median"),
     "fmcl": ("mean", "limited mean", "geometric median"),
 }
@@ -76,7 +77,6 @@ _CLUSTERS_ATTACKED: dict[str, tuple[int, ...]] = {
 }
 _SKEWED = "dirichlet-0.1"  # where rules cost most when nobody attacks
 _ATTACKERS = (1, 3, 6)
-_NOBODY = ("none", 0)
 _ROUNDS_ON_IID = 20  # enough to tell the rules apart
 
 
@@ -244,25 +244,29 @@ def _ended(grid: Sequence[Attacked]) -> set[tuple[str, str, int, str]]:
     }
 
 
-def page_of_models(grid: Sequence[Attacked]) -> Iterator[str]:
-    """Write the tables of attacks by models: one per method, with a column per rule."""
+def tables_of_models(grid: Sequence[Attacked]) -> dict[str, Table]:
+    """Make the tables of attacks by models: one per method and federation, with a column per rule."""
     found, ended = measured(grid), _ended(grid)
-    of_method = {(where, name.partition(" with ")[0]) for where, _, _, name in found}
+    known = {*found, *ended}
+    of_method = {(where, name.partition(" with ")[0]) for where, _, _, name in known}
+    tables = {}
     for partition, method in sorted(of_method, key=lambda each: (each[1] != FEDAVG, each)):
         cells = {
             (lie, number)
-            for where, lie, number, name in found
+            for where, lie, number, name in known
             if (where, name.partition(" with ")[0]) == (partition, method)
         }
-        yield from (f"### `{method}`, {PARTITIONS[partition].title}", "")
-        rows = []
+        own = tables[_title(method, partition)] = Table(tuple(RULES))
         for lie, number in sorted(cells, key=lambda each: (list(LIES).index(each[0]), each[1])):
-            row = [LIES[lie].title, f"{number}/30"]
+            row = own.cells[LIES[lie].title, f"{number}/30"] = []
             for rule in RULES:
                 key = partition, lie, number, f"{method} with {rule}"
                 row.append("run ended" if key in ended else _accuracy(found.get(key, []), partition))
-            rows.append(row)
-        yield from (*table(["attack", "attackers", *RULES], rows), "")
+    return tables
+
+
+def _title(method: str, partition: str) -> str:
+    return f"`{method}`, {PARTITIONS[partition].title}"
 
 
 def _accuracy(runs: Sequence[Figures], partition: str) -> str:
@@ -272,52 +276,26 @@ def _accuracy(runs: Sequence[Figures], partition: str) -> str:
     return spread([each.accuracy for each in runs]) + clusters
 
 
-def _only(grid: Sequence[Attacked], rules: Sequence[str]) -> list[Attacked]:
-    """Leave out the runs with other rules; those without a rule stay."""
+def _only(grid: Sequence[Attacked], methods: Sequence[str], rules: Sequence[str]) -> list[Attacked]:
+    """Leave out the runs of other methods and with other rules; those without a rule stay."""
+
+    def wanted(name: str) -> bool:
+        method, _, rule = name.partition(" with ")
+        return not rule or (method in methods and rule in rules)
+
     return [
-        replace(
-            cell, methods={name: given for name, given in cell.methods.items() if _rule(name) in (*rules, "")}
-        )
+        replace(cell, methods={name: given for name, given in cell.methods.items() if wanted(name)})
         for cell in grid
     ]
 
 
-def _rule(name: str) -> str:
-    return name.partition(" with ")[2]
+_WORST = (("fedavg", "iid"), ("auto", "conventions-20-10"), ("fedavg", _SKEWED))
+PARTS = {"liars": liars, "models": models, "worst": models}
 
 
-def page_of_worst(grid: Sequence[Attacked]) -> Iterator[str]:
-    """Write each rule's accuracy when nobody attacks, and under the worst attack of each number."""
-    found, ended = measured(grid), _ended(grid)
-    for partition, method in (("iid", FEDAVG), ("conventions-20-10", "auto"), (_SKEWED, FEDAVG)):
-        rows = []
-        for rule in RULES:
-            own = {
-                (lie, number): float(np.mean([each.accuracy for each in runs]))
-                for (where, lie, number, name), runs in found.items()
-                if (where, name) == (partition, f"{method} with {rule}")
-            }
-            own |= {
-                each[1:3]: 0.0 for each in ended if (each[0], each[3]) == (partition, f"{method} with {rule}")
-            }
-            row = [rule, f"{own[_NOBODY]:.3f}" if _NOBODY in own else "–"]
-            for number in _ATTACKERS:
-                worst = min(((value, lie) for (lie, n), value in own.items() if n == number), default=None)
-                value = "–" if worst is None else f"{worst[0]:.3f}" if worst[0] else "run ended"
-                row.append(value if worst is None else f"{value}, {LIES[worst[1]].title}")
-            if any(each != "–" for each in row[1:]):
-                rows.append(row)
-        if rows:
-            yield from (f"`{method}`, {PARTITIONS[partition].title}:", "")
-            header = ["rule", "nobody attacks", *(f"worst with {number} in 30" for number in _ATTACKERS)]
-            yield from (*table(header, rows), "")
-
-
-PARTS = {
-    "liars": (liars, page_of_liars),
-    "models": (models, page_of_models),
-    "worst": (models, page_of_worst),
-}
+def _between(text: str, mark: str) -> str:
+    """Return what is between two marks."""
+    return text.partition(mark)[2].partition(mark)[0]
 
 
 def main() -> int:
@@ -333,31 +311,45 @@ def main() -> int:
     parser.add_argument("--lies", nargs="+", choices=sorted(LIES), default=sorted(LIES))
     parser.add_argument("--numbers", type=int, nargs="+", default=[0, 1, 3, 6], help="liars in 30")
     parser.add_argument("--partitions", nargs="+", default=[*_FEDERATIONS, _SKEWED])
+    known = [FEDAVG, *_CLUSTERED]
+    parser.add_argument("--methods", nargs="+", choices=known, default=known, help="with rules, to run now")
     parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES), help="to run now")
-    parser.add_argument("--mark", help="of the table, where a page has several of one part")
+    parser.add_argument("--suffix", help="of the marks, where a page has several tables of one part")
     parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "ATTACKS.md")
     options = parser.parse_args()
     folder, whole = options.folder.resolve(), True
     text = options.out.read_text(encoding="utf-8")
     for part in options.parts:
-        list_cells, page = PARTS[part]
         grid = [
             cell
-            for cell in list_cells(folder, options.seeds, options.rounds)
+            for cell in PARTS[part](folder, options.seeds, options.rounds)
             if cell.lie in options.lies
             and cell.number in options.numbers
             and cell.partition in options.partitions
         ]
-        whole = (options.no_run or run(_only(grid, options.rules), folder, options.workers)) and whole
-        mark = f"<!-- {options.mark or part} -->\n"
+        whole = (
+            options.no_run or run(_only(grid, options.methods, options.rules), folder, options.workers)
+        ) and whole
+        suffix = f"-{options.suffix}" if options.suffix else ""
+        mark, of_models = (f"<!-- {each}{suffix} -->\n" for each in (part, "models"))
         before, _, rest = text.partition(mark)
         after = rest.partition(mark)[2]
+        commits = [each for each in [commit_of(folder)] if each != "unknown"]
+        if part == "liars":
+            page = page_of_liars(grid)
+        else:
+            old = _between(text, of_models).splitlines()
+            tables = merged(tables_of_models(grid), read_tables(old))
+            earlier = [each for each in read_commits(old) if all(each not in new for new in commits)]
+            commits = [*earlier, *commits]
+            titles = [_title(*each) for each in _WORST]
+            page = write_tables(tables) if part == "models" else worst(tables, titles, _ATTACKERS)
         seeds = ", ".join(map(str, options.seeds))
         on_iid = "" if part == "liars" else f" ({min(options.rounds, _ROUNDS_ON_IID)} on IID)"
         lasted = f"{options.rounds} rounds{on_iid}"
-        note = f"Commit {commit_of(folder)}, digits, 30 clients, {lasted}, seeds {seeds}."
-        text = before + mark + "\n".join(["", note, "", *page(grid)]) + mark + after
+        note = f"Commit {' and '.join(commits)}, digits, 30 clients, {lasted}, seeds {seeds}."
+        text = before + mark + "\n".join(["", note, "", *page]) + mark + after
     options.out.write_text(text, encoding="utf-8")
     return int(not whole)
 

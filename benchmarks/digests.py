@@ -1,7 +1,7 @@
 """Digests of short runs, to compare them over processes, threads and engines.
 
 python benchmarks/digests.py --engine local ray --strategy fedavg ifca    a line per engine and strategy
-python benchmarks/digests.py --all outputs/digests      every strategy, as in docs/RELIABILITY.md
+python benchmarks/digests.py --all outputs/digests [--write]    every strategy, into docs/RELIABILITY.md
 
 A digest covers every round's record but its times and bytes, every assignment, and every cluster's model to
 the last bit.
@@ -14,8 +14,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
+from textwrap import fill
+
+from tables import show, table
 
 _SMALL = (
     "compare=[]",
@@ -28,6 +32,10 @@ _SMALL = (
     "training.mode=sequential",
     "model=mlp",
 )
+_OWN = {  # so that groups train within three rounds, or are looked for
+    "auto": ("rounds=12",),
+    "private_groups": ("strategy.parameters.warmup=1", "privacy=client_dp", "privacy.noise_multiplier=0.01"),
+}
 _LENGTH = 16  # of a digest
 _ENGINES = {
     "local": ("engine=local",),
@@ -49,11 +57,12 @@ def digest(strategy: str, engine: str) -> str:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         small = [text for text in _SMALL if strategy != "auto" or not text.startswith(("proof", "compare"))]
-        asked = [f"strategy={strategy}", *small, *_ENGINES[engine], f"output_dir={folder}"]
+        own = _OWN.get(strategy, ())
+        asked = [f"strategy={strategy}", *small, *own, *_ENGINES[engine], f"output_dir={folder}"]
         fedclust.run(asked)
         run = SavedRun(folder)
         sums = hashlib.sha256(json.dumps([comparable(run.rounds), run.changes], sort_keys=True).encode())
-        state = Checkpoints(folder / "checkpoints", 3).newest()
+        state = Checkpoints(folder / "checkpoints", len(run.rounds)).newest()
         if state is None:
             raise RuntimeError(f"{strategy} has left no checkpoint")
         for model in state.models:
@@ -90,19 +99,42 @@ def _each(strategies: Sequence[str], hash_seed: str, threads: str, engine: str) 
 def _table(strategies: Sequence[str], folder: Path) -> str:
     """Run every strategy in every way; what is in the folder already is not run again."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [f"| strategy | {' | '.join(_WAYS)} |", "| --- " * (len(_WAYS) + 1) + "|"]
     for hash_seed, threads, engine in _WAYS.values():
         files = {name: folder / f"{name}-{hash_seed}-{threads}-{engine}" for name in strategies}
         left = [name for name in strategies if not files[name].is_file()]
         for name, found in _each(left, hash_seed, threads, engine):
             if len(found) == _LENGTH:  # an error, such as of a busy machine, is tried again next time
                 files[name].write_text(found)
+    digests = {}
     for name in strategies:
-        found = [folder / "-".join([name, *way]) for way in _WAYS.values()]
-        digests = [file.read_text() if file.is_file() else "failed" for file in found]
-        cells = [digests[0], *("the same" if each == digests[0] else each for each in digests[1:])]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        files = [folder / "-".join([name, *way]) for way in _WAYS.values()]
+        digests[name] = [file.read_text() if file.is_file() else "failed" for file in files]
+    return _summary(digests)
+
+
+def _summary(digests: Mapping[str, Sequence[str]]) -> str:
+    """Write which strategies gave one digest in all ways, and a table of those that did not."""
+    from federations import git  # which imports all of the results' page; the runs need none of it
+
+    same = [name for name, found in digests.items() if {*found} == {found[0]} != {"failed"}]
+    common = [name for name in same if name != "fedavg" and digests[name] == digests.get("fedavg")]
+    lines = [
+        f"{date.today()}, commit {git('rev-parse', '--short', 'HEAD')}: the same in all of "
+        f"{len(_WAYS)} ways ({'; '.join(_WAYS)}) for {len(same)} of {len(digests)} strategies: "
+        f"{_listed(same)}."
+    ]
+    if common:
+        lines.append(f"Of these, {_listed(common)} kept one cluster, and did what FedAvg does.")
+    text = fill(" ".join(lines), 116, break_on_hyphens=False)
+    others = [name for name in digests if name not in same]
+    if others:
+        rows = [[f"`{name}`", *digests[name]] for name in others]
+        text += "\n\n" + table(["strategy", *_WAYS], rows)
+    return text
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def main() -> None:
@@ -111,11 +143,12 @@ def main() -> None:
     parser.add_argument("--engine", nargs="+", choices=_ENGINES, default=["local"])
     parser.add_argument("--strategy", nargs="+", default=["fedavg"])
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="every strategy; keeps digests in FOLDER")
+    parser.add_argument("--write", action="store_true", help="with --all: into docs/RELIABILITY.md")
     options = parser.parse_args()
     if options.all:
         from fedclust.settings import options as choices
 
-        print(_table(choices("strategy"), options.all))
+        show("digests", _table(choices("strategy"), options.all), options.write, "RELIABILITY")
         return
     for engine in options.engine:
         for name in options.strategy:

@@ -5,8 +5,8 @@ python benchmarks/faults.py --out outputs/faults --write docs/RELIABILITY.md    
 
 Each fault is a small real run in processes of its own: 30 clients on the digits. What was done is kept in
 ``faults.jsonl`` below the folder; delete a line to do it again. A fault that is not in it keeps its line of
-the page. Faults of full and read-only disks need the right to mount a tmpfs. Figures are compared with those
-of the same run without a fault.
+the page, and the page keeps what digests.py wrote into it. Faults of full and read-only disks need the right
+to mount a tmpfs. Figures are compared with those of the same run without a fault.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from faults_local import LOCAL_FAULTS
 from faults_runs import Fault, Place
 
 _ROW = re.compile(r"\| (.*?) \| (`.*`|nothing) \| (\d+) \| (.*) \|")
+_DIGESTS = re.compile(r"<!-- digests -->\n.*?<!-- /digests -->", re.DOTALL)
 FAULTS: tuple[Fault, ...] = (*LOCAL_FAULTS, *CACHE_FAULTS, *DEPLOYED_FAULTS)
 
 
@@ -36,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = options.out / "faults.jsonl"
     done = read(results)
     if options.write:
-        options.write.write_text(page({**written(options.write), **done}), encoding="utf-8")
+        options.write.write_text(
+            page({**written(options.write), **done}, digests(options.write)), encoding="utf-8"
+        )
         return 0
     place = Place(options.out.resolve())
     for fault in FAULTS:
@@ -73,8 +76,14 @@ def written(path: Path) -> dict[str, dict]:
     return rows
 
 
-def page(done: dict[str, dict]) -> str:
-    """Write the page."""
+def digests(path: Path) -> str:
+    """Read what digests.py wrote into a page, with its markers."""
+    found = _DIGESTS.search(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return found[0] if found else ""
+
+
+def page(done: dict[str, dict], kept: str) -> str:
+    """Write the page, with what is `kept` of it."""
     text = (Path(__file__).parent / "faults_text.md").read_text(encoding="utf-8")
     tables = []
     for engine in dict.fromkeys(fault.engine for fault in FAULTS):
@@ -91,7 +100,8 @@ def page(done: dict[str, dict]) -> str:
     not_done = [fault.key for fault in FAULTS if fault.key not in done]
     if not_done:
         tables += ["Not run for this page: " + "; ".join(not_done) + ".", ""]
-    return text.replace("TABLES\n", "\n".join(tables))
+    text = text.replace("TABLES\n", "\n".join(tables))
+    return _DIGESTS.sub(lambda _: kept, text) if kept else text
 
 
 def _status(code: int) -> int:

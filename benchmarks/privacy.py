@@ -5,15 +5,17 @@
     python benchmarks/privacy.py FOLDER clip [--write]      # a clip that is too short, fixed or adaptive
     python benchmarks/privacy.py FOLDER labels [--write]    # label counts with noise of the client's own
 
-Every run is a folder FEDERATION/seed-S/METHOD-EPSILON; one that has finished is not made again. The noise
-multiplier is the least at which all that is released of a client that takes part in every round costs ε; what
-is not a model (sizes of groups, the vote, counts for the clip) gets a twentieth of the budget each.
+Every run is a folder FEDERATION/seed-S/METHOD-EPSILON; one that has finished is not made again. Where the
+page's table is of one seed, its cells stand for that seed's runs if FOLDER does not have them. The noise
+multiplier is the least at which all that is released of a client that takes part in every round costs ε;
+what is not a model (sizes of groups, the vote, counts for the clip) gets a twentieth of the budget each.
 Accuracies are exact, of simulated clients, and not covered by ε. A cell is the mean over seeds ± their
 standard deviation.
 """
 
 import argparse
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -90,12 +92,15 @@ def accuracy(
     seed: int,
     clip: float | None = None,
     adaptive: bool = False,
+    known: float | None = None,
 ) -> float:
-    """Make a run, unless it is there, and return its mean client accuracy."""
+    """Make a run, unless it is there or its accuracy is known, and return its mean client accuracy."""
     changed = "" if clip is None else f"-clip-{clip:g}{'-adaptive' if adaptive else ''}"
     where = folder / federation / f"seed-{seed}" / f"{method}-{epsilon:g}{changed}"
     if (where / "summary.json").is_file():
         return float(fedclust.load(where).summary["mean_client_accuracy"])
+    if known is not None:
+        return known
     usual, own = FEDERATIONS[federation]
     overrides = [*COMMON, *own, f"strategy={method}", f"seed={seed}", f"rounds={ROUNDS}"]
     overrides += [f"evaluate_every={ROUNDS}", f"output_dir={where}"]
@@ -107,15 +112,35 @@ def accuracy(
     return float(summary["mean_client_accuracy"])
 
 
+def written(part: str) -> dict[tuple[str, str, int], float]:
+    """Read the page's figures of a part by row, column and seed, if they are of one seed."""
+    text = (ROOT / "docs" / f"{PAGE}.md").read_text(encoding="utf-8")
+    own = text.partition(f"<!-- {part} -->")[2].partition(f"<!-- /{part} -->")[0]
+    seeds = re.search(r"^Seeds (\d+)\.$", own, re.MULTILINE)
+    lines = [line.strip("|").split("|") for line in own.splitlines() if line.startswith("| ")]
+    if not seeds or not lines:
+        return {}
+    head, *rows = ([cell.strip() for cell in line] for line in lines)
+    return {
+        (row[0], column, int(seeds[1])): float(cell)
+        for row in rows
+        for column, cell in zip(head[1:], row[1:], strict=True)
+        if cell != "–"
+    }
+
+
 def figures(given: argparse.Namespace) -> str:
     """Write accuracy against ε."""
-    rows = []
+    rows, known = [], written(given.part)
     for method in METHODS:
-        cells = [
-            spread([accuracy(given.folder, given.part, method, epsilon, seed) for seed in given.seeds])
-            for epsilon in (*given.epsilons, math.inf)
-        ]
-        rows.append([f"`{method}`", *cells])
+        name, of, cells = f"`{method}`", (given.folder, given.part), []
+        for epsilon, column in zip((*given.epsilons, math.inf), _heads(given.epsilons), strict=True):
+            found = [
+                accuracy(*of, method, epsilon, seed, known=known.get((name, column, seed)))
+                for seed in given.seeds
+            ]
+            cells.append(spread(found))
+        rows.append([name, *cells])
     return table([given.part, *_heads(given.epsilons)], rows)
 
 
@@ -125,13 +150,15 @@ def clips(given: argparse.Namespace) -> str:
     usual = FEDERATIONS[federation][0]
     ways = ((f"C = {usual:g}", None, False), (f"C = {SHORT:g}", SHORT, False))
     ways = (*ways, (f"C = {SHORT:g} in round 1, adaptive", SHORT, True))
-    rows = []
+    rows, known = [], written(given.part)
     for name, clip, adaptive in ways:
-        of = (given.folder, federation, "known_groups")
-        cells = [
-            spread([accuracy(*of, epsilon, seed, clip, adaptive) for seed in given.seeds])
-            for epsilon in given.epsilons
-        ]
+        of, cells = (given.folder, federation, "known_groups"), []
+        for epsilon, column in zip(given.epsilons, _heads(given.epsilons), strict=False):
+            found = [
+                accuracy(*of, epsilon, seed, clip, adaptive, known=known.get((name, column, seed)))
+                for seed in given.seeds
+            ]
+            cells.append(spread(found))
         rows.append([name, *cells])
     return table(["clip", *_heads(given.epsilons)[:-1]], rows)
 

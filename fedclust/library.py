@@ -40,6 +40,7 @@ from fedclust.results.progress import Progress
 from fedclust.runner import OnRound, Schedule, StrategyRun
 from fedclust.server_app import federate
 from fedclust.settings import ConfigError, build, compose, run_settings
+from fedclust.settings.allowed import EVERYTHING, check_folder
 from fedclust.settings.checks import check
 from fedclust.settings.folders import locked, named_by_time, results_folder
 from fedclust.settings.proof import COMMON, NEEDS_PROOF, SERVE, VOTES
@@ -300,11 +301,14 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
         )
     with results_folder(Path(config.output_dir).absolute(), new=named_by_time(config)) as folder:
         federate(config, grid, folder, console or Console(file=io.StringIO()))
-    return load(folder)
+    return load(folder, allow=EVERYTHING)
 
 
-def load(folder: Path | str, model: nn.Module | None = None) -> Result:
-    """Open a run from its folder.
+def load(folder: Path | str, model: nn.Module | None = None, *, allow: str = "") -> Result:
+    """Open a run from its folder, which may come from someone else.
+
+    What its ``config.yaml`` names is built from fedclust's own list of names only, see
+    :mod:`fedclust.settings.allowed`; weights are read from safetensors, and nothing is unpickled.
 
     Parameters
     ----------
@@ -313,14 +317,22 @@ def load(folder: Path | str, model: nn.Module | None = None) -> Result:
     model
         The network that it trained, with any weights; unless given, the one that the run's ``config.yaml``
         names. Runs of :func:`simulate` do not name one.
+    allow
+        Further names that the folder may build, separated by commas, such as ``"mine.models.Net"``; a name
+        that ends in a dot allows all below it, and ``"*"`` everything, for a run of your own.
 
     Raises
     ------
     FileNotFoundError
         If the folder does not hold a run.
+    ValueError
+        If its configuration names what is not allowed.
     """
     result = Result(folder)
     config = result.saved.config
+    built = ("encoder",) if model is not None else ("encoder", "model", "training")
+    given = {name: config[name] for name in built if isinstance(config.get(name), Mapping)}
+    check_folder(given, allow, result.folder / "config.yaml", "load")
     if model is not None:
         network = copy.deepcopy(model)
         result._module = lambda: copy.deepcopy(network)

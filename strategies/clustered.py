@@ -385,6 +385,8 @@ class ClusteredStrategy(Hooks, Strategy):
         run.joined = run.federation.welcome(server_round).tolist()
         if run.joined:
             run.attendance = run.attendance.grown(len(run.joined))
+            if self.guard:
+                self.guard.grow(len(run.joined))
             clusters = dataclasses.replace(run.clusters, report={}, reason="")
             self._adopt(self.join(clusters, run.joined, server_round, run.federation), server_round)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 from flwr.app import Message
 from rich.console import Console
 
@@ -109,3 +110,22 @@ def test_sites_join_and_leave_and_the_run_can_be_resumed(tmp_path: Path) -> None
     assert json.dumps(part.clients["last_accuracy"].tolist()) == json.dumps(
         whole.clients["last_accuracy"].tolist()
     )
+
+
+def test_a_site_that_joins_a_private_run_pays_from_its_first_round_on(tmp_path: Path) -> None:
+    from dp_accounting import get_epsilon_gaussian
+
+    _federate(
+        tmp_path / "run",
+        _tables(tmp_path),
+        rounds=4,
+        evaluate_every=4,
+        privacy="client_dp",
+        **{"privacy.noise_multiplier": 10, "privacy.evaluation_noise": 10, "privacy.delta": 0.01},
+    )
+    table = load(tmp_path / "run").clients.set_index("name")
+    # East joins in round 3 of 4. The one evaluation is of all three.
+    assert table["rounds_trained"].to_dict() == {"north": 4, "south": 4, "east": 2}
+    # Releases of multiplier 10, five and three, are together one of 10/√5 and of 10/√3.
+    for name, releases in (("north", 5), ("south", 5), ("east", 3)):
+        assert table["epsilon"][name] == pytest.approx(get_epsilon_gaussian(10 / releases**0.5, 0.01))

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.cache import cache_root, digest, file_digest, map_array, map_tensor, new_array, prepared
+from fedclust.data.cache import cache_folder, digest, file_digest, map_array, map_tensor, new_array, prepared
 from fedclust.data.dataset import Dataset, Refit
 from fedclust.data.input_encoders import InputEncoder
 from fedclust.data.source import SourceError
@@ -79,7 +79,7 @@ class DatasetBuilder(ABC):
         for name in self.not_in_key:
             del settings[name]
         key = digest(self.format, type(self).__name__, settings, self.identity())
-        folder = cache_root(cache_dir) / "datasets" / f"{self.name}-{key[:16]}"
+        folder = cache_folder("datasets", self.name, key, cache_dir)
         return self._read(prepared(folder, self.write))
 
     @abstractmethod

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 __all__ = [
+    "cache_folder",
     "cache_root",
     "damaged_files",
     "digest",
@@ -29,6 +31,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _SUMS = "checksums.json"
+_UNSAFE = re.compile(r"[^\w.-]")
 _ALWAYS_READ = 256_000_000  # bytes; a quarter of a second
 _ELSEWHERE = "choose another folder with cache_dir or the environment variable FEDCLUST_CACHE"
 
@@ -40,6 +43,24 @@ def cache_root(cache_dir: str | os.PathLike[str] | None = None) -> Path:
     """
     chosen = cache_dir or os.environ.get("FEDCLUST_CACHE") or Path.home() / ".cache" / "fedclust"
     return Path(chosen).expanduser().absolute()
+
+
+def cache_folder(kind: str, name: str, key: str, cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Return the folder of some prepared data.
+
+    Parameters
+    ----------
+    kind
+        What it is, such as ``"datasets"``.
+    name
+        Of a dataset, for the reader of a listing. It comes with a run: of characters that could lead
+        elsewhere, each becomes ``_``.
+    key
+        Digest of all that the data depends on.
+    cache_dir
+        As for :func:`cache_root`.
+    """
+    return cache_root(cache_dir) / kind / f"{_UNSAFE.sub('_', name)}-{key[:16]}"
 
 
 def digest(*parts: Any) -> str:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +26,10 @@ Resize = Literal["none", "stretch", "crop"]
 
 CHUNK = 128  # images decoded by one thread at a time
 WORKERS = min(os.cpu_count() or 1, 16)  # also limits the encoded images held in memory
+_TEMPLATE = re.compile(r"(?![/~])([^{}\\]|\{id(\[\d\])?\})+")
 MODES = {1: "L", 3: "RGB"}
+# Of what Pillow can open, some formats start a program: a file of PostScript is one, which Ghostscript runs.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +70,13 @@ class Images(SourcedDataset):
             raise ValueError(
                 "dataset.input_shape must be [1 or 3 channels, height, width] for images, "
                 f"got {list(self.input_shape)}"
+            )
+        # It comes with a run, also to a node that serves its own table only, and the images named there.
+        named = _TEMPLATE.fullmatch(self.image_path) and "{id" in self.image_path
+        if not named or ".." in self.image_path.split("/"):
+            raise ValueError(
+                "dataset.image_path must be a path below the table's folder, with {id} or {id[0]} for the "
+                f"column's text, got {self.image_path!r}"
             )
         if self.resize not in ("none", "stretch", "crop"):
             raise ValueError(f"dataset.resize must be 'none', 'stretch' or 'crop', got {self.resize!r}")
@@ -184,12 +195,12 @@ def decode(
     Raises
     ------
     OSError
-        If the image cannot be read.
+        If the image cannot be read, or is of none of `FORMATS`.
     """
     from PIL import Image, ImageOps
 
     height, width = size
-    with Image.open(image) as opened:
+    with Image.open(image, formats=FORMATS) as opened:
         if resize != "none":
             # Lets the JPEG decoder skip detail. Twice the size, so that the resampling still averages; a
             # square, because EXIF data may swap height and width.

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedclust.data.builder import DatasetBuilder
-from fedclust.data.cache import cache_root, digest, file_digest, map_tensor, new_array, prepared
+from fedclust.data.cache import cache_folder, digest, file_digest, map_tensor, new_array, prepared
 from fedclust.data.dataset import Dataset
 from fedclust.data.federated import FederatedData
 from fedclust.data.validation import hold_out
@@ -60,7 +60,7 @@ def load(
     data = _builder(dataset).load(cache_dir)
     seed = seed if partition.get("seed") is None else partition["seed"]
     fingerprint = _fingerprint(data, partition, seed)
-    folder = cache_root(cache_dir) / "federations" / f"{data.name}-{fingerprint[:16]}"
+    folder = cache_folder("federations", data.name, fingerprint, cache_dir)
     prepared(folder, lambda scratch: _write(scratch, data, partition, seed))
     with np.load(folder / "clients.npz", allow_pickle=False) as clients:
         train = _ragged(clients["train"], clients["train_sizes"])

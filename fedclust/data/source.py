@@ -26,6 +26,7 @@ T = TypeVar("T")
 TABLE_SUFFIXES = (".parquet", ".csv", ".csv.gz")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 CSV_OPTIONS = ("sep", "encoding", "decimal", "thousands", "quotechar", "comment", "na_values", "skiprows")
+HUB_OPTIONS = ("subset", "revision", "data_dir", "data_files")
 SEPARATORS = (";", "\t", "|", ",")
 TRAIN_WORDS = {"train", "training"}
 TEST_WORDS = {"test", "testing"}
@@ -66,10 +67,11 @@ class Source:
     path
         Folder or file with Parquet, CSV or image files; takes precedence over `hub`.
     hub
-        Id of a dataset on the Hugging Face hub, loaded through flwr-datasets.
+        Id of a dataset on the Hugging Face hub, ``OWNER/NAME``, loaded through flwr-datasets. Without an
+        owner ``datasets`` would take it for one of its own readers, of which one unpickles.
     hub_options
-        Further arguments of ``datasets.load_dataset``, such as ``subset`` or ``revision``. Without a
-        revision, a cached dataset is not checked for updates.
+        Further arguments of ``datasets.load_dataset``; only those in `HUB_OPTIONS`. Without a revision, a
+        cached dataset is not checked for updates.
     exclude
         Shell patterns of local files, relative to `path`, to leave out.
     label_pattern
@@ -81,7 +83,7 @@ class Source:
     Raises
     ------
     SourceError
-        If `csv_options` has any other key.
+        If `csv_options` or `hub_options` has any other key, or `hub` no owner.
     """
 
     dataset: str
@@ -93,11 +95,14 @@ class Source:
     csv_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if unknown := [name for name in self.csv_options if name not in CSV_OPTIONS]:
-            raise SourceError(
-                f"dataset {self.dataset}: dataset.csv_options takes {', '.join(CSV_OPTIONS)}, "
-                f"got {', '.join(unknown)}"
-            )
+        for name, known in (("csv_options", CSV_OPTIONS), ("hub_options", HUB_OPTIONS)):
+            if unknown := [key for key in getattr(self, name) if key not in known]:
+                raise SourceError(
+                    f"dataset {self.dataset}: dataset.{name} takes {', '.join(known)}, "
+                    f"got {', '.join(unknown)}"
+                )
+        if self.hub is not None and "/" not in self.hub:
+            raise SourceError(f"dataset {self.dataset}: dataset.hub must be OWNER/NAME, got {self.hub}")
 
     def identity(self) -> list[Any]:
         """Return values that identify this source, without reading any data.

@@ -43,9 +43,9 @@ class SourcedDataset(DatasetBuilder):
     path
         Local folder or file; takes precedence over `hub`. See :class:`Source` for the layouts.
     hub
-        Id on the Hugging Face hub; None if no copy is known there.
+        Id on the Hugging Face hub, ``OWNER/NAME``; None if no copy is known there.
     hub_options
-        Further arguments for the hub, such as ``subset`` or ``revision``.
+        Further arguments for the hub: ``subset``, ``revision``, ``data_dir`` or ``data_files``.
     csv_options
         Further arguments of ``pandas.read_csv`` for CSV files, such as ``sep``, ``encoding`` and ``decimal``.
     exclude

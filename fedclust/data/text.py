@@ -121,7 +121,8 @@ class Text(SourcedDataset):
         from transformers import AutoTokenizer
 
         try:
-            loaded = AutoTokenizer.from_pretrained(tokenizer)
+            # Unless told so, transformers asks on the terminal whether to run a tokeniser's own code.
+            loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise SourceError(
                 f"dataset {self.name}: tokenizer must be a local folder or an id on the Hugging Face hub "

@@ -26,6 +26,8 @@ from fedclust.federation.hosting import listed_clients
 
 __all__ = ["Claims", "Host", "Refused", "key_fingerprint", "ranges", "read_hosts"]
 
+_FINGERPRINT = "SHA256:"
+
 
 @dataclass(frozen=True)
 class Host:
@@ -62,6 +64,13 @@ class Host:
         """How messages name it."""
         name = self.registered or self.declared
         return f"node {name!r}" if name else f"node {self.node}"
+
+    def is_meant(self, wanted: str) -> bool:
+        """Return whether a file of hosts means this node, by a registered name or a key's fingerprint.
+
+        A fingerprint is compared with keys only: whoever may register a key may choose its name.
+        """
+        return wanted == (self.key if wanted.startswith(_FINGERPRINT) else self.registered) != ""
 
     def is_same(self, other: "Host") -> bool:
         """Return whether this is a node that was there before: it has the same id or the same key."""
@@ -145,7 +154,7 @@ class Claims:
             entitled = claiming
             if self.given is not None:
                 wanted = self.given.get(client, "")
-                entitled = [host for host in claiming if wanted and wanted in (host.registered, host.key)]
+                entitled = [host for host in claiming if host.is_meant(wanted)]
                 whose = f"{wanted!r} by the file of hosts" if wanted else "no node of the file of hosts"
                 for host in claiming:
                     if host not in entitled:
@@ -191,7 +200,7 @@ def key_fingerprint(public_key: bytes) -> str:
     except (ValueError, UnsupportedAlgorithm):
         return ""
     digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
-    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+    return f"{_FINGERPRINT}{base64.b64encode(digest).decode().rstrip('=')}"
 
 
 def read_hosts(path: Path) -> dict[int, str]:

@@ -253,6 +253,11 @@ class Guard:
         figures = {_ACCURACY: mean, _BALANCED: math.nan, records.LOSS: math.nan, records.NUM_EXAMPLES: 1.0}
         return [Evaluation(client, dict(figures)) for client in range(clients)]
 
+    def grow(self, number: int) -> None:
+        """Account for clients that join: they have spent nothing yet, and follow all others."""
+        self._trained = np.append(self._trained, np.zeros(number, dtype=np.int64))
+        self._spent = np.append(self._spent, np.zeros(number))
+
     def epsilons(self) -> FloatArray:
         """Compute ε of each client for what it has taken part in so far, at the settings' δ, shape (K,)."""
         known = {

@@ -33,7 +33,8 @@ def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float =
     ----------
     record
         The round's line in the results: ``round``, ``cohort``, ``failures``, ``global_accuracy`` if a client
-        measured one, and ``went_back`` with ``num_clusters`` if a cluster went back to an earlier model.
+        measured one, and ``went_back`` with ``num_clusters`` and ``cluster_sizes`` if a cluster went back to
+        an earlier model.
     num_rounds
         Number of rounds of the run; the last one must have an accuracy.
     min_replies
@@ -44,7 +45,8 @@ def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float =
     ------
     RunFailed
         If too few clients were trained, every reply to evaluation failed, the last round has no accuracy,
-        or clusters go back to earlier models so often that nothing is learnt.
+        or the clusters of more than half of the clients go back to earlier models so often that nothing is
+        learnt. One client alone in its cluster can say of any model that it is of no use.
     """
     server_round = record["round"]
     where = f"{RunFailed.PHRASE} {server_round} of {num_rounds}"
@@ -54,11 +56,13 @@ def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float =
     }
     cohort = len(record["cohort"])
     back = record.get("went_back", ())
-    for each in back:
-        if each["in_a_row"] >= _MOST_IN_A_ROW:
+    stuck = [each for each in back if each["in_a_row"] >= _MOST_IN_A_ROW]
+    if stuck:
+        sizes = record["cluster_sizes"]
+        if 2 * sum(sizes[cluster] for cluster in {each["cluster"] for each in stuck}) > sum(sizes):
             raise RunFailed(
-                f"{where}, cluster {each['cluster']} went back to an earlier model for the "
-                f"{_MOST_IN_A_ROW}rd time in a row: {each['reason']}"
+                f"{where}, cluster {stuck[0]['cluster']} went back to an earlier model for the "
+                f"{_MOST_IN_A_ROW}rd time in a row: {stuck[0]['reason']}"
             )
     if back and server_round == num_rounds and len(back) >= record["num_clusters"]:
         raise RunFailed(f"{where}, no cluster made a model that is of use: {back[0]['reason']}")

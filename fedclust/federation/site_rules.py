@@ -54,9 +54,8 @@ class Rules:
         """
         if self.hosts is None:
             return registered, []
-        known = {name for name in (host.registered, host.key) if name}
         claimed = sorted({*registered.clients, *registered.refused})
-        others = [site for site in claimed if self.hosts.get(site) not in known]
+        others = [site for site in claimed if not host.is_meant(self.hosts.get(site, ""))]
         lines = []
         for site in others:
             wanted = self.hosts.get(site)

@@ -13,7 +13,8 @@ def load_pretrained(loader: Callable[..., T], path: str, what: str, **options: A
     """Call a ``from_pretrained`` of transformers.
 
     Files that are already downloaded are used without contacting the hub, so that a machine without network
-    neither waits nor fails.
+    neither waits nor fails. A model that needs code of its own is refused; transformers would ask on the
+    terminal whether to run it.
 
     Parameters
     ----------
@@ -37,6 +38,7 @@ def load_pretrained(loader: Callable[..., T], path: str, what: str, **options: A
         if not folder.is_dir():
             raise ValueError(f"{rule}: there is no such folder")
         path = str(folder)
+    options["trust_remote_code"] = False
     try:
         try:
             return loader(path, local_files_only=True, **options)

@@ -1,5 +1,6 @@
 """A client's description of its data, before round 1."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args
@@ -56,6 +57,8 @@ _KNOWN: Mapping[Tells, tuple[str, ...]] = {
     "nothing": (_NUM_CLASSES, *_ALWAYS),
 }
 _MOST_CLASSES = 2**24
+_LONGEST = 1000  # characters of a name
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,9 +199,7 @@ def read_description(message: Message, tells: Tells = "labels") -> Description:
     check_keys(config, _KNOWN[tells], where, CONFIG)
     train, test = _rows(config, tells, where)
     group = whole(config.get(_GROUP, _NO_GROUP), _NO_GROUP, MOST_EXAMPLES, where, _GROUP)
-    name = config.get(_NAME)
-    if not isinstance(name, str | None):
-        raise BadReply(f"{where}: {_NAME} must be a text, got {short(name)}")
+    name = None if config.get(_NAME) is None else _texts([config[_NAME]], where, _NAME)[0]
     largest = float(np.finfo(np.float32).max)
     mean = finite_list(config.get(_MEAN, []), -largest, largest, where, _MEAN)
     std = finite_list(config.get(_STD, []), float(np.finfo(np.float32).tiny), largest, where, _STD)
@@ -250,6 +251,9 @@ def _read_names(names: Mapping[str, Any], where: str) -> Names:
 
 
 def _texts(values: Any, where: str, key: str) -> tuple[str, ...]:
+    """Read texts, with spaces for control characters, which could write to the terminal that shows them."""
     if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
         raise BadReply(f"{where}: {key} must be a list of texts, got {short(values)}")
-    return tuple(values)
+    if any(len(value) > _LONGEST for value in values):
+        raise BadReply(f"{where}: {key} must be at most {_LONGEST} characters long, got {short(values)}")
+    return tuple(_CONTROL.sub(" ", value) for value in values)

@@ -43,10 +43,10 @@ def main(argv: Sequence[str]) -> int:
 def _open(folder: Path, allow: str) -> Served:
     if (folder / INDEX).is_file() or (folder / CLUSTER).is_file():
         return load_export(folder, allow=allow)
-    if (folder / "rounds.jsonl").is_file():  # a run's own folder: its user's, who may build anything
+    if (folder / "rounds.jsonl").is_file():  # a run's own folder
         from fedclust.library import load
 
-        return load(folder).served()
+        return load(folder, allow=allow).served()
     raise FileNotFoundError(f"folder must hold an export or a run, got {folder}")
 
 
@@ -60,5 +60,5 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--site", help="name or id of the client whose rows they are")
     which.add_argument("--cluster", type=int, help="whose model to use, for a client that was not in the run")
     parser.add_argument("--out", type=Path, help="where to write the table; standard output unless given")
-    parser.add_argument("--allow", default="", help="further names that the export may build, with commas")
+    parser.add_argument("--allow", default="", help="further names that the folder may build, with commas")
     return parser

@@ -15,7 +15,7 @@ from fedclust.data.input_encoders import InputEncoder
 from fedclust.data.input_values import encoder_from
 from fedclust.serving.layout import CLUSTER, FORMAT, INDEX, WEIGHTS, cluster_folder
 from fedclust.serving.served import Served, Site
-from fedclust.settings.allowed import NotAllowed, check_allowed
+from fedclust.settings.allowed import check_folder
 
 __all__ = ["load_export"]
 
@@ -109,13 +109,7 @@ def _network(
 def _built(path: Path, config: Any, allow: str) -> nn.Module:
     if not isinstance(config, Mapping) or not isinstance(config.get("_target_"), str):
         raise ValueError(f"{path}: model must have a _target_, got {str(config)[:80]}")
-    try:
-        check_allowed({"model": config}, allow)
-    except NotAllowed as error:
-        reason = str(error).partition("; its operator")[0].replace(" on this node", "")
-        raise ValueError(
-            f"{path}: {reason}; load_export(…, allow='NAME') allows a name of your own"
-        ) from None
+    check_folder({"model": config}, allow, path, "load_export")
     try:
         return models.build(config, seed=0)
     except (InstantiationException, ValueError, TypeError, RuntimeError, MemoryError) as error:

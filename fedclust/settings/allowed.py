@@ -21,6 +21,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "allowed_here",
     "check_allowed",
     "check_encoder",
+    "check_folder",
     "check_overrides",
     "encoders_here",
 ]
@@ -166,6 +168,30 @@ def check_allowed(settings: Mapping[str, Any], allow: str = "") -> None:
                     )
             elif isinstance(value, str) and "${" in value and value not in _HARMLESS:
                 raise NotAllowed(f"{path} must not be resolved on this node, got {_short(value)}")
+
+
+def check_folder(settings: Mapping[str, Any], allow: str, path: Path, how: str) -> None:
+    """Check what a folder, which may come from someone else, is to have built here.
+
+    Parameters
+    ----------
+    settings, allow
+        As for :func:`check_allowed`.
+    path
+        The file that says so, for the message.
+    how
+        The function that takes ``allow``, for the message.
+
+    Raises
+    ------
+    ValueError
+        As :func:`check_allowed`.
+    """
+    try:
+        check_allowed(settings, allow)
+    except NotAllowed as error:
+        reason = str(error).partition("; its operator")[0].replace(" on this node", "")
+        raise ValueError(f"{path}: {reason}; {how}(…, allow='NAME') allows a name of your own") from None
 
 
 def encoders_here(node_config: Mapping[str, object]) -> tuple[str, ...] | None:

@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from fedclust import records
 from fedclust.federation.identity import assume_identity
 from fedclust.metrics import outcomes
-from fedclust.records import BadReply, Description, Hosted
+from fedclust.records import BadReply, Description, Hosted, Names
 
 
 @pytest.fixture(autouse=True)
@@ -221,6 +221,16 @@ def test_description_there_and_back(group: int | None) -> None:
 def test_description_without_counts() -> None:
     with pytest.raises(BadReply, match="client 7: no label counts"):
         records.read_description(_reply(RecordDict({"config": ConfigRecord({"x": 1})})))
+
+
+def test_names_in_a_description_cannot_write_to_a_terminal() -> None:
+    names = Names(("well", "ill\x1b[2J"), {"a\r\nb": 3})
+    description = Description(np.array([1, 2]), np.array([1, 0]), None, (), (), "ward\x9b31m 7", names)
+    read = records.read_description(_reply(records.description_content(description)))
+    assert (read.name, read.names) == ("ward 31m 7", Names(("well", "ill [2J"), {"a  b": 3}))
+    description = Description(np.array([1]), np.array([1]), None, (), (), "x" * 1001)
+    with pytest.raises(BadReply, match="name must be at most 1000 characters long"):
+        records.read_description(_reply(records.description_content(description)))
 
 
 def test_prototypes_there_and_back() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedclust.data.cache import cache_root, digest, map_tensor, prepared
+from fedclust.data.cache import cache_folder, digest, map_tensor, prepared
 from fedclust.data.federated import FederatedData
 from fedclust.data.images import Images
 from fedclust.data.input_encoders import (
@@ -58,7 +58,7 @@ def prepare_site(rows: SiteRows, agreement: Agreement, name: str, settings: Any)
     """
     with private(rows.builder):
         key = digest(_FORMAT, rows.builder.identity(), rows.name, settings, agreement.digest())
-        folder = cache_root() / "sites" / f"{name}-{key[:16]}"
+        folder = cache_folder("sites", name, key)
         prepared(folder, lambda scratch: _write(scratch, rows, agreement))
     return str(folder)
 

@@ -226,3 +226,18 @@ def test_damaged_data_that_cannot_be_prepared_again_stays_away(tmp_path: Path) -
         with pytest.raises(RuntimeError, match="the source is gone"):
             prepared(folder, fail)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("emnist_62.v-2", "emnist_62.v-2"),
+        ("../../.ssh/x", ".._.._.ssh_x"),
+        ("/etc/x", "_etc_x"),
+        ("a\\b*[c]\n", "a_b__c__"),
+        ("..", ".."),  # of "..-0123…", a name like any other
+    ],
+)
+def test_a_name_of_a_run_does_not_lead_out_of_the_cache(tmp_path: Path, name: str, folder: str) -> None:
+    found = cache.cache_folder("datasets", name, "0123456789abcdef0123", tmp_path)
+    assert found == tmp_path / "datasets" / f"{folder}-0123456789abcdef"

@@ -229,3 +229,30 @@ def test_no_image_column_lists_the_columns(tmp_path: Path) -> None:
 def test_settings_out_of_range(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         builder(tmp_path, **changes)
+
+
+def test_an_image_that_is_a_program_is_not_opened() -> None:
+    # Pillow has Ghostscript run PostScript, whatever the file's name is.
+    encoded = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(encoded, "EPS")
+    with pytest.raises(OSError, match="cannot identify image file"):
+        decode(encoded, "RGB", (2, 2))
+
+
+@pytest.mark.parametrize(
+    "image_path",
+    [
+        "/home/else/{id}.png",  # another folder than the table's
+        "~/{id}.png",
+        "../else/{id}.png",
+        "img/../../else/{id}.png",
+        "img\\..\\{id}.png",
+        "else.png",  # one image for every row
+        "{id.__class__}/{id}.png",
+        "{id:>99999999999}.png",
+        "",
+    ],
+)
+def test_an_image_path_stays_below_the_table_and_is_made_of_its_text(tmp_path: Path, image_path: str) -> None:
+    with pytest.raises(ValueError, match=r"dataset.image_path must be a path below the table's folder, with"):
+        builder(tmp_path, image_path=image_path)

@@ -1,4 +1,5 @@
 import os
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -214,6 +215,42 @@ def test_identity_of_the_hub_is_its_id_and_options() -> None:
     assert plain != Source("tiny", hub="someone/tiny", hub_options={"revision": "v2"}).identity()
 
 
+class Touches:
+    """A pickle that creates a file where it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.path,)
+
+
+def test_a_reader_that_unpickles_is_no_id_of_the_hub(tmp_path: Path) -> None:
+    # datasets.load_dataset("pandas", data_files=...) unpickles them, and this could come with a run.
+    (tmp_path / "rows.pkl").write_bytes(pickle.dumps(Touches(tmp_path / "gone")))
+    files = {"data_files": str(tmp_path / "rows.pkl")}
+    with pytest.raises(SourceError, match="dataset tiny: dataset.hub must be OWNER/NAME, got pandas"):
+        Source("tiny", hub="pandas", hub_options=files).open()
+    (tmp_path / "hub").mkdir()
+    with pytest.raises(SourceError, match="cannot be loaded"):
+        Source("tiny", hub=str(tmp_path / "hub"), hub_options=files).open()
+    assert not (tmp_path / "gone").exists()
+
+
+@pytest.mark.parametrize("option", ["cache_dir", "trust_remote_code", "storage_options"])
+def test_options_of_the_hub_that_do_not_choose_rows_are_refused(option: str) -> None:
+    rule = f"hub_options takes subset, revision, data_dir, data_files, got {option}"
+    with pytest.raises(SourceError, match=rule):
+        Source("tiny", hub="someone/tiny", hub_options={option: "x"})
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``datasets`` keep what it loads beside the test's files."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.mark.usefixtures("own_cache")
 def test_hub_datasets_come_through_flwr_datasets(tmp_path: Path) -> None:
     # load_dataset takes a folder in place of an id, so the whole path runs without a network
     names = datasets.Features(
@@ -222,8 +259,7 @@ def test_hub_datasets_come_through_flwr_datasets(tmp_path: Path) -> None:
     for split, rows in (("train", [0, 1]), ("validation", [1])):
         made = datasets.Dataset.from_dict({"x": rows, "label": rows}, features=names)
         made.to_parquet(str(tmp_path / "hub" / "data" / f"{split}-00000-of-00001.parquet"))
-    options = {"cache_dir": str(tmp_path / "cache")}
-    train, test = Source("tiny", hub=str(tmp_path / "hub"), hub_options=options).open()
+    train, test = Source("tiny", hub=str(tmp_path / "hub")).open()
     assert values(train) == [0, 1]
     assert values(test) == [1]
     assert b'"names": ["no", "yes"]' in train.rows.schema.metadata[b"huggingface"]
@@ -235,11 +271,11 @@ def test_a_hub_id_that_cannot_be_loaded_names_both_ways(tmp_path: Path) -> None:
         Source("tiny", hub=str(tmp_path / "hub")).open()
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_a_hub_id_without_training_data_is_refused(tmp_path: Path) -> None:
     parquet(tmp_path / "hub" / "test.parquet", {"x": [1]})
-    options = {"cache_dir": str(tmp_path / "cache")}
     with pytest.raises(SourceError, match="cannot be loaded .*'train' is not present"):
-        Source("tiny", hub=str(tmp_path / "hub"), hub_options=options).open()
+        Source("tiny", hub=str(tmp_path / "hub")).open()
 
 
 def test_walk_is_sorted_and_leaves_hidden_files_out(tmp_path: Path) -> None:

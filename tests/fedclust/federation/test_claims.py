@@ -76,6 +76,9 @@ def test_a_file_of_hosts_decides(tmp_path: Path) -> None:
     ]
     # A name that a node gives itself proves nothing.
     assert Claims(given=given).settle([Host(15, (0,), declared="north")])[1] == {}
+    # Nor does a name that looks like a key, under which another key was registered.
+    imposter = Host(16, (2,), key="SHA256:other", registered="SHA256:s")
+    assert Claims(given=given).settle([imposter])[1] == {}
 
 
 @pytest.mark.parametrize(

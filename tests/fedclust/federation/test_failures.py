@@ -54,6 +54,19 @@ def test_a_round_without_a_cohort_has_nobody_to_fail() -> None:
     check_round(a_round(cohort=[]), 4)
 
 
+def stuck(cluster: int, in_a_row: int = 3) -> dict[str, Any]:
+    return {"cluster": cluster, "reason": "the loss of its new model is not finite", "in_a_row": in_a_row}
+
+
+def test_clusters_of_more_than_half_of_the_clients_end_a_run_by_going_back() -> None:
+    sizes = {"num_clusters": 3, "cluster_sizes": [5, 3, 2]}
+    # Of 10 clients: 5 are no more than half, nor are 3 + 2; 5 + 2 are.
+    check_round(a_round(went_back=[stuck(0)], **sizes), 4)
+    check_round(a_round(went_back=[stuck(1), stuck(2), stuck(2), stuck(0, in_a_row=2)], **sizes), 4)
+    with pytest.raises(RunFailed, match=r"round 2 of 4, cluster 0 went back .* for the 3rd time in a row: "):
+        check_round(a_round(went_back=[stuck(0), stuck(2)], **sizes), 4)
+
+
 def test_reasons_are_counted_without_their_client() -> None:
     reasons = [f"client {client}, round 3: model must be finite, it is not" for client in range(12)]
     assert count_reasons(reasons, 30) == "12 of 30 clients: model must be finite, it is not"

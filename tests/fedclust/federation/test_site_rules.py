@@ -28,6 +28,8 @@ def test_a_site_is_of_the_node_that_the_file_names(tmp_path: Path) -> None:
     assert refused == [
         "node 'SHA256:abc' claims site south, which belongs to 'SHA256:abc' by the file of hosts: refused"
     ]
+    # Nor is one that looks like a key, under which another key was registered.
+    assert rules.divided(south, Host(9, (), "SHA256:other", "SHA256:abc"))[0] == Registered()
     east = rules.divided(Registered({"east": ("east",)}), Host(3, (), "", "site-e"))
     assert east == (
         Registered(),

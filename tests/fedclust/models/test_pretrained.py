@@ -2,6 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModel
 
 from fedclust.models.pretrained import load_pretrained
 
@@ -16,13 +17,14 @@ def test_asks_the_hub_only_for_what_is_not_here() -> None:
         return f"loaded {path}"
 
     assert load_pretrained(loader, "someone/model", "encoder", revision="main") == "loaded someone/model"
-    assert calls == [{"local_files_only": True, "revision": "main"}, {"revision": "main"}]
+    options = {"revision": "main", "trust_remote_code": False}
+    assert calls == [{"local_files_only": True, **options}, options]
 
 
 def test_what_is_here_is_not_asked_for() -> None:
     calls: list[dict[str, Any]] = []
     load_pretrained(lambda path, **options: calls.append(options), "someone/model", "encoder")
-    assert calls == [{"local_files_only": True}]
+    assert calls == [{"local_files_only": True, "trust_remote_code": False}]
 
 
 @pytest.mark.parametrize("error", [OSError("gone\nand a long story"), ValueError("gone")])
@@ -45,3 +47,18 @@ def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "model").mkdir()
     assert load_pretrained(lambda path, **_: path, "~/model", "encoder") == str(tmp_path / "model")
+
+
+def test_a_model_with_code_of_its_own_is_refused_without_a_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # an operator who agrees to everything
+    folder, gone = tmp_path / "model", tmp_path / "gone"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        '{"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModel": "own.Own"}}'
+    )
+    (folder / "own.py").write_text(f"open({str(gone)!r}, 'w')\nclass Own: ...\n")
+    with pytest.raises(ValueError, match="contains custom code"):
+        load_pretrained(AutoModel.from_pretrained, str(folder), "encoder")
+    assert not gone.exists()

@@ -1,9 +1,11 @@
 import json
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 
 import fedclust
@@ -163,6 +165,24 @@ def test_a_hostile_folder_is_refused_in_one_line(exported, tmp_path, monkeypatch
     with pytest.raises(ValueError, match=message) as caught:
         fedclust.load_export(copy)
     assert "\n" not in str(caught.value)
+    assert not (tmp_path / "gone").exists()
+
+
+@pytest.mark.parametrize("part", ["model", "training", "encoder"])
+def test_a_hostile_run_is_refused_in_one_line(local, folder, tmp_path, monkeypatch, capsys, part) -> None:
+    import shutil
+
+    monkeypatch.chdir(tmp_path)
+    copy = shutil.copytree(local.folder, tmp_path / "copy")
+    config = yaml.safe_load((copy / "config.yaml").read_text())
+    config[part] = {"_target_": "os.system", "command": "touch gone"}
+    (copy / "config.yaml").write_text(yaml.safe_dump(config))
+    refused = rf"config.yaml: {part}\._target_ must be allowed, got .os.system.; load\("
+    with pytest.raises(ValueError, match=refused):
+        fedclust.load(copy)
+    # The folder says itself whether it is an export or a run: a run's folder is no way round the list.
+    assert main([str(copy), str(folder / "patients.csv"), "--site", "north"]) == 2
+    assert re.search(refused, capsys.readouterr().err)
     assert not (tmp_path / "gone").exists()
 
 

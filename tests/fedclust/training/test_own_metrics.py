@@ -128,4 +128,8 @@ def test_a_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert training.loss.keywords == {"amount": 0.2}
     assert (result.clients["margin"] > 0).all()
     assert result.summary["margin"] == pytest.approx(result.clients["margin"].mean())
-    assert fedclust.load(result.folder)._loss.keywords == {"amount": 0.2}
+    assert result._loss.keywords == {"amount": 0.2}
+    with pytest.raises(ValueError, match=r"training.loss._target_ must be allowed, got .mine_of_this_test"):
+        fedclust.load(result.folder)
+    allowed = fedclust.load(result.folder, allow="mine_of_this_test.smooth")
+    assert allowed._loss.keywords == {"amount": 0.2}

@@ -1,0 +1,106 @@
+"""Groups and their vote with ``privacy=client_dp`` on three SuperNodes, compared with the same run simulated.
+
+    python benchmarks/private_vote.py FOLDER [--noise 1e-3] [--write]
+
+Starts a SuperLink and three SuperNodes on this machine, with 30 clients of the digits, and runs
+``private_groups`` for three rounds: one of the warm-up, two with groups, and the vote. Noise is from the
+operating system where clients are deployed, so figures of two runs differ by it: with ``--noise 1e-3`` there
+is next to none (and ε protects nobody), and what differs then, simulation and deployment do differently.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from faults_deployed import _SECONDS, _flower
+from faults_runs import Place
+from tables import show, table
+
+from fedclust.results import SavedRun
+
+COMMON = (
+    "strategy=private_groups",
+    "strategy.parameters.warmup=1",
+    "compare=[]",
+    "proof=false",
+    "rounds=3",
+    "participation=1",
+    "partition=conventions",
+    "partition.groups=[20,10]",
+    "model=mlp",
+    "model.hidden=[]",
+    "training.mode=sequential",
+    "checkpoint_every=1",
+    "privacy=client_dp",
+    "privacy.delta=1e-4",
+)
+
+
+def settings(noise: float) -> list[str]:
+    """List the overrides of both runs; `noise` is that of all releases, in units of their sensitivity."""
+    names = ("noise_multiplier", "count_noise", "evaluation_noise")
+    return [*COMMON, *(f"privacy.{name}={noise}" for name in names)]
+
+
+def deployed(place: Place, folder: Path, noise: float) -> None:
+    """Run on three SuperNodes."""
+    with _flower(place, None, 3) as flower:
+        asked = (*settings(noise), "engine=superlink", f"engine.connection={flower.connection}")
+        code, printed = place.finish(place.start(folder, *asked, env=flower.env), _SECONDS)
+    if code:
+        raise RuntimeError(printed)
+
+
+def simulated(place: Place, folder: Path, noise: float) -> None:
+    """Run in one process."""
+    asked = (*settings(noise), "privacy.evaluation=noised", "engine=local")
+    code, printed = place.run(folder, *asked, env=place.environment())
+    if code:
+        raise RuntimeError(printed)
+
+
+def vote(folder: Path) -> dict[str, Any]:
+    """Read the round of the vote, as rounds.jsonl has it."""
+    run = SavedRun(folder)
+    return {**run.rounds[-1], "mean_client_accuracy": run.summary["mean_client_accuracy"]}
+
+
+def page(folders: dict[str, Path]) -> str:
+    """Write what both runs recorded of each round and of the vote."""
+    rows = []
+    for name, folder in folders.items():
+        run = SavedRun(folder)
+        last = run.rounds[-1]["strategy"]
+        told = [each["strategy"].get("group_sizes") for each in run.rounds]
+        sizes = "; ".join(str(each) for each in told if each)
+        figures = (last["gain"], last["gain_needed"], run.summary["mean_client_accuracy"])
+        kept = "yes" if last["groups_kept"] else "no"
+        failed = str(run.summary["failed_replies"])
+        rows.append([name, sizes, *(f"{each:.4f}" for each in figures), kept, failed])
+    return table(
+        ["", "sizes of groups, rounds 2 and 3", "gain", "gain needed", "accuracy", "kept", "failures"], rows
+    )
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--noise", type=float, default=1e-3, help="multiplier of every release")
+    parser.add_argument("--write", action="store_true", help="into docs/PRIVACY.md")
+    given = parser.parse_args()
+    place = Place(given.folder.resolve())
+    folders = {}
+    for name, run in (("one process", simulated), ("three SuperNodes", deployed)):
+        folders[name] = place.root / f"{name.replace(' ', '-')}-{given.noise:g}"
+        if not (folders[name] / "summary.json").is_file():
+            run(place, folders[name], given.noise)
+        print(name, json.dumps(vote(folders[name])), flush=True)
+    show("vote", page(folders), given.write, "PRIVACY")
+
+
+if __name__ == "__main__":
+    main()

@@ -226,7 +226,7 @@ def view_accuracies(run: SavedRun) -> Curve | None:
     return Curve(
         "Accuracy of the clients, from the worst to the best",
         "% of clients",
-        percents.tolist(),
+        shorts(percents),
         lines,
         [],
         "At 10 %: one client in ten has this accuracy or less, on its own test part.",

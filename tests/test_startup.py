@@ -102,6 +102,8 @@ note("a value of the wrong type")
 for wrong, told in {REFUSED!r}.items():
     assert told in command_line(*wrong), (wrong, command_line(*wrong))
 note("a value that a constructor refuses")
+assert "device must be auto or a device of this machine, got 'cuda:99'" in command_line("device=cuda:99")
+note("a device that is not there")
 from fedclust.clients.app import app
 from fedclust.clients import app
 note("fedclust.clients.app")
@@ -161,6 +163,10 @@ def test_help_and_a_wrong_option_are_answered_with_hydra_alone(loaded, way) -> N
 
 def test_a_value_that_a_constructor_refuses_needs_no_large_library(loaded) -> None:
     assert loaded["a value that a constructor refuses"] == []
+
+
+def test_a_device_that_is_not_there_needs_pytorch_alone(loaded) -> None:
+    assert loaded["a device that is not there"] == ["numpy", "torch"]
 
 
 @pytest.mark.parametrize("way", ["fedclust.clients.app", "query.description", "train", "evaluate"])

@@ -94,7 +94,8 @@ def view_convergence(run: SavedRun) -> list[Curve]:
             list(rounds),
             lines,
             [[moment, f"cluster {cluster} was split"] for moment, cluster in splits],
-            "Mean squared change of a cluster's matrix in a round, on a logarithmic scale. "
+            "Mean squared change of a cluster's matrix in a round, on a logarithmic scale of "
+            "at most eight powers of ten. "
             f"A cluster that is split starts anew at 1.{some}",
             logarithmic=True,
         )

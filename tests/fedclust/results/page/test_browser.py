@@ -165,7 +165,7 @@ def test_chains_and_traces_can_be_read(browser: Browser, finished_run: Path) -> 
     assert browser.js(said % "trace-cells-0") == "client 2, round 3: 0.25"
 
 
-def fedgwc_figures(folder: Path) -> Path:
+def fedgwc_figures(folder: Path, last: float = 0) -> Path:
     """Give a run FedGWC's figures: a split in round 2, and the losses of three clients at two steps."""
     affinity = np.array(
         [[1.0, 0.9, 0.1, 0.2], [0.9, 1.0, 0.1, 0.1], [0.1, 0.1, 1.0, 0.8], [0.2, 0.1, 0.8, 1.0]]
@@ -175,7 +175,7 @@ def fedgwc_figures(folder: Path) -> Path:
         cohort_losses=np.array([[1.0, 2], [2, 4], [3, 6]]), cohort_clients=np.array([0.0, 1, 3]),
     )  # fmt: skip
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    for line, mse in zip(lines, (0.5, 0.0004, 0), strict=True):
+    for line, mse in zip(lines, (0.5, 0.0004, last), strict=True):
         line["strategy"] = {"0": {"mse": mse, "split": mse == 0.0004}}
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return write_page(folder)
@@ -210,6 +210,19 @@ def test_fedgwcs_own_figures_can_be_read(browser: Browser, finished_run: Path) -
     first = "#table-rewards tbody tr:first-child > *"
     cells = browser.js(f"[...document.querySelectorAll('{first}')].map((cell) => cell.textContent)")
     assert cells == ["client 1", "0", "1.000", "3.000"]
+
+
+def test_a_logarithmic_scale_ends_after_eight_powers_of_ten(browser: Browser, finished_run: Path) -> None:
+    opened(browser, fedgwc_figures(finished_run, last=1e-30))
+    ticks = browser.js("[...document.querySelectorAll('#svg-choice-0 text')].map((each) => each.textContent)")
+    levels = [float(tick) for tick in ticks if tick.startswith(("0.", "1e-"))]
+    # 0.5 is 10^-0.3, so the scale ends at 10^-8.3 and a margin.
+    assert 1e-9 < min(levels) <= 1e-6
+    browser.js("document.getElementById('svg-choice-0').focus()")
+    browser.key("End")
+    said = browser.js("document.querySelector('#choice-0 [aria-live]').textContent")
+    assert said == "round 3: cluster 0 1.00e-30. "
+    assert browser.js("document.querySelectorAll('#svg-choice-0 .here circle').length") == 0
 
 
 def test_the_clients_of_a_split_can_be_read_and_zoomed(browser: Browser, finished_run: Path) -> None:

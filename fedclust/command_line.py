@@ -154,6 +154,8 @@ def _checked(asked: argparse.Namespace) -> AbstractContextManager[object]:
     }
     if not asked.multirun:
         config = compose(asked.overrides, **where)
+        if not asked.cfg:
+            _check_device(config)
         check(config)
         return nullcontext() if asked.cfg else _folder(config, asked.overrides)
     options = [sweep.choices(override) for override in asked.overrides]
@@ -165,6 +167,25 @@ def _checked(asked: argparse.Namespace) -> AbstractContextManager[object]:
         raise ConfigError(f"{error}; a key that only the swept choices have takes ++ before it") from error
     swept = {choices[0].partition("=")[0] for choices in options if len(choices) > 1}
     return nullcontext() if asked.cfg or "output_dir" in swept else _folder(config, asked.overrides)
+
+
+def _check_device(config: DictConfig) -> None:
+    """Check a device that is named, before what takes longer; jobs of a sweep may run on other machines.
+
+    Raises
+    ------
+    ConfigError
+        If nodes of this process shall train on a device that is not here.
+    """
+    here = config.task in ("train", "advise") and config.choices.engine == "local"
+    if not here or config.device in ("auto", "cpu"):
+        return
+    from fedclust.devices import check_device
+
+    try:
+        check_device(config.device)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 @contextmanager

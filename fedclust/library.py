@@ -23,6 +23,7 @@ from fedclust import models
 from fedclust.data.arrays import from_arrays
 from fedclust.data.federated import FederatedData
 from fedclust.data.validation import DEFAULT_FRACTION
+from fedclust.devices import check_device
 from fedclust.engines import make_engine
 from fedclust.federation import ClientGrid, Federation, LocalGrid, RunFailed
 from fedclust.given import describe_run, one_for_all, strategy_of
@@ -364,13 +365,7 @@ def _check(
         raise ValueError(f"training must be a LocalTraining, got {type(training).__name__}")
     if resume and folder is None:
         raise ValueError("folder must be that of the run to resume, got None")
-    try:
-        torch.empty(0, device="cpu" if device == "auto" else device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"device must be auto or a device of this machine, got {device!r}: {reason}"
-        ) from error
+    check_device(device)
 
 
 def _check_model(model: nn.Module, data: FederatedData) -> None:

@@ -49,6 +49,16 @@ CLIENTS = (
     "training.mode=sequential",
 )
 
+# Refused by the dataclasses' own checks, in modules that import PyTorch, SciPy or scikit-learn.
+REFUSED = {
+    ("training.learning_rate=-1",): "training.learning_rate must be > 0 and finite, got -1",
+    ("training.epochs=2", "training.steps=2"): "exactly one of epochs and steps must be given, got epochs 2",
+    ("strategy=fedgwc_paper", "strategy.parameters.kernel_width=-1"): "parameters.kernel_width must be > 0",
+    ("strategy=ifca", "strategy.parameters.num_clusters=0"): "parameters.num_clusters must be >= 1, got 0",
+    ("strategy=fedgmcc", "strategy.parameters.steps=-3"): "strategy.parameters.steps must be >= 0, got -3",
+    ("personal=finetune", "personal.epochs=-1"): "personal.epochs must be a whole number >= 1, got -1",
+}
+
 # Each way is tried after the ones before it, in one process, so the lighter ones come first.
 SCRIPT = f"""
 import contextlib, io, json, sys
@@ -89,6 +99,11 @@ for wrong in ("rounds=abc", "training.batch_size=x", "strategy.parameters.max_cl
     assert " must be " in command_line(wrong), wrong
 assert "aggregator.eta must be a number, got 'a'" in command_line("aggregator=fedyogi", "aggregator.eta=a")
 note("a value of the wrong type")
+for wrong, told in {REFUSED!r}.items():
+    assert told in command_line(*wrong), (wrong, command_line(*wrong))
+note("a value that a constructor refuses")
+assert "device must be auto or a device of this machine, got 'cuda:99'" in command_line("device=cuda:99")
+note("a device that is not there")
 from fedclust.clients.app import app
 from fedclust.clients import app
 note("fedclust.clients.app")
@@ -144,6 +159,14 @@ def test_importing_the_package_loads_nothing_large(loaded, way) -> None:
 )
 def test_help_and_a_wrong_option_are_answered_with_hydra_alone(loaded, way) -> None:
     assert loaded[way] == []
+
+
+def test_a_value_that_a_constructor_refuses_needs_no_large_library(loaded) -> None:
+    assert loaded["a value that a constructor refuses"] == []
+
+
+def test_a_device_that_is_not_there_needs_pytorch_alone(loaded) -> None:
+    assert loaded["a device that is not there"] == ["numpy", "torch"]
 
 
 @pytest.mark.parametrize("way", ["fedclust.clients.app", "query.description", "train", "evaluate"])

@@ -7,8 +7,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings.compose import ConfigError, build, options, plain, run_settings, with_strategy
-from fedclust.settings.option_types import wrong_type
+from fedclust.settings.declared import declared_types
+from fedclust.settings.option_types import hints_of, wrong_type
 from fedclust.settings.own_data import is_own
+from fedclust.settings.ranges import out_of_range
 
 __all__ = ["check", "check_built", "check_num_clients"]
 
@@ -26,7 +28,12 @@ def check(config: DictConfig) -> None:
         exist.
     """
     settings = run_settings(config)
-    if problem := wrong_type(config):
+    # What needs an import comes last: a wrong value should not wait for PyTorch.
+    if (
+        problem := wrong_type(config, [declared_types])
+        or out_of_range(config)
+        or wrong_type(config, [hints_of])
+    ):
         raise ConfigError(problem)
     later = is_own(config) or settings.min_clients is not None
     if later and str(config.get("privacy", {}).get("_target_")) == _CLIENT_DP:

@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["NOT_PLAIN", "REQUIRED", "declared_fields", "declared_types"]
+__all__ = ["NOT_PLAIN", "REQUIRED", "Sources", "Unknown", "declared_fields", "declared_types"]
 
 REQUIRED = object()
 """Of a field that has no default."""
@@ -30,7 +30,7 @@ _GENERIC = (list, tuple, Sequence, typing.Optional, typing.Union)
 _TYPING = ("typing", "collections.abc")
 
 
-class _Unknown(Exception):
+class Unknown(Exception):
     """It cannot be known without running the module."""
 
 
@@ -73,11 +73,11 @@ def declared_fields(target: str) -> dict[str, Any] | None:
     if module in sys.modules:
         return None
     try:
-        reader = _Reader()
+        reader = Sources()
         found = reader.look_up(module, name)
         if isinstance(found, _Class) and reader.is_dataclass(found):
             return reader.fields(found)
-    except (_Unknown, SyntaxError, ImportError, RecursionError):
+    except (Unknown, SyntaxError, ImportError, RecursionError):
         pass
     return None
 
@@ -97,13 +97,13 @@ def declared_types(target: str) -> dict[str, Any]:
     """
     module, _, name = target.rpartition(".")
     try:
-        reader = _Reader()
+        reader = Sources()
         return reader.types(reader.look_up(module, name))
-    except (_Unknown, SyntaxError, ImportError, RecursionError):
+    except (Unknown, SyntaxError, ImportError, RecursionError):
         return {}
 
 
-class _Reader:
+class Sources:
     """Finds names in the sources of modules; a module that is loaded is asked itself."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class _Reader:
         for name, (annotation, module) in listed.items():
             try:
                 told[name] = self._type(annotation, module)
-            except _Unknown:
+            except Unknown:
                 continue
         return told
 
@@ -158,7 +158,7 @@ class _Reader:
                 if origin is typing.Literal:
                     return typing.Literal[ast.literal_eval(inner)]
                 if origin not in _GENERIC:
-                    raise _Unknown
+                    raise Unknown
                 parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
                 read = [... if ast.unparse(part) == "..." else self._type(part, module) for part in parts]
                 return origin[read[0] if len(read) == 1 else tuple(read)]
@@ -166,7 +166,7 @@ class _Reader:
                 found = self._type_named(node, module)
                 if typing.get_origin(found) or found in _SIMPLE:
                     return found
-        raise _Unknown
+        raise Unknown
 
     def _type_named(self, node: ast.expr, module: str) -> Any:
         """Find what a name in an annotation stands for; a form of :mod:`typing` is returned as it is."""
@@ -175,7 +175,7 @@ class _Reader:
         if isinstance(node, ast.Attribute):
             if [ast.unparse(line) for line in bound] == ["import typing"]:
                 return getattr(typing, node.attr, None)
-            raise _Unknown
+            raise Unknown
         if not bound:
             return getattr(builtins, name, None)
         match bound:
@@ -188,7 +188,7 @@ class _Reader:
                 source = _absolute(module, source, level)
                 if source.partition(".")[0] == module.partition(".")[0]:  # other libraries are large
                     return self._type_named(ast.Name(original), source)
-        raise _Unknown
+        raise Unknown
 
     def _annotated(self, found: _Class) -> dict[str, tuple[ast.AnnAssign, str]]:
         """List the lines of a class and of its bases that declare a field, with the modules they stand in."""
@@ -198,26 +198,26 @@ class _Reader:
             value = self._value(base, module)
             if isinstance(value, type):
                 if dataclasses.is_dataclass(value):
-                    raise _Unknown
+                    raise Unknown
             elif isinstance(value, _Class):
                 if self.is_dataclass(value):
                     listed |= self._annotated(value)
                 elif value.node.bases:
-                    raise _Unknown  # it may inherit from a dataclass
+                    raise Unknown  # it may inherit from a dataclass
             else:
-                raise _Unknown
+                raise Unknown
         for line in found.node.body:
             if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
                 kind = ast.unparse(line.annotation)
                 if kind.strip("'\"").removeprefix("typing.").startswith("ClassVar"):
                     continue
                 if "InitVar" in kind or "KW_ONLY" in kind:
-                    raise _Unknown
+                    raise Unknown
                 listed[line.target.id] = line, module
             elif isinstance(line, ast.Assign) and {
                 each.id for each in line.targets if isinstance(each, ast.Name)
             } & {*listed}:
-                raise _Unknown  # a default without a type of its own
+                raise Unknown  # a default without a type of its own
         return listed
 
     def _default(self, node: ast.expr | None, module: str) -> Any:
@@ -231,7 +231,7 @@ class _Reader:
         """Read ``field(default=…)`` and ``field(default_factory=…)``."""
         given = {each.arg: each.value for each in call.keywords}
         if ast.unparse(call.func).removeprefix("dataclasses.") != "field" or "init" in given:
-            raise _Unknown
+            raise Unknown
         if "default" in given:
             return self._default(given["default"], module)
         if "default_factory" not in given:
@@ -244,7 +244,7 @@ class _Reader:
         made = self._value(factory, module)
         if isinstance(made, _Class) and self.is_dataclass(made):
             return NOT_PLAIN
-        raise _Unknown
+        raise Unknown
 
     def _value(self, node: ast.expr, module: str) -> Any:
         """Read an expression: its value; or where it is defined, and its definition."""
@@ -258,7 +258,7 @@ class _Reader:
             owner = self._value(node.value, module)
             if isinstance(owner, _Module):
                 return self.look_up(owner.name, node.attr)
-        raise _Unknown
+        raise Unknown
 
     def look_up(self, module: str, name: str) -> Any:
         """Find what a name of a module stands for."""
@@ -269,13 +269,13 @@ class _Reader:
                 return found
             if callable(found):
                 return NOT_PLAIN
-            raise _Unknown
+            raise Unknown
         bound = [line for line in self._body(module) if name in _binds(line)]
         if len(bound) > 1:
-            raise _Unknown
+            raise Unknown
         if not bound:
             if _spec(f"{module}.{name}") is None:
-                raise _Unknown
+                raise Unknown
             return _Module(f"{module}.{name}")
         (line,) = bound
         match line:
@@ -293,7 +293,22 @@ class _Reader:
                 source = _absolute(module, source, level)
                 (original,) = (each.name for each in line.names if (each.asname or each.name) == name)
                 return self.look_up(source, original)
-        raise _Unknown
+        raise Unknown
+
+    def statement(self, module: str, name: str) -> ast.stmt:
+        """Return the one statement of a module that binds a name."""
+        bound = [line for line in self._body(module) if name in _binds(line)]
+        if len(bound) != 1:
+            raise Unknown
+        return bound[0]
+
+    def module_of(self, module: str, line: ast.ImportFrom) -> str:
+        """Name the module from which a statement of another one imports."""
+        return _absolute(module, line.module or "", line.level)
+
+    def is_own_dataclass(self, found: Any) -> bool:
+        """Whether it is a dataclass that was found in a source, and not one that is imported already."""
+        return isinstance(found, _Class) and self.is_dataclass(found)
 
     def is_dataclass(self, found: _Class) -> bool:
         """Whether the standard library's decorator, and no other, makes a class a dataclass."""
@@ -313,7 +328,7 @@ class _Reader:
             loader = spec.loader if spec is not None else None
             source = loader.get_source(module) if isinstance(loader, InspectLoader) else None
             if source is None:
-                raise _Unknown
+                raise Unknown
             self._bodies[module] = list(_lines(ast.parse(source).body))
         return self._bodies[module]
 
@@ -344,7 +359,7 @@ def _absolute(module: str, source: str, level: int) -> str:
         return source
     spec = _spec(module)
     if spec is None:
-        raise _Unknown
+        raise Unknown
     parts = module.split(".")
     kept = len(parts) - level + (spec.submodule_search_locations is not None)
     return ".".join([*parts[:kept], source])
@@ -373,7 +388,7 @@ def _plain(value: Any) -> Any:
         return value
     if value is NOT_PLAIN or isinstance(value, type | tuple | _Class | _Function):
         return NOT_PLAIN
-    raise _Unknown
+    raise Unknown
 
 
 def _is_plain(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hydra.utils import get_object
@@ -10,13 +10,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings.declared import declared_types
 
-__all__ = ["hints_of", "in_words", "wrong_type"]
+__all__ = ["hints_of", "in_words", "nodes_with_targets", "wrong_type"]
 
 _RULES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
 _SEQUENCES = (list, tuple, Sequence)
 
 
-def wrong_type(config: DictConfig) -> str | None:
+def wrong_type(
+    config: DictConfig, reads: Sequence[Callable[[str], dict[str, Any]]] | None = None
+) -> str | None:
     """Find the first option whose value does not have the type of its constructor's argument.
 
     Only numbers, texts, true and false, literals and sequences of these are checked, and null is always
@@ -27,14 +29,17 @@ def wrong_type(config: DictConfig) -> str | None:
     ----------
     config
         The composed configuration. Every node with a ``_target_`` is checked, at any depth.
+    reads
+        How to get a constructor's types, one way after another; by default from its source, then by
+        importing it.
 
     Returns
     -------
     Key, rule and value in one line; None if all types are right.
     """
     # The constructors take seconds to import, and are only after their sources have found nothing wrong.
-    for read in (declared_types, hints_of):
-        for key, node in _nodes(config, ""):
+    for read in reads or (declared_types, hints_of):
+        for key, node in nodes_with_targets(config):
             if problem := _wrong(key, node, read(str(node.get("_target_")))):
                 return problem
     return None
@@ -57,7 +62,8 @@ def _wrong(key: str, node: DictConfig, hints: dict[str, Any]) -> str | None:
     return None
 
 
-def _nodes(node: DictConfig, key: str) -> Iterator[tuple[str, DictConfig]]:
+def nodes_with_targets(node: DictConfig, key: str = "") -> Iterator[tuple[str, DictConfig]]:
+    """List every node of a configuration that has a ``_target_``, at any depth, with its key."""
     if "_target_" in node and not OmegaConf.is_missing(node, "_target_"):
         yield key, node
     for name in node:
@@ -65,7 +71,7 @@ def _nodes(node: DictConfig, key: str) -> Iterator[tuple[str, DictConfig]]:
         if OmegaConf.is_interpolation(node, str(name)) or OmegaConf.is_missing(node, name):
             continue
         if isinstance(node[name], DictConfig):
-            yield from _nodes(node[name], f"{key}.{name!s}" if key else str(name))
+            yield from nodes_with_targets(node[name], f"{key}.{name!s}" if key else str(name))
 
 
 def in_words(hints: dict[str, Any]) -> dict[str, list[str]]:

@@ -1,6 +1,6 @@
 """The curves of a method, for the page: choices, tests, chains between models, and losses over the rounds."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,11 +8,22 @@ from numpy.typing import NDArray
 
 from fedclust.results.page.matrices import averaged
 from fedclust.results.page.values import evenly, pack, shorts
+from fedclust.results.saved_run import SavedRun
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Curve", "Line", "Trace", "view_curves", "view_traces"]
+__all__ = [
+    "MOST_POINTS",
+    "Curve",
+    "Line",
+    "Trace",
+    "trace_of",
+    "view_accuracies",
+    "view_curves",
+    "view_traces",
+]
 
-_MOST_POINTS = 300
+MOST_POINTS = 300
+"""Points of a line; of more, so many are shown, evenly spaced."""
 _MOST_TRACES = 4
 _MOST_ROWS, _MOST_COLUMNS = 120, 120  # of a trace's cells; larger ones are shrunk
 _CAME = {1: "proposed", 2: "split"}
@@ -46,6 +57,8 @@ class Curve:
         Pairs of an x and what happened there.
     note
         A sentence on how to read it.
+    logarithmic
+        Whether its values are drawn on a logarithmic scale.
     """
 
     title: str
@@ -54,24 +67,33 @@ class Curve:
     lines: list[Line]
     marks: list[list[float | int | str]]
     note: str = ""
+    logarithmic: bool = False
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Clients' losses against their cohort's over the rounds.
+    """Clients' losses over the rounds, or over the local steps of one round.
 
     Attributes
     ----------
     title
-        Which cluster, and until when.
+        Whose losses, and when.
     means
-        Mean of each part over the rounds, with the lowest and the highest client.
+        What is drawn beside the cells: a mean of each part, or of all.
     members
-        Clients of each row of the cells: one, or several that were averaged, ordered by part.
+        Clients of each row of the cells: one, or several that were averaged.
     parts
-        Part of each row's first client.
-    rounds
-        First and last round of each column of the cells.
+        Part of each row's first client, ascending; empty without parts.
+    spans
+        First and last round, or step, of each column of the cells.
+    column
+        What a column is, ``"round"`` or ``"step"``.
+    caption
+        How the cells are ordered.
+    colours
+        ``sequential`` or ``diverging``.
+    notes
+        Of each row, what to say beside its clients; may be empty.
     low, high
         Ends of the codes of `values`.
     shown_low, shown_high
@@ -84,7 +106,11 @@ class Trace:
     means: Curve
     members: list[list[int]]
     parts: list[int]
-    rounds: list[list[int]]
+    spans: list[list[int]]
+    column: str
+    caption: str
+    colours: str
+    notes: list[str]
     low: float
     high: float
     shown_low: float
@@ -175,6 +201,38 @@ def _chains(small: Mapping[str, NDArray], assignment: IntArray | None) -> Iterat
         )
 
 
+def view_accuracies(run: SavedRun) -> Curve | None:
+    """Return the clients' accuracies from the worst client to the best, of the run and those compared.
+
+    The value at x percent is that of a client: the least accuracy that x percent of the clients do not
+    exceed. None if no client was evaluated, or only one.
+    """
+    percents = np.arange(101)
+    lines = []
+    for name, each in run.side_by_side:
+        if each.clients is None:
+            continue
+        columns = {name: "accuracy", f"{name}, personal": "personal_accuracy"}
+        for title, column in columns.items():
+            if column not in each.clients:
+                continue
+            values = each.clients[column].to_numpy(dtype=float)
+            values = values[np.isfinite(values)]
+            if values.size > 1:
+                drawn = np.quantile(values, percents / 100, method="inverted_cdf")
+                lines.append(Line(title, shorts(drawn.tolist())))
+    if not lines:
+        return None
+    return Curve(
+        "Accuracy of the clients, from the worst to the best",
+        "% of clients",
+        shorts(percents),
+        lines,
+        [],
+        "At 10 %: one client in ten has this accuracy or less, on its own test part.",
+    )
+
+
 def view_traces(small: Mapping[str, NDArray]) -> list[Trace]:
     """List the first clusters' losses, those that were split before those that never were."""
     names = [name for name, values in small.items() if name.startswith("loss_trace") and len(values)]
@@ -190,21 +248,68 @@ def _trace(name: str, entries: FloatArray) -> Trace:
     table = np.full((len(clients), len(rounds)), np.nan)
     table[row, column] = entries[:, 2]
     order = np.argsort(part, kind="stable")
+    until = f", up to its split in round {split}" if split else ", never split"
+    return trace_of(
+        table[order],
+        clients[order],
+        rounds,
+        title=f"Losses in {cluster}{until}",
+        means=_means(table, part, rounds),
+        parts=part[order],
+        column="round",
+        caption="Each client, ordered by part; rounds from left to right",
+        colours="diverging",
+    )
+
+
+def trace_of(
+    table: FloatArray,
+    clients: IntArray,
+    moments: IntArray,
+    *,
+    title: str,
+    means: Curve,
+    column: str,
+    caption: str,
+    colours: str,
+    parts: IntArray | None = None,
+    notes: Sequence[str] | None = None,
+) -> Trace:
+    """Prepare losses as cells, shrunk if there are many.
+
+    Parameters
+    ----------
+    table
+        Losses, NaN where unknown, shape (clients, moments).
+    clients
+        Client of each row.
+    moments
+        Round or step of each column, ascending.
+    title, means, column, caption, colours
+        As the attributes of :class:`Trace`.
+    parts
+        Part of each row, ascending.
+    notes
+        What to say of each client; of averaged ones the first is named.
+    """
     rows, columns = (
         np.arange(0, count, -(-count // most))
         for count, most in zip(table.shape, (_MOST_ROWS, _MOST_COLUMNS), strict=True)
     )
-    cells = averaged(table[order], rows, columns)
+    cells = averaged(table, rows, columns)
     known = cells[np.isfinite(cells)]
     low, high = float(known.min()), float(known.max())
     shown = np.percentile(known, [1, 99])
-    until = f", up to its split in round {split}" if split else ", never split"
     return Trace(
-        f"Losses in {cluster}{until}",
-        _means(table, part, rounds),
-        [each.tolist() for each in np.split(clients[order], rows[1:])],
-        part[order][rows].tolist(),
-        [[int(each[0]), int(each[-1])] for each in np.split(rounds, columns[1:])],
+        title,
+        means,
+        [each.tolist() for each in np.split(clients, rows[1:])],
+        [] if parts is None else parts[rows].tolist(),
+        [[int(each[0]), int(each[-1])] for each in np.split(moments, columns[1:])],
+        column,
+        caption,
+        colours,
+        [] if notes is None else [notes[row] for row in rows],
         low,
         high,
         float(shown[0]),
@@ -214,7 +319,7 @@ def _trace(name: str, entries: FloatArray) -> Trace:
 
 
 def _means(table: FloatArray, part: IntArray, rounds: IntArray) -> Curve:
-    chosen = evenly(len(rounds), _MOST_POINTS)
+    chosen = evenly(len(rounds), MOST_POINTS)
     lines = []
     for number in np.unique(part):
         own = table[part == number][:, chosen]

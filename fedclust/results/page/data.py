@@ -11,7 +11,8 @@ import numpy as np
 
 from fedclust.results.drift import drift_line
 from fedclust.results.newcomers import newcomers_line
-from fedclust.results.page.curves import Curve, Trace, view_curves, view_traces
+from fedclust.results.page.curves import Curve, Trace, view_accuracies, view_curves, view_traces
+from fedclust.results.page.fedgwc import Dots, Rewards, view_convergence, view_rewards, view_splits
 from fedclust.results.page.matrices import Across, Matrix, small_arrays, view_across, view_matrices
 from fedclust.results.page.tables import (
     Clients,
@@ -114,7 +115,7 @@ class RunView:
         Share of each class among all training rows.
     courses
         The run and those compared with it.
-    clusters, clients, histories, matrices, curves, traces, across
+    accuracies, clusters, clients, histories, matrices, curves, traces, rewards, splits, across
         See the classes.
     matrices_left_out
         Names of matrices that are not on the page.
@@ -155,6 +156,7 @@ class RunView:
     classes: list[str]
     everyone: list[float | int | None]
     courses: list[Course]
+    accuracies: Curve | None
     clusters: list[Cluster]
     clients: Clients
     histories: Histories
@@ -162,6 +164,8 @@ class RunView:
     matrices_left_out: list[str]
     curves: list[Curve]
     traces: list[Trace]
+    rewards: Rewards | None
+    splits: list[Dots]
     across: Across | None
     proof: dict[str, Any] | None
     trials: list[dict[str, Any]]
@@ -197,6 +201,7 @@ def view_run(folder: Path) -> RunView:
         (
             "class_names", "confusion", "confusion_clusters", "silhouette_numbers", "silhouette_scores",
             "error_ratio_numbers", "error_ratios", "curve_*", "line_losses", "separations", "loss_trace*",
+            "cohort_*",
         ),
     )  # fmt: skip
     counts = run.label_counts
@@ -219,13 +224,16 @@ def view_run(folder: Path) -> RunView:
         classes=_class_names(small.get("class_names"), counts),
         everyone=shorts((counts.sum(axis=0) / max(1, counts.sum())).tolist()) if counts is not None else [],
         courses=[_course(name, each) for name, each in [(title, run), *run.compared.items()]],
+        accuracies=view_accuracies(run),
         clusters=view_clusters(run),
         clients=view_clients(run, drawn, failed),
         histories=view_histories(run),
         matrices=matrices,
         matrices_left_out=left_out,
-        curves=view_curves(small, run.assignment),
+        curves=[*view_convergence(run), *view_curves(small, run.assignment)],
         traces=view_traces(small),
+        rewards=view_rewards(small),
+        splits=view_splits(run),
         across=view_across(small),
         proof=summary.get("proof"),
         trials=list(summary.get("trials") or ()),

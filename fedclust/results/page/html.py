@@ -17,7 +17,7 @@ from fedclust.results.page.sweep import SweepView
 
 __all__ = ["document", "parts", "to_json"]
 
-_SCRIPTS = ("draw", "run", "sweep", "main")
+_SCRIPTS = ("draw", "dots", "run", "sweep", "main")
 
 
 def document(view: RunView | SweepView, *, live: bool = False) -> str:

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from sklearn.manifold import spectral_embedding
 
 from fedclust.clustering.fedgwc import rewards
-from fedclust.clustering.fedgwc.spectral import SMALLEST
+from fedclust.results.fedgwc import convergence_of, planes_of_splits
 from fedclust.results.plots.style import COLOURS, DASHES, GREY, new_figure, tidy
 from fedclust.results.saved_run import SavedRun
 from fedclust.typing import FloatArray, IntArray
@@ -63,9 +62,8 @@ def splits_in_embedding(
 ) -> Figure | None:
     """Draw the clients of each cluster that was split, in the plane of its spectral embedding.
 
-    Source: FedGWC, Figure 3. The coordinates are eigenvectors 2 and 3 of the affinities' normalised
-    Laplacian, so two clients are near each other if the others perceive them alike. A panel has a split's
-    own plane.
+    Source: FedGWC, Figure 3. A panel has a split's own plane, see
+    :func:`fedclust.results.fedgwc.planes_of_splits`.
 
     Parameters
     ----------
@@ -78,21 +76,12 @@ def splits_in_embedding(
     -------
     The figure; None if no split has three clients or more.
     """
-    after = {change["round"]: np.asarray(change["assignment"]) for change in changes}
-    drawn = []
-    for moment, affinity in sorted(affinities.items()):
-        members = np.flatnonzero(np.isfinite(affinity.diagonal()))
-        if moment in after and len(members) > 3:
-            drawn.append((moment, members, affinity[np.ix_(members, members)]))
+    drawn = list(planes_of_splits(affinities, changes))
     if not drawn:
         return None
     figure = new_figure(max(5.0, 3.7 * len(drawn)), 4.2)
-    for axes, (moment, members, affinity) in zip(
-        figure.subplots(1, len(drawn), squeeze=False).flat, drawn, strict=True
-    ):
-        graph = np.maximum(affinity, SMALLEST)
-        plane = spectral_embedding(graph, n_components=2, random_state=0, drop_first=True)
-        clusters = after[moment][members]
+    for axes, split in zip(figure.subplots(1, len(drawn), squeeze=False).flat, drawn, strict=True):
+        plane, clusters = split.points, split.clusters
         for number, cluster in enumerate(np.unique(clusters)):
             of = clusters == cluster
             size = int(of.sum())
@@ -106,7 +95,7 @@ def splits_in_embedding(
                 markeredgewidth=0,
                 label=f"cluster {cluster}, {size} client{'s' * (size > 1)}",
             )
-        tidy(axes, f"Split in round {moment}", "coordinate 1", "coordinate 2")
+        tidy(axes, f"Split in round {split.round}", "coordinate 1", "coordinate 2")
         axes.locator_params(nbins=5)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False, fontsize=9)
     return figure
@@ -115,47 +104,39 @@ def splits_in_embedding(
 def interaction_convergence(run: SavedRun) -> Figure | None:
     """Draw the mean squared change of each cluster's interaction matrix over the rounds.
 
-    Source: FedGWC, Figure 4 and Section 4.3. A cluster that is split starts anew at 1.
+    Source: FedGWC, Figure 4, see :func:`fedclust.results.fedgwc.convergence_of`.
 
     Returns
     -------
     The figure; None if the run has none, as it is not FedGWC's.
     """
-    curves: dict[str, list[list[tuple[int, float]]]] = {}
-    splits = []
-    for line in run.rounds:
-        for cluster, report in (line.get("strategy") or {}).items():
-            if not isinstance(report, Mapping) or "mse" not in report:
-                continue
-            if "pair_coverage" in report and report["mse"] == 1 and cluster not in curves:
-                continue  # a cluster in which no two clients ever met stays at 1
-            pieces = curves.setdefault(cluster, [[]])
-            pieces[-1].append((line["round"], report["mse"]))
-            if report.get("split"):
-                pieces.append([])
-                splits.append(line["round"])
-    if not curves:
+    found = convergence_of(run.rounds, run.config)
+    if found is None:
         return None
     figure = new_figure(7, 4.2)
     axes = figure.subplots()
-    for number, (cluster, pieces) in enumerate(sorted(curves.items(), key=lambda item: int(item[0]))):
+    for number, (cluster, pieces) in enumerate(found.pieces.items()):
         colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         label: str | None = f"cluster {cluster}" if number < _MOST_NAMES else None
-        for piece in filter(None, pieces):
+        for piece in pieces:
             rounds, values = zip(*piece, strict=True)
             marker = "o" if len(piece) == 1 else None
             drawn = axes.plot(rounds, values, color=colour, linestyle=dashes, marker=marker, label=label)[0]
             drawn.set(markersize=3, linewidth=1.3)
             label = None
-    for number, moment in enumerate(dict.fromkeys(splits)):
+    for number, moment in enumerate(dict.fromkeys(moment for moment, _ in found.splits)):
         axes.axvline(moment, color=GREY, linestyle=":", linewidth=1.2, label=None if number else "split")
-    tolerance = (run.config.get("strategy") or {}).get("parameters", {}).get("tolerance")
-    if tolerance:
-        axes.axhline(tolerance, color=GREY, linewidth=1.2, label=f"tried for a split below {tolerance:g}")
+    if found.tolerance:
+        label = f"tried for a split below {found.tolerance:g}"
+        axes.axhline(found.tolerance, color=GREY, linewidth=1.2, label=label)
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     tidy(axes, "Convergence of the interaction matrix", "round", "mean squared change (log scale)")
-    title = f"the first {_MOST_NAMES} of {len(curves)} clusters" if len(curves) > _MOST_NAMES else None
+    title = (
+        f"the first {_MOST_NAMES} of {len(found.pieces)} clusters"
+        if len(found.pieces) > _MOST_NAMES
+        else None
+    )
     figure.legend(
         loc="outside lower center", ncols=4, frameon=False, fontsize=9, title=title, title_fontsize=9
     )

@@ -165,8 +165,104 @@ def test_chains_and_traces_can_be_read(browser: Browser, finished_run: Path) -> 
     assert browser.js(said % "trace-cells-0") == "client 2, round 3: 0.25"
 
 
+def fedgwc_figures(folder: Path, last: float = 0) -> Path:
+    """Give a run FedGWC's figures: a split in round 2, and the losses of three clients at two steps."""
+    affinity = np.array(
+        [[1.0, 0.9, 0.1, 0.2], [0.9, 1.0, 0.1, 0.1], [0.1, 0.1, 1.0, 0.8], [0.2, 0.1, 0.8, 1.0]]
+    )
+    np.savez(
+        folder / "matrices.npz", affinity_round_2=affinity, cohort_round=np.array(2.0),
+        cohort_losses=np.array([[1.0, 2], [2, 4], [3, 6]]), cohort_clients=np.array([0.0, 1, 3]),
+    )  # fmt: skip
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line, mse in zip(lines, (0.5, 0.0004, last), strict=True):
+        line["strategy"] = {"0": {"mse": mse, "split": mse == 0.0004}}
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return write_page(folder)
+
+
+def test_fedgwcs_own_figures_can_be_read(browser: Browser, finished_run: Path) -> None:
+    opened(browser, fedgwc_figures(finished_run))
+    assert browser.errors == []
+    said = "document.querySelector('#%s [aria-live]').textContent"
+    # A value of 0 has no place on a logarithmic scale, but is told.
+    browser.js("document.getElementById('svg-choice-0').focus()")
+    for key, expected in (
+        ("End", "round 3: cluster 0 0. "),
+        ("ArrowLeft", "round 2: cluster 0 4.00e-4. cluster 0 was split"),
+    ):
+        browser.key(key)
+        assert browser.js(said % "choice-0") == expected
+    ticks = browser.js("[...document.querySelectorAll('#svg-choice-0 text')].map((each) => each.textContent)")
+    assert {"1e-3", "0.01", "0.1"} <= {tick.replace("0.001", "1e-3") for tick in ticks}
+    # Client 1 is at the mean, reward 1, and the first row; of the others the first comes first.
+    browser.js("document.getElementById('cells-trace-cells-rewards').focus()")
+    for key, expected in (
+        ("Home", "client 1, reward 1.00, step 1: 2"),
+        ("ArrowDown", "client 0, reward 0.61, step 1: 1"),
+        ("End", "client 0, reward 0.61, step 2: 2"),
+    ):
+        browser.key(key)
+        name, _, value = browser.js(said % "trace-cells-rewards").rpartition(": ")
+        assert (name, f"{float(value):.3g}") == (expected.rpartition(": ")[0], expected.rpartition(": ")[2])
+    browser.js("document.getElementById('more-rewards').open = true")
+    browser.js("new Promise((done) => setTimeout(done, 50))")
+    first = "#table-rewards tbody tr:first-child > *"
+    cells = browser.js(f"[...document.querySelectorAll('{first}')].map((cell) => cell.textContent)")
+    assert cells == ["client 1", "0", "1.000", "3.000"]
+
+
+def test_a_logarithmic_scale_ends_after_eight_powers_of_ten(browser: Browser, finished_run: Path) -> None:
+    opened(browser, fedgwc_figures(finished_run, last=1e-30))
+    ticks = browser.js("[...document.querySelectorAll('#svg-choice-0 text')].map((each) => each.textContent)")
+    levels = [float(tick) for tick in ticks if tick.startswith(("0.", "1e-"))]
+    # 0.5 is 10^-0.3, so the scale ends at 10^-8.3 and a margin.
+    assert 1e-9 < min(levels) <= 1e-6
+    browser.js("document.getElementById('svg-choice-0').focus()")
+    browser.key("End")
+    said = browser.js("document.querySelector('#choice-0 [aria-live]').textContent")
+    assert said == "round 3: cluster 0 1.00e-30. "
+    assert browser.js("document.querySelectorAll('#svg-choice-0 .here circle').length") == 0
+
+
+def test_the_clients_of_a_split_can_be_read_and_zoomed(browser: Browser, finished_run: Path) -> None:
+    opened(browser, fedgwc_figures(finished_run))
+    drawn = "document.querySelectorAll('#svg-split-0 > path').length"
+    said = "document.querySelector('#split-0 [aria-live]').textContent"
+    assert browser.js(drawn) == 4
+    browser.js("document.getElementById('svg-split-0').focus()")
+    browser.key("Home")
+    assert browser.js(said).startswith("client ")
+    assert ", cluster 0: " in browser.js(said)
+    browser.key("End")
+    assert ", cluster 1: " in browser.js(said)
+    last = browser.js(said)
+    # Hovering over it says the same as the keys.
+    x, y = browser.js(
+        "(() => { document.getElementById('split-0').scrollIntoView({behavior: 'instant'});"
+        " const box = document.querySelector('#svg-split-0 .here circle').getBoundingClientRect();"
+        " return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+    )
+    browser.hover(5, 5)
+    browser.hover(x + 3, y)
+    assert browser.js("document.querySelector('#split-0 .tip').hidden") is False
+    assert browser.js("document.querySelector('#split-0 .tip b').textContent") == last.partition(",")[0]
+    # Zoomed in on the last client until the others are out of sight, and back.
+    browser.js("document.getElementById('svg-split-0').focus()")
+    browser.key("End")
+    for _ in range(5):
+        browser.key("+")
+    assert browser.js(drawn) == 1
+    assert browser.js("document.querySelector('#split-0 .legend .act').hidden") is False
+    browser.js("document.querySelector('#split-0 .legend .act').click()")
+    assert browser.js(drawn) == 4
+    browser.js("document.getElementById('split-0-shows-0').click()")  # only the clients of cluster 1
+    assert browser.js(drawn) == 2
+    assert browser.js("document.getElementById('split-0-shows-0').getAttribute('aria-pressed')") == "false"
+
+
 def test_what_a_screen_reader_needs(browser: Browser, finished_run: Path) -> None:
-    opened(browser, write_page(finished_run))
+    opened(browser, fedgwc_figures(finished_run))
     nameless = """[...document.querySelectorAll('button, a, input, select, canvas, svg[role=img]')]
         .filter((each) =>
         !(each.textContent.trim() || each.getAttribute('aria-label') || (each.labels && each.labels.length)))

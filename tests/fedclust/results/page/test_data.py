@@ -199,7 +199,7 @@ def test_traces_of_losses() -> None:
     entries = np.array([[1, 5, 1, 0], [1, 7, -4, 1], [1, 9, 3, 0], [2, 5, 2, 0], [2, 9, 2, 0]], dtype=float)
     (trace,) = view_traces({"loss_trace_cluster_3_round_7": entries, "confusion": np.zeros(1)})
     assert trace.title == "Losses in cluster 3, up to its split in round 7"
-    assert (trace.members, trace.parts, trace.rounds) == ([[5], [9], [7]], [0, 0, 1], [[1, 1], [2, 2]])
+    assert (trace.members, trace.parts, trace.spans) == ([[5], [9], [7]], [0, 0, 1], [[1, 1], [2, 2]])
     assert (trace.low, trace.high) == (-4, 3)
     codes = np.frombuffer(base64.b64decode(trace.values), dtype="<u2").reshape(3, 2)
     # (value + 4) / 7 of 65533: 1 is 46809.3, 2 is 56171.1, 3 the highest, -4 the lowest.
@@ -210,6 +210,17 @@ def test_traces_of_losses() -> None:
     ]
 
 
+def test_accuracies_from_the_worst_client_to_the_best(finished_run: Path) -> None:
+    curve = view_run(finished_run).accuracies
+    assert curve is not None
+    assert curve.x == list(range(101))
+    values = {line.name: line.y for line in curve.lines}
+    # fedgwc's clients have 0.5, 0.75, 1 and 1: up to 25 % the first, then up to 50 % the second.
+    at = (0, 25, 26, 50, 51, 100)
+    assert [values["fedgwc"][percent] for percent in at] == [0.5, 0.5, 0.75, 0.75, 1, 1]
+    assert [values["fedavg"][percent] for percent in at] == [0.25, 0.25, 0.5, 0.5, 0.5, 0.75]
+
+
 def test_long_traces_are_shrunk() -> None:
     # 240 clients over 360 rounds, each entry its client's number: two clients and three rounds in a cell.
     rounds, clients = np.meshgrid(np.arange(360), np.arange(240))
@@ -217,8 +228,8 @@ def test_long_traces_are_shrunk() -> None:
         np.stack([rounds, clients, clients, np.zeros_like(rounds)], axis=-1).reshape(-1, 4).astype(float)
     )
     (trace,) = view_traces({"loss_trace_cluster_0": entries})
-    assert (len(trace.members), len(trace.rounds)) == (120, 120)
-    assert (trace.members[1], trace.rounds[1]) == ([2, 3], [3, 5])
+    assert (len(trace.members), len(trace.spans)) == (120, 120)
+    assert (trace.members[1], trace.spans[1]) == ([2, 3], [3, 5])
     assert (trace.low, trace.high) == (0.5, 238.5)  # means of 0 and 1, and of 238 and 239
     assert len(trace.means.x) == 300
 

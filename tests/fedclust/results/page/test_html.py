@@ -76,6 +76,7 @@ def test_the_size_of_a_large_run(tmp_path: Path) -> None:
                     "mean_client_accuracy": rng.random(), "client_accuracy": rng.random(100),
                     "seconds": rng.random(),
                     "test_loss": rng.random(), "bytes_down": 123_456, "bytes_up": 654_321,
+                    "strategy": {str(cluster): {"mse": rng.random()} for cluster in range(25)},
                 }
             )  # fmt: skip
         counts = rng.integers(0, 99, (100, 62))
@@ -83,10 +84,12 @@ def test_the_size_of_a_large_run(tmp_path: Path) -> None:
         names = [f"hospital number {client}" for client in range(100)]
         table = client_table(assignment, counts.sum(1), counts.sum(1), counts, evaluation, names=names)
         recorder.clients(table)
-        arrays = {f"affinity_round_{number}": rng.random((100, 100)) for number in range(20)}
+        squares = rng.random((20, 100, 100))
+        arrays = {f"affinity_round_{each}": square + square.T for each, square in enumerate(squares)}
+        arrays |= {"cohort_losses": rng.random((100, 200)), "cohort_clients": np.arange(100.0)}
         entries = np.stack([*np.indices((1000, 100)).reshape(2, -1), rng.normal(size=100_000)], axis=1)
         traces = {f"loss_trace_cluster_{each}": np.insert(entries, 3, 0, axis=1) for each in range(6)}
-        recorder.matrices(**arrays, **traces)
+        recorder.matrices(**arrays, **traces, cohort_round=np.array(9.0))
         recorder.summary(summarise(table, strategy="ifca", seed=0, rounds=1000, seconds=1.0))
     for name in ("fedavg", "fedgwc", "fmcl"):
         beside = tmp_path / "run" / "compare" / name
@@ -94,6 +97,10 @@ def test_the_size_of_a_large_run(tmp_path: Path) -> None:
         shutil.copy(tmp_path / "run" / "rounds.jsonl", beside)
     path = write_page(tmp_path / "run")
     assert 500_000 < path.stat().st_size < 2_000_000
+    view = view_run(tmp_path / "run")
+    assert view.rewards is not None
+    assert len(view.splits) == 1  # of rounds 0 to 3, where an assignment was noted: after round 2
+    assert len(view.curves[0].lines) == 20
 
 
 def _colours(block: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ __all__ = ["NotRecordable", "check_recordable"]
 
 # What makes the host wait for a value, or decides a shape by it. Indexing with truth values does so on GPUs.
 _WAITING = frozenset(("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2", "unique_dim"))
+_COPYING = frozenset(("copy_", "_to_copy"))
 _INDEXING = frozenset(("index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_"))
 
 
@@ -40,15 +41,14 @@ class _Trace(TorchDispatchMode):
             place = tensor.untyped_storage().data_ptr()
             if place not in self._made and place not in self.before:
                 self.before[place] = tensor
-                if tensor.dim() and self._elsewhere(tensor):
-                    raise NotRecordable(f"the model or the loss copies tensors from the host ({name})")
         result = func(*args, **(kwargs or {}))
-        self._made.update(
-            leaf.untyped_storage().data_ptr()
-            for leaf in tree_leaves(result)
-            if isinstance(leaf, torch.Tensor)
-            if leaf.untyped_storage().data_ptr() not in self.before
-        )
+        results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        # A 0-d operand from the host is a number, which a recording keeps; a copy would read its memory anew.
+        from_host = (self._elsewhere(each) and (each.dim() or name in _COPYING) for each in tensors)
+        if any(from_host) and not all(map(self._elsewhere, results)):
+            raise NotRecordable(f"the model or the loss copies tensors from the host ({name})")
+        places = (each.untyped_storage().data_ptr() for each in results)
+        self._made.update(place for place in places if place not in self.before)
         return result
 
     def _elsewhere(self, tensor: torch.Tensor) -> bool:

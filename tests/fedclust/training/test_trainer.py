@@ -187,9 +187,7 @@ def test_every_option_trains_as_the_literal_loop(
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("kind", ["dropout", "batch norm", "lstm"])
-def test_every_option_is_recorded_as_the_literal_loop(
-    small: Any, kind: str, options: dict[str, Any]
-) -> None:
+def test_every_option_is_recorded_as_the_literal_loop(small: Any, kind: str, options: dict[str, Any]) -> None:
     assert_as_literal(small, kind, hyperparameters(mode="cuda_graphs", **options))
 
 

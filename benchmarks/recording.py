@@ -17,7 +17,7 @@ def only_recorded(small: bool) -> Iterator[None]:
     Parameters
     ----------
     small
-        Whether it may run on a CPU, where a step is called again in place of a graph: nothing is measured then.
+        Whether it may run on a CPU, where a step is called again in place of a graph; no measurement then.
     """
 
     def refuse(_: RecordedTraining, reason: str) -> None:

@@ -78,7 +78,7 @@ class RecordedTraining:
         # Copied now: a module that has kept a result of its forward pass cannot be copied any more.
         self._lanes = [
             RecordedLane(copy.deepcopy(working), data, training, loss, RECORDERS[device.type](device))
-            for _ in range(training.streams)
+            for _ in range(0 if self._reason else training.streams)
         ]
 
     def train(self, work: Work) -> Iterator[CohortUpdate]:
@@ -96,8 +96,10 @@ class RecordedTraining:
             return
         refused = [size for size, _ in needed.keys() & self._refused]
         without = np.isin(work.batches.sizes, refused).any(axis=1)
-        if without.any():
-            yield self._otherwise(work.select(np.flatnonzero(without).tolist()))
+        if not without.any():
+            yield self._train(work, lanes)
+            return
+        yield self._otherwise(work.select(np.flatnonzero(without).tolist()))
         if not without.all():
             yield self._train(work.select(np.flatnonzero(~without).tolist()), lanes)
 

@@ -169,8 +169,10 @@ class RecordedLane:
             return
         self._working.model.train()
         self.recorder.begin()
-        self.recorder.queue(partial(self._try, size, proximal, work, index))
-        self.recorder.end()
+        try:
+            self.recorder.queue(partial(self._try, size, proximal, work, index))
+        finally:
+            self.recorder.end()
 
     def record(self, size: int, proximal: bool) -> None:
         """Record a step that was tried, if it is not recorded yet."""
@@ -224,8 +226,7 @@ class RecordedLane:
             inputs.augmentation[:steps].copy_(work.augmentation[index, :steps])
         inputs.step.zero_()
         if self._parameters is not None:
-            for update in self._updates.values():
-                update.restart(self._parameters)
+            self._updates[work.proximal_mu > 0].restart(self._parameters)
 
     def _store(self, index: int, steps: int, results: Results) -> None:
         """Copy a client's results."""

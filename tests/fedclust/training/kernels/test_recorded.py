@@ -188,11 +188,12 @@ def test_longer_clients_need_more_room(small: Any, counting: type[Counting]) -> 
     data, model = small.federation(sizes=(8, 24, 48)), small.build("dropout")
     start = small.start_of(model)
     jobs = small.jobs(data, start)
-    trainer = Trainer(model, data, hyperparameters(momentum=0.9), seed=1)
-    alone = Trainer(model, data, hyperparameters(momentum=0.9, mode="sequential"), seed=1, threads=1)
+    falling = {"momentum": 0.9, "schedule": "exponential", "decay": 0.5}
+    trainer = Trainer(model, data, hyperparameters(**falling), seed=1)
+    alone = Trainer(model, data, hyperparameters(mode="sequential", **falling), seed=1, threads=1)
     made = []
-    for some in (jobs[:1], jobs[1:2], jobs[2:], jobs):
-        assert_same(trained(alone, some), trained(trainer, some), 1e-5)
+    for server_round, some in enumerate((jobs[:1], jobs[1:2], jobs[2:], jobs), start=1):
+        assert_same(trained(alone, some, server_round), trained(trainer, some, server_round), 1e-5)
         made.append(counting.made)
     # Room for 4 steps at first: 1 client of 2, of 6 (then 8) and of 12 (then 16).
     assert made == [1, 2, 3, 3]

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from recording import only_recorded
 from scaling import seconds_per_round
 from tables import machine, show, spread, table
 
@@ -86,9 +87,8 @@ def fedgwc_setting(overrides: Sequence[str], rounds: int, device: str, small: bo
 def rounds_per_second(overrides: Sequence[str], rounds: int, device: str, small: bool) -> dict[str, Any]:
     """Run the setting; measure rounds, the GPU's use while it trains, and the peak of its memory."""
     config = fedgwc_setting(overrides, rounds, device, small)
-    grid = make_engine(config)
-    with watched_passes() as (calls, _), busy(device) as samples:
-        seconds = seconds_per_round(config, grid)[LEFT_OUT:]
+    with only_recorded(small), watched_passes() as (calls, _), busy(device) as samples:
+        seconds = seconds_per_round(config, make_engine(config))[LEFT_OUT:]
     during = [value for at, value in samples if calls[0] <= at <= calls[-1]]
     memory = None if device == "cpu" else torch.cuda.max_memory_allocated() / 2**30
     return {"rate": 1 / median(seconds), "busy": mean(during) if during else None, "memory": memory}
@@ -153,7 +153,7 @@ def utilisation() -> float | None:
 def profile_of(overrides: Sequence[str], device: str, small: bool) -> str:
     """Profile local training in one round."""
     config = fedgwc_setting(overrides, LEFT_OUT + 2, device, small)
-    with watched_passes(profiled=LEFT_OUT) as (_, profiles):
+    with only_recorded(small), watched_passes(profiled=LEFT_OUT) as (_, profiles):
         seconds_per_round(config, make_engine(config))
     return "\n".join(line.rstrip() for line in profiles[0].splitlines()).rstrip()
 

@@ -47,6 +47,8 @@ TOLERANCE = 0.01  # of accuracy in any round; one of the default run's 360 test 
 LATE = 45.0  # seconds before the end in which no row starts
 MODES = {
     "sequential": ("training.mode=sequential",),
+    "CUDA graphs": ("training.mode=cuda_graphs",),
+    "CUDA graphs, 4 streams": ("training.mode=cuda_graphs", "training.streams=4"),
     "vectorised": ("training.mode=vectorised",),
     "vectorised, compiled": ("training.mode=vectorised", "training.compile=true"),
     "auto": (),
@@ -58,6 +60,8 @@ PEERS = (
     "bare vmapped loop",
     "pfl-research",
     "fedclust, sequential",
+    "fedclust, cuda_graphs",
+    "fedclust, cuda_graphs, 4 streams",
     "fedclust, vectorised",
     "fedclust, auto",
     "fedclust, auto, bf16",
@@ -177,7 +181,7 @@ def runs(options: Namespace, ends: float) -> str:
     looks = {
         f"{kind}, {mode}": (kind, mode, options.device, options.small)
         for kind in (["digits"] if options.small else ["digits", "cnn", "resnet18"])
-        for mode in ("sequential", "vectorised")
+        for mode in ("sequential", "vectorised", "cuda_graphs")
     }
     waited = in_time(looks, waits, ends, options.workers, late=15, apart=not options.small)
     said = [[name, "; ".join(sorted(set(each))) or "never"] for name, each in waited.values.items()]
@@ -195,7 +199,8 @@ def runs(options: Namespace, ends: float) -> str:
 def fedgwc_speed(options: Namespace, ends: float) -> str:
     """Measure modes and precisions, then profile the fastest."""
     rounds = cifar100.LEFT_OUT + (2 if options.small else 40)
-    modes = {name: MODES[name] for name in (("sequential", "auto") if options.small else MODES)}
+    few = ("sequential", "CUDA graphs, 4 streams", "auto")
+    modes = {name: MODES[name] for name in (few if options.small else MODES)}
     ways = {
         f"{mode}, {precision}": (*overrides, f"training.precision={precision}")
         for precision in (PRECISIONS[:1] if options.small else PRECISIONS)

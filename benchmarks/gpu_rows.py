@@ -15,6 +15,7 @@ import cifar100
 import numpy as np
 import paper_table
 import torch
+from recording import only_recorded
 from scaling import seconds_per_round
 from settings import SETTINGS
 from training_speed import fedclust_rounds, loop_rounds, problem
@@ -25,6 +26,7 @@ from fedclust.engines import make_engine
 from fedclust.results import SavedRun
 from fedclust.training import Job, LocalTraining, Trainer
 from fedclust.training.kernels import sequential
+from fedclust.training.kernels.recorded import RecordedTraining
 from fedclust.training.kernels.vectorised import VectorisedTraining
 
 __all__ = [
@@ -69,8 +71,9 @@ def waits(kind: str, mode: str, device: str, small: bool) -> list[str]:
     build, data, options = problem(kind, small)
     model, seen = build(), list[str]()
     jobs = [Job(client, rows, dict(model.state_dict())) for client, rows in enumerate(data.train)]
-    trainer = Trainer(model, data, LocalTraining(mode=mode, **options), 0, device)  # type: ignore[arg-type]
-    with forbidden(device, seen):
+    training = LocalTraining(mode=mode, **options)  # type: ignore[arg-type]
+    with only_recorded(small), forbidden(device, seen):
+        trainer = Trainer(model, data, training, 0, device)
         for server_round in (1, 2):
             failed = {}
             for update in trainer.train(jobs, server_round):
@@ -97,14 +100,19 @@ def forbidden(device: str, seen: list[str]) -> Iterator[None]:
 
         return train if device == "cpu" else inside
 
-    alone, together = sequential._train_client, VectorisedTraining._run
-    sequential._train_client = watched(alone)
-    VectorisedTraining._run = watched(together)  # type: ignore[method-assign]
+    places: tuple[tuple[Any, str], ...] = (
+        (sequential, "_train_client"),
+        (VectorisedTraining, "_run"),
+        (RecordedTraining, "_run"),
+    )
+    before = [getattr(place, name) for place, name in places]
+    for (place, name), train in zip(places, before, strict=True):
+        setattr(place, name, watched(train))
     try:
         yield
     finally:
-        sequential._train_client = alone
-        VectorisedTraining._run = together  # type: ignore[method-assign]
+        for (place, name), train in zip(places, before, strict=True):
+            setattr(place, name, train)
 
 
 class Enough(Exception):
@@ -144,11 +152,12 @@ def clients_per_second(kind: str, way: str, device: str, rounds: int, small: boo
             pfl_research(peer, turns, 0, device)  # type: ignore[arg-type]
     else:
         train = fedclust_rounds if way.startswith("fedclust") else loop_rounds
-        step = train(way, model, data, options, device)
-        for number in range(rounds + 1):
-            turns.wait()
-            step(number + 1)
-            turns.done()
+        with only_recorded(small):
+            step = train(way, model, data, options, device)
+            for number in range(rounds + 1):
+                turns.wait()
+                step(number + 1)
+                turns.done()
     return len(data.train) / median(turns.seconds[1:])
 
 

@@ -165,7 +165,8 @@ def fedclust_rounds(
 ) -> Callable[[int], None]:
     """Return a round of our trainer."""
     mode, precision = way.split(", ")[1], "bf16" if way.endswith("bf16") else "float32"
-    training = LocalTraining(**options, mode=mode, precision=precision)  # type: ignore[arg-type]
+    streams = int(way.split()[-2]) if way.endswith("streams") else 1
+    training = LocalTraining(**options, mode=mode, precision=precision, streams=streams)  # type: ignore[arg-type]
     trainer = Trainer(model, data, training, 0, device)
     jobs = [Job(client, rows, dict(model.state_dict())) for client, rows in enumerate(data.train)]
 

@@ -1,5 +1,6 @@
 """Losses per example: cross-entropy, weighted or not, binary cross-entropy, or the user's own function."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -128,12 +129,22 @@ class WeightedCrossEntropy:
         """Compute each example's loss, shape (B,); see :func:`cross_entropy`."""
         if isinstance(self.class_weights, str):
             raise ValueError("loss.class_weights must be numbers to compute a loss, got 'balanced'")
-        logits = _precise(outputs).flatten(0, -2)
         # Not by `device=`, which would make the host wait until a GPU has done all that is queued.
-        each = torch.tensor(self.class_weights, dtype=logits.dtype).to(logits.device, non_blocking=True)
-        weights = each[labels.flatten()]
-        losses = weights * functional.cross_entropy(logits, labels.flatten(), reduction="none")
-        return losses.unflatten(0, labels.shape).flatten(1).mean(1) if labels.dim() > 1 else losses
+        dtype = torch.promote_types(outputs.dtype, torch.float32)
+        weights = torch.tensor(self.class_weights, dtype=dtype).to(outputs.device, non_blocking=True)
+        return _weighted(outputs, labels, weights)
+
+    def on(self, device: torch.device) -> Loss:
+        """Return the loss with its weights, which must be numbers, on a device, so that none are copied."""
+        weights = torch.tensor(self.class_weights, dtype=torch.float64, device=device)
+        return functools.partial(_weighted, class_weights=weights)
+
+
+def _weighted(outputs: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor) -> torch.Tensor:
+    logits = _precise(outputs).flatten(0, -2)
+    weights = class_weights.to(logits.dtype)[labels.flatten()]
+    losses = weights * functional.cross_entropy(logits, labels.flatten(), reduction="none")
+    return losses.unflatten(0, labels.shape).flatten(1).mean(1) if labels.dim() > 1 else losses
 
 
 def least_loss(loss: Loss | str) -> float:

@@ -68,6 +68,19 @@ def test_every_item_has_a_place_in_the_document(gpu: ModuleType) -> None:
     assert set(re.findall("<!-- (gpu-.*?) -->", text)) == names
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so there are graphs")
+def test_a_row_for_cuda_graphs_is_measured_with_them_or_missing(gpu: ModuleType) -> None:
+    rows = {"graphs": ("digits", "fedclust, cuda_graphs", "cpu", 1, False)}
+    found = gpu.in_time(rows, gpu.clients_per_second, time.time() + 300, apart=False)
+    assert found.values == {}
+    assert found.missing["graphs"].startswith(
+        "ValueError: device must be a GPU with training.mode=cuda_graphs"
+    )
+    recording = importlib.import_module("recording")
+    with recording.only_recorded(True), pytest.raises(RuntimeError, match="^without CUDA graphs: a reason$"):
+        recording.RecordedTraining._give_up(None, "a reason")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so nothing is refused")
 def test_without_a_gpu_one_line(gpu: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu.main(["runs"]) == 2

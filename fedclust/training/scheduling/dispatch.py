@@ -8,6 +8,7 @@ import torch
 
 from fedclust.training.cohort import CohortUpdate
 from fedclust.training.device_data import DeviceData
+from fedclust.training.kernels.recorded import RecordedTraining
 from fedclust.training.kernels.sequential import train_sequentially
 from fedclust.training.kernels.vectorised import VectorisedTraining
 from fedclust.training.parameters import LocalTraining
@@ -30,7 +31,7 @@ _ROUNDING = {"float32": 2.0**-20, "tf32": 2.0**-10, "bf16": 2.0**-7}
 
 
 class Dispatcher:
-    """Trains passes together, one client after another, or some of each.
+    """Trains passes together, one client after another, some of each, or by CUDA graphs.
 
     If a model cannot be vectorised, its clients are trained one after another from then on, with a warning.
 
@@ -47,15 +48,23 @@ class Dispatcher:
     ----------
     together
         Whether clients may still train together.
+
+    Raises
+    ------
+    ValueError
+        If `mode` needs another device.
     """
 
     def __init__(self, lanes: Lanes, data: DeviceData, training: LocalTraining) -> None:
-        self.together = training.mode != "sequential"
+        self.together = training.mode in ("auto", "vectorised")
         self._lanes = lanes
         self._working = working = lanes.working
         self._data = data
         self._training = training
         self._vectorised = VectorisedTraining(working, data, training)
+        self._recorded: RecordedTraining | None = None
+        if training.mode == "cuda_graphs":
+            self._recorded = RecordedTraining(working, data, training, self._alone)
         self._agreed = False
         self._capacities: dict[tuple[int, bool], int] = {}
         self._chooser = Chooser(self._alone, self._vectorised.train, working.device, threads=lanes.most)
@@ -79,6 +88,9 @@ class Dispatcher:
 
     def train(self, work: Work) -> Iterator[CohortUpdate]:
         """Train a pass, in one or more parts."""
+        if self._recorded is not None:
+            yield from self._recorded.train(work)
+            return
         alone = len(work.jobs)
         if self.together:
             try:

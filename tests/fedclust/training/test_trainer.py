@@ -20,7 +20,7 @@ from fedclust.training.kernels.vectorised import VectorisedTraining
 from fedclust.training.kernels.working_model import WorkingModel
 from fedclust.training.losses import Loss, binary_cross_entropy, cross_entropy
 
-MODES = ["sequential", "vectorised", "auto"]
+MODES = ["sequential", "vectorised", "auto", "cuda_graphs"]  # the last without graphs, see conftest.py
 KINDS = [
     "linear",
     "dropout",
@@ -114,8 +114,10 @@ def by_client(updates: list[CohortUpdate]) -> dict[int, tuple[dict[str, torch.Te
 def assert_as_literal(small: Any, kind: str, training: LocalTraining) -> None:
     model, data = small.build(kind), small.federation(kind)
     start = small.start_of(model)
-    updates = list(Trainer(model, data, training, seed=1).train(small.jobs(data, start), 3))
+    trainer = Trainer(model, data, training, seed=1)
+    updates = list(trainer.train(small.jobs(data, start), 3))
     assert all(not update.failed for update in updates)
+    small.assert_recorded(trainer)
     results = by_client(updates)
     assert sorted(results) == list(range(len(small.sizes)))
     for client, (state, losses) in results.items():
@@ -136,7 +138,7 @@ def focal(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return (-((1 - chances) ** 2) * chances.log()).mean(1)
 
 
-@pytest.mark.parametrize("mode", ["sequential", "vectorised"])
+@pytest.mark.parametrize("mode", ["sequential", "vectorised", "cuda_graphs"])
 @pytest.mark.parametrize("loss", [focal, binary_cross_entropy], ids=["focal", "binary"])
 @pytest.mark.parametrize("kind", ["linear", "batch norm", "lstm", "positions"])
 def test_every_loss_trains_as_the_literal_loop(small: Any, kind: str, loss: Loss, mode: str) -> None:
@@ -181,6 +183,12 @@ def test_every_option_trains_as_the_literal_loop(
     small: Any, kind: str, options: dict[str, Any], mode: str
 ) -> None:
     assert_as_literal(small, kind, hyperparameters(mode=mode, **options))
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("kind", ["dropout", "batch norm", "lstm"])
+def test_every_option_is_recorded_as_the_literal_loop(small: Any, kind: str, options: dict[str, Any]) -> None:
+    assert_as_literal(small, kind, hyperparameters(mode="cuda_graphs", **options))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -267,7 +275,7 @@ class Picky(nn.Module):
         return self.head(tokens.float())
 
 
-@pytest.mark.parametrize("mode", ["sequential", "auto"])
+@pytest.mark.parametrize("mode", ["sequential", "auto", "cuda_graphs"])
 def test_an_exception_costs_its_client_only(small: Any, mode: str) -> None:
     data = small.federation("lstm", sizes=(5, 5, 5, 5, 5, 5))
     odd = {client for client, rows in enumerate(data.train) if int(data.inputs[rows].sum()) % 2}
@@ -462,12 +470,13 @@ def test_batch_norm_agrees_to_float64(small: Any) -> None:
     model, data = small.build("batch norm").double(), small.federation(sizes=(11, 3, 10, 1))
     object.__setattr__(data, "inputs", data.inputs.double() / 255)
     jobs = small.jobs(data, small.start_of(model))
-    alone, together = (
+    alone, together, recorded = (
         by_client(list(Trainer(model, data, hyperparameters(mode=mode, momentum=0.9), seed=1).train(jobs, 1)))
-        for mode in ("sequential", "vectorised")
+        for mode in ("sequential", "vectorised", "cuda_graphs")
     )
     for client, (state, _) in alone.items():
         torch.testing.assert_close(together[client][0], state, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(recorded[client][0], state, rtol=1e-9, atol=1e-11)
 
 
 def test_precision_bf16_is_near_float32(small: Any) -> None:

@@ -4,7 +4,7 @@ Reading a value is an operation of its own, on the CPU too, so it can be seen wi
 host's memory is seen by training on PyTorch's device without data, "meta", which is another one than the CPU.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedclust.training import LocalTraining, Trainer, device_data
-from fedclust.training.kernels import sequential, vectorised
+from fedclust.training import trainer as trainer_module
+from fedclust.training.kernels import recorded, recorders, sequential, vectorised
 from fedclust.training.losses import Loss, WeightedCrossEntropy, cross_entropy
 
 # What makes the host wait for a GPU: a value becomes a number or truth value of Python, or decides a
@@ -68,20 +69,22 @@ def _waits(name: str, args: Any, kwargs: Any, result: torch.Tensor) -> bool:
 
 @contextmanager
 def watched_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    """Watch what happens from a client's first step to its last, in both ways of training."""
+    """Watch what happens from a client's first step to its last, in all ways of training."""
     watch = Watch()
-    alone, together = sequential._train_client, vectorised.VectorisedTraining._run
 
-    def watched_alone(*arguments: Any) -> None:
-        with watch, Numbers(watch.seen):
-            alone(*arguments)
+    def watched(train: Callable[..., None]) -> Callable[..., None]:
+        def inside(*arguments: Any) -> None:
+            with watch, Numbers(watch.seen):
+                train(*arguments)
 
-    def watched_together(*arguments: Any) -> None:
-        with watch, Numbers(watch.seen):
-            together(*arguments)
+        return inside
 
-    monkeypatch.setattr(sequential, "_train_client", watched_alone)
-    monkeypatch.setattr(vectorised.VectorisedTraining, "_run", watched_together)
+    for place, name in (
+        (sequential, "_train_client"),
+        (vectorised.VectorisedTraining, "_run"),
+        (recorded.RecordedTraining, "_run"),
+    ):
+        monkeypatch.setattr(place, name, watched(getattr(place, name)))
     yield watch
     assert watch.total > 50  # the steps were seen
 
@@ -103,7 +106,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("mode", ["sequential", "vectorised"])
+@pytest.mark.parametrize("mode", ["sequential", "vectorised", "cuda_graphs"])
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_never_waits(
@@ -115,6 +118,7 @@ def test_training_never_waits(
     with watched_steps(monkeypatch) as watch:
         updates = list(trainer.train(small.jobs(data, small.start_of(model)), 1))
     assert not any(update.failed for update in updates)
+    small.assert_recorded(trainer)
     assert watch.seen == []
 
 
@@ -135,20 +139,39 @@ def test_waiting_is_seen(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(watch.seen) & {"_local_scalar_dense", "is_nonzero"}
 
 
+def on_the_device(data: Any, device: torch.device) -> device_data.DeviceData:
+    """Do what happens to a dataset on a GPU."""
+    there = device_data.DeviceData(data, device)
+    for name in ("_inputs", "_labels", "_scale", "_shift"):
+        setattr(there, name, getattr(there, name).to(device))
+    return there
+
+
 def steps_without_data(
     small: Any, kind: str, mode: str, loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
     """Train on the device "meta" up to the first look at a result; return what would wait."""
     monkeypatch.setattr(device_data, "_KEPT_BYTES", 0)  # the data stay on the host
     monkeypatch.setattr(vectorised, "collect", lambda *_: None)
+    monkeypatch.setattr(recorded, "collect", lambda *_: None)
+    monkeypatch.setitem(recorders.RECORDERS, "meta", recorders.CallAgain)
+    if mode == "cuda_graphs":  # which there are for data on the device only
+        monkeypatch.setattr(trainer_module, "DeviceData", on_the_device)
     data, model = small.federation(kind), small.build(kind)
-    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=2, loss=loss, **OPTIONS["sgd"])
+    given = "cuda_graphs" if mode == "cuda_graphs" else "auto"
+    training = LocalTraining(
+        learning_rate=0.1, batch_size=8, epochs=2, mode=given, loss=loss, **OPTIONS["sgd"]
+    )
     trainer = Trainer(model, data, training, seed=1, device="meta")
     jobs = sorted(small.jobs(data, small.start_of(model)), key=lambda job: -len(job.rows))
     work = trainer._work(trainer._check(jobs), 1, 0.1, 0.1)
     with trainer._working.settings(), watched_steps(monkeypatch) as watch:
         if mode == "vectorised":
             trainer._dispatcher._vectorised.train(work)
+            return watch.seen
+        if mode == "cuda_graphs":
+            list(trainer._dispatcher.train(work))
+            small.assert_recorded(trainer)
             return watch.seen
         trainer._working.model.train()
         for index, rows in enumerate(torch.from_numpy(work.batches.rows)):
@@ -157,7 +180,7 @@ def steps_without_data(
         return watch.seen
 
 
-@pytest.mark.parametrize("mode", ["sequential", "vectorised"])
+@pytest.mark.parametrize("mode", ["sequential", "vectorised", "cuda_graphs"])
 @pytest.mark.parametrize(
     "loss", [cross_entropy, WeightedCrossEntropy((1.0, 2.0, 3.0))], ids=["plain", "weighted"]
 )

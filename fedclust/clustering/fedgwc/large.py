@@ -49,8 +49,8 @@ def affinity(matrix: FloatArray, kernel_width: float) -> FloatArray:
     diagonal = matrix.diagonal().copy()
     norms = np.einsum("kj,kj->k", matrix, matrix)
     result = matrix @ matrix.T  # one triangle and its mirror image
-    # As in the dense form. Tiles that fit into a core's cache take a third of the time of whole rows; those on
-    # the diagonal are symmetric because a + b = b + a, the others are computed once and mirrored.
+    # As in the dense form. Tiles that fit into a core's cache take a third of the time of whole rows; those
+    # on the diagonal are symmetric because a + b = b + a, the others are computed once and mirrored.
     for rows, columns in _tiles(len(matrix)):
         tile = result[rows, columns]
         excluded = np.square(matrix[rows, columns] - diagonal[columns])

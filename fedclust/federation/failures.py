@@ -64,7 +64,8 @@ def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float =
             f"{where}, cluster {cluster} went back to an earlier model for the "
             f"{_MOST_IN_A_ROW}rd time in a row: {first['reason']}"
         )
-    if back and server_round == num_rounds and len({each["cluster"] for each in back}) >= record["num_clusters"]:
+    clusters = {each["cluster"] for each in back}
+    if back and server_round == num_rounds and len(clusters) >= record["num_clusters"]:
         raise RunFailed(f"{where}, no cluster made a model that is of use: {back[0]['reason']}")
     trained = cohort - len(reasons["train"])
     if min_replies and cohort and trained < max(1, min_replies * cohort):

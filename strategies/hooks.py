@@ -102,7 +102,8 @@ class Hooks:
         chosen = []
         for cluster in range(len(clusters.models)):
             members = clusters.members(cluster)
-            if len(members) < 2:  # nothing to choose: a draw for each of many clusters of one takes time
+            # A draw for each of many clusters of one takes time. Other policies may ask, and choose nobody.
+            if not len(members) or (len(members) == 1 and type(self.selection) is Uniform):
                 chosen.append(members)
                 continue
             candidates = Candidates(members, clusters.models[cluster], server_round, federation)

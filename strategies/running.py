@@ -226,9 +226,15 @@ class Running:
             return
         if to_before and self.before is not None:
             self.earlier = self.earlier.repaired(self.before, reasons)
+        sizes = self.clusters.sizes
         self.clusters, self.aggregators = self.earlier.back(self.clusters, self.aggregators, reasons)
         self.record.setdefault("went_back", []).extend(
-            {"cluster": cluster, "reason": reason, "in_a_row": self.in_a_row.get(cluster, 0) + 1}
+            {
+                "cluster": cluster,
+                "clients": int(sizes[cluster]),
+                "reason": reason,
+                "in_a_row": self.in_a_row.get(cluster, 0) + 1,
+            }
             for cluster, reason in reasons.items()
         )
 

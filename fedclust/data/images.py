@@ -26,6 +26,7 @@ Resize = Literal["none", "stretch", "crop"]
 
 CHUNK = 128  # images decoded by one thread at a time
 WORKERS = min(os.cpu_count() or 1, 16)  # also limits the encoded images held in memory
+_ANYWHERE = "**/"
 _TEMPLATE = re.compile(r"(?![/~])([^{}\\]|\{id(\[\d\])?\})+")
 MODES = {1: "L", 3: "RGB"}
 # Of what Pillow can open, some formats start a program: a file of PostScript is one, which Ghostscript runs.
@@ -72,7 +73,8 @@ class Images(SourcedDataset):
                 f"got {list(self.input_shape)}"
             )
         # It comes with a run, also to a node that serves its own table only, and the images named there.
-        named = _TEMPLATE.fullmatch(self.image_path) and "{id" in self.image_path
+        below = self.image_path.removeprefix(_ANYWHERE)
+        named = _TEMPLATE.fullmatch(below) and "{id" in below
         if not named or ".." in self.image_path.split("/"):
             raise ValueError(
                 "dataset.image_path must be a path below the table's folder, with {id} or {id[0]} for the "
@@ -131,7 +133,7 @@ class Images(SourcedDataset):
     def _locator(self, parts: Sequence[Part]) -> Callable[[str], Path]:
         """Return a function that turns a text of the path column into a path."""
         root = parts[0].root or Path()
-        anywhere = self.image_path.removeprefix("**/")
+        anywhere = self.image_path.removeprefix(_ANYWHERE)
         if anywhere == self.image_path:
             return lambda text: root / self.image_path.format(id=text)
         found = {Path(name).name: root / name for name in walk(root)}
@@ -195,7 +197,7 @@ def decode(
     Raises
     ------
     OSError
-        If the image cannot be read, or is of none of `FORMATS`.
+        If the image cannot be read, is of none of `FORMATS`, or has values that 8 bits cannot hold.
     """
     from PIL import Image, ImageOps
 
@@ -206,6 +208,8 @@ def decode(
             # square, because EXIF data may swap height and width.
             side = 2 * max(height, width)
             opened.draft(mode, (side, side))
+        if opened.mode[0] in "IF" and not _fits_in_bytes(opened):
+            raise OSError(f"must have 8 bits per channel, it has more (mode {opened.mode}); convert it first")
         upright = ImageOps.exif_transpose(opened)
         picture = upright if upright.mode == mode else upright.convert(mode)
     if resize == "stretch" and picture.size != (width, height):
@@ -214,6 +218,14 @@ def decode(
         picture = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
     pixels = np.asarray(picture)
     return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
+
+
+def _fits_in_bytes(opened: Any) -> bool:
+    """Whether no value of a grey image is lost in 8 bits; Pillow makes 255 of all that are larger."""
+    if opened.mode == "F":
+        return False
+    least, largest = opened.getextrema()
+    return bool(least >= 0 and largest <= 255)
 
 
 def pixel_counts(pixels: NDArray[np.uint8]) -> IntArray:

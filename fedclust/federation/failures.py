@@ -34,7 +34,7 @@ def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float =
     record
         The round's line in the results: ``round``, ``cohort``, ``failures``, ``global_accuracy`` if a client
         measured one, and ``went_back`` with ``num_clusters`` and ``cluster_sizes`` if a cluster went back to
-        an earlier model.
+        an earlier model; each entry has the number of ``clients`` that the cluster had then.
     num_rounds
         Number of rounds of the run; the last one must have an accuracy.
     min_replies
@@ -56,15 +56,16 @@ def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float =
     }
     cohort = len(record["cohort"])
     back = record.get("went_back", ())
-    stuck = [each for each in back if each["in_a_row"] >= _MOST_IN_A_ROW]
-    if stuck:
-        sizes = record["cluster_sizes"]
-        if 2 * sum(sizes[cluster] for cluster in {each["cluster"] for each in stuck}) > sum(sizes):
-            raise RunFailed(
-                f"{where}, cluster {stuck[0]['cluster']} went back to an earlier model for the "
-                f"{_MOST_IN_A_ROW}rd time in a row: {stuck[0]['reason']}"
-            )
-    if back and server_round == num_rounds and len(back) >= record["num_clusters"]:
+    # Its clients are those of when it went back: the method may have merged or renumbered clusters since.
+    stuck = {each["cluster"]: each for each in back if each["in_a_row"] >= _MOST_IN_A_ROW}
+    if stuck and 2 * sum(each["clients"] for each in stuck.values()) > sum(record["cluster_sizes"]):
+        cluster, first = next(iter(stuck.items()))
+        raise RunFailed(
+            f"{where}, cluster {cluster} went back to an earlier model for the "
+            f"{_MOST_IN_A_ROW}rd time in a row: {first['reason']}"
+        )
+    clusters = {each["cluster"] for each in back}
+    if back and server_round == num_rounds and len(clusters) >= record["num_clusters"]:
         raise RunFailed(f"{where}, no cluster made a model that is of use: {back[0]['reason']}")
     trained = cohort - len(reasons["train"])
     if min_replies and cohort and trained < max(1, min_replies * cohort):

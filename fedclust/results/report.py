@@ -21,6 +21,7 @@ from fedclust.results.personal import personal_line
 from fedclust.results.proof import how_to_get_one
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.trials import trials_table
+from fedclust.results.went_back import went_back_line
 from fedclust.settings.published import row_of
 
 __all__ = ["ROWS", "FigureRow", "figure", "final_table", "print_report", "verdict_lines"]
@@ -110,6 +111,8 @@ def final_table(run: SavedRun) -> RenderableType:
     if line := newcomers_line(summary):
         parts.append(Text(line))
     if line := drift_line(run.rounds):
+        parts.append(Text(line))
+    if line := went_back_line(run.rounds):
         parts.append(Text(line))
     if run.clients is not None:
         silent = int(run.clients["accuracy"].isna().sum())

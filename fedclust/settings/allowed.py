@@ -191,7 +191,10 @@ def check_folder(settings: Mapping[str, Any], allow: str, path: Path, how: str) 
         check_allowed(settings, allow)
     except NotAllowed as error:
         reason = str(error).partition("; its operator")[0].replace(" on this node", "")
-        raise ValueError(f"{path}: {reason}; {how}(…, allow='NAME') allows a name of your own") from None
+        raise ValueError(
+            f"{path}: {reason}; {how}(…, allow='NAME') allows a name of your own, "
+            "as does fedclust predict … --allow NAME"
+        ) from None
 
 
 def encoders_here(node_config: Mapping[str, object]) -> tuple[str, ...] | None:

@@ -53,9 +53,10 @@ def out_of_range(config: DictConfig) -> str | None:
             made = found = sources.look_up(module, name)
             if sources.is_own_dataclass(found):
                 made = _names(found.module, sources, spaces)[found.node.name]
-            if not (isinstance(made, type) and dataclasses.is_dataclass(made)):
-                continue
-        except (Unknown, SyntaxError, ImportError, RecursionError):
+        # Lines of a module are run, and may fail in any way; its import would say so in full.
+        except Exception:
+            continue
+        if not (isinstance(made, type) and dataclasses.is_dataclass(made)):
             continue
         try:
             made(**given)

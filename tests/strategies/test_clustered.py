@@ -341,3 +341,21 @@ def test_a_cluster_may_be_given_its_optimiser_state(toy) -> None:
     assert second[0].tolist() == [7.0, 7.0]
     assert first is None or not np.array_equal(first[0], second[0])
     assert strategy.clusters.optimisers == {}  # taken over once
+
+
+class AsksFirst:
+    """Chooses of each cluster's clients only those who say that they are free: all but client 2."""
+
+    def select(self, candidates, size, generator) -> np.ndarray:
+        return candidates.clients[candidates.clients != 2][:size]
+
+
+def test_a_policy_that_asks_is_asked_about_a_client_alone_in_its_cluster(toy, watch) -> None:
+    class Alone(ClusteredStrategy):
+        def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
+            return Clusters.of(np.arange(3), model)
+
+    strategy = Alone(selection=AsksFirst())
+    strategy.observer = watch
+    strategy.start(toy(num_clients=3).grid(), toy.model(), 1)
+    assert [record["cohort"] for record in watch.rounds] == [[0, 1]]

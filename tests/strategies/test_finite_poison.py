@@ -152,7 +152,7 @@ def test_an_aggregate_that_is_not_finite_is_taken_back(toy, watch) -> None:
     assert [record["failures"] for record in watch.rounds] == [[], [], []]
     assert ["went_back" in record for record in watch.rounds] == [False, True, False]
     (told,) = watch.rounds[1]["went_back"]
-    assert (told["cluster"], told["in_a_row"]) == (0, 1)
+    assert (told["cluster"], told["clients"], told["in_a_row"]) == (0, 6, 1)
     assert told["reason"] == "Breaks made a model that is not finite from 6 finite replies"
 
 

@@ -26,6 +26,7 @@ from fedclust.results.page.tables import (
 from fedclust.results.page.values import evenly, short, shorts
 from fedclust.results.report import ROWS, figure, verdict_lines
 from fedclust.results.saved_run import SavedRun
+from fedclust.results.went_back import went_back_line
 from fedclust.settings.published import row_of
 from fedclust.typing import FloatArray, IntArray
 
@@ -246,7 +247,12 @@ def view_run(folder: Path) -> RunView:
         costs=_costs(title, run),
         notes=[
             str(line)
-            for line in (summary.get("decision"), newcomers_line(summary), drift_line(run.rounds))
+            for line in (
+                summary.get("decision"),
+                newcomers_line(summary),
+                drift_line(run.rounds),
+                went_back_line(run.rounds),
+            )
             if line
         ],
         config=[[key, value] for key, value in _flat(config) if key not in _NOT_SHOWN],

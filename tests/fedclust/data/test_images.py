@@ -243,6 +243,8 @@ def test_an_image_that_is_a_program_is_not_opened() -> None:
     "image_path",
     [
         "/home/else/{id}.png",  # another folder than the table's
+        "**//home/else/{id}.png",  # of which the beginning is taken away
+        "**/",
         "~/{id}.png",
         "../else/{id}.png",
         "img/../../else/{id}.png",
@@ -256,3 +258,22 @@ def test_an_image_that_is_a_program_is_not_opened() -> None:
 def test_an_image_path_stays_below_the_table_and_is_made_of_its_text(tmp_path: Path, image_path: str) -> None:
     with pytest.raises(ValueError, match=r"dataset.image_path must be a path below the table's folder, with"):
         builder(tmp_path, image_path=image_path)
+
+
+@pytest.mark.parametrize("format", ["PNG", "TIFF", "PPM"])
+def test_grey_images_of_more_than_8_bits_are_refused_rather_than_made_white(format: str) -> None:
+    def decoded(largest: int) -> list[list[list[int]]]:
+        encoded = io.BytesIO()
+        Image.fromarray(np.array([[0, largest]], dtype=np.uint16)).save(encoded, format)
+        return decode(encoded, "L", (1, 2)).tolist()
+
+    assert decoded(255) == [[[0, 255]]]
+    with pytest.raises(OSError, match=r"must have 8 bits per channel, it has more \(mode I"):
+        decoded(256)
+
+
+def test_an_image_of_floats_is_refused() -> None:
+    encoded = io.BytesIO()
+    Image.fromarray(np.array([[0.0, 0.5]], dtype=np.float32)).save(encoded, "TIFF")
+    with pytest.raises(OSError, match=r"must have 8 bits per channel, it has more \(mode F\)"):
+        decode(encoded, "L", (1, 2))

@@ -207,6 +207,13 @@ def test_a_server_optimiser_that_overflows_is_an_error() -> None:
         one_round(aggregator, 1, model_of(0.0, 0.0, 0), {0: (1, model_of(1.0, 0.0, 1))})
 
 
+def test_one_model_that_all_replies_share_is_looked_at_too() -> None:
+    # Replies are finite when they come; a method's `entering` may have put its own models into them since.
+    model = model_of(0.0, 0.0, 0)
+    with pytest.raises(NotFinite, match="FedAvg made a model that is not finite from 1 finite"):
+        one_round(FedAvg(**NO_MINIMA), 1, model, {0: (1, model_of(np.inf, 0.0, 1))})
+
+
 # -- With nodes that send means -------------------------------------------------------------------------
 
 

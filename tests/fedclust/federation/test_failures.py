@@ -54,17 +54,37 @@ def test_a_round_without_a_cohort_has_nobody_to_fail() -> None:
     check_round(a_round(cohort=[]), 4)
 
 
-def stuck(cluster: int, in_a_row: int = 3) -> dict[str, Any]:
-    return {"cluster": cluster, "reason": "the loss of its new model is not finite", "in_a_row": in_a_row}
+def stuck(cluster: int, clients: int, in_a_row: int = 3) -> dict[str, Any]:
+    reason = "the loss of its new model is not finite"
+    return {"cluster": cluster, "clients": clients, "reason": reason, "in_a_row": in_a_row}
 
 
 def test_clusters_of_more_than_half_of_the_clients_end_a_run_by_going_back() -> None:
     sizes = {"num_clusters": 3, "cluster_sizes": [5, 3, 2]}
     # Of 10 clients: 5 are no more than half, nor are 3 + 2; 5 + 2 are.
-    check_round(a_round(went_back=[stuck(0)], **sizes), 4)
-    check_round(a_round(went_back=[stuck(1), stuck(2), stuck(2), stuck(0, in_a_row=2)], **sizes), 4)
+    check_round(a_round(went_back=[stuck(0, 5)], **sizes), 4)
+    several = [stuck(1, 3), stuck(2, 2), stuck(2, 2), stuck(0, 5, in_a_row=2)]
+    check_round(a_round(went_back=several, **sizes), 4)
     with pytest.raises(RunFailed, match=r"round 2 of 4, cluster 0 went back .* for the 3rd time in a row: "):
-        check_round(a_round(went_back=[stuck(0), stuck(2)], **sizes), 4)
+        check_round(a_round(went_back=[stuck(0, 5), stuck(2, 2)], **sizes), 4)
+
+
+def test_a_cluster_that_went_back_may_be_gone_when_the_round_ends() -> None:
+    # Three clusters were merged to two after cluster 2 went back: 4 of 10 clients are no more than half.
+    merged = {"num_clusters": 2, "cluster_sizes": [1, 9]}
+    check_round(a_round(went_back=[stuck(2, 4)], **merged), 4)
+    with pytest.raises(RunFailed, match="cluster 2 went back"):
+        check_round(a_round(went_back=[stuck(2, 6)], **merged), 4)
+    # Nor is it the cluster that has its number now: 1 of 10 clients went back.
+    check_round(a_round(went_back=[stuck(1, 1)], **merged), 4)
+
+
+def test_a_cluster_that_goes_back_twice_in_the_last_round_is_one_cluster() -> None:
+    # Its aggregate is not finite, nor is the loss of the model that it went back to; the other one is fine.
+    two = {"num_clusters": 2, "cluster_sizes": [3, 7]}
+    check_round(a_round(round=4, went_back=[stuck(0, 3, in_a_row=1)] * 2, **two), 4)
+    with pytest.raises(RunFailed, match="no cluster made a model that is of use"):
+        check_round(a_round(round=4, went_back=[stuck(0, 3, 1), stuck(1, 7, 1)], **two), 4)
 
 
 def test_reasons_are_counted_without_their_client() -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar
 import math
+import os
 import torch
 from {name}_rules import LIMIT, check_even
 import {name}_large
@@ -55,6 +56,10 @@ class Needs:
     def __post_init__(self) -> None:
         torch.zeros(1)
         raise ValueError("count must never be seen")
+
+@dataclass
+class Reads:
+    count: int = int(os.environ["NOBODY_HAS_SET_THIS"])
 
 @dataclass
 class Names:
@@ -107,7 +112,7 @@ def test_the_rules_are_those_of_the_source(module: str, given: dict, said: str |
     assert module not in sys.modules
 
 
-@pytest.mark.parametrize("name", ["Needs", "Names", "NotThere", "plain"])
+@pytest.mark.parametrize("name", ["Needs", "Reads", "Names", "NotThere", "plain"])
 def test_what_cannot_be_told_without_an_import_is_left_to_the_constructor(module: str, name: str) -> None:
     node = {"_target_": f"{module}.{name}", "loss": {"_target_": "mine.plain"}}
     if name == "Needs":

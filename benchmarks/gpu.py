@@ -3,7 +3,8 @@
     python benchmarks/gpu.py runs --write        the default run and every strategy, GPU against CPU; waits
     python benchmarks/gpu.py cifar100 --write    FedGWC's setting: modes and precisions, and a profile
     python benchmarks/gpu.py peers --write       against a plain loop, a bare vmapped one and pfl-research
-    python benchmarks/gpu.py papers --write      Clust-PSI-PFL, Tables III and IV; --table cifar10, fedgwc
+    python benchmarks/gpu.py papers --write      Clust-PSI-PFL, Tables III and IV
+    … --table cifar10, fedgwc or fmcl            the same on CIFAR-10; FedGWC, Table 1; FMCL, Table 1
     python benchmarks/gpu.py two_nodes --write   engine=ray with two nodes on the GPU
     … --device cpu --small                       the same logic without a GPU, much smaller
     … --out FOLDER                               the text also as FOLDER/gpu-ITEM.md
@@ -16,35 +17,28 @@ late, fails, or has not ended when the time is over is named below the table wit
 
 import argparse
 import importlib.util
-import logging
 import math
 import os
-import re
 import sys
 import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from multiprocessing import TimeoutError as NotInTime
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import cifar100
-import paper_table
-import papers
 import torch
 from experiments import ROOT
 from federations import DATA
-from gpu_rows import affordable, again, clients_per_second, cost_of, make_run, nodes_speed, on_both, waits
+from gpu_clock import in_time
+from gpu_papers import TABLES, paper
+from gpu_rows import clients_per_second, nodes_speed, on_both, waits
 from tables import machine, show, table
 
-from fedclust.results import SavedRun
 from fedclust.settings import options as choices
 
 TOLERANCE = 0.01  # of accuracy in any round; one of the default run's 360 test rows is 0.003
-LATE = 45.0  # seconds before the end in which no row starts
 MODES = {
     "sequential": ("training.mode=sequential",),
     "CUDA graphs": ("training.mode=cuda_graphs",),
@@ -71,84 +65,6 @@ NODES = {
     "engine=ray, one node": (1, 1.0, "ray"),
     "engine=ray, two nodes": (2, 0.5, "ray"),
 }
-FEDGWC = {
-    "fedgwc_paper": ("strategy=fedgwc_paper",),
-    "fedavg": ("strategy=fedavg",),
-    "ifca_paper": ("strategy=ifca_paper", "strategy.parameters.num_clusters=5"),
-    "fesem": ("strategy=fesem", "strategy.parameters.num_clusters=5"),
-}
-
-
-@dataclass(frozen=True)
-class Found:
-    """What the rows of an item gave: values by name, and by name why there is none."""
-
-    values: dict[str, Any]
-    missing: dict[str, str]
-
-    def notes(self) -> str:
-        """List what is missing."""
-        return "".join(f"\nNot measured: {name}: {reason}." for name, reason in self.missing.items())
-
-
-def in_time(
-    rows: Mapping[str, tuple[Any, ...]],
-    work: Callable[..., Any],
-    ends: float,
-    workers: int = 1,
-    late: float = LATE,
-    apart: bool = True,
-) -> Found:
-    """Do the work of each row in another process, as long as there is time.
-
-    Parameters
-    ----------
-    rows
-        Arguments of `work` by the row's name, begun in this order.
-    work
-        A function of a module.
-    ends
-        When the time is over, as ``time.time()``; rows that still run are ended.
-    workers
-        Rows at a time.
-    late
-        Seconds before `ends` in which no row starts.
-    apart
-        Whether each row has a process of its own: it cannot be hurt by another's errors or memory.
-    """
-    found = Found({}, {})
-    with get_context("spawn").Pool(
-        workers, maxtasksperchild=1 if apart else None
-    ) as pool:  # leaving it ends its processes
-        waiting = {
-            name: pool.apply_async(_attempt, (work, arguments, ends - late))
-            for name, arguments in rows.items()
-        }
-        for name, row in waiting.items():
-            try:
-                value, wrong = row.get(max(0.1, ends - time.time()))
-            except NotInTime:
-                value, wrong = None, "had not ended when the time was over"
-            if wrong:
-                found.missing[name] = wrong
-                print(f"{name}: {wrong}", file=sys.stderr, flush=True)
-            else:
-                found.values[name] = value
-                print(f"{name}: done", file=sys.stderr, flush=True)
-    return found
-
-
-def _attempt(work: Callable[..., Any], arguments: tuple[Any, ...], latest: float) -> tuple[Any, str]:
-    if time.time() > latest:
-        return None, "no time left to start it"
-    logging.disable(logging.INFO)
-    try:
-        return work(*arguments), ""
-    except Exception as error:  # a row's failure is a line below the table and not the end of it
-        return None, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    finally:
-        if "ray" in sys.modules:
-            sys.modules["ray"].shutdown()
 
 
 # runs
@@ -260,66 +176,6 @@ def _beside(values: Mapping[str, float], kind: str, way: str) -> str:
     return f"{rate:,.1f}" + (f" ({rate / plain:.2f})" if plain else "")
 
 
-# papers
-
-
-def paper(options: Namespace, ends: float) -> str:
-    """Make a table's runs, with as many rounds as there is time for."""
-    fedgwc = options.table == "fedgwc"
-    name = {"fmnist": "fashion_mnist", "fedgwc": "cifar100"}.get(options.table, options.table)
-    if not (options.data / name).is_dir():
-        return f"Not measured: there is no folder {name} in {options.data.name}."
-    with tempfile.TemporaryDirectory() as place:
-        folder, chosen = Path(place), [f"device={options.device}"]
-        few = papers.ITEMS["fedgwc-table-8"].small if options.small else ()
-        asked = Namespace(
-            experiment=f"clust_psi_pfl_{options.table}", stand_in=None, data=options.data / name,
-            small=options.small, rows=options.rows, columns=options.columns, clients=None,
-            seeds=options.seeds, set=chosen,
-        )  # fmt: skip
-        if fedgwc:
-            most, made = cifar100.ROUNDS, []
-            for row, overrides in FEDGWC.items():
-                common = [
-                    "experiment=fedgwc_cifar100",
-                    *overrides,
-                    "compare=[]",
-                    "proof=false",
-                    *few,
-                    *chosen,
-                ]
-                common += [f"dataset.path={asked.data}", f"seed={options.seeds[0]}"]
-                made.append(
-                    paper_table.Run(row, paper_table.Column("", ()), None, 0, tuple(common), folder / row)
-                )
-        else:
-            most = 40
-            made = paper_table.runs_of(asked, paper_table.data_of(asked, folder), folder)
-        probe = ("rounds=2", "evaluate_every=2")
-        first = again(made[0], probe, folder / "probe")
-        cost = in_time({"probe": (first,)}, cost_of, ends)
-        if "probe" not in cost.values:
-            return cost.notes().strip()
-        # On one GPU runs at the same time take turns: two at most gain.
-        seconds = (ends - time.time() - LATE) * min(2, options.workers)
-        rounds, number = affordable(*cost.values["probe"], seconds, len(made), 2 if options.small else most)
-        chosen.append(f"rounds={rounds}")  # the table names what differs from the paper's setting
-        final = (f"rounds={rounds}", f"evaluate_every={rounds}")
-        made = [again(run, final, run.folder) for run in made]
-        rows = {f"{run.row} {run.column.title} seed {run.seed}".replace("  ", " "): (run,) for run in made}
-        found = in_time(
-            dict(list(rows.items())[:number]), make_run, ends, options.workers, apart=not options.small
-        )
-        found.missing.update(dict.fromkeys(list(rows)[number:], "no time for it"))
-        title = f"{rounds} of the paper's {most:,} rounds.\n\n"
-        if fedgwc:
-            item = papers.Item("FedGWC, Table 1", {}, (), "cifar100", "", key="share_weighted_accuracy")
-            there = {run.row: SavedRun(run.folder) for run in made if paper_table.finished(run.folder)}
-            return title + papers.report(item, there, options.small).replace("# ", "#### ") + found.notes()
-        text = paper_table.write(asked, made, folder / "tables")
-    return title + re.sub(r"^#", "####", text, flags=re.MULTILINE) + found.notes()
-
-
 # two_nodes
 
 
@@ -362,10 +218,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true", help="much smaller: the figures mean nothing")
     parser.add_argument("--minutes", type=float, default=9)
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) // 4))
-    parser.add_argument("--table", choices=["fmnist", "cifar10", "fedgwc"], default="fmnist")
+    parser.add_argument("--table", choices=TABLES, default="fmnist")
     parser.add_argument("--rows", nargs="+")
     parser.add_argument("--columns", nargs="+", default=["alpha=0.05", "similarity=0"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--seeds", nargs="+", type=int, help="0 unless given; 0 1 2 for --table fmcl")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the datasets' folders")
     parser.add_argument("--out", type=Path, help="folder to write the text to as well")
     parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")

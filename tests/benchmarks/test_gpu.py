@@ -1,6 +1,7 @@
 """What benchmarks/gpu.py does without a GPU: its clock, its notes, and where its texts go."""
 
 import importlib
+import json
 import math
 import re
 import time
@@ -9,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,6 +19,11 @@ ROOT = Path(__file__).parents[2]
 def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return importlib.import_module("gpu")
+
+
+@pytest.fixture
+def gpu_papers(gpu: ModuleType) -> ModuleType:
+    return importlib.import_module(gpu.paper.__module__)
 
 
 @pytest.mark.parametrize(
@@ -30,9 +37,92 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     ],
 )
 def test_time_is_for_rounds_first_and_then_for_runs(
-    gpu: ModuleType, seconds: float, rounds: int, runs: int
+    gpu_papers: ModuleType, seconds: float, rounds: int, runs: int
 ) -> None:
-    assert gpu.affordable(5.0, 0.5, seconds, 10, 40) == (rounds, runs)
+    assert gpu_papers.affordable(5.0, 0.5, seconds, 10, 40) == (rounds, runs)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "seeds", "runs", "rounds"),
+    [
+        (900, 3, 30, 40),  # ten runs of 5 + 0.5 · 40 = 25 s are 250 s: three seeds of 250 s, and no fourth
+        (740, 2, 20, 40),
+        (250, 1, 10, 40),
+        (150, 1, 10, 20),  # fewer rounds come before fewer rows, and one seed is left
+        (60, 1, 6, 10),
+        (3, 1, 0, 1),
+    ],
+)
+def test_a_table_is_whole_before_the_next_seed(
+    gpu_papers: ModuleType, seconds: float, seeds: int, runs: int, rounds: int
+) -> None:
+    assert gpu_papers.affordable_seeds(5.0, 0.5, seconds, 10, 3, 40) == (seeds, runs, rounds)
+
+
+MODEL = {
+    "_target_": "fedclust.models.residual.ResNet18",
+    "input_shape": [3, 8, 8],
+    "num_classes": 2,
+    "stem": "cifar",
+}
+
+
+def test_the_encoder_is_the_newest_network_of_its_run(gpu_papers: ModuleType, tmp_path: Path) -> None:
+    from omegaconf import OmegaConf
+
+    from fedclust.models import build, build_encoder
+    from fedclust.settings import compose
+
+    folder = tmp_path / "a run, with=signs"
+    (folder / "checkpoints").mkdir(parents=True)
+    for number, seed in ((9, 1), (10, 2)):
+        state = {f"0/{name}": value for name, value in build(MODEL, seed=seed).state_dict().items()}
+        save_file(state, folder / "checkpoints" / f"round-{number:06}.safetensors")
+    (folder / "summary.json").write_text("{}")
+    (folder / "config.yaml").write_text(json.dumps({"model": MODEL}), encoding="utf-8")  # JSON is YAML
+    (folder / "inputs.json").write_text('{"mean": [0.5, 0.25, 0.125], "std": [1e-05, 1.0, 2.0]}')
+    overrides = ["experiment=fmcl_imagenette", *gpu_papers.encoder_overrides(folder)]
+    node = compose(overrides).encoder
+    assert OmegaConf.to_container(node.model) == MODEL
+    assert (list(node.mean), list(node.std)) == ([0.5, 0.25, 0.125], [1e-05, 1.0, 2.0])
+    image = torch.full((1, 3, 8, 8), 51, dtype=torch.uint8)
+    # 51 / 255 = 0.2, less the channel's mean, over its deviation.
+    values = torch.tensor([(0.2 - 0.5) / 1e-05, 0.2 - 0.25, (0.2 - 0.125) / 2]).reshape(1, 3, 1, 1)
+    network = build(MODEL, seed=2).eval()
+    with torch.inference_mode():
+        expected = network.features(values.expand(1, 3, 8, 8))  # type: ignore[operator]
+    torch.testing.assert_close(build_encoder(node).encode(image), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_an_encoder_needs_a_checkpoint(gpu_papers: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text("{}")
+    with pytest.raises(ValueError, match=f"folder must be of a run with a checkpoint, got {tmp_path.name}$"):
+        gpu_papers.encoder_overrides(tmp_path)
+
+
+def test_a_round_of_the_encoders_training_is_a_pass(gpu_papers: ModuleType, tmp_path: Path) -> None:
+    from fedclust.settings import compose
+
+    config = compose([*gpu_papers.ENCODER, "training.precision=tf32", "rounds=7"])
+    # A round is one pass over the rows of all ten clients, and the cosine ends with the last.
+    assert (config.participation, config.training.epochs, config.training.steps) == (1, 1, None)
+    assert config.training.schedule_rounds == 7
+    assert config.model.num_classes == 100
+    small = compose([*gpu_papers.ENCODER, *gpu_papers.SMALL_ENCODER])
+    assert list(small.model.input_shape) == [3, 16, 16]
+    known = importlib.import_module("paper_table").tables_of("fmcl_imagenette")["rows"]
+    assert set(gpu_papers.SMALL_ROWS) <= set(known)
+
+
+def test_data_that_are_not_there_are_named(
+    gpu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "imagenette64").mkdir()
+    given = ["papers", "--table", "fmcl", "--device", "cpu", "--data", str(tmp_path)]
+    assert gpu.main(given) == 0
+    assert capsys.readouterr().out.endswith(
+        f"Not measured: there is no folder cifar100 in {tmp_path.name}.\n"
+    )
 
 
 def test_a_failed_row_is_named_and_the_others_are_kept(gpu: ModuleType) -> None:
@@ -43,9 +133,11 @@ def test_a_failed_row_is_named_and_the_others_are_kept(gpu: ModuleType) -> None:
 
 
 def test_nothing_outlasts_its_time(gpu: ModuleType) -> None:
-    assert gpu._attempt(math.sqrt, (4.0,), time.time() - 1) == (None, "no time left to start it")
+    attempt = importlib.import_module("gpu_clock")._attempt
+    assert attempt(math.sqrt, (4.0,), time.time() - 1) == (None, "no time left to start it")
     began = time.monotonic()
-    found = gpu.in_time({"long": (600,)}, time.sleep, time.time() + 1)
+    # A row may start whenever its process is there: it must be ended, not refused.
+    found = gpu.in_time({"long": (600,)}, time.sleep, time.time() + 1, late=-600)
     assert found.missing == {"long": "had not ended when the time was over"}
     assert time.monotonic() - began < 300
 
@@ -63,7 +155,7 @@ def test_saved_texts_go_between_their_markers(
 
 def test_every_item_has_a_place_in_the_document(gpu: ModuleType) -> None:
     names = {f"gpu-{item}" for item in gpu.ITEMS} - {"gpu-papers"}
-    names |= {f"gpu-papers-{table}" for table in ("fmnist", "cifar10", "fedgwc")}
+    names |= {f"gpu-papers-{table}" for table in gpu.TABLES}
     text = (ROOT / "docs" / "PERFORMANCE.md").read_text(encoding="utf-8")
     assert set(re.findall("<!-- (gpu-.*?) -->", text)) == names
 

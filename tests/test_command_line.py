@@ -71,7 +71,7 @@ def _is_one_line(outcome: Outcome) -> bool:
         (["stratgy=fedavg"], "unknown key 'stratgy': did you mean 'strategy'?"),
         (["strategy=fedawg"], "strategy must be one of"),
         (["aggregator.eta=1"], "aggregator has"),
-        (["federation.clients=3"], "unknown key 'federation': did you mean 'selection'? there is aggregator, checkpoint"),
+        (["federation.clients=3"], "unknown key 'federation': did you mean 'selection'? there is aggregator"),
         (["traning.epochs=3"], "unknown key 'traning': did you mean 'training'?"),
         (["dataset.options.no.depth=3"], "unknown key 'dataset.options': dataset has _target_"),
         (["rounds.first=3"], "rounds has no keys below it, got rounds.first=3"),

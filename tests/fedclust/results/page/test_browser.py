@@ -311,3 +311,10 @@ def test_the_page_of_a_sweep(browser: Browser, finished_run: Path) -> None:
         "[...document.querySelectorAll('#table-jobs a')].map((each) => each.getAttribute('href'))"
     )
     assert links == ["run/report.html"]
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.size(1046, 800)  # A4 on its side, less 1 cm on the left and on the right
+    box = "document.querySelector('#table .scroll')"
+    assert browser.js(f"getComputedStyle({box}.closest('section')).page") == "wide"
+    assert browser.js(f"{box}.scrollWidth <= {box}.clientWidth")
+    browser.call("Emulation.setEmulatedMedia", media="")
+    browser.size(1280, 800)

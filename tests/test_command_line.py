@@ -71,6 +71,11 @@ def _is_one_line(outcome: Outcome) -> bool:
         (["stratgy=fedavg"], "unknown key 'stratgy': did you mean 'strategy'?"),
         (["strategy=fedawg"], "strategy must be one of"),
         (["aggregator.eta=1"], "aggregator has"),
+        (["federation.clients=3"], "unknown key 'federation': did you mean 'selection'? there is aggregator"),
+        (["traning.epochs=3"], "unknown key 'traning': did you mean 'training'?"),
+        (["dataset.options.no.depth=3"], "unknown key 'dataset.options': dataset has _target_"),
+        (["rounds.first=3"], "rounds has no keys below it, got rounds.first=3"),
+        (["model.hidden.x=3"], "model.hidden is a list, and set as a whole (model.hidden=[…])"),
         (["compare=[fedawg]"], "compare must name strategies"),
         (["partition=dirichlet", "partition.alpha=abc"], "partition.alpha must be a number, got 'abc'"),
         (["partition.num_clients=2.5"], "partition.num_clients must be a whole number, got 2.5"),
@@ -132,8 +137,9 @@ def test_another_runs_folder_is_refused(run: Run, tmp_path: Path) -> None:
     assert (folder / "rounds.jsonl").read_text() == "mine\n"
 
 
-def test_no_traceback_from_the_module_either(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fedclust.run", "partition=iid", "partition.num_clients=100000"]
+@pytest.mark.parametrize("module", ["fedclust", "fedclust.run"])
+def test_no_traceback_from_the_module_either(tmp_path: Path, module: str) -> None:
+    command = [sys.executable, "-m", module, "partition=iid", "partition.num_clients=100000"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.startswith("fedclust: ")

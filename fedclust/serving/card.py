@@ -1,5 +1,6 @@
 """Model cards of an export, made only from what the run measured and recorded."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import compress
 from pathlib import Path
@@ -31,11 +32,20 @@ _FIGURES = {
     "calibration_error": "calibration error",
 }
 _MOST_ROWS = 100
+# What Markdown shows as it stands: words of letters and digits, joined by one sign at most.
+_PLAIN = re.compile(r"[^\W_]+(?:(?:, |\. |[ '_-])[^\W_]+)*")
 
 
 def index_card(served: Served, run: "SavedRun") -> str:
     """Write the card of the whole export."""
-    lines = [f"# Models of {run.strategy}", "", *_about(served, run), "", "## Which model serves whom", ""]
+    lines = [
+        f"# Models of {_name(run.strategy)}",
+        "",
+        *_about(served, run),
+        "",
+        "## Which model serves whom",
+        "",
+    ]
     lines += list(_table(["cluster", "folder", "clients"], _clusters(served)))
     lines += ["", "## Figures of each client on its own test rows", "", *_figures(run, None), ""]
     return "\n".join([*lines, *_limits(served, run, None), "", *_use(served, None)]) + "\n"
@@ -43,7 +53,7 @@ def index_card(served: Served, run: "SavedRun") -> str:
 
 def cluster_card(served: Served, run: "SavedRun", cluster: int) -> str:
     """Write the card of one cluster's model."""
-    lines = [f"# Model of cluster {cluster} of {run.strategy}", "", *_about(served, run)]
+    lines = [f"# Model of cluster {cluster} of {_name(run.strategy)}", "", *_about(served, run)]
     lines += ["", "## Figures of its clients on their own test rows", "", *_figures(run, cluster), ""]
     return "\n".join([*lines, *_limits(served, run, cluster), "", *_use(served, cluster)]) + "\n"
 
@@ -56,10 +66,10 @@ def _about(served: Served, run: "SavedRun") -> Iterator[str]:
     yield ""
     for name in ("dataset", "partition", "model", "aggregator"):
         if choices.get(name):
-            yield f"- {name}: {choices[name]}"
+            yield f"- {name}: {_name(str(choices[name]))}"
     yield f"- inputs: {_inputs(served.encoder)}"
     if counts is not None:
-        shares = zip(served.class_names, counts.sum(axis=0).tolist(), strict=False)
+        shares = zip(map(_name, served.class_names), counts.sum(axis=0).tolist(), strict=False)
         yield f"- classes (training rows): {', '.join(f'{name} ({rows:,})' for name, rows in shares)}"
         yield f"- clients: {len(counts):,}, with {int(counts.sum()):,} training rows"
     for name in ("rounds", "seed", "num_clusters"):
@@ -73,9 +83,9 @@ def _about(served: Served, run: "SavedRun") -> Iterator[str]:
 
 def _inputs(encoder: InputEncoder) -> str:
     if isinstance(encoder, TableEncoder):
-        numbers = ", ".join(column.name for column in encoder.numbers) or "none"
+        numbers = ", ".join(_name(column.name) for column in encoder.numbers) or "none"
         categories = "; ".join(
-            f"{column.name} ({_some(list(compress(column.values, column.known)))})"
+            f"{_name(column.name)} ({_some(list(compress(column.values, column.known)))})"
             for column in encoder.categories
         )
         return f"numbers {numbers}; categories {categories or 'none'}"
@@ -102,7 +112,7 @@ def _figures(run: "SavedRun", cluster: int | None) -> list[str]:
     figures = [name for name in _FIGURES if name in clients and clients[name].notna().any()]
     layers = ["personal"] if "personal" in clients else []
     rows = [
-        [*(str(row[name]) for name in columns), *(_number(row[name]) for name in figures)]
+        [*(_name(str(row[name])) for name in columns), *(_number(row[name]) for name in figures)]
         + [str(row[name]) for name in layers]
         for _, row in clients.head(_MOST_ROWS).iterrows()
     ]
@@ -181,6 +191,20 @@ def _table(titles: Sequence[str], rows: Any) -> Iterator[str]:
         yield f"| {' | '.join(' '.join(text.split()).replace('|', '/') for text in row)} |"
 
 
+def _name(text: str) -> str:
+    """Write a name that comes from data such that Markdown shows it and makes nothing else of it.
+
+    Within a code span there are no links, pictures, addresses or HTML, and nothing ends it but as many
+    backticks as began it. In a table's row a bar would end the cell even there.
+    """
+    text = " ".join(text.split()).replace("|", "/")
+    if not text or _PLAIN.fullmatch(text):
+        return text
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " if text[0] == "`" or text[-1] == "`" else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
 def _number(value: Any) -> str:
     if isinstance(value, int | np.integer):
         return f"{value:,}"
@@ -188,4 +212,6 @@ def _number(value: Any) -> str:
 
 
 def _some(names: Sequence[str], most: int = 20) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(map(_name, names[:most])) + (
+        f" and {len(names) - most} more" if len(names) > most else ""
+    )

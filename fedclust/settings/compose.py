@@ -208,7 +208,7 @@ def compose(
     with _separate_hydra(searchpath):
         try:
             composed = hydra.compose(name, list(overrides), return_hydra_config=True)
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a list's key
             raise ConfigError(override_errors.explain(error, overrides, name)) from error
     return with_choices(composed, composed.hydra)
 

@@ -11,7 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 __all__ = ["explain", "one_line", "searchpath"]
 
@@ -94,10 +94,23 @@ def _unknown(config: DictConfig, override: Override) -> str | None:
     key = override.key_or_group
     if override.is_force_add() or override.is_add() or key.startswith("hydra"):
         return None
-    parent, _, name = key.rpartition(".")
-    node = OmegaConf.select(config, parent) if parent else config
-    if not isinstance(node, DictConfig) or name in node:
+    *above, last = key.split(".")
+    node, parent = config, ""
+    for name in above:  # down to the first that is not there
+        if name not in node:
+            break
+        parent = f"{parent}.{name}" if parent else name
+        below = OmegaConf.select(config, parent)
+        if isinstance(below, ListConfig):
+            return f"{parent} is a list, and set as a whole ({parent}=[…]), got {override.input_line}"
+        if not isinstance(below, DictConfig):
+            return f"{parent} has no keys below it, got {override.input_line}"
+        node = below
+    else:
+        name = last
+    if name in node:
         return None
+    key = f"{parent}.{name}" if parent else name
     existing = sorted(str(there) for there in node)
     near = difflib.get_close_matches(name, existing, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""

@@ -47,6 +47,29 @@ def test_it_opens_in_both_schemes_and_on_a_phone_without_errors(browser: Browser
     browser.size(1280, 800)
 
 
+def test_nothing_is_cut_in_print_and_values_are_in_view_on_a_phone(
+    browser: Browser, finished_run: Path
+) -> None:
+    page = write_page(finished_run)
+    browser.size(390, 844)
+    opened(browser, page)
+    ends = "[...document.querySelectorAll('#table-figures tbody td:nth-child(2)')].map((cell) => cell.{})"
+    assert max(browser.js(ends.format("getBoundingClientRect().right"))) <= 390
+    # A4 less Chromium's margins of 1 cm: 190 mm of 96/25.4 pixels, 277 mm for the clients' own wide pages.
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    for width, selector in ((718, ".scroll:not(#clients *)"), (1046, "#clients .scroll")):
+        browser.size(width, 800)
+        wide = (
+            f"[...document.querySelectorAll('{selector}')].filter((box) => box.scrollWidth > box.clientWidth)"
+        )
+        assert browser.js(f"{wide}.map((box) => box.textContent.slice(0, 40))") == []
+    # Chromium does not paint a button in a table's head that a page repeats.
+    shown = "[...document.querySelectorAll('thead button')].map((head) => getComputedStyle(head).display)"
+    assert set(browser.js(shown)) == {"contents"}
+    browser.call("Emulation.setEmulatedMedia", media="")
+    browser.size(1280, 800)
+
+
 def test_hover_and_keys_show_what_summary_json_holds(browser: Browser, finished_run: Path) -> None:
     opened(browser, write_page(finished_run))
     summary = json.loads((finished_run / "summary.json").read_text())
@@ -288,3 +311,10 @@ def test_the_page_of_a_sweep(browser: Browser, finished_run: Path) -> None:
         "[...document.querySelectorAll('#table-jobs a')].map((each) => each.getAttribute('href'))"
     )
     assert links == ["run/report.html"]
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.size(1046, 800)  # A4 on its side, less 1 cm on the left and on the right
+    box = "document.querySelector('#table .scroll')"
+    assert browser.js(f"getComputedStyle({box}.closest('section')).page") == "wide"
+    assert browser.js(f"{box}.scrollWidth <= {box}.clientWidth")
+    browser.call("Emulation.setEmulatedMedia", media="")
+    browser.size(1280, 800)

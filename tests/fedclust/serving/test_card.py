@@ -1,0 +1,84 @@
+"""Check that names from data are shown in a model card, and do nothing else."""
+
+from itertools import chain
+
+import pandas as pd
+import pytest
+from markdown_it import MarkdownIt
+
+import fedclust
+from fedclust.serving import card
+
+HOSTILE = [
+    "[click](https://example.org)",
+    "![seen](https://example.org/pixel.png)",
+    "<img src=x onerror=alert(1)>",
+    "<https://example.org>",
+    "https://example.org/a",
+    "www.example.org",
+    "someone@example.org",
+    "@someone #1",
+    "`[out](https://example.org)`",
+    "``[out](https://example.org)`",
+    "a` [out](https://example.org) `b",
+    "*loud* _too_",
+    "1. a ~~list~~",
+    "# heading\\",
+    "&lt;b&gt;",
+    "a | b\n\n# heading",
+]
+SHOWN = {"a | b\n\n# heading": "a / b # heading"}
+
+
+def inline(text):
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    return list(chain.from_iterable(token.children or [token] for token in tokens))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_one_code_span(name) -> None:
+    (row,) = list(card._table(["name"], [[card._name(name)]]))[2:]
+    found = inline("\n".join(["| name |", "| --- |", row]))
+    codes = [token.content for token in found if token.type == "code_inline"]
+    assert codes == [SHOWN.get(name, name)]
+    assert not {"link_open", "image", "html_inline", "html_block", "em_open"} & {each.type for each in found}
+    assert [each.content for each in found if each.type == "text"] == ["name"]
+
+
+@pytest.mark.parametrize(
+    "name", ["north", "St. Mary", "Klinikum München-Süd", "age_at_entry", "O'Hara, 2", ""]
+)
+def test_a_plain_name_stays_as_it_is(name) -> None:
+    assert card._name(name) == name
+    assert "".join(each.content for each in inline(name) if each.type == "text") == name
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Two sites, of which everything that they name is hostile."""
+    folder = tmp_path_factory.mktemp("hostile")
+    link = "[{}](https://example.org)"
+    rows = [
+        {link.format("age"): 30.0 + 3 * number, "sex": link.format("abcd"[number % 4]),
+         "site": link.format(f"site {number % 2}"), "ill": link.format("yes" if number % 3 else "no")}
+        for number in range(60)
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_csv(folder / "rows.csv", index=False)
+    result = fedclust.run([
+        "strategy=local", "compare=[]", "proof=false", "serve=cluster", "dataset=csv",
+        f"dataset.path={folder / 'rows.csv'}", "dataset.label=ill", "dataset.num_classes=2",
+        "dataset.input_shape=[5]", "partition=natural", "dataset.natural=site", "rounds=1",
+        f"output_dir={folder / 'run'}", "device=cpu", "model.hidden=[4]",
+    ])  # fmt: skip
+    return result.export(folder / "exported")
+
+
+def test_no_name_of_an_export_makes_a_link(exported) -> None:
+    cards = sorted(exported.rglob("README.md"))
+    assert len(cards) == 3
+    for path in cards:
+        found = inline(path.read_text())
+        codes = [token.content for token in found if token.type == "code_inline"]
+        assert not [token for token in found if token.type in ("link_open", "image")], path
+        for name in ("age", "a", "site 1" if "cluster-0" not in str(path) else "site 0", "yes"):
+            assert f"[{name}](https://example.org)" in " ".join(codes), (path, name)

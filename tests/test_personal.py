@@ -220,7 +220,7 @@ def test_resumed_between_the_rounds_and_the_layers(
 
 def test_what_cannot_be_is_said_before_round_1(tmp_path: Path) -> None:
     where = f"output_dir={tmp_path / 'run'}"
-    with pytest.raises(ConfigError, match="^epochs must be a whole number >= 1, got 0$"):
+    with pytest.raises(ConfigError, match="^personal.epochs must be a whole number >= 1, got 0$"):
         fedclust.run([*QUICK, "personal.epochs=0", where])
     with pytest.raises(ConfigError, match="^fedgwc: personal=auto must have validation rows to choose on"):
         fedclust.run([*QUICK, "partition.validation_fraction=0.001", where])  # no client gives two rows

@@ -89,7 +89,10 @@ def test_a_run_that_goes_on_spends_what_one_run_would(tmp_path: Path) -> None:
         (["strategy=fedavg", "aggregator=krum"], "privacy=client_dp cannot hold aggregator"),
         (["strategy=fedavg", "personal=finetune"], "personal must be none with privacy=client_dp"),
         (["strategy=fedavg", "compare=[known_groups]"], "compare must be .. with privacy=client_dp, got"),
-        (["strategy=fedavg", "privacy.noise_multiplier=0"], "noise_multiplier must be > 0 and finite, got 0"),
+        (
+            ["strategy=fedavg", "privacy.noise_multiplier=0"],
+            "privacy.noise_multiplier must be > 0 and finite, got 0",
+        ),
         (["strategy=fedavg", "privacy.delta=0.5"], "privacy.delta must be below one over"),
         (
             ["strategy=clust_psi_pfl", "privacy=none", "~privacy.delta", "privacy.label_counts=false"],

@@ -63,7 +63,7 @@ def out_of_range(config: DictConfig) -> str | None:
         except ValueError as error:
             said = " ".join(str(error).split())
             argument = said.partition(" ")[0]
-            if argument not in later:
+            if argument.rpartition(".")[2] not in later:
                 return f"{key}.{said}" if argument in given else said
         except Exception:
             continue
@@ -92,7 +92,7 @@ def _arguments(node: DictConfig, config: DictConfig) -> tuple[dict[str, Any], li
             raise Unknown
         given[name] = node[name]
         entries = node[name] if isinstance(node[name], ListConfig) else [node[name]]
-        if any(isinstance(each, DictConfig) and each for each in entries):
+        if any(isinstance(each, DictConfig) and any(nodes_with_targets(each)) for each in entries):
             given[name] = _built_later
             later.append(name)
     return given, later

@@ -97,6 +97,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
         ({"size": 9}, "here.size must be <= 8, got 9"),  # twice the limit of 4
         ({"share": float("inf")}, "here.share must be finite, got inf"),
         ({"loss": 3}, "here.loss must be a function, got 3"),
+        ({"loss": {"a": 1}}, "here.loss must be a function, got {'a': 1}"),  # a mapping that nobody builds
         ({"loss": {"_target_": "mine.plain", "_partial_": True}}, None),
         (
             {"loss": {"_target_": "mine.plain", "_partial_": True}, "count": 1},

@@ -31,8 +31,8 @@ SMALL = [
 ]
 ROUNDS = 20
 PARAMETERS = "strategy.parameters"
-# One that splits while it trains, and one that clusters anew in every round; that every strategy resumes to the
-# bit is part of its contract (tests/strategies/test_contract.py).
+# One that splits while it trains, and one that clusters anew in every round; that every strategy resumes to
+# the bit is part of its contract (tests/strategies/test_contract.py).
 METHODS = {
     "fedgwc": ["aggregator=fedadam"],
     "fedgmcc": [f"{PARAMETERS}.num_inputs=32", f"{PARAMETERS}.steps=2", f"{PARAMETERS}.num_points=5"],

@@ -392,20 +392,7 @@ class ClusteredStrategy(Hooks, Strategy):
 
     def _adopt(self, clusters: Clusters, server_round: int) -> None:
         """Check and store the clusters that a hook returned."""
-        run, before = self._running, self._running.clusters
-        if not isinstance(clusters, Clusters):
-            raise TypeError(
-                f"hooks of {type(self).__name__} must return Clusters, "
-                f"one of round {server_round} returned {type(clusters).__name__}"
-            )
-        if clusters.num_clients != run.federation.num_clients:
-            raise ValueError(
-                f"{type(self).__name__} must assign all {run.federation.num_clients} clients, "
-                f"round {server_round} assigns {clusters.num_clients}"
-            )
-        run.renew(self._make_aggregator, clusters)
-        run.clusters = dataclasses.replace(clusters, parents={}, optimisers={}, reason="")
-        if not np.array_equal(clusters.assignment, before.assignment):
+        if self._running.adopt(clusters, self._make_aggregator, type(self).__name__, server_round):
             self.observer.assignment(server_round, clusters.assignment, clusters.reason)
 
     def _takes_means(self, aggregator: Strategy) -> bool:

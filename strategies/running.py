@@ -238,8 +238,39 @@ class Running:
             for cluster, reason in reasons.items()
         )
 
-    def renew(self, make: Callable[[], Strategy], clusters: Clusters) -> None:
-        """Make the aggregators of changed clusters: a child's copies its parent's state or has its own."""
+    def adopt(self, clusters: Clusters, make: Callable[[], Strategy], method: str, server_round: int) -> bool:
+        """Check and store the clusters that a method's hook returned.
+
+        Parameters
+        ----------
+        clusters
+            What the hook returned.
+        make
+            Makes an aggregator; a child's copies its parent's state or has its own.
+        method, server_round
+            Who returned it, and in which round, for the messages.
+
+        Returns
+        -------
+        Whether a client's cluster is another one now.
+
+        Raises
+        ------
+        TypeError
+            If these are not clusters.
+        ValueError
+            If they are not of all clients.
+        """
+        if not isinstance(clusters, Clusters):
+            raise TypeError(
+                f"hooks of {method} must return Clusters, "
+                f"one of round {server_round} returned {type(clusters).__name__}"
+            )
+        if clusters.num_clients != self.federation.num_clients:
+            raise ValueError(
+                f"{method} must assign all {self.federation.num_clients} clients, "
+                f"round {server_round} assigns {clusters.num_clients}"
+            )
         made: list[Strategy] = []
         for cluster in range(len(clusters.models)):
             parent = clusters.parents.get(cluster)
@@ -250,7 +281,10 @@ class Running:
                 made.append(copy.deepcopy(self.aggregators[parent]))
             else:
                 made.append(self.aggregators[cluster] if cluster < len(self.aggregators) else make())
+        moved_some = not np.array_equal(clusters.assignment, self.clusters.assignment)
         self.aggregators = made
+        self.clusters = dataclasses.replace(clusters, parents={}, optimisers={}, reason="")
+        return moved_some
 
     def follow_drift(self, look: int, *, moves: bool) -> Clusters:
         """Look for clients that have drifted, note them in the round's record, and move them if allowed.

@@ -149,15 +149,6 @@ def test_this_federation_splits(local_run: SavedRun) -> None:
     assert local_run.summary["num_clusters"] > 1
 
 
-def test_two_nodes_by_default(flower: Flower, local_run: SavedRun) -> None:
-    results = flower.folder / "two"
-    told = f'overrides="{" ".join(OVERRIDES)}" output-dir="{results}"'
-    printed = flower("run", str(APP), "--stream", "--run-config", told)
-    assert f"results: {results}" in printed, printed
-    assert flower.state(printed)["status"] == "finished:completed"
-    _assert_same(SavedRun(results), local_run)
-
-
 @pytest.fixture(scope="module")
 def bundle(flower: Flower) -> Path:
     """Build the file that `flwr build` makes, and unpack it as Flower does where it runs it."""
@@ -181,7 +172,7 @@ def test_what_flwr_build_makes(bundle: Path) -> None:
 def test_the_bundle_runs_and_its_run_is_resumed(flower: Flower, bundle: Path, local_run: SavedRun) -> None:
     """Four rounds of what `flwr build` makes, two more with ``resume=``: as six without a break.
 
-    The split of round 4 is in the checkpoint.
+    On two nodes, Flower's default. The split of round 4 is in the checkpoint.
     """
     results = flower.folder / "resumed"
     short = " ".join(text for text in OVERRIDES if not text.startswith("rounds="))

@@ -199,7 +199,7 @@ def read_description(message: Message, tells: Tells = "labels") -> Description:
     check_keys(config, _KNOWN[tells], where, CONFIG)
     train, test = _rows(config, tells, where)
     group = whole(config.get(_GROUP, _NO_GROUP), _NO_GROUP, MOST_EXAMPLES, where, _GROUP)
-    name = None if config.get(_NAME) is None else _texts([config[_NAME]], where, _NAME)[0]
+    name = None if config.get(_NAME) is None else _text(config[_NAME], where, _NAME)
     largest = float(np.finfo(np.float32).max)
     mean = finite_list(config.get(_MEAN, []), -largest, largest, where, _MEAN)
     std = finite_list(config.get(_STD, []), float(np.finfo(np.float32).tiny), largest, where, _STD)
@@ -251,9 +251,15 @@ def _read_names(names: Mapping[str, Any], where: str) -> Names:
 
 
 def _texts(values: Any, where: str, key: str) -> tuple[str, ...]:
-    """Read texts, with spaces for control characters, which could write to the terminal that shows them."""
     if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
         raise BadReply(f"{where}: {key} must be a list of texts, got {short(values)}")
-    if any(len(value) > _LONGEST for value in values):
-        raise BadReply(f"{where}: {key} must be at most {_LONGEST} characters long, got {short(values)}")
-    return tuple(_CONTROL.sub(" ", value) for value in values)
+    return tuple(_text(value, where, key) for value in values)
+
+
+def _text(value: Any, where: str, key: str) -> str:
+    """Read a text, with spaces for control characters, which could write to the terminal that shows it."""
+    if not isinstance(value, str):
+        raise BadReply(f"{where}: {key} must be a text, got {short(value)}")
+    if len(value) > _LONGEST:
+        raise BadReply(f"{where}: {key} must be at most {_LONGEST} characters long, got {short(value)}")
+    return _CONTROL.sub(" ", value)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -230,6 +232,9 @@ def test_names_in_a_description_cannot_write_to_a_terminal() -> None:
     assert (read.name, read.names) == ("ward 31m 7", Names(("well", "ill [2J"), {"a  b": 3}))
     description = Description(np.array([1]), np.array([1]), None, (), (), "x" * 1001)
     with pytest.raises(BadReply, match="name must be at most 1000 characters long"):
+        records.read_description(_reply(records.description_content(description)))
+    description = dataclasses.replace(description, name=3)
+    with pytest.raises(BadReply, match="name must be a text, got 3"):
         records.read_description(_reply(records.description_content(description)))
 
 

@@ -47,6 +47,16 @@ def rounds(num_clients: int, cohort_size: int, draws: np.random.Generator) -> Ca
     return next_round
 
 
+def whole_test(num_clients: int) -> Callable[[], object]:
+    """Make a function that tests a cluster for a split, from the state that a run keeps of it."""
+    parameters = fedgwc.Parameters().resolve(0.1)
+    state = fedgwc.Interaction.from_arrays(
+        fedgwc.start(np.arange(num_clients), parameters).to_arrays()
+        | {"matrix": settled_matrix(num_clients, np.random.default_rng(0))}
+    )
+    return lambda: fedgwc.split(fedgwc.affinity_of(state, parameters), 5, seed=0)
+
+
 def report(num_clients: int, what: str, action: Callable[[], object], repeats: int) -> None:
     """Print median, minimum and maximum of the milliseconds an action takes."""
     milliseconds = []
@@ -87,6 +97,8 @@ def main() -> None:
         affinities = fedgwc.affinity(matrix, 0.5)
         del matrix
         report(num_clients, "2 to 5 clusters", partial(candidates, affinities, 5, seed=0), arguments.repeats)
+        del affinities
+        report(num_clients, "whole test", whole_test(num_clients), arguments.repeats)
 
 
 if __name__ == "__main__":

@@ -2,27 +2,29 @@
 
 In double precision K = 10,000 clients take 4 GiB, and decomposing their affinities takes time cubic in K.
 Here an affinity has four bytes and is computed in tiles, only the eigenvectors that are needed are
-computed, by products with the matrix, and the Davies–Bouldin score takes one product per division.
+computed, by products with the matrix, and the Davies–Bouldin scores of all divisions take two products.
 """
 
-import itertools
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, lobpcg
 from scipy.spatial.distance import pdist, squareform
+from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
 
 from fedclust.clustering.shared.scores import TOUCHING
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["MANY", "Scores", "affinity", "embedding"]
+__all__ = ["MANY", "affinity", "davies_bouldin", "embedding"]
 
 MANY = 4096
 """From so many clients on a cluster's matrices are in single precision."""
 
-_BLOCK = 256  # rows and columns of a tile
+_ROWS = 1024  # of a strip, multiplied at once
+_BLOCK = 256  # rows and columns of a tile, which fits into a core's cache
 _ITERATIONS = 30  # of the eigensolver: groups are found in a few; without groups the vectors mean nothing
 _TOLERANCE = 1e-4
 _SPARE = 3  # vectors beyond those wanted, with which the wanted ones converge sooner
@@ -48,20 +50,32 @@ def affinity(matrix: FloatArray, kernel_width: float) -> FloatArray:
     matrix -= matrix.mean(axis=0, dtype=np.float64).astype(np.float32)
     diagonal = matrix.diagonal().copy()
     norms = np.einsum("kj,kj->k", matrix, matrix)
-    result = matrix @ matrix.T  # one triangle and its mirror image
-    # As in the dense form. Tiles that fit into a core's cache take a third of the time of whole rows; those
-    # on the diagonal are symmetric because a + b = b + a, the others are computed once and mirrored.
-    for rows, columns in _tiles(len(matrix)):
-        tile = result[rows, columns]
-        excluded = np.square(matrix[rows, columns] - diagonal[columns])
-        excluded += np.square(matrix[columns, rows].T - diagonal[rows, None])
-        distances = norms[rows, None] + norms[columns]
-        distances -= 2 * tile
-        distances -= excluded
-        np.maximum(distances, 0, out=distances)
-        distances *= -kernel_width
-        np.exp(distances, out=tile)
-        result[columns, rows] = tile.T
+    result = np.empty_like(matrix)
+
+    def strip(first: int) -> None:
+        last = min(first + _ROWS, len(matrix))
+        np.matmul(matrix[first:last], matrix[first:].T, out=result[first:last, first:])
+        for top in range(first, last, _BLOCK):
+            for left in range(top, len(matrix), _BLOCK):
+                rows, columns = slice(top, min(top + _BLOCK, last)), slice(left, left + _BLOCK)
+                tile = result[rows, columns]
+                # As in the dense form.
+                excluded = np.square(matrix[rows, columns] - diagonal[columns])
+                excluded += np.square(matrix[columns, rows].T - diagonal[rows, None])
+                distances = norms[rows, None] + norms[columns]
+                distances -= 2 * tile
+                distances -= excluded
+                np.maximum(distances, 0, out=distances)
+                distances *= -kernel_width
+                np.exp(distances, out=tile)
+                if left == top:
+                    tile[:] = np.triu(tile) + np.triu(tile, k=1).T
+                result[columns, rows] = tile.T
+
+    # A strip takes one thread whatever their number, so the sums do not depend on it.
+    threads = max((pool["num_threads"] for pool in threadpool_info()), default=1)
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as workers:
+        list(workers.map(strip, range(0, len(matrix), _ROWS)))  # the longest first
     np.fill_diagonal(result, 1)
     return result
 
@@ -111,42 +125,47 @@ def embedding(affinity: FloatArray, size: int, seed: int) -> FloatArray:
     return np.asarray(found * signs)
 
 
-class Scores:
-    """Davies–Bouldin scores of divisions of the same points.
+def davies_bouldin(points: FloatArray, divisions: Sequence[IntArray]) -> list[float]:
+    """Compute :func:`fedclust.clustering.shared.scores.davies_bouldin` of divisions of the same points.
 
     Parameters
     ----------
     points
         One row per client, float32, shape (K, features).
+    divisions
+        For each division the cluster of each client, numbered from 0 without gaps, shape (K,), with 2 or
+        more clusters.
     """
-
-    def __init__(self, points: FloatArray) -> None:
-        self._points = points
-        self._squares = np.einsum("kj,kj->k", points, points).astype(np.float64)
-
-    def davies_bouldin(self, labels: IntArray) -> float:
-        """Compute what :func:`fedclust.clustering.shared.scores.davies_bouldin` computes.
-
-        Parameters
-        ----------
-        labels
-            Cluster of each client, numbered from 0 without gaps, shape (K,), with 2 or more clusters.
-        """
-        sizes = np.bincount(labels)
-        member = (labels == np.arange(len(sizes))[:, None]).astype(np.float32)
-        centroids = (member @ self._points).astype(np.float64) / sizes[:, None]
-        between = squareform(pdist(centroids))
-        if between[~np.eye(len(sizes), dtype=bool)].min() <= TOUCHING:
-            return math.inf
-        product = (self._points @ centroids.T.astype(np.float32)).astype(np.float64)
-        to_own = product[np.arange(len(labels)), labels]
-        squared = self._squares - 2 * to_own + np.square(centroids).sum(axis=1)[labels]
-        widths = np.bincount(labels, np.sqrt(np.maximum(squared, 0))) / sizes
-        np.fill_diagonal(between, np.inf)
-        return float((np.add.outer(widths, widths) / between).max(axis=1).mean())
+    if not divisions:
+        return []
+    sizes = [np.bincount(labels) for labels in divisions]
+    member = np.concatenate(
+        [
+            np.eye(len(size), dtype=np.float32)[:, labels]
+            for size, labels in zip(sizes, divisions, strict=True)
+        ]
+    )
+    centroids = (member @ points).astype(np.float64) / np.concatenate(sizes)[:, None]
+    products = points @ centroids.T.astype(np.float32)
+    squares = np.einsum("kj,kj->k", points, points).astype(np.float64)
+    ends = np.cumsum([len(size) for size in sizes])[:-1]
+    return [
+        _davies_bouldin(labels, squares, own, product.astype(np.float64))
+        for labels, own, product in zip(
+            divisions, np.split(centroids, ends), np.split(products, ends, axis=1), strict=True
+        )
+    ]
 
 
-def _tiles(clients: int) -> Iterator[tuple[slice, slice]]:
-    """List the tiles of a symmetric matrix on and above its diagonal."""
-    blocks = [slice(first, min(first + _BLOCK, clients)) for first in range(0, clients, _BLOCK)]
-    return itertools.combinations_with_replacement(blocks, 2)
+def _davies_bouldin(
+    labels: IntArray, squares: FloatArray, centroids: FloatArray, products: FloatArray
+) -> float:
+    """Compute one score from the points' squared lengths and their products with the centroids."""
+    between = squareform(pdist(centroids))
+    np.fill_diagonal(between, np.inf)
+    if between.min() <= TOUCHING:
+        return math.inf
+    to_own = products[np.arange(len(labels)), labels]
+    squared = squares - 2 * to_own + np.square(centroids).sum(axis=1)[labels]
+    widths = np.bincount(labels, np.sqrt(np.maximum(squared, 0))) / np.bincount(labels)
+    return float((np.add.outer(widths, widths) / between).max(axis=1).mean())

@@ -4,7 +4,6 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -93,14 +92,12 @@ def candidates(
     random_state = seed % 2**32  # the range scikit-learn accepts
     if affinity.dtype == np.float32:
         graph, embedding = affinity, large.embedding(affinity, most + beyond, random_state)
-        score_rows = large.Scores(affinity).davies_bouldin
     else:
         graph = np.maximum(affinity, SMALLEST)
         embedding = spectral_embedding(
             graph, n_components=most + beyond, random_state=random_state, drop_first=False
         )
-        score_rows = partial(davies_bouldin, affinity)
-    found = {}
+    divisions = {}
     # With one thread, K-means sums in the same order on every machine; so few columns need no more.
     with threadpool_limits(1, user_api="openmp"), warnings.catch_warnings():
         # Fewer distinct clusters than requested: such a candidate is left out below.
@@ -118,12 +115,21 @@ def candidates(
             if len(np.unique(labels)) < number:
                 continue
             labels = join_small(affinity, labels, min_cluster_size)
-            if not labels.any():
-                continue
-            score = davies_bouldin(embedding[:, 1 : number + 1], labels) if beyond else score_rows(labels)
-            if math.isfinite(score):
-                found[number] = Candidate(labels, score)
-    return found
+            if labels.any():
+                divisions[number] = labels
+    if beyond:
+        scores = [
+            davies_bouldin(embedding[:, 1 : number + 1], labels) for number, labels in divisions.items()
+        ]
+    elif affinity.dtype == np.float32:
+        scores = large.davies_bouldin(affinity, list(divisions.values()))
+    else:
+        scores = [davies_bouldin(affinity, labels) for labels in divisions.values()]
+    return {
+        number: Candidate(labels, score)
+        for (number, labels), score in zip(divisions.items(), scores, strict=True)
+        if math.isfinite(score)
+    }
 
 
 def join_small(affinity: FloatArray, labels: IntArray, min_cluster_size: int) -> IntArray:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.manifold import spectral_embedding
+from threadpoolctl import threadpool_limits
 
 from fedclust.clustering import fedgwc
 from fedclust.clustering.fedgwc import Parameters, affinity, large, start, step
@@ -22,7 +23,7 @@ def perceived(size: int, seed: int = 0, noise: float = 0.02) -> tuple[np.ndarray
     return kinds, np.clip(matrix, 0, 1)
 
 
-@pytest.mark.parametrize("size", [3, 40, 700, 1025])  # fewer, as many and more rows than a block
+@pytest.mark.parametrize("size", [3, 40, 700, 1025])  # fewer and more rows than a tile and a strip
 def test_affinity_is_the_dense_one(size: int) -> None:
     _, matrix = perceived(size)
     found = affinity(matrix.astype(np.float32), 0.5)
@@ -30,6 +31,14 @@ def test_affinity_is_the_dense_one(size: int) -> None:
     np.testing.assert_allclose(found, affinity(matrix, 0.5), rtol=2e-4)
     np.testing.assert_array_equal(found, found.T)
     np.testing.assert_array_equal(found.diagonal(), 1)
+
+
+def test_affinity_is_that_of_any_number_of_threads() -> None:
+    matrix = perceived(1300)[1].astype(np.float32)
+    with threadpool_limits(1):
+        one = affinity(matrix, 0.5)
+    with threadpool_limits(3):
+        np.testing.assert_array_equal(affinity(matrix, 0.5), one)
 
 
 def test_affinity_leaves_its_argument_alone() -> None:
@@ -58,20 +67,25 @@ def test_a_client_like_no_other_has_finite_coordinates() -> None:
 def test_score_by_hand() -> None:
     # Clusters {0, 2} on a line: centroid 1, width 1; {10, 14}: centroid 12, width 2; (1 + 2) / 11.
     points = np.array([[0], [2], [10], [14]], dtype=np.float32)
-    assert large.Scores(points).davies_bouldin(np.array([0, 0, 1, 1])) == pytest.approx(3 / 11)
-    assert large.Scores(points).davies_bouldin(np.array([0, 1, 1, 0])) == pytest.approx((7 + 4) / 1)
+    # {0, 14} and {2, 10}: centroids 7 and 6, widths 7 and 4; (7 + 4) / 1.
+    # {0, 2}, {10}, {14}: (1 + 0) / 9, (1 + 0) / 9 (or 0 / 4) and (1 + 0) / 13 (or 0 / 4).
+    divisions = [np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0]), np.array([0, 0, 1, 2])]
+    expected = [3 / 11, 11, (1 / 9 + 1 / 9 + 1 / 13) / 3]
+    assert large.davies_bouldin(points, divisions) == pytest.approx(expected)
+    assert large.davies_bouldin(points, []) == []
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_are_those_of_scikit_learn(seed: int) -> None:
     draws = np.random.default_rng(seed)
     points, labels = draws.random((50, 50)), draws.permutation(np.arange(50) % 4)
-    found = large.Scores(points.astype(np.float32)).davies_bouldin(labels)
-    assert found == pytest.approx(davies_bouldin(points, labels), rel=1e-4)
+    found = large.davies_bouldin(points.astype(np.float32), [labels, labels[::-1]])
+    assert found == pytest.approx([davies_bouldin(points, each) for each in (labels, labels[::-1])], rel=1e-4)
 
 
 def test_clusters_at_one_place_have_an_infinite_score() -> None:
-    assert large.Scores(np.ones((4, 2), dtype=np.float32)).davies_bouldin(np.array([0, 0, 1, 1])) == np.inf
+    points, labels = np.ones((4, 2), dtype=np.float32), np.array([0, 0, 1, 1])
+    assert large.davies_bouldin(points, [labels]) == [np.inf]
 
 
 def test_divisions_are_those_of_double_precision() -> None:

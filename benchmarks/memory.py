@@ -59,7 +59,8 @@ def measure(strategy: str, rounds: int) -> tuple[dict[int, float], float]:
 
     Returns
     -------
-    Resident memory by round, about every 100 rounds, and the peak, in MiB.
+    Resident memory by round, about every 100 rounds before the last one, after which the run's results are
+    written, and the peak, in MiB.
     """
     seen: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -70,7 +71,7 @@ def measure(strategy: str, rounds: int) -> tuple[dict[int, float], float]:
         lines = folder / "rounds.jsonl"
         while True:
             done = lines.read_bytes().count(b"\n") if lines.is_file() else 0
-            if done and done - max(seen, default=-EVERY) >= EVERY:
+            if 0 < done < rounds and done - max(seen, default=-EVERY) >= EVERY:
                 seen[done] = resident(process.pid)
             ended, status, usage = os.wait4(process.pid, os.WNOHANG)
             if ended:
@@ -83,7 +84,7 @@ def measure(strategy: str, rounds: int) -> tuple[dict[int, float], float]:
 
 def over_rounds(strategies: list[str], rounds: int) -> str:
     """Measure runs of so many rounds."""
-    points = [max(1, round(share * rounds)) for share in (0.05, 0.1, 0.25, 0.5, 1)]
+    points = [max(1, round(share * rounds)) for share in (0.05, 0.1, 0.25, 0.5, 0.95)]
     rows = []
     for strategy in strategies:
         seen, peak = measure(strategy, rounds)
@@ -92,7 +93,7 @@ def over_rounds(strategies: list[str], rounds: int) -> str:
         )
         near = [seen[min(seen, key=lambda number, point=point: abs(number - point))] for point in points]
         rows.append([strategy, *(f"{mib:.0f}" for mib in near), f"{peak:.0f}"])
-    return table(["resident memory, MiB", *(f"near round {point:,}" for point in points), "peak"], rows)
+    return table(["resident memory, MiB", *(f"near round {point:,}" for point in points), "peak, results included"], rows)
 
 
 def large_model() -> nn.Module:

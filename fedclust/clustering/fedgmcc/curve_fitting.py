@@ -245,8 +245,6 @@ class _Fitter:
             torch.get_num_threads() if self.pairs_per_batch == 1 and device.type == "cpu" else 1
         )
         self._thread = threading.local()
-        self.slope = self._over_pairs(grad(self._loss))
-        self.value = self._over_pairs(self._distances)
         self.outputs = torch.stack([self._outputs(position) for position in range(self.num_models)])
 
     def of_this_thread(self) -> "_Fitter":
@@ -256,8 +254,7 @@ class _Fitter:
         if not hasattr(self._thread, "fitter"):
             copied = copy.copy(self)
             copied.network = copy.deepcopy(self.network)
-            copied.slope = copied._over_pairs(grad(copied._loss))
-            copied.value = copied._over_pairs(copied._distances)
+            del copied._thread  # would refer to the copy, and models and inputs would stay in memory
             self._thread.fitter = copied
         return self._thread.fitter
 
@@ -272,13 +269,14 @@ class _Fitter:
         halfway = {name: _midpoint(start[name], end[name]) for name in start}
         bend = {name: halfway[name] for name in self.bending}
         target = self._targets(pairs).mean(dim=1)
+        slope = self._over_pairs(grad(self._loss))
         for u, rows in schedule:
             rows = rows.to(self.device)
             points = [u]
             if self.parameters.targets == "both":
                 points, rows = [u, 1 - u], rows[: -(-len(rows) // 2)]
             slopes = [
-                self.slope(*self._at(start, end, halfway | bend, point), self.inputs[rows], target[:, rows])
+                slope(*self._at(start, end, halfway | bend, point), self.inputs[rows], target[:, rows])
                 for point in points
             ]
             # Chain rule: a change of θ moves the model at u by the weight that θ has there, as at 1 − u.
@@ -294,12 +292,13 @@ class _Fitter:
         """Evaluate L(u) of some chains on all inputs, shape (pairs, targets, len(grid)); NaN on overflow."""
         start, end = self._gathered(pairs[:, 0]), self._gathered(pairs[:, 1])
         targets = self._targets(pairs)
+        value = self._over_pairs(self._distances)
         height = _MINI_BATCHES * self.parameters.batch_size
         totals = torch.zeros(*targets.shape[:2], len(grid), dtype=torch.float64)
         for column, u in enumerate(grid.tolist()):
             at_u = self._at(start, end, bend, u)
             for inputs, wanted in zip(self.inputs.split(height), targets.split(height, dim=2), strict=True):
-                totals[..., column] += len(inputs) * self.value(*at_u, inputs, wanted).cpu().double()
+                totals[..., column] += len(inputs) * value(*at_u, inputs, wanted).cpu().double()
         return (totals / len(self.inputs)).numpy()
 
     def _targets(self, pairs: IntArray) -> Tensor:

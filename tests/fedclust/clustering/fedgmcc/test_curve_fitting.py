@@ -1,4 +1,6 @@
 import copy
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -403,3 +405,32 @@ def test_the_number_of_threads_changes_nothing(threads: int) -> None:
     np.testing.assert_array_equal(together.scores, alone.scores)
     for name, bends in alone.bends.items():
         assert torch.equal(together.bends[name], bends), name
+
+
+class Counted(nn.Linear):
+    """A layer whose living copies are counted."""
+
+    living: "weakref.WeakSet[Counted]" = weakref.WeakSet()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Counted":
+        copied = Counted(self.in_features, self.out_features)
+        copied.load_state_dict(self.state_dict())
+        Counted.living.add(copied)
+        return copied
+
+
+@pytest.mark.parametrize(("threads", "pairs_per_batch"), [(1, 16), (1, 1), (2, 1)])
+def test_nothing_stays_in_memory_afterwards(threads: int, pairs_per_batch: int) -> None:
+    """Without a collection of circles, which may come many rounds later, or when the GPU's memory is full."""
+    network = nn.Sequential(Counted(4, 3))
+    models, inputs = random_models(network, 4), draw_inputs(20, (4,), seeded())
+    torch.set_num_threads(threads)
+    gc.collect()
+    gc.disable()
+    try:
+        parameters = Parameters(steps=2, batch_size=8, pairs_per_batch=pairs_per_batch)
+        chains = fit_pairs(network, models, inputs, parameters, seeded())
+        profile(network, models, inputs, chains, [0], parameters)
+        assert len(Counted.living) == 0
+    finally:
+        gc.enable()

@@ -27,6 +27,7 @@ from torch import nn
 from fedclust import records
 from fedclust.federation.fairavg import FairAvg
 from fedclust.federation.replies import Reply, weighted_loss, weighted_mean
+from fedclust.records.kinds import Content
 
 __all__ = [
     "NotFinite",
@@ -291,7 +292,7 @@ def _parameters(model: ArrayRecord, buffers: frozenset[str]) -> ArrayRecord:
 
 def _only(message: Message, parameters: ArrayRecord) -> Message:
     """Copy a reply with only the model's parameters, in the model's order."""
-    content = RecordDict(
+    content = Content(
         {
             key: records.as_record({name: record[name] for name in parameters})
             if isinstance(record, ArrayRecord)
@@ -315,5 +316,5 @@ def _mean_message(replies: Sequence[Reply], parameters: ArrayRecord) -> Message:
     message = copy.copy(replies[0].message)
     # Rounded: a server optimiser remembers it, and float64's last bits depend on who shares a node.
     mean = records.like(records.as_record(weighted_mean(replies, parameters)), parameters)
-    message.content = RecordDict({records.ARRAYS: mean, records.METRICS: metrics})
+    message.content = Content({records.ARRAYS: mean, records.METRICS: metrics})
     return message

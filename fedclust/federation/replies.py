@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
 from fedclust import records
@@ -15,6 +15,7 @@ from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.federation.asking import Failure
 from fedclust.federation.update_norms import ANY, Caps, limited_weights, too_long, too_long_line, update_norm
 from fedclust.records import BadReply, Bounds, Projected
+from fedclust.records.kinds import Content
 from fedclust.typing import FloatArray
 
 __all__ = ["Reply", "by_cluster", "read_replies", "weighted_loss", "weighted_mean"]
@@ -64,7 +65,7 @@ class Reply:
     def as_message(self) -> Message:
         """Make the message that an aggregator is given: what has been checked, and nothing else."""
         message = copy.copy(self.message)
-        message.content = RecordDict(
+        message.content = Content(
             {
                 records.ARRAYS: self.model,
                 records.METRICS: MetricRecord(

@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import FedAvg
 from scipy.spatial.distance import pdist, squareform
 
 from fedclust.array_bytes import from_numpy, to_numpy
+from fedclust.records.kinds import of_kind
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = [
@@ -271,7 +272,7 @@ def _log_lowered(aggregator: Any, attackers: int, num_replies: int, server_round
 
 
 def _arrays(content: RecordDict) -> ArrayRecord:
-    return next(iter(content.array_records.values()))
+    return next(iter(of_kind(content, ArrayRecord).values()))
 
 
 def _rows(contents: Sequence[RecordDict]) -> FloatArray:

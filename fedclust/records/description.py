@@ -38,6 +38,7 @@ from fedclust.records.keys import (
     CONFIG,
     BadReply,
 )
+from fedclust.records.kinds import of_kind
 from fedclust.typing import IntArray
 
 __all__ = [
@@ -134,7 +135,7 @@ def read_description_question(content: RecordDict) -> Tells:
     ValueError
         If it asks for something else.
     """
-    tells = content.config_records.get(CONFIG, ConfigRecord()).get(_TELLS, "labels")
+    tells = of_kind(content, ConfigRecord).get(CONFIG, ConfigRecord()).get(_TELLS, "labels")
     if tells not in get_args(Tells):
         raise ValueError(f"{_TELLS} must be one of {', '.join(get_args(Tells))}, got {short(tells)}")
     return cast(Tells, tells)

@@ -16,6 +16,7 @@ from fedclust.records.bounds import (
     short,
 )
 from fedclust.records.keys import _WINS, LOSSES, BadReply
+from fedclust.records.kinds import of_kind
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["losses_content", "losses_question", "read_losses", "read_losses_question", "read_wins"]
@@ -36,7 +37,7 @@ def read_losses_question(content: RecordDict) -> list[ArrayRecord]:
     ValueError
         If there is no model, or their numbers have gaps.
     """
-    models = content.array_records
+    models = of_kind(content, ArrayRecord)
     if not models or set(models) != {str(number) for number in range(len(models))}:
         raise ValueError(f"message must hold models 0, 1, …, its records are {list(content)}")
     return [models[str(number)] for number in range(len(models))]

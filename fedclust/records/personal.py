@@ -12,6 +12,7 @@ from fedclust.personal import FINETUNE, NONE, PRIOR, Finetune
 from fedclust.records.bounds import LARGEST_NUMBER, Bounds, Record, check_keys, only_records, short
 from fedclust.records.evaluation import Evaluation, checked_evaluation
 from fedclust.records.keys import ARRAYS, ROUND, BadReply
+from fedclust.records.kinds import of_kind
 from fedclust.records.outcomes import write_outcomes
 from fedclust.typing import FloatArray
 
@@ -101,12 +102,13 @@ def read_personal_question(content: RecordDict) -> PersonalQuestion:
     ValueError
         If the model or the round is missing, or fine-tuning is described wrongly.
     """
-    model, told = content.array_records.get(ARRAYS), content.config_records.get(_TOLD, ConfigRecord())
+    configs = of_kind(content, ConfigRecord)
+    model, told = of_kind(content, ArrayRecord).get(ARRAYS), configs.get(_TOLD, ConfigRecord())
     if model is None or ROUND not in told:
         raise ValueError(f"message must hold a model and a round, its records are {list(content)}")
     shift = np.asarray(told[_SHIFT], dtype=np.float64) if _SHIFT in told else None
     finetune = None
-    if (how := content.config_records.get(_HOW)) is not None:
+    if (how := configs.get(_HOW)) is not None:
         finetune = Finetune(how[_EPOCHS], how[_LAYERS], how.get(_LEARNING_RATE))  # type: ignore[arg-type]
     return PersonalQuestion(model, int(told[ROUND]), shift, finetune)  # type: ignore[arg-type]
 

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from fedclust.proof import Difference
 from fedclust.records.bounds import Bounds, check_keys, short, whole
 from fedclust.records.keys import BadReply
+from fedclust.records.kinds import of_kind
 from fedclust.typing import FloatArray
 
 __all__ = ["ProofQuestion", "proof_content", "proof_question", "read_proof", "read_proof_question"]
@@ -70,7 +71,8 @@ def read_proof_question(content: RecordDict) -> ProofQuestion:
     ValueError
         If a model or a shift is missing.
     """
-    models, shifts = content.array_records, content.config_records.get(_SHIFTS, ConfigRecord())
+    models = of_kind(content, ArrayRecord)
+    shifts = of_kind(content, ConfigRecord).get(_SHIFTS, ConfigRecord())
     if _A not in models or _B not in models or _A not in shifts or _B not in shifts:
         raise ValueError(f"message must hold two models and their shifts, its records are {list(content)}")
     one, other = (np.asarray(shifts[key], dtype=np.float64) for key in (_A, _B))

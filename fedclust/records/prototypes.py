@@ -20,6 +20,7 @@ from fedclust.records.keys import (
     CONFIG,
     BadReply,
 )
+from fedclust.records.kinds import of_kind
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = [
@@ -73,7 +74,7 @@ def prototypes_question(question: PrototypesQuestion) -> RecordDict:
 
 def read_prototypes_question(content: RecordDict) -> PrototypesQuestion:
     """Read what :func:`prototypes_question` made; an empty content asks for the defaults."""
-    config = content.config_records.get(CONFIG, ConfigRecord())
+    config = of_kind(content, ConfigRecord).get(CONFIG, ConfigRecord())
     size, norm = config.get(_VOCABULARY), config.get(_MAX_NORM)
     return PrototypesQuestion(
         str(config.get(_INPUT, "encoder")),

@@ -6,6 +6,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from fedclust.array_bytes import from_numpy
 from fedclust.records.bounds import Bounds, array_in, record_of
 from fedclust.records.keys import _INPUT, _SUBSPACES, _VECTORS, ARRAYS, CONFIG, BadReply
+from fedclust.records.kinds import of_kind
 from fedclust.typing import FloatArray
 
 __all__ = ["read_subspaces", "read_subspaces_question", "subspaces_content", "subspaces_question"]
@@ -35,7 +36,7 @@ def read_subspaces_question(content: RecordDict) -> tuple[str, int]:
     ValueError
         If one is missing or there is no vector.
     """
-    config = content.config_records.get(CONFIG, ConfigRecord())
+    config = of_kind(content, ConfigRecord).get(CONFIG, ConfigRecord())
     vectors = config.get(_VECTORS)
     if _INPUT not in config or not isinstance(vectors, int) or vectors < 1:
         raise ValueError(f"message must hold an input and vectors >= 1, got {dict(config)}")

@@ -38,6 +38,7 @@ from fedclust.records.keys import (
     BadReply,
     _lacks,
 )
+from fedclust.records.kinds import of_kind
 from fedclust.records.projection import Projected, projected_record, read_projected, read_projection
 from fedclust.typing import FloatArray
 
@@ -111,11 +112,10 @@ def read_instruction(content: RecordDict) -> Instruction:
     ValueError
         If it does not hold exactly one model.
     """
-    # Not through content.array_records and the like: each builds a dictionary anew, and checks it.
-    models = [record for record in content.values() if isinstance(record, ArrayRecord)]
+    models = list(of_kind(content, ArrayRecord).values())
     if len(models) != 1:
         raise ValueError(f"message must hold one ArrayRecord, its records are {list(content)}")
-    configs = (record for record in content.values() if isinstance(record, ConfigRecord))
+    configs = iter(of_kind(content, ConfigRecord).values())
     config: Mapping[str, object] = dict(next(configs, ConfigRecord()).items())
     mu, cap, clip = (config.get(key) for key in (PROXIMAL_MU, UPDATE_NORM_CAP, CLIP))
     return Instruction(
@@ -202,7 +202,7 @@ def train_content(
 
 def within_content(content: RecordDict, within: bool) -> RecordDict:
     """Add to a client's answer whether its update was at most as long as the clip."""
-    metrics = MetricRecord({**content.metric_records[METRICS], WITHIN_CLIP: int(within)})
+    metrics = MetricRecord({**of_kind(content, MetricRecord)[METRICS], WITHIN_CLIP: int(within)})
     return RecordDict({**content, METRICS: metrics})
 
 

@@ -18,6 +18,7 @@ from fedclust.records.bounds import (
     whole,
 )
 from fedclust.records.keys import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES, PROJECTION, ROUND, BadReply
+from fedclust.records.kinds import of_kind
 from fedclust.records.projection import Projected, projected_record, projection_config, read_projected
 from fedclust.typing import FloatArray
 
@@ -86,11 +87,10 @@ def read_update_names(content: RecordDict) -> tuple[str, ...]:
     ValueError
         If the model has no array of that name.
     """
-    names = tuple(map(str, content.config_records[CONFIG].get(_NAMES, [])))  # type: ignore[arg-type]
-    if unknown := set(names) - set(content.array_records[ARRAYS]):
-        raise ValueError(
-            f"names must be arrays of the model, {list(content.array_records[ARRAYS])}, got {sorted(unknown)}"
-        )
+    names = tuple(map(str, of_kind(content, ConfigRecord)[CONFIG].get(_NAMES, [])))  # type: ignore[arg-type]
+    arrays = of_kind(content, ArrayRecord)[ARRAYS]
+    if unknown := set(names) - set(arrays):
+        raise ValueError(f"names must be arrays of the model, {list(arrays)}, got {sorted(unknown)}")
     return names
 
 

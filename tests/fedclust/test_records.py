@@ -1,4 +1,6 @@
 import dataclasses
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from fedclust import records
 from fedclust.federation.identity import assume_identity
 from fedclust.metrics import outcomes
 from fedclust.records import BadReply, Description, Hosted, Names
+from fedclust.records.kinds import Content, of_kind
 
 
 @pytest.fixture(autouse=True)
@@ -299,3 +302,41 @@ def test_what_a_node_is_told_of_pooling_and_what_it_answers() -> None:
     answer = records.train_content(_model(w=np.zeros(2)), 5, np.ones(2))
     assert records.read_pooled(_reply(answer)) == 1
     assert records.read_pooled(_reply(records.pooled_content(answer, 7))) == 7
+
+
+def test_records_of_a_kind_are_those_of_flowers_views() -> None:
+    told = {
+        "a": ArrayRecord(),
+        "b": ConfigRecord({"c": 1}),
+        "d": MetricRecord({"e": 2.0}),
+        "f": ArrayRecord(),
+    }
+    content, plain = Content(told), RecordDict(told)
+    assert of_kind(content, ArrayRecord) == plain.array_records == {"a": told["a"], "f": told["f"]}
+    assert of_kind(content, ConfigRecord) == plain.config_records == {"b": told["b"]}
+    assert of_kind(content, MetricRecord) == plain.metric_records == {"d": told["d"]}
+    assert content.array_records == plain.array_records
+    assert content.config_records == plain.config_records
+    assert content.metric_records == plain.metric_records
+
+
+def test_what_reads_a_content_does_not_keep_it() -> None:
+    """Without a collection of circles: Flower's views, which refer to the content, are such circles."""
+    model = ArrayRecord({"weight": Array(np.ones(2, dtype=np.float32))})
+    questions = [
+        (records.losses_question([model]), records.read_losses_question),
+        (records.proof_question(model, model, np.zeros(2), np.zeros(2)), records.read_proof_question),
+        (records.description_question("sizes"), records.read_description_question),
+        (RecordDict({"arrays": model, "config": ConfigRecord({"round": 1})}), records.read_instruction),
+    ]
+    gc.collect()
+    gc.disable()
+    try:
+        for content, read in questions:
+            copied = RecordDict(dict(content))
+            alive = weakref.ref(copied)
+            read(copied)
+            del copied
+            assert alive() is None, read.__name__
+    finally:
+        gc.enable()

@@ -1,5 +1,7 @@
 """Aggregators move parameters; buffers are averaged, whole numbers the largest."""
 
+import gc
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -122,6 +124,24 @@ def test_buffers_are_averaged_whatever_the_aggregator(name: str) -> None:
         assert values(model)["norm.count"] == [9 * server_round]
         assert [*model] == ["norm.mean", "weight", "norm.count"]
         assert [array.dtype for array in model.values()] == ["float32", "float32", "int64"]
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_no_reply_stays_in_memory(name: str) -> None:
+    """Without a collection of circles, before which a run of large models could fill the memory."""
+    aggregator = instantiate(OmegaConf.load(CONF / "aggregator" / f"{name}.yaml"))
+    model = model_of(0.0, 1.0, 0)
+    gc.collect()
+    gc.disable()
+    try:
+        trained = {client: (1, model_of(1.0 + client, 0.5, client)) for client in range(3)}
+        replied = [weakref.ref(array) for _, arrays in trained.values() for array in arrays.values()]
+        after = one_round(aggregator, 1, model, trained)
+        del trained
+        kept = [array for array in (each() for each in replied) if array is not None]
+        assert all(any(array is used for used in after.values()) for array in kept)
+    finally:
+        gc.enable()
 
 
 def test_momentum_moves_parameters_alone() -> None:

@@ -360,6 +360,7 @@ class ClusteredStrategy(Hooks, Strategy):
             # A client whose loss is not finite must not decide about the others' figures.
             np.arange(run.clusters.num_clients) if self.guard else run.clusters.assignment,
             run.federation.bounds,
+            run.sampled,
         )
         if self.guard:  # a model is not taken back for what single clients measured of it
             evaluations, broken = self.guard.evaluations(evaluations, number), []

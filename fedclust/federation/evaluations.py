@@ -18,6 +18,9 @@ from fedclust.typing import BoolArray, FloatArray, IntArray
 __all__ = ["Measured", "evaluation_messages", "evaluation_sample", "read_evaluations", "round_figures"]
 
 
+_DECIDING = 2  # clients of a sample, if their cluster has so many
+
+
 @dataclass(frozen=True, eq=False)
 class Measured:
     """Each client's measurements in one round.
@@ -128,12 +131,17 @@ def evaluation_messages(
 
 
 def read_evaluations(
-    messages: Iterable[Message], server_round: int, assignment: IntArray, bounds: Bounds
+    messages: Iterable[Message],
+    server_round: int,
+    assignment: IntArray,
+    bounds: Bounds,
+    sampled: bool = False,
 ) -> tuple[list[Evaluation], list[Failure], list[int]]:
     """Read what clients measured of their clusters' models.
 
     Where more than half of a cluster's clients have a loss that is not finite, the model they were sent is to
-    blame and none of them; what they measured of it is left out. Where fewer have, they are.
+    blame and none of them; what they measured of it is left out. Where fewer have, they are. In a sample one
+    client does not decide for others that were not asked: it takes two of them.
 
     Parameters
     ----------
@@ -145,6 +153,8 @@ def read_evaluations(
         Cluster of each client, shape (K,).
     bounds
         What clients may say of themselves.
+    sampled
+        Whether only a sample of the clients was asked.
 
     Returns
     -------
@@ -168,8 +178,12 @@ def read_evaluations(
     for each in found:
         if each.metrics[records.NUM_EXAMPLES]:
             measuring.setdefault(int(assignment[each.client]), []).append(each.client)
+    sizes = np.bincount(assignment)
     broken = [
-        cluster for cluster, clients in measuring.items() if 2 * len(odd.intersection(clients)) > len(clients)
+        cluster
+        for cluster, clients in measuring.items()
+        if 2 * (lost := len(odd.intersection(clients))) > len(clients)
+        and (not sampled or lost >= min(_DECIDING, sizes[cluster]))
     ]
     kept = [each for each in found if int(assignment[each.client]) not in broken]
     failures += [
@@ -203,16 +217,16 @@ def round_figures(measured: Measured, sampled: bool = False) -> dict[str, float]
 
     Returns
     -------
-    Empty if no client has an accuracy; otherwise, over the clients that have one, ``global_accuracy``,
-    ``mean_client_accuracy``, ``balanced_accuracy`` and ``test_loss``, the mean loss over all their test
-    examples, NaN where a client's is not finite; and the mean of each of the user's own metrics.
+    Nothing but that mark if no client has an accuracy; otherwise, over the clients that have one,
+    ``global_accuracy``, ``mean_client_accuracy``, ``balanced_accuracy`` and ``test_loss``, the mean loss over
+    all their test examples, NaN where a client's is not finite; and the mean of each of the user's own
+    metrics.
     """
     figures = measured.figures
-    if "accuracy" not in figures:
-        return {}
-    known = np.isfinite(figures["accuracy"])
+    known = np.isfinite(figures.get("accuracy", np.zeros(0)))
+    mark: dict[str, float] = {"evaluated_clients": int(known.sum())} if sampled else {}
     if not known.any():
-        return {}
+        return mark
     accuracy, num_examples = figures["accuracy"][known], figures[records.NUM_EXAMPLES][known].astype(np.int64)
     losses = figures[records.LOSS][known]
     # A mean over the other clients would hide one client's overflow.
@@ -223,7 +237,7 @@ def round_figures(measured: Measured, sampled: bool = False) -> dict[str, float]
         "balanced_accuracy": _mean(figures["balanced-accuracy"][known]),
         "test_loss": loss,
         **{name: _mean(figures[name][known]) for name in measured.own_metrics},
-        **({"evaluated_clients": int(known.sum())} if sampled else {}),
+        **mark,
     }
 
 

@@ -87,8 +87,8 @@ def embedding(affinity: FloatArray, size: int, seed: int) -> FloatArray:
     Only products with the matrix are needed (LOBPCG: Knyazev, "Toward the optimal preconditioned
     eigensolver", SIAM Journal on Scientific Computing 23(2), 2001). The iteration ends after a fixed number
     of steps: vectors that have not converged by then belong to eigenvalues that are nearly the same, which
-    no division into groups explains. Affinities count as 10⁻³⁰ more than they are: clients that are like nobody
-    are then one part, as they are in double precision, where no affinity is below 10⁻¹⁰⁰.
+    no division into groups explains. Affinities count as 10⁻³⁰ more than they are: clients that are like
+    nobody are then one part, as they are in double precision, where no affinity is below 10⁻¹⁰⁰.
 
     Parameters
     ----------

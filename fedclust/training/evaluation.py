@@ -36,7 +36,7 @@ def evaluate_jobs(
 ) -> list[Scores]:
     """Measure models on clients' rows.
 
-    Jobs that share a `state` object are put through the model together.
+    Jobs that share a `state` object are put through the model together, unless the model mixes rows.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def _evaluate(
         output = logits.softmax(-1) if full else logits.argmax(-1)
         return (example_losses(logits, labels, loss), output, labels, *([logits] if metrics else []))
 
-    measured = lanes.each("evaluate", measure, _batches(jobs, owners, data, batch_size))
+    measured = lanes.each("evaluate", measure, _batches(lanes.working, jobs, owners, data, batch_size))
     if not measured:
         none, chances = np.zeros(0, int), np.zeros((0, data.num_classes)) if full else None
         empty = scores_by_client(counts, np.zeros(0), none, none, data.num_classes, chances)
@@ -118,12 +118,15 @@ def _evaluate(
     ]
 
 
-def _batches(jobs: Sequence[Job], owners: torch.Tensor, data: DeviceData, batch_size: int) -> list[_Batch]:
+def _batches(
+    working: WorkingModel, jobs: Sequence[Job], owners: torch.Tensor, data: DeviceData, batch_size: int
+) -> list[_Batch]:
     """Divide the rows of the jobs of each state, with the position of each row's job, into batches."""
     batches: list[_Batch] = []
     first = 0
-    for _, group in groupby(jobs, key=lambda job: id(job.state)):
-        together = list(group)
+    keys = working.batch_keys([job.state for job in jobs])
+    for _, group in groupby(zip(keys, jobs, strict=True), key=lambda pair: pair[0]):
+        together = [job for _, job in group]
         rows = torch.from_numpy(np.concatenate([job.rows for job in together]).astype(np.int64))
         whose, first = owners[first : first + len(rows)], first + len(rows)
         if len(rows):

@@ -50,6 +50,32 @@ def test_evaluation_equals_one_example_at_a_time(small: Any, kind: str, batch_si
         )
 
 
+def test_a_batch_is_of_one_client_where_a_row_depends_on_its_batch(small: Any) -> None:
+    # A BatchNorm without running statistics normalises by the batch: with other clients' rows in it, a
+    # client's accuracy would depend on who is evaluated on the same node.
+    torch.manual_seed(0)
+    norm = torch.nn.BatchNorm1d(32, track_running_stats=False)
+    model, data = torch.nn.Sequential(torch.nn.Flatten(), norm, torch.nn.Linear(32, 3)), small.federation()
+    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=1, evaluation_batch_size=1000)
+    trainer, state = Trainer(model, data, training, seed=0), small.start_of(model)
+    jobs = [Job(client, data.train[client], state) for client in (1, 2, 4)]
+    for job, scores, logits, losses in zip(
+        jobs, trainer.evaluate(jobs), trainer.logits(jobs), trainer.losses(jobs), strict=True
+    ):
+        rows = torch.from_numpy(job.rows)
+        inputs = data.inputs[rows]
+        if inputs.dtype == torch.uint8:
+            mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (data.mean, data.std))
+            inputs = (inputs / 255 - mean) / std
+        flat = inputs.flatten(1).double()
+        normal = (flat - flat.mean(dim=0)) / (flat.var(dim=0, unbiased=False) + norm.eps).sqrt()
+        expected = normal @ model[2].weight.detach().double().T + model[2].bias.detach().double()
+        np.testing.assert_allclose(logits[0], expected, rtol=1e-4, atol=1e-4)
+        each = functional.cross_entropy(expected, data.labels[rows], reduction="none")
+        np.testing.assert_allclose(losses, each, rtol=1e-4)
+        assert scores.figures["loss"] == pytest.approx(each.mean().item(), rel=1e-4)
+
+
 def test_full_adds_f1_auc_and_counts(small: Any) -> None:
     model, data = small.build("linear"), small.federation()
     trainer = Trainer(model, data, LocalTraining(learning_rate=0.1, batch_size=8, epochs=1), seed=0)

@@ -1,6 +1,6 @@
 """Evaluation of many clients' parts in few large batches, reduced per client."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
@@ -19,6 +19,8 @@ from fedclust.training.scores import Scores, scores_by_client
 from fedclust.typing import State
 
 __all__ = ["evaluate_jobs"]
+
+_MOST_VALUES = 1 << 26  # of models' outputs, kept until they are reduced: 256 MiB
 
 _Batch = tuple[State, torch.Tensor, torch.Tensor]
 """A model, rows, and the position of the job of each."""
@@ -60,9 +62,24 @@ def evaluate_jobs(
     The scores of each job, in order.
     """
     order = sorted(range(len(jobs)), key=lambda index: id(jobs[index].state))
-    found = _evaluate(lanes, data, [jobs[index] for index in order], batch_size, full, loss, metrics)
+    width = data.positions * (data.num_classes if full or metrics else 1)
+    found: list[Scores] = []
+    for part in _parts([jobs[index] for index in order], max(1, _MOST_VALUES // width)):
+        found += _evaluate(lanes, data, part, batch_size, full, loss, metrics)
     places = {index: place for place, index in enumerate(order)}
     return [found[places[index]] for index in range(len(jobs))]
+
+
+def _parts(jobs: Sequence[Job], most: int) -> Iterator[Sequence[Job]]:
+    """Divide jobs into parts of at most so many rows, or of one job with more."""
+    first = rows = 0
+    for place, job in enumerate(jobs):
+        if place > first and rows + len(job.rows) > most:
+            yield jobs[first:place]
+            first, rows = place, 0
+        rows += len(job.rows)
+    if jobs:
+        yield jobs[first:]
 
 
 def _evaluate(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedclust.training import Job, LocalTraining, Trainer
+from fedclust.training import Job, LocalTraining, Trainer, evaluation
 from fedclust.training.kernels.working_model import WorkingModel
 
 
@@ -48,6 +48,37 @@ def test_evaluation_equals_one_example_at_a_time(small: Any, kind: str, batch_si
             },
             rel=1e-4,
         )
+
+
+@pytest.mark.parametrize(("kind", "positions"), [("linear", 1), ("positions", 6)])
+def test_not_all_outputs_are_kept_at_once(
+    small: Any, kind: str, positions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = small.build(kind), small.federation(kind)
+    assert (data.labels[0].numel(), data.num_classes) == (positions, 3)
+    trainer = Trainer(model, data, LocalTraining(learning_rate=0.1, batch_size=8, epochs=1), seed=0)
+    state = small.start_of(model)
+    # 1, 9, 20, 8 and 13 rows.
+    jobs = [Job(client, data.train[client], state) for client in range(5)]
+    assert [len(job.rows) for job in jobs] == [1, 9, 20, 8, 13]
+    expected = trainer.evaluate(jobs, full=True)
+    kept: list[list[int]] = []
+    reduce = evaluation.scores_by_client
+
+    def counted(counts: np.ndarray, *rest: Any) -> list[Any]:
+        kept.append(counts.tolist())
+        return reduce(counts, *rest)
+
+    monkeypatch.setattr(evaluation, "scores_by_client", counted)
+    monkeypatch.setattr(evaluation, "_MOST_VALUES", 15 * positions * 3)  # those of 15 rows
+    found = trainer.evaluate(jobs, full=True)
+    assert kept == [[1, 9], [20], [8], [13]]
+    for got, wanted in zip(found, expected, strict=True):
+        assert got.figures == pytest.approx(wanted.figures, rel=1e-5, nan_ok=True)
+        np.testing.assert_array_equal(got.outcomes.hits, wanted.outcomes.hits)
+    kept.clear()
+    trainer.evaluate(jobs)  # the predicted classes alone: three times as many rows, 45
+    assert kept == [[1, 9, 20, 8], [13]]
 
 
 def test_a_batch_is_of_one_client_where_a_row_depends_on_its_batch(small: Any) -> None:

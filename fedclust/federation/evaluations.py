@@ -76,7 +76,11 @@ class Measured:
 
 
 def evaluation_sample(
-    asked: int | float | None, num_clients: int, seed: int, server_round: int
+    asked: int | float | None,
+    num_clients: int,
+    seed: int,
+    server_round: int,
+    online: Iterable[int] | None = None,
 ) -> IntArray | None:
     """Draw the clients that evaluate in a round, uniformly, the same for every method with this seed.
 
@@ -90,15 +94,20 @@ def evaluation_sample(
         The run's seed.
     server_round
         The round; every round has a sample of its own.
+    online
+        Ids of the clients that can be reached, of which it is drawn; None for all.
 
     Returns
     -------
-    Client ids, sorted; None for all clients.
+    Client ids, sorted; None for all clients. Fewer than asked for if fewer can be reached.
     """
     number = num_clients if asked is None else number_of(asked, num_clients)
     if number == num_clients:
         return None
-    return draw(np.arange(num_clients), number, generator(seed, "evaluate", server_round))
+    there = np.arange(num_clients)
+    if online is not None:
+        there = there[np.isin(there, np.fromiter(online, dtype=np.int64))]
+    return draw(there, min(number, len(there)), generator(seed, "evaluate", server_round))
 
 
 def evaluation_messages(

@@ -64,7 +64,8 @@ class ClusteredStrategy(Hooks, Strategy):
     evaluate_every
         Evaluate every so many rounds, >= 1; the last round always is.
     evaluate_clients
-        How many clients do, or which share in (0, 1], drawn anew each time; None, and the last round: all.
+        How many clients do, or which share of all in (0, 1], drawn anew each time of those that are online;
+        None, and the last round: all.
     update_norm_cap
         How many times as long as the round's median an update may be, > 1; a longer one is left out, its
         client named. None for any length. See :mod:`fedclust.federation.update_norms`.
@@ -341,7 +342,7 @@ class ClusteredStrategy(Hooks, Strategy):
             {**config, records.ROUND: number, records.FULL: last and run.federation.tells == "labels"}
         )
         asked = None if last else self.evaluate_clients
-        sample = evaluation_sample(asked, run.clusters.num_clients, self.seed, number)
+        sample = evaluation_sample(asked, run.clusters.num_clients, self.seed, number, online)
         run.sampled = sample is not None
         return evaluation_messages(self.evaluated(run.clusters), online, sample, settings)
 
@@ -360,6 +361,7 @@ class ClusteredStrategy(Hooks, Strategy):
             # A client whose loss is not finite must not decide about the others' figures.
             np.arange(run.clusters.num_clients) if self.guard else run.clusters.assignment,
             run.federation.bounds,
+            run.sampled,
         )
         if self.guard:  # a model is not taken back for what single clients measured of it
             evaluations, broken = self.guard.evaluations(evaluations, number), []

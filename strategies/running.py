@@ -52,7 +52,7 @@ class Running:
         self.record: dict[str, Any] = {}
         self.failed_replies = 0
         self.measured = Measured()
-        self.sampled = False  # whether the last evaluation was one of a sample of clients
+        self.sampled = False  # whether a sample of the clients evaluates in this round
         self.earlier: Earlier | None = None  # as this round found the clusters
         self.before: Earlier | None = None  # as the one before did
         self.initial = clusters.models[0]  # the model that everyone starts from
@@ -142,6 +142,7 @@ class Running:
 
     def begin(self) -> None:
         """Remember what a round finds."""
+        self.sampled = False
         self.before, self.earlier = self.earlier, Earlier(self.clusters, self.aggregators)
 
     def training_messages(
@@ -313,13 +314,13 @@ class Running:
 
         Returns
         -------
-        The figures of the round's record; empty where nobody measured.
+        The figures of the round's record, see :func:`round_figures`.
         """
         self.go_back(dict.fromkeys(broken, "the loss of its new model is not finite"))
         if evaluations or broken:
             self.measured = Measured.of(evaluations, self.clusters.num_clients)
         if not evaluations:
-            return {}
+            return round_figures(Measured(), self.sampled)
         if "accuracy" in self.measured.figures:
             accuracy = self.measured.figures["accuracy"]
             self.attendance = self.attendance.measured(self.server_round + 1, accuracy)

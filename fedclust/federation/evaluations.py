@@ -18,6 +18,9 @@ from fedclust.typing import BoolArray, FloatArray, IntArray
 __all__ = ["Measured", "evaluation_messages", "evaluation_sample", "read_evaluations", "round_figures"]
 
 
+_DECIDING = 2  # clients of a sample, if their cluster has so many
+
+
 @dataclass(frozen=True, eq=False)
 class Measured:
     """Each client's measurements in one round.
@@ -73,7 +76,11 @@ class Measured:
 
 
 def evaluation_sample(
-    asked: int | float | None, num_clients: int, seed: int, server_round: int
+    asked: int | float | None,
+    num_clients: int,
+    seed: int,
+    server_round: int,
+    online: Iterable[int] | None = None,
 ) -> IntArray | None:
     """Draw the clients that evaluate in a round, uniformly, the same for every method with this seed.
 
@@ -87,15 +94,20 @@ def evaluation_sample(
         The run's seed.
     server_round
         The round; every round has a sample of its own.
+    online
+        Ids of the clients that can be reached, of which it is drawn; None for all.
 
     Returns
     -------
-    Client ids, sorted; None for all clients.
+    Client ids, sorted; None for all clients. Fewer than asked for if fewer can be reached.
     """
     number = num_clients if asked is None else number_of(asked, num_clients)
     if number == num_clients:
         return None
-    return draw(np.arange(num_clients), number, generator(seed, "evaluate", server_round))
+    there = np.arange(num_clients)
+    if online is not None:
+        there = there[np.isin(there, np.fromiter(online, dtype=np.int64))]
+    return draw(there, min(number, len(there)), generator(seed, "evaluate", server_round))
 
 
 def evaluation_messages(
@@ -128,12 +140,17 @@ def evaluation_messages(
 
 
 def read_evaluations(
-    messages: Iterable[Message], server_round: int, assignment: IntArray, bounds: Bounds
+    messages: Iterable[Message],
+    server_round: int,
+    assignment: IntArray,
+    bounds: Bounds,
+    sampled: bool = False,
 ) -> tuple[list[Evaluation], list[Failure], list[int]]:
     """Read what clients measured of their clusters' models.
 
     Where more than half of a cluster's clients have a loss that is not finite, the model they were sent is to
-    blame and none of them; what they measured of it is left out. Where fewer have, they are.
+    blame and none of them; what they measured of it is left out. Where fewer have, they are. In a sample one
+    client does not decide for others that were not asked: it takes two of them.
 
     Parameters
     ----------
@@ -145,6 +162,8 @@ def read_evaluations(
         Cluster of each client, shape (K,).
     bounds
         What clients may say of themselves.
+    sampled
+        Whether only a sample of the clients was asked.
 
     Returns
     -------
@@ -168,8 +187,12 @@ def read_evaluations(
     for each in found:
         if each.metrics[records.NUM_EXAMPLES]:
             measuring.setdefault(int(assignment[each.client]), []).append(each.client)
+    sizes = np.bincount(assignment)
     broken = [
-        cluster for cluster, clients in measuring.items() if 2 * len(odd.intersection(clients)) > len(clients)
+        cluster
+        for cluster, clients in measuring.items()
+        if 2 * (lost := len(odd.intersection(clients))) > len(clients)
+        and (not sampled or lost >= min(_DECIDING, sizes[cluster]))
     ]
     kept = [each for each in found if int(assignment[each.client]) not in broken]
     failures += [
@@ -203,16 +226,16 @@ def round_figures(measured: Measured, sampled: bool = False) -> dict[str, float]
 
     Returns
     -------
-    Empty if no client has an accuracy; otherwise, over the clients that have one, ``global_accuracy``,
-    ``mean_client_accuracy``, ``balanced_accuracy`` and ``test_loss``, the mean loss over all their test
-    examples, NaN where a client's is not finite; and the mean of each of the user's own metrics.
+    Nothing but that mark if no client has an accuracy; otherwise, over the clients that have one,
+    ``global_accuracy``, ``mean_client_accuracy``, ``balanced_accuracy`` and ``test_loss``, the mean loss over
+    all their test examples, NaN where a client's is not finite; and the mean of each of the user's own
+    metrics.
     """
     figures = measured.figures
-    if "accuracy" not in figures:
-        return {}
-    known = np.isfinite(figures["accuracy"])
+    known = np.isfinite(figures.get("accuracy", np.zeros(0)))
+    mark: dict[str, float] = {"evaluated_clients": int(known.sum())} if sampled else {}
     if not known.any():
-        return {}
+        return mark
     accuracy, num_examples = figures["accuracy"][known], figures[records.NUM_EXAMPLES][known].astype(np.int64)
     losses = figures[records.LOSS][known]
     # A mean over the other clients would hide one client's overflow.
@@ -223,7 +246,7 @@ def round_figures(measured: Measured, sampled: bool = False) -> dict[str, float]
         "balanced_accuracy": _mean(figures["balanced-accuracy"][known]),
         "test_loss": loss,
         **{name: _mean(figures[name][known]) for name in measured.own_metrics},
-        **({"evaluated_clients": int(known.sum())} if sampled else {}),
+        **mark,
     }
 
 

@@ -12,6 +12,7 @@ __all__ = ["RunFailed", "check_answered", "check_round", "count_reasons"]
 
 _SHOWN = 5
 _MOST_IN_A_ROW = 3
+_BY_CHANCE = 10  # clients of a sample: so many, and more, do not all fail by chance
 # The client and round that a reason names; removed to count equal reasons.
 _CLIENT_AND_ROUND = re.compile(r"^client \d+((, round \d+)?: | is (?=offline))")
 
@@ -33,8 +34,9 @@ def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float =
     ----------
     record
         The round's line in the results: ``round``, ``cohort``, ``failures``, ``global_accuracy`` if a client
-        measured one, and ``went_back`` with ``num_clusters`` and ``cluster_sizes`` if a cluster went back to
-        an earlier model; each entry has the number of ``clients`` that the cluster had then.
+        measured one, ``evaluated_clients`` if only a sample was asked, and ``went_back`` with
+        ``num_clusters`` and ``cluster_sizes`` if a cluster went back to an earlier model; each entry has the
+        number of ``clients`` that the cluster had then.
     num_rounds
         Number of rounds of the run; the last one must have an accuracy.
     min_replies
@@ -44,9 +46,10 @@ def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float =
     Raises
     ------
     RunFailed
-        If too few clients were trained, every reply to evaluation failed, the last round has no accuracy,
-        or the clusters of more than half of the clients go back to earlier models so often that nothing is
-        learnt. One client alone in its cluster can say of any model that it is of no use.
+        If too few clients were trained, every reply to evaluation failed, unless few were sampled, the last
+        round has no accuracy, or the clusters of more than half of the clients go back to earlier models so
+        often that nothing is learnt. One client alone in its cluster can say of any model that it is of no
+        use.
     """
     server_round = record["round"]
     where = f"{RunFailed.PHRASE} {server_round} of {num_rounds}"
@@ -75,8 +78,9 @@ def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float =
         raise RunFailed(f"{where}, {who}: {count_reasons(reasons['train'], cohort)}")
     if "global_accuracy" in record:
         return
-    if reasons["evaluate"] and (min_replies or server_round == num_rounds):
-        measured = len(reasons["evaluate"])
+    measured = len(reasons["evaluate"])
+    chance = "evaluated_clients" in record and measured < _BY_CHANCE
+    if measured and ((min_replies and not chance) or server_round == num_rounds):
         raise RunFailed(f"{where}, no client was evaluated: {count_reasons(reasons['evaluate'], measured)}")
     if server_round == num_rounds:
         raise RunFailed(f"{where}, no client has an accuracy: no test examples, or none is online")

@@ -8,13 +8,15 @@ a small model takes less than that.
 import time
 from collections.abc import Iterable
 
-from flwr.app import Message
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 
 from fedclust.federation.client_grid import WrappedGrid
 
 __all__ = ["PromptGrid"]
 
 _SHORTEST, _LONGEST = 0.001, 1.0  # seconds
+_NOT_TAKEN = "Flower did not take the message: it is too large for the SuperLink, or malformed"
 
 
 class PromptGrid(WrappedGrid):
@@ -31,11 +33,19 @@ class PromptGrid(WrappedGrid):
 
         Returns
         -------
-        The replies, in the order of their arrival; those that arrived within ``timeout`` seconds.
+        The replies, in the order of their arrival; those that arrived within ``timeout`` seconds. A message
+        that the other grid did not take has an error.
         """
         messages = list(messages)
-        missing = {str(message_id) for message_id in self.push_messages(messages) if message_id}
-        replies: list[Message] = []
+        pushed: list[str | None] = list(self.push_messages(messages))
+        missing = {str(message_id) for message_id in pushed if message_id}
+        # One id is missing for a malformed message, all are where one is too large.
+        taken = pushed or [None] * len(messages)
+        replies = [
+            Message(Error(ErrorCode.MESSAGE_UNAVAILABLE, _NOT_TAKEN), reply_to=message)
+            for message, message_id in zip(messages, taken, strict=True)
+            if not message_id
+        ]
         began = time.monotonic()
         while missing:
             looked = time.monotonic()

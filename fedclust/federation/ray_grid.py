@@ -21,6 +21,7 @@ from fedclust.federation.client_grid import FederationError
 from fedclust.federation.failures import RunFailed
 from fedclust.federation.identity import assume_identity
 from fedclust.federation.local_grid import DirectGrid, answer
+from fedclust.federation.ray_machines import PROBE_SECONDS, machines_of_cluster, raylet_is_gone
 from fedclust.federation.ray_resources import Machine, Shares, places, share_out
 from fedclust.records import QUERY_CLIENTS
 
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _FIRST_NODE_ID = SUPERLINK_NODE_ID + 1
 
-_PROBE_SECONDS = 10.0  # timeout for connecting to a cluster's address
+_LOOK_SECONDS = 5.0  # between looks at the cluster's machines while nothing arrives
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no usage statistics, and no prompt at start-up
     "RAY_worker_niceness": "0",  # with Ray's default of 15, nodes would yield to every other process
@@ -63,18 +64,24 @@ class _Pool:
             options["runtime_env"] = self.runtime_env
         return _Node.options(**options).remote(self.app, self.shares)  # type: ignore[attr-defined]
 
-    def replace(self, actor: ActorHandle) -> None:
+    def replace(self, actor: ActorHandle) -> ActorHandle:
         """Replace an actor that died.
 
         If Ray restarted it, messages sent in the meantime would be lost; for a new actor they wait.
         """
-        if actor in self.actors:  # else it is already replaced: several messages can fail with one actor
-            ray.kill(actor)  # it may still run if Ray only lost the connection
-            self.actors[self.actors.index(actor)] = self.actor()
+        ray.kill(actor)  # it may still run if Ray only lost the connection
+        made = self.actors[self.actors.index(actor)] = self.actor()
+        return made
+
+    def remove(self, actor: ActorHandle) -> None:
+        """Remove an actor for which there is no room; messages that wait for it fail."""
+        self.actors.remove(actor)
+        ray.kill(actor)
 
     def serves(self, cluster: str, app: ClientApp, shares: Shares, runtime_env: dict[str, Any]) -> bool:
         same = self.cluster == cluster and self.app is app
-        return same and self.shares == shares and self.runtime_env == runtime_env
+        whole = len(self.actors) >= shares.num_nodes  # unless some had no room any more
+        return same and whole and self.shares == shares and self.runtime_env == runtime_env
 
 
 # Ray and the nodes, with their loaded data, stay up between the jobs of a sweep. Only one pool at a time: a
@@ -93,7 +100,9 @@ class RayGrid(DirectGrid):
 
     Any node may train any client, and the clients of a message are divided by their steps, see
     :func:`fedclust.federation.hosting.longest_first`. If the number of nodes is not given, a machine that
-    joins the cluster during a run gets nodes too, which take part once they have loaded their data.
+    joins the cluster during a run gets nodes too, which take part once they have loaded their data. The nodes
+    of a machine that has left the cluster are left out if the others have no room for them; with a given
+    number of nodes a machine that joins gets as many as are missing.
 
     Parameters
     ----------
@@ -134,13 +143,17 @@ class RayGrid(DirectGrid):
     ) -> None:
         super().__init__()
         _start_ray(address)
-        machines = _machines()
+        machines = machines_of_cluster()
         shares = share_out(list(machines.values()), num_nodes, num_cpus, num_gpus)
         self._pool = _pool_of(app, shares, dict(runtime_env or {}))
         self._run_config = dict(run_config)
-        self._contexts = {node: self._context(position) for position, node in enumerate(self.get_node_ids())}
-        # A cluster's machines when last looked at; None where the nodes stay the same.
-        self._machines = set(machines) if address is not None and num_nodes is None else None
+        self._actors = dict(enumerate(self._pool.actors, _FIRST_NODE_ID))
+        self._next = _FIRST_NODE_ID + len(self._actors)  # node's id
+        self._most = num_nodes
+        self._replaced: set[int] = set()  # nodes with a new actor that has not answered yet
+        self._contexts = {node: self._context(position) for position, node in enumerate(self._actors)}
+        # A cluster's machines when last looked at; None where there is just this one.
+        self._machines = set(machines) if address is not None else None
         self._starting: list[tuple[ActorHandle, ray.ObjectRef]] = []
         self._pending: dict[ray.ObjectRef, tuple[Message, ActorHandle]] = {}
 
@@ -165,15 +178,17 @@ class RayGrid(DirectGrid):
         """Start nodes on machines that have joined the cluster; use those that have loaded their data."""
         if self._machines is None:
             return
-        machines = _machines()
+        machines = machines_of_cluster()
+        self._leave_out(machines)
         for name in sorted(machines.keys() - self._machines):
-            for _ in range(places(machines[name], self._pool.shares)):
+            for _ in range(self._wanted(places(machines[name], self._pool.shares))):
                 actor = self._pool.actor(name)
                 # The question that every node is asked first: to answer it, the node loads its data.
-                position = len(self._pool.actors) + len(self._starting)
-                question = Message(RecordDict(), _FIRST_NODE_ID + position, QUERY_CLIENTS)
+                node = self._next + len(self._starting)
+                question = Message(RecordDict(), node, QUERY_CLIENTS)
                 self.label(question)
-                self._starting.append((actor, actor.answer.remote(question, self._context(position))))
+                context = self._context(node - _FIRST_NODE_ID)
+                self._starting.append((actor, actor.answer.remote(question, context)))
         self._machines = set(machines)
         for actor, ready in list(self._starting):
             if not ray.wait([ready], timeout=0)[0]:
@@ -184,12 +199,37 @@ class RayGrid(DirectGrid):
             except RayError as error:
                 logger.warning("a machine that joined the cluster is not used: %s", _explain(error)[1])
                 continue
-            self._contexts[_FIRST_NODE_ID + len(self._pool.actors)] = self._context(len(self._pool.actors))
+            self._contexts[self._next] = self._context(self._next - _FIRST_NODE_ID)
+            self._actors[self._next] = actor
             self._pool.actors.append(actor)
+            self._next += 1
+
+    def _wanted(self, places: int) -> int:
+        """Return how many of a machine's places for nodes are to be used."""
+        if self._most is None:
+            return places
+        return min(places, self._most - len(self._actors) - len(self._starting))
+
+    def _leave_out(self, machines: Mapping[str, Machine]) -> None:
+        """Leave nodes out that died, and that would wait for ever: no machine has room for them."""
+        room = sum(places(machine, self._pool.shares) for machine in machines.values())
+        for node in sorted(self._replaced, reverse=True):
+            if len(self._actors) + len(self._starting) <= room:
+                return
+            logger.warning("a node died and is left out: the Ray cluster has room for %d", room)
+            self._pool.remove(self._actors.pop(node))
+            self._replaced.remove(node)
+
+    def _replace(self, actor: ActorHandle) -> None:
+        for node, each in self._actors.items():
+            if each == actor:  # else it is already replaced: several messages can fail with one actor
+                self._actors[node] = self._pool.replace(actor)
+                self._replaced.add(node)
+                return
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of the nodes."""
-        return [_FIRST_NODE_ID + position for position in range(len(self._pool.actors))]
+        return list(self._actors)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send the messages to their nodes; return the ids to pull the replies by."""
@@ -197,7 +237,7 @@ class RayGrid(DirectGrid):
         for message in messages:
             ids.append(self.label(message))
             node = message.metadata.dst_node_id
-            actor = self._pool.actors[node - _FIRST_NODE_ID]
+            actor = self._actors[node]
             reply: ray.ObjectRef = actor.answer.remote(message, self._contexts[node])
             self._pending[reply] = message, actor
         return ids
@@ -220,16 +260,18 @@ class RayGrid(DirectGrid):
         deadline = None if timeout is None else time.monotonic() + timeout
         replies = []
         while waiting:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready, waiting = ray.wait(waiting, timeout=left)
-            if not ready:
+            left = _LOOK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+            ready, waiting = ray.wait(waiting, timeout=min(left, _LOOK_SECONDS))
+            if not ready and left == 0:
                 break
+            if not ready and self._replaced and self._machines is not None:
+                self._leave_out(machines_of_cluster())  # what waits for such a node then fails
             replies += [self._take(ref) for ref in ready]
         for ref in waiting:
             _, actor = self._pending.pop(ref)  # too late: a later reply is dropped
             # It would hold up every later message to it, perhaps for ever.
             logger.warning("a node did not answer within %g s and is replaced", timeout)
-            self._pool.replace(actor)
+            self._replace(actor)
         return replies
 
     def _waiting_for(self, message_ids: set[str]) -> list[ray.ObjectRef]:
@@ -242,6 +284,8 @@ class RayGrid(DirectGrid):
         message, actor = self._pending.pop(ref)
         try:
             reply, state = ray.get(ref)
+            if self._actors.get(message.metadata.dst_node_id) == actor:
+                self._replaced.discard(message.metadata.dst_node_id)
             if state is not None:
                 self._keep(message.metadata.dst_node_id, state)
             return reply
@@ -249,12 +293,12 @@ class RayGrid(DirectGrid):
             code, reason = _explain(error)
             logger.warning("a node's reply is lost: %s", reason)
             if code == ErrorCode.NODE_UNAVAILABLE:
-                if _raylet_is_gone():
+                if raylet_is_gone():
                     raise RunFailed(
                         "Ray's own process on this machine, the raylet, has died: no node can be reached, or "
                         "replaced, from here"
                     ) from error
-                self._pool.replace(actor)
+                self._replace(actor)
             return Message(Error(code, reason), reply_to=message)
 
     def _keep(self, node: int, state: RecordDict) -> None:
@@ -326,31 +370,9 @@ def _probe(address: str | None) -> None:
     if not host or not port.isdigit():  # "auto", or an address that Ray itself reports
         return
     try:
-        socket.create_connection((host, int(port)), timeout=_PROBE_SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=PROBE_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise FederationError(f"there must be a Ray cluster at {address}: {error}") from error
-
-
-def _raylet_is_gone() -> bool:
-    """Check whether Ray's process on this machine has died; some ten seconds later Ray ends this process."""
-    here = ray.get_runtime_context().get_node_id()
-    for node in ray.nodes():
-        if node["NodeID"] == here:
-            try:
-                where = node["NodeManagerAddress"], node["NodeManagerPort"]
-                socket.create_connection(where, timeout=_PROBE_SECONDS).close()
-            except OSError:
-                return True
-    return False
-
-
-def _machines() -> dict[str, Machine]:
-    """List the machines of the cluster, by Ray's ids of them."""
-    return {
-        node["NodeID"]: Machine(node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
-        for node in ray.nodes()
-        if node["Alive"]
-    }
 
 
 def _explain(error: RayError) -> tuple[int, str]:

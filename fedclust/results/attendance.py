@@ -25,13 +25,13 @@ def attended(joined: IntArray, attendance: Attendance, server_round: int) -> dic
     Returns
     -------
     ``joined``, if anybody joined after the start. ``last_round`` and ``last_accuracy``, if anybody has left:
-    the last round in which each client measured an accuracy, and that accuracy. Its ``accuracy``, which is of
-    the last round, is unknown, and no mean counts it.
+    the last round in which each client measured an accuracy, 0 for none, and that accuracy. Its
+    ``accuracy``, which is of the last round, is unknown, and no mean counts it.
     """
     columns: dict[str, Any] = {}
     if joined.any():
         columns["joined"] = joined
-    left = (attendance.last_round > 0) & (attendance.last_round < server_round) & ~attendance.online
+    left = (attendance.last_round < server_round) & ~attendance.online
     if left.any():
         columns |= {"last_round": attendance.last_round, "last_accuracy": attendance.last_accuracy}
         columns["left"] = left
@@ -44,7 +44,7 @@ def attended_summary(clients: pd.DataFrame) -> dict[str, Any]:
     Returns
     -------
     ``joined``, the round of each client that joined after the start, by id as text; ``left``, for each client
-    that has left the last round and accuracy that it measured. Only what there is.
+    that has left the last round and accuracy that it measured, 0 and None for none. Only what there is.
     """
     found: dict[str, Any] = {}
     if "joined" in clients:
@@ -56,7 +56,7 @@ def attended_summary(clients: pd.DataFrame) -> dict[str, Any]:
             gone["client"].tolist(), gone["last_round"].tolist(), gone["last_accuracy"].tolist(), strict=True
         )
         found["left"] = [
-            {"client": client, "last_round": last_round, "last_accuracy": accuracy}
+            {"client": client, "last_round": last_round, "last_accuracy": accuracy if last_round else None}
             for client, last_round, accuracy in last
         ]
     return found

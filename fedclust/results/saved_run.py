@@ -93,20 +93,22 @@ class SavedRun:
         ValueError
             If a line is not JSON. A truncated last line is ignored, since a killed run can leave one.
         """
+        return list(self.lines())
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Read the lines of ``rounds.jsonl`` one after another, as :attr:`rounds` has them."""
         path = self.folder / "rounds.jsonl"
         if not path.is_file():
-            return []
-        lines = path.read_text(encoding="utf-8").split("\n")
-        records = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                if line:
-                    records.append(json.loads(line))
-            except ValueError as error:
-                if number == len(lines):  # text after the last line break is not a complete line
-                    break
-                raise ValueError(f"{path}, line {number} must be JSON: {error}") from error
-        return records
+            return
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    if line != "\n":
+                        yield json.loads(line)
+                except ValueError as error:
+                    if not line.endswith("\n"):  # text after the last line break is not a complete line
+                        break
+                    raise ValueError(f"{path}, line {number} must be JSON: {error}") from error
 
     @cached_property
     def changes(self) -> list[dict[str, Any]]:

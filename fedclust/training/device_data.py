@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,6 +41,8 @@ class DeviceData:
         Number of dimensions of one example.
     labels_have_positions
         Whether each position of an example has its own label.
+    positions
+        Number of labels of an example.
 
     Raises
     ------
@@ -55,6 +58,7 @@ class DeviceData:
         self.num_classes = data.num_classes
         self.example_dims = data.inputs.dim() - 1
         self.labels_have_positions = data.labels.dim() > 1
+        self.positions = math.prod(data.labels.shape[1:])
         self._scale, self._shift = _affine(data.mean, data.std, data.inputs, device)
         self._inputs, self._labels = data.inputs, data.labels
         if device.type == "cuda":

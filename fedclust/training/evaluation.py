@@ -1,6 +1,6 @@
 """Evaluation of many clients' parts in few large batches, reduced per client."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
@@ -20,6 +20,8 @@ from fedclust.typing import State
 
 __all__ = ["evaluate_jobs"]
 
+_MOST_VALUES = 1 << 26  # of models' outputs, kept until they are reduced: 256 MiB
+
 _Batch = tuple[State, torch.Tensor, torch.Tensor]
 """A model, rows, and the position of the job of each."""
 
@@ -36,7 +38,7 @@ def evaluate_jobs(
 ) -> list[Scores]:
     """Measure models on clients' rows.
 
-    Jobs that share a `state` object are put through the model together.
+    Jobs that share a `state` object are put through the model together, unless the model mixes rows.
 
     Parameters
     ----------
@@ -60,9 +62,24 @@ def evaluate_jobs(
     The scores of each job, in order.
     """
     order = sorted(range(len(jobs)), key=lambda index: id(jobs[index].state))
-    found = _evaluate(lanes, data, [jobs[index] for index in order], batch_size, full, loss, metrics)
+    width = data.positions * (data.num_classes if full or metrics else 1)
+    found: list[Scores] = []
+    for part in _parts([jobs[index] for index in order], max(1, _MOST_VALUES // width)):
+        found += _evaluate(lanes, data, part, batch_size, full, loss, metrics)
     places = {index: place for place, index in enumerate(order)}
     return [found[places[index]] for index in range(len(jobs))]
+
+
+def _parts(jobs: Sequence[Job], most: int) -> Iterator[Sequence[Job]]:
+    """Divide jobs into parts of at most so many rows, or of one job with more."""
+    first = rows = 0
+    for place, job in enumerate(jobs):
+        if place > first and rows + len(job.rows) > most:
+            yield jobs[first:place]
+            first, rows = place, 0
+        rows += len(job.rows)
+    if jobs:
+        yield jobs[first:]
 
 
 def _evaluate(
@@ -95,7 +112,7 @@ def _evaluate(
         output = logits.softmax(-1) if full else logits.argmax(-1)
         return (example_losses(logits, labels, loss), output, labels, *([logits] if metrics else []))
 
-    measured = lanes.each("evaluate", measure, _batches(jobs, owners, data, batch_size))
+    measured = lanes.each("evaluate", measure, _batches(lanes.working, jobs, owners, data, batch_size))
     if not measured:
         none, chances = np.zeros(0, int), np.zeros((0, data.num_classes)) if full else None
         empty = scores_by_client(counts, np.zeros(0), none, none, data.num_classes, chances)
@@ -118,12 +135,15 @@ def _evaluate(
     ]
 
 
-def _batches(jobs: Sequence[Job], owners: torch.Tensor, data: DeviceData, batch_size: int) -> list[_Batch]:
+def _batches(
+    working: WorkingModel, jobs: Sequence[Job], owners: torch.Tensor, data: DeviceData, batch_size: int
+) -> list[_Batch]:
     """Divide the rows of the jobs of each state, with the position of each row's job, into batches."""
     batches: list[_Batch] = []
     first = 0
-    for _, group in groupby(jobs, key=lambda job: id(job.state)):
-        together = list(group)
+    keys = working.batch_keys([job.state for job in jobs])
+    for _, group in groupby(zip(keys, jobs, strict=True), key=lambda pair: pair[0]):
+        together = [job for _, job in group]
         rows = torch.from_numpy(np.concatenate([job.rows for job in together]).astype(np.int64))
         whose, first = owners[first : first + len(rows)], first + len(rows)
         if len(rows):

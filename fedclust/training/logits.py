@@ -20,7 +20,7 @@ def logits_by_job(
 ) -> list[tuple[FloatArray, IntArray]]:
     """Compute models' outputs before the softmax.
 
-    Jobs that share a `state` object are put through the model together.
+    Jobs that share a `state` object are put through the model together, unless the model mixes rows.
 
     Parameters
     ----------
@@ -40,7 +40,8 @@ def logits_by_job(
     """
     results: dict[int, tuple[FloatArray, IntArray]] = {}
     order = sorted(range(len(jobs)), key=lambda index: id(jobs[index].state))
-    for _, group in groupby(order, key=lambda index: id(jobs[index].state)):
+    keys = lanes.working.batch_keys([job.state for job in jobs])
+    for _, group in groupby(order, key=keys.__getitem__):
         indices = sorted(group)
         rows = [np.asarray(jobs[index].rows, dtype=np.int64) for index in indices]
         logits, labels = _logits(lanes, data, jobs[indices[0]], np.concatenate(rows), batch_size)

@@ -21,7 +21,7 @@ def losses_by_job(
 ) -> list[FloatArray]:
     """Compute models' losses row by row.
 
-    Jobs that share a `state` object are put through the model together.
+    Jobs that share a `state` object are put through the model together, unless the model mixes rows.
 
     Parameters
     ----------
@@ -42,7 +42,8 @@ def losses_by_job(
     """
     results: dict[int, FloatArray] = {}
     order = sorted(range(len(jobs)), key=lambda index: id(jobs[index].state))
-    for _, group in groupby(order, key=lambda index: id(jobs[index].state)):
+    keys = lanes.working.batch_keys([job.state for job in jobs])
+    for _, group in groupby(order, key=keys.__getitem__):
         indices = sorted(group)
         rows = [np.asarray(jobs[index].rows, dtype=np.int64) for index in indices]
         losses = _losses(lanes, data, jobs[indices[0]], np.concatenate(rows), batch_size, loss)

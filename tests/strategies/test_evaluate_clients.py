@@ -9,7 +9,7 @@ from fedclust.federation.evaluations import evaluation_sample
 from fedclust.personal import NoLayer
 from fedclust.privacy import ClientDP
 from fedclust.privacy.checks import check_strategy
-from fedclust.strategies import ClusteredStrategy, FedGWCTraces, fedgwc_traces
+from fedclust.strategies import ClusteredStrategy, FedGWCTraces, Local, fedgwc_traces
 
 CLIENTS, ROUNDS = 9, 4
 
@@ -54,6 +54,46 @@ def test_sampled_figures_are_those_of_all_for_the_sampled_clients(toy, watch, as
 def test_noise_for_the_mean_over_all_clients_is_not_for_a_sample() -> None:
     with pytest.raises(ValueError, match="evaluate_clients must be null with privacy=client_dp"):
         check_strategy(ClientDP(), "fedavg", ClusteredStrategy(evaluate_clients=5), NoLayer())
+
+
+def _faulty(toy, watch, asked, faulty, test_loss=lambda *_: 0.0):
+    """Run with clients whose loss on their test part is not finite, whatever the model."""
+    strategy, seen = ClusteredStrategy(seed=3, evaluate_clients=asked), type(watch)()
+    strategy.observer = seen
+    clients = toy(
+        num_clients=CLIENTS,
+        test_loss=lambda client, weight: np.nan if client in faulty else test_loss(client, weight),
+    )
+    strategy.start(clients.grid(), toy.model(), num_rounds=ROUNDS)
+    return strategy.clusters.models[0]["w"].numpy(), seen.rounds
+
+
+def test_a_client_that_evaluates_alone_does_not_take_a_model_back_from_the_others(toy, watch) -> None:
+    (alone,) = np.asarray(evaluation_sample(1, CLIENTS, 3, 2)).tolist()
+    model, rounds = _faulty(toy, watch, 1, {alone})
+    sound, _ = _faulty(toy, watch, 1, set())
+    np.testing.assert_array_equal(model, sound)
+    assert not any("went_back" in record for record in rounds)
+    # It is named instead, and nobody has an accuracy in that round.
+    assert [(each["client"], each["phase"]) for each in rounds[1]["failures"]] == [(alone, "evaluate")]
+    assert rounds[1]["evaluated_clients"] == 0
+    assert "global_accuracy" not in rounds[1]
+
+
+def test_two_of_two_sampled_clients_take_a_model_back(toy, watch) -> None:
+    pair = set(np.asarray(evaluation_sample(2, CLIENTS, 3, 2)).tolist())
+    _, rounds = _faulty(toy, watch, 2, pair)
+    assert rounds[1]["went_back"][0]["clients"] == CLIENTS
+    assert rounds[1]["failures"] == []
+
+
+def test_a_client_alone_in_its_cluster_may_take_its_model_back(toy, watch) -> None:
+    strategy = Local(seed=3, evaluate_clients=1)
+    strategy.observer = watch
+    (alone,) = np.asarray(evaluation_sample(1, CLIENTS, 3, 2)).tolist()
+    clients = toy(num_clients=CLIENTS, test_loss=lambda client, _: np.nan if client == alone else 0.0)
+    strategy.start(clients.grid(), toy.model(), num_rounds=2)
+    assert [each["cluster"] for each in watch.rounds[1]["went_back"]] == [alone]
 
 
 class Enough(Exception):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+from scipy.linalg import LinAlgWarning
 from scipy.sparse.linalg import LinearOperator, lobpcg
 from scipy.spatial.distance import pdist, squareform
 from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
@@ -28,7 +29,7 @@ _BLOCK = 256  # rows and columns of a tile, which fits into a core's cache
 _ITERATIONS = 30  # of the eigensolver: groups are found in a few; without groups the vectors mean nothing
 _TOLERANCE = 1e-4
 _SPARE = 3  # vectors beyond those wanted, with which the wanted ones converge sooner
-_LEAST_DEGREE = 1e-30  # of a client that is like no other
+_LINK = 1e-30  # between any two clients, so that the graph is connected also where affinities are 0
 
 
 def affinity(matrix: FloatArray, kernel_width: float) -> FloatArray:
@@ -86,7 +87,8 @@ def embedding(affinity: FloatArray, size: int, seed: int) -> FloatArray:
     Only products with the matrix are needed (LOBPCG: Knyazev, "Toward the optimal preconditioned
     eigensolver", SIAM Journal on Scientific Computing 23(2), 2001). The iteration ends after a fixed number
     of steps: vectors that have not converged by then belong to eigenvalues that are nearly the same, which
-    no division into groups explains.
+    no division into groups explains. Affinities count as 10⁻³⁰ more than they are: clients that are like
+    nobody are then one part, as they are in double precision, where no affinity is below 10⁻¹⁰⁰.
 
     Parameters
     ----------
@@ -102,13 +104,15 @@ def embedding(affinity: FloatArray, size: int, seed: int) -> FloatArray:
     Shape (K, size), the first column of equal sign and, for connected clients, constant.
     """
     clients = len(affinity)
-    degrees = np.maximum(affinity.sum(axis=1, dtype=np.float64) - affinity.diagonal(), _LEAST_DEGREE)
-    scale, diagonal = 1 / np.sqrt(degrees), affinity.diagonal().astype(np.float64)
+    diagonal = affinity.diagonal().astype(np.float64)
+    degrees = np.maximum(affinity.sum(axis=1, dtype=np.float64) - diagonal, 0) + (clients - 1) * _LINK
+    scale = 1 / np.sqrt(degrees)
 
     def product(vectors: FloatArray) -> FloatArray:
         scaled = vectors * scale[:, None]
-        whole = affinity @ scaled.astype(np.float32)
-        return scale[:, None] * (whole.astype(np.float64) - diagonal[:, None] * scaled)
+        single = scaled.astype(np.float32)  # on the diagonal, too: there the products must cancel
+        whole = (affinity @ single).astype(np.float64) - diagonal[:, None] * single
+        return scale[:, None] * (whole + _LINK * (scaled.sum(axis=0) - scaled))
 
     operator = LinearOperator(
         (clients, clients), matvec=lambda x: product(x.reshape(-1, 1)).ravel(), matmat=product, dtype=float
@@ -117,7 +121,8 @@ def embedding(affinity: FloatArray, size: int, seed: int) -> FloatArray:
     first = draws.standard_normal((clients, size + _SPARE))
     first[:, 0] = np.sqrt(degrees)  # the eigenvector of the largest eigenvalue, 1
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of vectors that have not converged, see above
+        for kind in (UserWarning, LinAlgWarning):  # of vectors that have not converged, see above
+            warnings.simplefilter("ignore", kind)
         values, vectors = lobpcg(operator, first, largest=True, tol=_TOLERANCE, maxiter=_ITERATIONS)
     chosen = np.argsort(-values, kind="stable")[:size]
     found = vectors[:, chosen] * scale[:, None]

@@ -5,6 +5,8 @@ Source: Rousseeuw, "Silhouettes: A graphical aid to the interpretation and valid
 cluster and b that from the nearest other cluster; 0 for a client alone.
 """
 
+from typing import Any
+
 import numpy as np
 
 from fedclust.typing import FloatArray, IntArray
@@ -18,6 +20,7 @@ SAMPLE = 2048
 """Clients whose silhouettes are averaged where those of all would take time quadratic in their number."""
 
 _BLOCK = 256  # rows at a time
+_DENSE = 256  # clusters: up to so many, who is in which is a matrix, which is faster
 
 
 def silhouettes(distances: FloatArray, labels: IntArray, rows: IntArray) -> FloatArray:
@@ -37,9 +40,15 @@ def silhouettes(distances: FloatArray, labels: IntArray, rows: IntArray) -> Floa
     Silhouettes in [-1, 1], shape (n,).
     """
     _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    members = np.zeros((len(codes), len(sizes)))
-    members[np.arange(len(codes)), codes] = 1
-    sums = np.asarray(distances, dtype=np.float64) @ members
+    members: Any
+    if len(sizes) > _DENSE:
+        from scipy.sparse import csr_array
+
+        members = csr_array((np.ones(len(codes)), codes, np.arange(len(codes) + 1)))
+    else:
+        members = np.zeros((len(codes), len(sizes)))
+        members[np.arange(len(codes)), codes] = 1
+    sums = np.asarray(np.asarray(distances, dtype=np.float64) @ members)
     own, each = codes[rows], np.arange(len(rows))
     within = sums[each, own] / np.maximum(sizes[own] - 1, 1)
     others = sums / sizes

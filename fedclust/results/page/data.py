@@ -23,6 +23,7 @@ from fedclust.results.page.tables import (
     view_clusters,
     view_histories,
 )
+from fedclust.results.page.thinned import ThinnedRun
 from fedclust.results.page.values import evenly, short, shorts
 from fedclust.results.report import ROWS, figure, verdict_lines
 from fedclust.results.saved_run import SavedRun
@@ -190,7 +191,7 @@ def view_run(folder: Path) -> RunView:
     ValueError
         If a file in it cannot be read.
     """
-    run = SavedRun(folder)
+    run = ThinnedRun(folder)
     summary, config = run.summary, run.config
     choices = config.get("choices") or {}
     title = str(summary.get("strategy") or choices.get("strategy") or folder.name)
@@ -277,7 +278,7 @@ def _course(name: str, run: SavedRun) -> Course:
         {
             "round": change["round"],
             "reason": str(change.get("reason", "")),
-            "sizes": np.bincount(change["assignment"]).tolist(),
+            "sizes": change["sizes"].tolist(),
         }
         for change in run.changes[-_MOST_CHANGES:]
     ]

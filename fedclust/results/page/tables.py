@@ -7,19 +7,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedclust.results.page.values import evenly, pack, short, shorts
+from fedclust.results.page.thinned import MOST_ACCURACIES, MOST_CLIENTS, shown
+from fedclust.results.page.values import pack, short, shorts
 from fedclust.results.saved_run import SavedRun
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Clients", "Cluster", "Column", "Histories", "view_clients", "view_clusters", "view_histories"]
 
-_MOST_CLIENTS = 5_000  # in the table of clients; clients.parquet has the others
 _MOST_LABEL_COUNTS = 40_000  # clients times classes; larger tables of labels are left out
 _MOST_LABELS = 100
 _MOST_MOVES = 60_000
 _MOST_FAILURES = 2_000
-_MOST_ACCURACIES = 150_000
-_MOST_ROUNDS = 1_000
 _NAMED = 12
 
 _TITLES = {
@@ -176,21 +174,21 @@ def view_clients(run: SavedRun, took_part: IntArray, failures: IntArray) -> Clie
         latest = next((line for line in reversed(run.rounds) if line.get("client_accuracy")), None)
         if latest is not None and len(latest["client_accuracy"]) == len(table):
             table["accuracy"] = np.array(latest["client_accuracy"], dtype=float)
-    total, table = len(table), table.iloc[:_MOST_CLIENTS]
+    total, table = len(table), table.iloc[:MOST_CLIENTS]
     columns = [
         _column(str(key), table[key])
         for key in table.columns
         if key not in _LEFT_OUT and not str(key).endswith("_unbundled") and not table[key].isna().all()
     ]
     beside = [
-        _column(f"accuracy of {name}", other.clients["accuracy"].iloc[:_MOST_CLIENTS])
+        _column(f"accuracy of {name}", other.clients["accuracy"].iloc[:MOST_CLIENTS])
         for name, other in run.compared.items()
         if other.clients is not None and len(other.clients) == total and "accuracy" in other.clients
     ]
     place = next((i for i, each in enumerate(columns) if each.key == "accuracy"), len(columns) - 1)
     columns[place + 1 : place + 1] = beside
     if len(took_part) == total:
-        took_part, failures = took_part[:_MOST_CLIENTS], failures[:_MOST_CLIENTS]
+        took_part, failures = took_part[:MOST_CLIENTS], failures[:MOST_CLIENTS]
         columns.append(Column("took_part", "rounds it took part in", "whole", took_part.tolist()))
         columns.append(Column("failures", "failures", "whole", failures.tolist()))
     counts = run.label_counts
@@ -241,15 +239,17 @@ def view_clusters(run: SavedRun) -> list[Cluster]:
 def view_histories(run: SavedRun) -> Histories:
     """Collect each client's changes of cluster, failures and accuracies."""
     moves: list[list[list[int]]] = []
+    total = 0
     for change in run.changes:
-        assignment = change["assignment"][:_MOST_CLIENTS]
+        assignment = change["assignment"][:MOST_CLIENTS]
         moves += [[] for _ in assignment[len(moves) :]]  # of those who joined
-        for client, cluster in enumerate(assignment):
+        for client, cluster in enumerate(map(int, assignment)):
             if not moves[client] or moves[client][-1][1] != cluster:
                 moves[client].append([change["round"], cluster])
-    if sum(map(len, moves)) > _MOST_MOVES:
-        kept = max(1, _MOST_MOVES // len(moves))
-        moves = [each[-kept:] for each in moves]
+                total += 1
+        if total > _MOST_MOVES:  # now, so that the lists do not grow with the rounds
+            kept = max(1, _MOST_MOVES // len(moves))
+            moves = [each[-kept:] for each in moves]
     failures = [
         [
             failure["client"],
@@ -261,8 +261,8 @@ def view_histories(run: SavedRun) -> Histories:
         for failure in line.get("failures", ())
     ]
     compared = run.compared
-    beside = _MOST_ACCURACIES // max(1, len(compared))  # so that many compared runs take no more room
-    found = [_accuracies("", run, _MOST_ACCURACIES)]
+    beside = MOST_ACCURACIES // max(1, len(compared))  # so that many compared runs take no more room
+    found = [_accuracies("", run, MOST_ACCURACIES)]
     found += [_accuracies(name, each, beside) for name, each in compared.items()]
     return Histories(moves, failures[-_MOST_FAILURES:], [each for each in found if each is not None])
 
@@ -274,7 +274,7 @@ def _accuracies(name: str, run: SavedRun, most: int) -> Accuracies | None:
         return None
     width = len(recorded[-1]["client_accuracy"])
     recorded = [line for line in recorded if len(line["client_accuracy"]) <= width]
-    chosen = evenly(len(recorded), min(_MOST_ROUNDS, max(2, most // width)))
+    chosen = shown(len(recorded), width, most)
     values = np.full((len(chosen), width), np.nan)
     for row, place in zip(values, chosen, strict=True):
         known = recorded[place]["client_accuracy"]

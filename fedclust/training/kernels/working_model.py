@@ -1,11 +1,12 @@
 """The instance of the model that a trainer computes with."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedclust.training.kernels.layers import prepare
 from fedclust.training.parameters import Precision
@@ -43,6 +44,9 @@ class WorkingModel:
         Names of the frozen parameters.
     changing
         All other names in `tensors`.
+    mixes_rows
+        Whether a row's output depends on the batch that it is in, in evaluation, too: a BatchNorm without
+        running statistics (``track_running_stats=False``). A batch is then of one client.
     tied
         Second names of tensors that the model also has under an earlier name, to that name.
     """
@@ -54,6 +58,9 @@ class WorkingModel:
         if any(isinstance(module, nn.Conv2d) for module in self.model.modules()):
             # Convolutions read this layout faster, on CPUs and GPUs; names, shapes and values are the same.
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.mixes_rows = any(
+            isinstance(module, _BatchNorm) and module.running_mean is None for module in self.model.modules()
+        )
         self.tensors: dict[str, torch.Tensor] = self.model.state_dict(keep_vars=True)
         pairs = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         self.trainable_names = [name for name, _ in pairs]
@@ -83,6 +90,16 @@ class WorkingModel:
             if f"{prefix}.{own}".lstrip(".") in self.tensors
         ]
         self._precision = precision
+
+    def batch_keys(self, states: Sequence[State]) -> list[Hashable]:
+        """Return a key for each job: rows of jobs with the same key may share a batch in evaluation.
+
+        Parameters
+        ----------
+        states
+            The model of each job. Those that are one object share a key, unless the model mixes rows.
+        """
+        return [(id(state), place if self.mixes_rows else 0) for place, state in enumerate(states)]
 
     @property
     def nbytes(self) -> int:

@@ -6,6 +6,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from fedclust.federation import Clusters, Measured, round_figures
 from fedclust.federation.evaluations import evaluation_messages, evaluation_sample
+from fedclust.federation.identity import assume_identity
 from fedclust.metrics import outcomes
 from fedclust.records import Evaluation
 
@@ -74,7 +75,23 @@ def test_a_sample_follows_from_seed_and_round_alone() -> None:
     assert set(later_rounds.tolist()) == set(range(20))
 
 
+def test_as_many_evaluate_as_were_asked_for_where_most_are_offline() -> None:
+    online = [2, 3, 5, 11, 19, 20]  # 20 has just come, and is in no cluster yet
+    drawn = evaluation_sample(4, 20, 0, 1, online)
+    assert drawn is not None
+    assert len(set(drawn.tolist())) == 4
+    assert set(drawn.tolist()) <= {2, 3, 5, 11, 19}
+    # A share is one of all: 0.25 · 20 = 5, and 0.5 · 20 = 10 are more than there are.
+    for share in (0.25, 0.5):
+        assert np.asarray(evaluation_sample(share, 20, 0, 1, online)).tolist() == [2, 3, 5, 11, 19]
+    assert np.asarray(evaluation_sample(4, 20, 0, 1, [])).tolist() == []
+    # While all are online it does not matter that they are.
+    whole = evaluation_sample(4, 20, 0, 1, range(20))
+    np.testing.assert_array_equal(whole, evaluation_sample(4, 20, 0, 1))
+
+
 def test_only_the_sampled_clients_that_can_be_reached_are_asked() -> None:
+    assume_identity(1)
     model = ArrayRecord({"w": Array(np.zeros(1))})
     clusters = Clusters.of([0, 1, 0, 1, 0], model)
     asked = evaluation_messages(clusters, [0, 1, 2, 4], np.array([1, 2, 3]), ConfigRecord({"round": 1}))

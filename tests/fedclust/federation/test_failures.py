@@ -50,6 +50,19 @@ def test_nobody_was_evaluated() -> None:
         check_round(without_accuracy(evaluate=dict.fromkeys(range(3), "disk full")), 4)
 
 
+def test_a_few_sampled_clients_that_fail_do_not_end_a_run() -> None:
+    # `evaluate_clients=1` comes upon each client that fails sooner or later; ten that all fail are no chance.
+    for asked, ends in ((1, False), (9, False), (10, True)):
+        record = without_accuracy(evaluate=dict.fromkeys(range(asked), "disk full"), evaluated_clients=0)
+        if not ends:
+            check_round(record, 4)
+            with pytest.raises(RunFailed, match="no client was evaluated"):  # the last round counts
+                check_round(record, 2)
+        else:
+            with pytest.raises(RunFailed, match="no client was evaluated: 10 of 10 clients: disk full"):
+                check_round(record, 4)
+
+
 def test_a_round_without_a_cohort_has_nobody_to_fail() -> None:
     check_round(a_round(cohort=[]), 4)
 

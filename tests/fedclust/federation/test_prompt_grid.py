@@ -88,3 +88,25 @@ def test_no_messages_need_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = Slow(Clock(monkeypatch), [])
     assert _ask(grid, 0) == []
     assert grid.looks == 0
+
+
+@pytest.mark.parametrize(("taken", "refused"), [(["0", None], ["1"]), ([], ["0", "1"])])
+def test_a_message_that_flower_does_not_take_is_answered_at_once(
+    monkeypatch: pytest.MonkeyPatch, taken: list[str | None], refused: list[str]
+) -> None:
+    clock = Clock(monkeypatch)
+
+    class Refusing(Slow):
+        """Flower returns no id for a malformed message, and no ids where one is too large."""
+
+        def push_messages(self, messages: Iterable[Message]) -> list[str]:
+            super().push_messages(messages)
+            return taken  # type: ignore[return-value]
+
+    replies = list(PromptGrid(Refusing(clock, [0.5, 0.5])).send_and_receive(_messages(2), timeout=60))
+    errors = [reply for reply in replies if reply.has_error()]
+    assert [reply.metadata.reply_to_message_id for reply in errors] == refused
+    assert {reply.error.reason for reply in errors} == {
+        "Flower did not take the message: it is too large for the SuperLink, or malformed"
+    }
+    assert len(replies) == 2

@@ -18,8 +18,9 @@ from flwr.clientapp import ClientApp
 
 from fedclust import data, records
 from fedclust.clients import app
-from fedclust.federation import ClientGrid, Federation, FederationError, LocalGrid, pack, ray_grid, unpack
+from fedclust.federation import ClientGrid, Federation, FederationError, LocalGrid, pack, unpack
 from fedclust.federation.ray_grid import RayGrid
+from fedclust.federation.ray_machines import raylet_is_gone
 from fedclust.settings import compose, to_run_config
 from fedclust.strategies import ClusteredStrategy
 
@@ -99,9 +100,9 @@ def test_a_raylet_that_takes_no_connection_has_died(monkeypatch: pytest.MonkeyPa
         context = SimpleNamespace(get_node_id=lambda: here)
         monkeypatch.setattr(ray, "nodes", lambda: nodes)
         monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
-        assert not ray_grid._raylet_is_gone()
+        assert not raylet_is_gone()
         raylet.close()
-        assert ray_grid._raylet_is_gone()
+        assert raylet_is_gone()
 
 
 def test_each_node_is_a_process(grid) -> None:
@@ -325,6 +326,43 @@ def test_a_cluster_of_two_machines_and_a_third_that_joins() -> None:
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+@pytest.mark.parametrize("num_nodes", [None, 2])
+def test_the_others_train_the_clients_of_a_machine_that_is_gone(num_nodes: int | None) -> None:
+    from ray.cluster_utils import Cluster
+
+    ray.shutdown()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        second = cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        app = _app(steps=[8, 1, 1, 1])
+        grid = ClientGrid(RayGrid(app, {}, num_nodes=num_nodes, address=cluster.address))
+        grid.connect()
+        assert len({_said(reply, "machine") for reply in _ask(grid).values()}) == 2
+        cluster.remove_node(second, allow_graceful=False)
+        lost = [len(_failed(_ask(grid))) for _ in range(3)]
+        # Who was on it loses the round, and the next one while the cluster still believes that it is there.
+        assert lost[0] > 0
+        assert lost[2] == 0
+        (machine,) = {_said(reply, "machine") for reply in _ask(grid).values()}
+        assert machine != second.node_id
+        # When there is room again there are as many nodes as before.
+        third = cluster.add_node(num_cpus=1)
+        machines: set[int | str] = set()
+        deadline = time.monotonic() + 120
+        while third.node_id not in machines and time.monotonic() < deadline:
+            time.sleep(0.2)
+            machines = {_said(reply, "machine") for reply in _ask(grid).values()}
+        assert machines == {machine, third.node_id}
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def _failed(replies: dict[int, Message]) -> list[int]:
+    return [client for client, reply in replies.items() if reply.has_error()]
 
 
 def test_no_cluster_at_the_address(monkeypatch) -> None:

@@ -1,5 +1,7 @@
 """Single precision against double, and the partial eigensolver against scikit-learn's."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.manifold import spectral_embedding
@@ -62,6 +64,18 @@ def test_a_client_like_no_other_has_finite_coordinates() -> None:
     affinities = np.eye(12, dtype=np.float32)
     affinities[:11, :11] = 0.5
     assert np.isfinite(large.embedding(affinities, 3, seed=0)).all()
+
+
+def test_clients_alike_are_found_among_those_that_are_like_nobody() -> None:
+    affinities = np.eye(300, dtype=np.float32)
+    affinities[:10, :10] = 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = candidates(affinities, 2, seed=0)
+    assert found[2].labels.tolist() == [0] * 10 + [1] * 290
+    # The ten rows are the same: width 0. The others are unit vectors, √(1 − 1/290) from their mean, and the
+    # two means √(10 + 1/290) apart: 0.998 / 3.163.
+    assert found[2].davies_bouldin == pytest.approx(np.sqrt((1 - 1 / 290) / (10 + 1 / 290)), rel=1e-4)
 
 
 def test_score_by_hand() -> None:

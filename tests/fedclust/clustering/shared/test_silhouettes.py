@@ -1,5 +1,7 @@
 """Silhouettes of many clients, by hand and against scikit-learn's."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
@@ -14,6 +16,21 @@ def test_silhouettes_by_hand() -> None:
     points = np.array([[0.0], [1.0], [4.0]])
     found = silhouettes.silhouettes(cdist(points, points), np.array([7, 7, 3]), np.arange(3))
     np.testing.assert_allclose(found, [3 / 4, 2 / 3, 0])
+
+
+def test_as_many_clusters_as_pairs_of_clients_take_no_matrix_of_both() -> None:
+    # Pairs at 0, 0, 1, 1, 2, 2 …: a = 0 and b = 1, so (1 − 0) / 1.
+    labels = np.arange(6000) // 2
+    points, rows = labels[:, None].astype(float), np.array([0, 2999, 5999])
+    distances = cdist(points[rows], points)
+    tracemalloc.start()
+    try:
+        found = silhouettes.silhouettes(distances, labels, rows)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.tolist() == [1, 1, 1]
+    assert peak < 6000 * 3000  # a byte for each client and cluster
 
 
 def test_clients_at_one_place_have_silhouette_0() -> None:

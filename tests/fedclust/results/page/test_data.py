@@ -246,7 +246,7 @@ def test_values() -> None:
 
 
 def test_of_many_clients_the_first_are_listed(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_MOST_CLIENTS", 3)
+    monkeypatch.setattr(tables, "MOST_CLIENTS", 3)
     view = view_run(finished_run)
     assert view.clients.total == 4
     assert column(view, "client").values == [0, 1, 2]

@@ -93,7 +93,8 @@ def over_rounds(strategies: list[str], rounds: int) -> str:
         )
         near = [seen[min(seen, key=lambda number, point=point: abs(number - point))] for point in points]
         rows.append([strategy, *(f"{mib:.0f}" for mib in near), f"{peak:.0f}"])
-    return table(["resident memory, MiB", *(f"near round {point:,}" for point in points), "peak, results included"], rows)
+    near_points = (f"near round {point:,}" for point in points)
+    return table(["resident memory, MiB", *near_points, "peak, results included"], rows)
 
 
 def large_model() -> nn.Module:

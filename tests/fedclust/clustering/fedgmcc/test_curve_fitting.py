@@ -1,7 +1,7 @@
 import copy
 import gc
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -410,7 +410,7 @@ def test_the_number_of_threads_changes_nothing(threads: int) -> None:
 class Counted(nn.Linear):
     """A layer whose living copies are counted."""
 
-    living: "weakref.WeakSet[Counted]" = weakref.WeakSet()
+    living: ClassVar["weakref.WeakSet[Counted]"] = weakref.WeakSet()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Counted":
         copied = Counted(self.in_features, self.out_features)

@@ -145,6 +145,30 @@ def test_an_imported_dataclass_is_asked_itself() -> None:
     assert out_of_range(config) == "training.learning_rate must be > 0 and finite, got -1"
 
 
+PARTITIONS = """
+from fedclust.settings import compose
+from fedclust.settings.ranges import out_of_range
+for overrides in (
+    ["partition=dirichlet", "partition.alpha=-1"],
+    ["partition=dirichlet", "partition.alpha=-1", "partition.file=rows.parquet"],
+    ["partition=dirichlet", "partition.num_clients=0"],
+    ["partition=iid", "partition.num_clients=0"],
+):
+    print(out_of_range(compose(overrides)))
+"""
+
+
+def test_a_partitioner_is_asked_unless_the_clients_come_from_a_file() -> None:
+    # In a process of its own, where none is imported yet.
+    done = subprocess.run([sys.executable, "-c", PARTITIONS], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        "partition.alpha must be > 0 and finite, got -1",
+        "None",
+        "partition.num_clients must be >= 1, got 0",
+        "partition.num_clients must be >= 1, got 0",
+    ], done.stderr
+
+
 SCRIPT = """
 import json, sys
 from fedclust.settings import compose

@@ -51,7 +51,9 @@ def out_of_range(config: DictConfig) -> str | None:
     """
     spaces: dict[str, _Names] = {}
     sources = Sources()
-    for key, node in nodes_with_targets(config):
+    # Partitioners last: their checks import NumPy.
+    nodes = sorted(nodes_with_targets(config), key=lambda each: each[0].partition(".")[0] == "partition")
+    for key, node in nodes:
         target = str(node["_target_"])
         module, _, name = target.rpartition(".")
         if not _is_own(module):
@@ -67,7 +69,7 @@ def out_of_range(config: DictConfig) -> str | None:
         if not isinstance(made, type):
             continue
         if issubclass(made, _Base):
-            if given.get("file") is not None:  # then nothing is drawn
+            if OmegaConf.select(config, "partition.file") is not None:  # then nothing is drawn
                 continue
             # Other keys of a partition are for what is done with the clients.
             given = {name: given[name] for name in signature(made).parameters if name in given}

@@ -151,7 +151,8 @@ from fedclust.settings.ranges import out_of_range
 for overrides in (
     ["partition=dirichlet", "partition.alpha=-1"],
     ["partition=dirichlet", "partition.alpha=-1", "partition.file=rows.parquet"],
-    ["partition=dirichlet", "partition.num_clients=0"],
+    ["partition@partition.base=iid", "partition.base.num_clients=0"],
+    ["partition@partition.base=iid", "partition.base.num_clients=0", "partition.file=rows.parquet"],
     ["partition=iid", "partition.num_clients=0"],
 ):
     print(out_of_range(compose(overrides)))
@@ -164,7 +165,8 @@ def test_a_partitioner_is_asked_unless_the_clients_come_from_a_file() -> None:
     assert done.stdout.splitlines() == [
         "partition.alpha must be > 0 and finite, got -1",
         "None",
-        "partition.num_clients must be >= 1, got 0",
+        "partition.base.num_clients must be >= 1, got 0",
+        "None",
         "partition.num_clients must be >= 1, got 0",
     ], done.stderr
 

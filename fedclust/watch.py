@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
-from fedclust.results.page import RunView, SweepView, document, to_json, view_of
+from fedclust.results import page
 
 __all__ = ["Watch", "main"]
 
@@ -40,7 +40,7 @@ class Watch(ThreadingHTTPServer):
     Raises
     ------
     FileNotFoundError
-        If no run is there.
+        If there is no such folder, or no run in it.
     ValueError
         If a file cannot be read.
     OSError
@@ -50,9 +50,11 @@ class Watch(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int = _PORT) -> None:
+        if not folder.is_dir():  # said before the page is imported, and PyTorch with it
+            raise FileNotFoundError(f"folder must be that of a run or of a sweep, there is none at {folder}")
         self.folder = folder
         self._lock = threading.Lock()
-        self._seen: dict[str, tuple[tuple[object, ...], RunView | SweepView]] = {}
+        self._seen: dict[str, tuple[tuple[object, ...], page.RunView | page.SweepView]] = {}
         self.view()
         super().__init__((_ADDRESS, port), _Handler)
 
@@ -61,7 +63,7 @@ class Watch(ThreadingHTTPServer):
         """Where the page is."""
         return f"http://{_ADDRESS}:{self.server_address[1]}/"
 
-    def view(self, run: str = "") -> tuple[RunView | SweepView, str]:
+    def view(self, run: str = "") -> "tuple[page.RunView | page.SweepView, str]":
         """Read the folder, or that of a run of the sweep, if a file in it has changed.
 
         Returns
@@ -73,13 +75,13 @@ class Watch(ThreadingHTTPServer):
             files = [path for name in _WATCHED for path in sorted(folder.rglob(name))]
             seen = tuple((str(path), *_state(path)) for path in files)
             if run not in self._seen or seen != self._seen[run][0]:
-                self._seen[run] = seen, view_of(folder)
+                self._seen[run] = seen, page.view_of(folder)
             return self._seen[run][1], f'"{sha256(repr(seen).encode()).hexdigest()[:32]}"'
 
     def has(self, run: str) -> bool:
         """Whether the sweep that is watched has a run of this name."""
         view, _ = self.view()
-        return isinstance(view, SweepView) and any(job.folder == run for job in view.jobs)
+        return isinstance(view, page.SweepView) and any(job.folder == run for job in view.jobs)
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -121,10 +123,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("ETag", tag)
             self.end_headers()
             return
-        page = not name
-        text = (document(view, live=True) if page else to_json(view)).encode()
+        whole = not name
+        text = (page.document(view, live=True) if whole else page.to_json(view)).encode()
         self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", "text/html; charset=utf-8" if page else "application/json")
+        self.send_header("Content-Type", "text/html; charset=utf-8" if whole else "application/json")
         self.send_header("Content-Length", str(len(text)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")

@@ -8,10 +8,11 @@ import json
 import os
 import sys
 
+import fedclust.results.plots
 import fedclust.server_app  # noqa: F401
-import strategies  # noqa: F401
 from fedclust import clients  # noqa: F401
 from fedclust.command_line import main
+from fedclust.strategies import FedGMCC, FedGWC  # noqa: F401
 
 
 def _child(arguments: list[str]) -> None:

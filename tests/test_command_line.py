@@ -137,9 +137,15 @@ def test_another_runs_folder_is_refused(run: Run, tmp_path: Path) -> None:
     assert (folder / "rounds.jsonl").read_text() == "mine\n"
 
 
-@pytest.mark.parametrize("module", ["fedclust", "fedclust.run"])
-def test_no_traceback_from_the_module_either(tmp_path: Path, module: str) -> None:
-    command = [sys.executable, "-m", module, "partition=iid", "partition.num_clients=100000"]
+@pytest.mark.parametrize(
+    ("module", "impossible"),
+    [
+        ("fedclust", ["rounds=0"]),  # refused before anything large is imported
+        ("fedclust.run", ["partition=iid", "partition.num_clients=100000"]),  # after it, by the data
+    ],
+)
+def test_no_traceback_from_the_module_either(tmp_path: Path, module: str, impossible: list[str]) -> None:
+    command = [sys.executable, "-m", module, *impossible]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.startswith("fedclust: ")

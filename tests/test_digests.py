@@ -3,13 +3,14 @@
 benchmarks/digests.py does the same for every strategy.
 """
 
+import importlib
 import json
 import os
-import subprocess
-import sys
+import types
 from pathlib import Path
 
 import pytest
+import torch
 
 import fedclust
 from fedclust.results import comparable
@@ -19,23 +20,25 @@ _SCRIPT = CONF.parent / "benchmarks" / "digests.py"
 _STRATEGIES = ("fedgwc_paper", "fmcl", "ifca")  # splits by losses; groups once; asks in every round
 
 
-def _start(hash_seed: str, threads: str, *engines: str) -> subprocess.Popen:
-    env = {**os.environ, "PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": threads}
-    env["PYTHONPATH"] = str(CONF.parent)
-    command = [sys.executable, str(_SCRIPT), "--engine", *engines, "--strategy", *_STRATEGIES]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.fixture
+def digests(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """Import the script, which imports from its folder."""
+    monkeypatch.syspath_prepend(_SCRIPT.parent)
+    return importlib.import_module(_SCRIPT.stem)
 
 
-def test_digests_do_not_depend_on_hash_seed_threads_and_engine() -> None:
-    processes = [_start("1", "1", "local"), _start("2", "2", "local", "ray")]
-    printed = [process.communicate(timeout=300) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], printed
-    (one, _), (other, _) = printed
-    first = {name: value for _, name, value in map(str.split, one.splitlines())}
-    assert first.keys() == {*_STRATEGIES}
-    assert all(len(value) == 16 for value in first.values()), first  # else the name of an error
+def test_digests_do_not_depend_on_hash_seed_threads_and_engine(digests: types.ModuleType) -> None:
+    # Here with the hash seed and the threads of this process, there with others.
+    hash_seed = "1" if os.environ.get("PYTHONHASHSEED") == "2" else "2"
+    threads = "2" if torch.get_num_threads() == 1 else "1"
+    process = digests.in_a_process(_STRATEGIES, hash_seed, threads, "local", "ray")
+    try:
+        first = {name: digests.digest(name, "local") for name in _STRATEGIES}
+    finally:
+        printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
     assert len({*first.values()}) == len(_STRATEGIES)  # a digest sees what differs
-    found = [tuple(line.split()) for line in other.splitlines()]
+    found = [tuple(line.split()) for line in printed.splitlines()]
     assert found == [(engine, name, first[name]) for engine in ("local", "ray") for name in _STRATEGIES]
 
 

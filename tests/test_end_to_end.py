@@ -186,10 +186,6 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return comparable(_run(tmp_path_factory.mktemp("short"), *SHORT).rounds)
 
 
-def test_the_same_seed_gives_the_same_rounds(tmp_path: Path, first_run: list[dict[str, Any]]) -> None:
-    assert comparable(_run(tmp_path, *SHORT).rounds) == first_run
-
-
 def test_another_seed_gives_others(tmp_path: Path, first_run: list[dict[str, Any]]) -> None:
     other = comparable(_run(tmp_path, *SHORT, "seed=1", "rounds=2").rounds)
     assert [line["cohort"] for line in other] != [line["cohort"] for line in first_run[:2]]
@@ -197,7 +193,7 @@ def test_another_seed_gives_others(tmp_path: Path, first_run: list[dict[str, Any
 
 
 @pytest.mark.parametrize("num_nodes", [2, 30])
-def test_the_number_of_nodes_changes_nothing(
+def test_the_same_seed_gives_the_same_rounds_on_any_number_of_nodes(
     tmp_path: Path, first_run: list[dict[str, Any]], num_nodes: int
 ) -> None:
     spread = comparable(_run(tmp_path, *SHORT, num_nodes=num_nodes).rounds)

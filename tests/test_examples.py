@@ -1,13 +1,16 @@
 """The scripts of examples/ and README's Python run as they are, and find what they put into their data."""
 
 import importlib.util
+import logging
 import re
-import subprocess
+import signal
 import sys
 import types
 from pathlib import Path
 
 import pytest
+
+from fedclust.command_line import main
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -57,18 +60,23 @@ def test_compare_strategies(example: types.ModuleType, tmp_path: Path) -> None:
     assert accuracy["one model for all"] < 0.75 < 0.9 < accuracy["by models (FedGMCC)"]
 
 
-def test_own_package_on_the_command_line(tmp_path: Path) -> None:
-    """The commands in own_strategy.py, run in their folder."""
+def test_own_package_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands in own_strategy.py, run in their folder; tests/test_installed.py does it in a process."""
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.syspath_prepend(EXAMPLES)  # as `python -m` has the current folder
+    monkeypatch.setattr("fedclust.federation.watchdog.end_process_when_stuck", lambda: None)  # of the tests
     arguments = ["--config-dir", "own_package/conf", "experiment=own_experiment", "rounds=2", "compare=[]"]
-    done = subprocess.run(
-        [sys.executable, "-m", "fedclust.run", *arguments, f"output_dir={tmp_path / 'results'}"],
-        cwd=EXAMPLES,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "by_majority, 10 clients, 2 rounds" in done.stdout
+    monkeypatch.setattr(sys, "argv", ["fedclust", *arguments, f"output_dir={tmp_path / 'results'}"])
+    root = logging.getLogger()
+    handlers, level, terminate = root.handlers[:], root.level, signal.getsignal(signal.SIGTERM)
+    try:
+        main()
+    finally:
+        root.handlers[:], root.level = handlers, level
+        signal.signal(signal.SIGTERM, terminate)
+    assert "by_majority, 10 clients, 2 rounds" in capsys.readouterr().out
 
 
 def test_the_python_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

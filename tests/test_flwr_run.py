@@ -20,7 +20,7 @@ import ray
 
 import fedclust
 from fedclust.results import SavedRun
-from fedclust.settings import CONF
+from fedclust.settings import CONF, from_run_config, plain
 
 APP = CONF.parent
 SCRIPTS = Path(sysconfig.get_path("scripts"))
@@ -169,10 +169,14 @@ def test_what_flwr_build_makes(bundle: Path) -> None:
     assert found == expected | {Path("pyproject.toml"), Path("LICENSE")}
 
 
-def test_the_bundle_runs_and_its_run_is_resumed(flower: Flower, bundle: Path, local_run: SavedRun) -> None:
+def test_the_bundle_runs_and_our_own_command_line_resumes_it(
+    flower: Flower, bundle: Path, local_run: SavedRun
+) -> None:
     """Four rounds of what `flwr build` makes, two more with ``resume=``: as six without a break.
 
-    On two nodes, Flower's default. The split of round 4 is in the checkpoint.
+    First on two nodes, Flower's default; then on a node per client with ``engine=superlink``, which is
+    ``flwr run`` with another face; a relative folder is the caller's. The split of round 4 is in the
+    checkpoint.
     """
     results = flower.folder / "resumed"
     short = " ".join(text for text in OVERRIDES if not text.startswith("rounds="))
@@ -183,9 +187,9 @@ def test_the_bundle_runs_and_its_run_is_resumed(flower: Flower, bundle: Path, lo
     assert len(before.rounds) == 4
     assert '"finished":true' in (results / "report.html").read_text()
     assert before.changes == local_run.changes
-    told = f'overrides="resume={results} rounds=6" output-dir="{results}"'
-    printed = flower("run", str(APP), "--stream", "--run-config", told)
-    assert flower.state(printed)["status"] == "finished:completed", printed
+    engine = ("engine=superlink", "engine.connection=local", "engine.federation_config='num-supernodes=30'")
+    printed = flower(*engine, "resume=resumed", "rounds=6", command="fedclust")
+    assert f"results: {results}" in printed, printed
     run = SavedRun(results)
     # To the byte: they were not run again. The fourth was, as it had been evaluated for being the last.
     assert run.rounds[:3] == before.rounds[:3]
@@ -194,14 +198,10 @@ def test_the_bundle_runs_and_its_run_is_resumed(flower: Flower, bundle: Path, lo
     assert local_run.clients is not None
     np.testing.assert_array_equal(run.clients["cluster"], local_run.clients["cluster"])
     np.testing.assert_allclose(run.clients["accuracy"], local_run.clients["accuracy"], atol=1e-6)
-
-
-def test_a_node_per_client_through_our_own_command_line(flower: Flower, local_run: SavedRun) -> None:
-    """``engine=superlink`` is ``flwr run`` with another face; a relative folder is the caller's."""
-    engine = ("engine=superlink", "engine.connection=local", "engine.federation_config='num-supernodes=30'")
-    printed = flower(*engine, *OVERRIDES, "output_dir=thirty", command="fedclust")
-    assert f"results: {flower.folder / 'thirty'}" in printed, printed
-    _assert_same(SavedRun(flower.folder / "thirty"), local_run)
+    # `flwr run` may be told ``resume=`` itself: it is composed to the same configuration.
+    told = from_run_config({"overrides": f"resume={results} rounds=6"})
+    written = {"output_dir": None, "overrides": None}  # in other words
+    assert {**plain(told), **written} == {**run.config, **written}
 
 
 def test_nodes_that_are_ray_actors(local_run: SavedRun, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import tarfile
 import venv
 import zipfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -167,23 +166,37 @@ def test_a_users_package_beside_a_wheel(installed: Python, tmp_path: Path) -> No
     assert run.compared.keys() == {"fedavg"}
 
 
+# What the layouts share is imported once; a forked process then imports from each of the folders.
 _TELL = """
-import importlib.util, json, sys
+import importlib.util, json, os, sys
 from pathlib import Path
-import fedclust
-from fedclust import strategies, clients, settings
-import fedclust.client_app
-names = ("strategies.fedgwc", "strategies.clustered", "clients.node", "clustering.fedgwc", "conf")
-print(json.dumps({
-    "strategies": {name: getattr(strategies, name).__module__ for name in strategies.__all__},
-    "client app": fedclust.client_app.app is clients.app,
-    "found": [name for name in names if importlib.util.find_spec("fedclust." + name)],
-    "choices": {group: settings.options(group) for group in ("strategy", "dataset", "model", "experiment")},
-    "door": fedclust.__all__,
-    "top level": [name for name in ("strategies", "clients", "conf") if name in sys.modules],
-    "where": str(Path(fedclust.__file__).parent),
-    "strategies' file": strategies.__file__,
-}))
+import flwr.clientapp, flwr.serverapp, hydra, pandas, scipy.optimize, sklearn.cluster, torch
+
+def tell():
+    import fedclust
+    from fedclust import strategies, clients, settings
+    import fedclust.client_app
+    names = ("strategies.fedgwc", "strategies.clustered", "clients.node", "clustering.fedgwc", "conf")
+    groups = ("strategy", "dataset", "model", "experiment")
+    print(json.dumps({
+        "strategies": {name: getattr(strategies, name).__module__ for name in strategies.__all__},
+        "client app": fedclust.client_app.app is clients.app,
+        "found": [name for name in names if importlib.util.find_spec("fedclust." + name)],
+        "choices": {group: settings.options(group) for group in groups},
+        "door": fedclust.__all__,
+        "top level": [name for name in ("strategies", "clients", "conf") if name in sys.modules],
+        "where": str(Path(fedclust.__file__).parent),
+        "strategies' file": strategies.__file__,
+    }), flush=True)
+
+assert not any(name.partition(".")[0] == "fedclust" for name in sys.modules)
+for folder in sys.argv[1:]:
+    if os.fork() == 0:
+        if folder != "installed":
+            sys.path.insert(0, folder)
+        tell()
+        os._exit(0)
+    assert os.wait()[1] == 0, folder
 """
 
 
@@ -198,22 +211,15 @@ def test_imports_are_the_same_in_every_layout(
     bundle = shutil.copytree(source, tmp_path_factory.mktemp("unpacked") / "app", symlinks=True)
     for part in PARTS[1:]:
         (bundle / "fedclust" / part).unlink()
-    layouts: dict[str, tuple[Python, Path | None]] = {
-        "wheel": (installed, None),
-        "editable": (editable, None),
-        "checkout": (installed, source),
-        "bundle": (installed, bundle),
-    }
 
-    def ask(layout: str) -> dict[str, Any]:
-        python, path = layouts[layout]
-        first = f"import sys; sys.path.insert(0, {str(path)!r})\n" if path else ""
-        done = python("-P", "-c", first + _TELL, cwd=elsewhere)
-        assert done.returncode == 0, (layout, done.stderr)
-        return json.loads(done.stdout.splitlines()[-1])
+    def ask(python: Python, *folders: Any) -> list[dict[str, Any]]:
+        done = python("-P", "-c", _TELL, *folders, cwd=elsewhere)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
-    with ThreadPoolExecutor(2) as threads:
-        told = dict(zip(layouts, threads.map(ask, layouts), strict=True))
+    wheel, checkout, unpacked = ask(installed, "installed", source, bundle)
+    told = {"wheel": wheel, "checkout": checkout, "bundle": unpacked}
+    (told["editable"],) = ask(editable, "installed")
     where = {layout: Path(each.pop("where")) for layout, each in told.items()}
     files = {layout: Path(each.pop("strategies' file")) for layout, each in told.items()}
     assert where["editable"] == where["checkout"] == source / "fedclust"

@@ -9,6 +9,7 @@ import fedclust
 from fedclust.data import save_partition
 from fedclust.data.client_rows import ClientRows, save_client_rows
 from fedclust.data.digits import Digits
+from fedclust.results import SavedRun
 from fedclust.rng import generator
 from fedclust.settings import compose, plain
 
@@ -95,7 +96,7 @@ def test_fedgwc_keeps_clients_of_one_kind_together(partition: list[str], tmp_pat
 
 FEDGMCC = [
     "strategy=fedgmcc",
-    "rounds=8",
+    "rounds=4",
     "participation=1",
     "partition.num_clients=10",
     "training.steps=null",
@@ -107,13 +108,18 @@ FEDGMCC = [
 ]
 
 
-def test_fedgmcc_separates_inverted_images_within_eight_rounds(tmp_path: Path) -> None:
+def _sizes(folder: Path) -> list[list[int]]:
+    """List the sizes of the clusters after each round; they are formed anew in every one."""
+    return [line["cluster_sizes"] for line in SavedRun(folder).rounds]
+
+
+def test_fedgmcc_separates_inverted_images_in_every_round(tmp_path: Path) -> None:
     shares = ("clean=0.5", "invert=0.5", "noise=0", "blur=0")
     summary = _run(
         tmp_path / "run", *FEDGMCC, "partition=domains", *(f"partition.{share}" for share in shares)
     )
     assert summary["rand_index"] == 1.0
-    assert summary["cluster_sizes"] == [5, 5]
+    assert _sizes(tmp_path / "run") == [[5, 5]] * 4
     drawn = {path.stem for path in (tmp_path / "run" / "plots").glob("*.png")}
     assert {"outputs_along_chains", "answers_between_clusters"} <= drawn
     with np.load(tmp_path / "run" / "matrices.npz") as arrays:
@@ -123,7 +129,8 @@ def test_fedgmcc_separates_inverted_images_within_eight_rounds(tmp_path: Path) -
 
 
 def test_fedgmcc_keeps_iid_clients_together(tmp_path: Path) -> None:
-    assert _run(tmp_path / "run", *FEDGMCC, "partition=iid")["num_clusters"] == 1
+    _run(tmp_path / "run", *FEDGMCC, "partition=iid")
+    assert _sizes(tmp_path / "run") == [[10]] * 4
 
 
 def test_a_saved_partition_gives_the_very_same_run(tmp_path: Path) -> None:

@@ -29,14 +29,24 @@ SMALL = [
     "training.steps=1",
     "checkpoint_every=3",
 ]
-ROUNDS = 20
+ROUNDS = 10
+# One that splits while it trains, in round 4, and one that clusters anew in every round; that every strategy
+# resumes to the bit is part of its contract (tests/strategies/test_contract.py).
 PARAMETERS = "strategy.parameters"
-# One that splits while it trains, and one that clusters anew in every round; that every strategy resumes to
-# the bit is part of its contract (tests/strategies/test_contract.py).
 METHODS = {
-    "fedgwc": ["aggregator=fedadam"],
+    "fedgwc_paper": [
+        "aggregator=fedadam",
+        f"{PARAMETERS}.step_size=0.1",
+        f"{PARAMETERS}.max_clusters=2",
+        f"{PARAMETERS}.min_cluster_size=3",
+        f"{PARAMETERS}.change=last",
+        f"{PARAMETERS}.patience=4",
+        f"{PARAMETERS}.tolerance=1",
+        f"{PARAMETERS}.max_davies_bouldin=10",
+    ],
     "fedgmcc": [f"{PARAMETERS}.num_inputs=32", f"{PARAMETERS}.steps=2", f"{PARAMETERS}.num_points=5"],
 }
+CHANGES = {"fedgwc_paper": [0, 4], "fedgmcc": [*range(ROUNDS + 1)]}  # before round 1, and after these
 
 
 class Forked:
@@ -104,6 +114,7 @@ def test_a_run_killed_five_times_equals_an_uninterrupted_one(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     overrides = [f"strategy={method}", *SMALL, *METHODS[method], f"rounds={ROUNDS}"]
     assert forked.run(*overrides, f"output_dir={whole}") == 0
+    assert [change["round"] for change in SavedRun(whole).changes] == CHANGES[method]
     # Five points over both strategies' rounds, and anywhere within a round or the writing of a checkpoint.
     draws = random.Random(method)
     points = sorted(draws.sample(range(1, 2 * ROUNDS - 2), 5))
@@ -121,18 +132,19 @@ def test_a_run_killed_five_times_equals_an_uninterrupted_one(
     _assert_equal(killed, whole)
 
 
-def test_a_finished_run_continues_with_more_rounds(forked: Forked, tmp_path: Path) -> None:
+def test_a_finished_run_continues_with_more_rounds(tmp_path: Path) -> None:
     short, whole = tmp_path / "short", tmp_path / "whole"
     overrides = ["strategy=fedgwc", "aggregator=fedavgm", *SMALL, "evaluate_every=4"]
-    assert forked.run(*overrides, "rounds=10", f"output_dir={whole}") == 0
-    assert forked.run(*overrides, "rounds=6", f"output_dir={short}") == 0
-    assert forked.run(f"resume={short}", "rounds=10", "engine.num_nodes=3") == 0
+    fedclust.run([*overrides, "rounds=10", f"output_dir={whole}"])
+    fedclust.run([*overrides, "rounds=6", f"output_dir={short}"])
+    fedclust.run([f"resume={short}", "rounds=10", "engine.num_nodes=3"])
     # Round 6 was the last of the short run: it was evaluated, and in full, and that travelled.
     _assert_equal(short, whole)
     assert [line["round"] for line in SavedRun(short).rounds if "mean_client_accuracy" in line] == [4, 8, 10]
-    assert forked.run(f"resume={short}") == 0  # nothing is left to do
+    fedclust.run([f"resume={short}"])  # nothing is left to do
     _assert_equal(short, whole)
-    assert forked.run(f"resume={short}", "rounds=9") == 2
+    with pytest.raises(ConfigError, match="rounds must be >= 10, the rounds that .* has, got 9"):
+        fedclust.run([f"resume={short}", "rounds=9"])
 
 
 def test_a_run_that_failed_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ CLIENTS = (
     "training.mode=sequential",
 )
 
-# Refused by the dataclasses' own checks, in modules that import PyTorch, SciPy or scikit-learn.
+# Refused by the classes' own checks, in modules that import PyTorch, SciPy or scikit-learn.
 REFUSED = {
     ("training.learning_rate=-1",): "training.learning_rate must be > 0 and finite, got -1",
     ("training.epochs=2", "training.steps=2"): "exactly one of epochs and steps must be given, got epochs 2",
@@ -57,6 +57,12 @@ REFUSED = {
     ("strategy=ifca", "strategy.parameters.num_clusters=0"): "parameters.num_clusters must be >= 1, got 0",
     ("strategy=fedgmcc", "strategy.parameters.steps=-3"): "strategy.parameters.steps must be >= 0, got -3",
     ("personal=finetune", "personal.epochs=-1"): "personal.epochs must be a whole number >= 1, got -1",
+}
+
+# By the partitioners' own, in modules that import Flower Datasets; these checks use NumPy.
+REFUSED_PARTITIONS = {
+    ("partition=dirichlet", "partition.alpha=-1"): "partition.alpha must be > 0 and finite, got -1",
+    ("partition.num_clients=9",): "partition.groups must be >= 1 each and add up to num_clients, 9",
 }
 
 # Each way is tried after the ones before it, in one process, so the lighter ones come first.
@@ -102,6 +108,9 @@ note("a value of the wrong type")
 for wrong, told in {REFUSED!r}.items():
     assert told in command_line(*wrong), (wrong, command_line(*wrong))
 note("a value that a constructor refuses")
+for wrong, told in {REFUSED_PARTITIONS!r}.items():
+    assert told in command_line(*wrong), (wrong, command_line(*wrong))
+note("a value that a partition refuses")
 assert "device must be auto or a device of this machine, got 'cuda:99'" in command_line("device=cuda:99")
 note("a device that is not there")
 from fedclust.clients.app import app
@@ -163,6 +172,10 @@ def test_help_and_a_wrong_option_are_answered_with_hydra_alone(loaded, way) -> N
 
 def test_a_value_that_a_constructor_refuses_needs_no_large_library(loaded) -> None:
     assert loaded["a value that a constructor refuses"] == []
+
+
+def test_a_value_that_a_partition_refuses_needs_numpy_alone(loaded) -> None:
+    assert loaded["a value that a partition refuses"] == ["numpy"]
 
 
 def test_a_device_that_is_not_there_needs_pytorch_alone(loaded) -> None:

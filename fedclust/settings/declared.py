@@ -306,9 +306,9 @@ class Sources:
         """Name the module from which a statement of another one imports."""
         return _absolute(module, line.module or "", line.level)
 
-    def is_own_dataclass(self, found: Any) -> bool:
-        """Whether it is a dataclass that was found in a source, and not one that is imported already."""
-        return isinstance(found, _Class) and self.is_dataclass(found)
+    def is_own_class(self, found: Any) -> bool:
+        """Whether it is a class that was found in a source, and not one that is imported already."""
+        return isinstance(found, _Class)
 
     def is_dataclass(self, found: _Class) -> bool:
         """Whether the standard library's decorator, and no other, makes a class a dataclass."""

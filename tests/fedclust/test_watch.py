@@ -1,5 +1,7 @@
 import http.client
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,3 +116,11 @@ def test_nothing_can_be_changed(server: Watch, method: str) -> None:
 def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 1
     assert "must hold" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_named_before_anything_large_is_imported(tmp_path: Path) -> None:
+    script = "import sys; from fedclust.watch import main; print(main([sys.argv[1]]), 'torch' in sys.modules)"
+    missing = tmp_path / "none"
+    done = subprocess.run([sys.executable, "-c", script, missing], capture_output=True, text=True, timeout=60)
+    said = f"fedclust watch: folder must be that of a run or of a sweep, there is none at {missing}\n"
+    assert (done.stdout, done.stderr) == ("1 False\n", said)

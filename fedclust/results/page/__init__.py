@@ -3,11 +3,18 @@
 Not imported by :mod:`fedclust.results`: a run that leaves no page does not need it.
 """
 
-from fedclust.results.page.data import RunView, view_run
-from fedclust.results.page.html import document, to_json
-from fedclust.results.page.live import LivePage
-from fedclust.results.page.sweep import SweepView, view_sweep
-from fedclust.results.page.write import PAGE, is_run, view_of, write_page, write_sweep_page
+from typing import TYPE_CHECKING
+
+from fedclust._lazy import lazily
+
+if TYPE_CHECKING:
+    from fedclust.results.page.data import RunView, view_run
+    from fedclust.results.page.html import document, to_json
+    from fedclust.results.page.live import LivePage
+    from fedclust.results.page.sweep import SweepView, view_sweep
+    from fedclust.results.page.write import PAGE, is_run, view_of, write_page, write_sweep_page
+else:
+    __getattr__, __dir__ = lazily(__name__)
 
 __all__ = [
     "PAGE",

@@ -6,7 +6,9 @@ Not imported by :mod:`fedclust.results`, because importing matplotlib takes half
 from pathlib import Path
 
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.image import imsave
 from numpy.typing import NDArray
 
 from fedclust.results.plots.client_map import client_map
@@ -129,7 +131,12 @@ def draw(folder: Path) -> list[Path]:
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG, creating the folder if needed."""
+    """Write a figure in the format of the file's ending, creating the folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    if path.suffix != ".png":
+        figure.savefig(path)
+        return path
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # lays it out as well, for which `savefig` would draw it a second time
+    imsave(path, canvas.buffer_rgba(), dpi=figure.dpi)
     return path

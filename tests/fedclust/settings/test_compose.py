@@ -1,8 +1,9 @@
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings import (
     CONF,
@@ -44,9 +45,14 @@ NEEDS = {
 }
 
 
+@cache  # composing takes longer than what the tests do with it; none changes it
+def composed(group: str, choice: str) -> DictConfig:
+    return compose([f"{group}={choice}", *NEEDS.get((group, choice), [])])
+
+
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_choice_composes(group: str, choice: str) -> None:
-    config = compose([f"{group}={choice}", *NEEDS.get((group, choice), [])])
+    config = composed(group, choice)
     if group != "tuned":  # taken by itself where dataset and strategy fit
         assert config.choices[group] == choice
     OmegaConf.to_container(config, resolve=True)
@@ -54,16 +60,14 @@ def test_every_choice_composes(group: str, choice: str) -> None:
 
 @pytest.mark.parametrize("choice", [choice for group, choice in CHOICES if group == "strategy"])
 def test_every_strategy_builds(choice: str) -> None:
-    config = compose([f"strategy={choice}"])
-    strategy = instantiate(config.strategy, participation=0.5, seed=0)
+    strategy = instantiate(composed("strategy", choice).strategy, participation=0.5, seed=0)
     assert strategy.participation == 0.5
 
 
 @pytest.mark.parametrize("choice", [choice for group, choice in CHOICES if group == "aggregator"])
 def test_every_aggregator_builds(choice: str) -> None:
-    assert type(instantiate(compose([f"aggregator={choice}"]).aggregator)).__name__.lower() == choice.replace(
-        "_", ""
-    )
+    built = instantiate(composed("aggregator", choice).aggregator)
+    assert type(built).__name__.lower() == choice.replace("_", "")
 
 
 def test_defaults() -> None:

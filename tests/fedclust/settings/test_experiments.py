@@ -1,6 +1,11 @@
 """When a paper's figures apply to a run."""
 
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+
 import pytest
+from omegaconf import DictConfig
 
 from fedclust.settings import compose, with_strategy
 from fedclust.settings.experiments import changed_settings, published_beside
@@ -16,6 +21,23 @@ OUR_RULE = {
     "strategy.parameters.level": "unset",
     "strategy.parameters.max_error_ratio": "unset",
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _experiments_composed_once() -> Iterator[None]:
+    """Compose what runs are compared with once; it takes longer than to compare, and nobody changes it."""
+
+    @cache
+    def composed(overrides: tuple[str, ...], searchpath: tuple[str, ...]) -> DictConfig:
+        return compose(overrides, searchpath=searchpath)
+
+    def once(overrides: Sequence[str] = (), *, searchpath: Sequence[str] = ()) -> DictConfig:
+        return composed(tuple(overrides), tuple(searchpath))
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("fedclust.settings.experiments", "fedclust.settings.compose"):
+            patch.setattr(sys.modules[module], "compose", once)
+        yield
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ import pytest
 from PIL import Image
 
 from fedclust.results import Recorder
-from fedclust.results.plots import draw
+from fedclust.results.plots import accuracy_ecdf, accuracy_per_round, draw, save_figure
+from fedclust.results.saved_run import SavedRun
 
 
 def names(files: list[Path]) -> list[str]:
@@ -28,6 +29,15 @@ def test_drawn_from_the_files_alone_and_drawn_again(finished_run: Path) -> None:
     first = {path.name: path.read_bytes() for path in draw(finished_run)}
     moved = finished_run.rename(finished_run.with_name("moved"))
     assert {path.name: path.read_bytes() for path in draw(moved)} == first
+
+
+@pytest.mark.parametrize("plot", [accuracy_per_round, accuracy_ecdf])
+def test_a_picture_is_that_of_matplotlibs_own_savefig(plot, finished_run: Path, tmp_path: Path) -> None:
+    run = SavedRun(finished_run)
+    plot(run).savefig(tmp_path / "expected.png")
+    saved = save_figure(plot(run), tmp_path / "folder" / "saved.png")
+    assert saved.read_bytes() == (tmp_path / "expected.png").read_bytes()
+    assert save_figure(plot(run), tmp_path / "folder" / "saved.svg").read_text().startswith("<?xml")
 
 
 def test_curves_of_the_methods(finished_run: Path) -> None:

@@ -6,8 +6,9 @@ which of them are next. So nothing is copied between two steps, and the host wai
 
 A recording fixes how many clients take the step and how many examples a batch has. To keep recordings few,
 every batch is as wide as the widest seen so far, padded as in :mod:`.vectorised`, and clients that have
-stopped take part until half of the others have, too. Their models are copied before the first step that is
-not theirs; what they compute afterwards is not read, and no client's numbers depend on another's.
+stopped go on with the others until only half of the clients are left. Their models are copied before the
+first step that is not theirs; what they compute afterwards is not read, and no client's numbers depend on
+another's.
 """
 
 from __future__ import annotations

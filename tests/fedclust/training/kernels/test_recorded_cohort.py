@@ -347,6 +347,15 @@ def test_too_many_clients_are_halved_and_not_tried_again(small: Any, monkeypatch
     assert tried == [5, 2, 3, 2]
 
 
+def test_a_device_with_and_without_its_number_is_one(small: Any) -> None:
+    # A tensor made on "cpu:0" is on "cpu", and one made on "cuda" is on "cuda:0": the data and the model must
+    # not seem to be on two devices.
+    data, model = small.federation(), small.build("linear")
+    trainer = Trainer(model, data, hyperparameters(), seed=1, device="cpu:0")
+    list(trainer.train(small.jobs(data, small.start_of(model)), 1))
+    small.assert_recorded(trainer)
+
+
 def test_a_device_without_graphs_is_refused(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(recorders.RECORDERS, "cpu")
     with pytest.raises(
@@ -386,7 +395,8 @@ def test_graphs_compute_what_vectorised_does(
 
     monkeypatch.setattr(RecordedCohorts, "_run", watched)
     assert_same(trained(plain, jobs, 1, 2), trained(trainer, jobs, 1, 2), 2e-4)
-    small.assert_recorded(trainer)
+    if kind not in ("lstm", "positions"):  # which vmap may refuse on GPUs; they train one after another then
+        small.assert_recorded(trainer)
 
 
 @GPU

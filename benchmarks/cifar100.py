@@ -43,7 +43,6 @@ WAYS: dict[str, tuple[str, ...]] = {
     "auto-bf16": ("training.precision=bf16",),
     "auto-tf32": ("training.precision=tf32",),
     "vectorised": ("training.mode=vectorised",),
-    "vectorised-graphs": ("training.mode=vectorised_graphs",),
     "vectorised-compiled": ("training.mode=vectorised", "training.compile=true"),
     "vectorised-compiled-bf16": (
         "training.mode=vectorised",

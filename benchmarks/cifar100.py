@@ -8,27 +8,34 @@ first rounds of each, in which the trainer makes its choice or compiles, are lef
 """
 
 import argparse
+import io
 import logging
 import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import torch
+from gpu_clock import so_far
 from omegaconf import DictConfig, OmegaConf
 from recording import only_recorded
-from scaling import seconds_per_round
+from rich.console import Console
+from scaling import seconds_of, seconds_per_round
 from tables import machine, show, spread, table
 
 from fedclust.engines import make_engine
+from fedclust.server_app import federate
 from fedclust.settings import compose
 from fedclust.training.scheduling.dispatch import Dispatcher
 
 ROUNDS = 20_000  # the paper's
 LEFT_OUT = 6
+ENOUGH = 5  # rounds that count, if there is no time for more
 
 WAYS: dict[str, tuple[str, ...]] = {
     "sequential": ("training.mode=sequential",),
@@ -87,11 +94,45 @@ def fedgwc_setting(overrides: Sequence[str], rounds: int, device: str, small: bo
 def rounds_per_second(overrides: Sequence[str], rounds: int, device: str, small: bool) -> dict[str, Any]:
     """Run the setting; measure rounds, the GPU's use while it trains, and the peak of its memory."""
     config = fedgwc_setting(overrides, rounds, device, small)
-    with only_recorded(small), watched_passes() as (calls, _), busy(device) as samples:
-        seconds = seconds_per_round(config, make_engine(config))[LEFT_OUT:]
-    during = [value for at, value in samples if calls[0] <= at <= calls[-1]]
-    memory = None if device == "cpu" else torch.cuda.max_memory_allocated() / 2**30
-    return {"rate": 1 / median(seconds), "busy": mean(during) if during else None, "memory": memory}
+    with (
+        tempfile.TemporaryDirectory() as place,
+        only_recorded(small),
+        watched_passes() as (calls, _),
+        busy(device) as samples,
+    ):
+        run = Path(place) / "run"
+
+        def measured(seconds: list[float]) -> dict[str, Any]:
+            during = [value for at, value in samples if calls[0] <= at <= calls[-1]]
+            memory = None if device == "cpu" else torch.cuda.max_memory_allocated() / 2**30
+            return {"rate": 1 / median(seconds), "busy": mean(during) if during else None, "memory": memory}
+
+        def say() -> None:
+            seconds = seconds_of(run)[LEFT_OUT:]
+            if len(seconds) >= ENOUGH:
+                so_far(measured(seconds))
+
+        with every_second(say):
+            federate(config, make_engine(config), run, Console(file=io.StringIO()))
+        return measured(seconds_of(run)[LEFT_OUT:-1])  # the last is evaluated
+
+
+@contextmanager
+def every_second(say: Callable[[], None]) -> Iterator[None]:
+    """Call a function once a second, on another thread."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(1):
+            say()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import cifar100
 import numpy as np
 import paper_table
 import torch
+from gpu_clock import so_far
 from recording import only_recorded
 from scaling import seconds_per_round
 from settings import SETTINGS
@@ -27,6 +28,7 @@ from fedclust.results import SavedRun
 from fedclust.training import Job, LocalTraining, Trainer
 from fedclust.training.kernels import sequential
 from fedclust.training.kernels.recorded import RecordedTraining
+from fedclust.training.kernels.recorded_cohort import RecordedCohorts
 from fedclust.training.kernels.vectorised import VectorisedTraining
 
 __all__ = [
@@ -104,6 +106,7 @@ def forbidden(device: str, seen: list[str]) -> Iterator[None]:
         (sequential, "_train_client"),
         (VectorisedTraining, "_run"),
         (RecordedTraining, "_run"),
+        (RecordedCohorts, "_run"),
     )
     before = [getattr(place, name) for place, name in places]
     for (place, name), train in zip(places, before, strict=True):
@@ -122,9 +125,13 @@ class Enough(Exception):
 class Rounds:
     """Turns of `benchmarks/ways.py` in this process: so many rounds, one after another."""
 
-    def __init__(self, number: int, device: str) -> None:
+    def __init__(self, number: int, device: str, clients: int) -> None:
         self.seconds: list[float] = []
-        self._number, self._device, self._began = number, device, 0.0
+        self._number, self._device, self._clients, self._began = number, device, clients, 0.0
+
+    def rate(self) -> float:
+        """Compute clients per second; the first round, in which everything warms up, does not count."""
+        return self._clients / median(self.seconds[1:])
 
     def wait(self) -> int:
         """Begin the next round."""
@@ -138,12 +145,14 @@ class Rounds:
         if self._device != "cpu":
             torch.cuda.synchronize()
         self.seconds.append(time.perf_counter() - self._began)
+        if len(self.seconds) > 1:
+            so_far(self.rate())
 
 
 def clients_per_second(kind: str, way: str, device: str, rounds: int, small: bool) -> float:
     """Train rounds in one way; the first, in which it warms up, does not count."""
     build, data, options = problem(kind, small)
-    model, turns = build(), Rounds(rounds + 1, device)
+    model, turns = build(), Rounds(rounds + 1, device, len(data.train))
     if way == "pfl-research":
         peer = SimpleNamespace(
             federation=lambda: data, network=build, training=options, clients=len(data.train)
@@ -158,7 +167,7 @@ def clients_per_second(kind: str, way: str, device: str, rounds: int, small: boo
                 turns.wait()
                 step(number + 1)
                 turns.done()
-    return len(data.train) / median(turns.seconds[1:])
+    return turns.rate()
 
 
 def affordable(start: float, per_round: float, seconds: float, runs: int, most: int) -> tuple[int, int]:

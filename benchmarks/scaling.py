@@ -194,8 +194,14 @@ def seconds_per_round(config: DictConfig, grid: Grid) -> list[float]:
     """
     with tempfile.TemporaryDirectory() as folder:
         federate(config, grid, Path(folder) / "run", Console(file=io.StringIO()))
-        lines = (Path(folder) / "run" / "rounds.jsonl").read_text().splitlines()
-    return [json.loads(line)["seconds"] for line in lines[:-1]]
+        return seconds_of(Path(folder) / "run")[:-1]
+
+
+def seconds_of(run: Path) -> list[float]:
+    """Read the time of each round that a run has done so far."""
+    file = run / "rounds.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
+    return [json.loads(line)["seconds"] for line in lines if line.endswith("\n")]
 
 
 def overhead(turns: int) -> str:

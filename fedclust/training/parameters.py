@@ -13,7 +13,7 @@ __all__ = ["LocalTraining", "Mode", "Optimizer", "Precision", "Schedule"]
 
 Optimizer = Literal["sgd", "adam"]
 Schedule = Literal["constant", "cosine", "exponential"]
-Mode = Literal["auto", "vectorised", "sequential", "cuda_graphs"]
+Mode = Literal["auto", "vectorised", "sequential", "cuda_graphs", "vectorised_graphs"]
 Precision = Literal["float32", "tf32", "bf16"]
 
 
@@ -62,9 +62,11 @@ class LocalTraining:
     mode
         Train a cohort's clients in one pass (``"vectorised"``), one after another (``"sequential"``), or
         whichever of the two a short timed trial finds faster (``"auto"``). ``"cuda_graphs"``, for GPUs only:
-        one after another, or `streams` at a time, each step recorded once as a CUDA graph and repeated; not
-        yet run on a GPU; tested on the CPU against ``"sequential"``. Results agree to float tolerance; only
-        those of ``"auto"`` depend on measured times.
+        one after another, or `streams` at a time, each step recorded once as a CUDA graph and repeated.
+        ``"vectorised_graphs"``, for GPUs only: in one pass, the step of all clients recorded and repeated.
+        Neither has run on a GPU yet; both are tested on the CPU, against ``"sequential"`` and
+        ``"vectorised"``, and ``"auto"`` never chooses them. Results agree to float tolerance; only those of
+        ``"auto"`` depend on measured times.
     streams
         With ``"cuda_graphs"``, clients that train at the same time, each on a CUDA stream of its own with a
         copy of the model; 1 in the other modes.

@@ -93,7 +93,8 @@ class Trainer:
         self._metrics = dict(metrics or {})
         check_names(self._metrics)
         self._seed = seed
-        self._device = torch.device(device)
+        # As tensors name it, with its number: "cuda" is not "cuda:0", and not all of torch.cuda takes both.
+        self._device = torch.empty(0, device=device).device
         if training.augmentation != "none" and data.inputs.dim() != 4:
             raise ValueError(
                 f"training.augmentation must be none for examples of shape {list(data.input_shape)}, "

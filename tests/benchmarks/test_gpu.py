@@ -3,7 +3,9 @@
 import importlib
 import json
 import math
+import os
 import re
+import signal
 import time
 from pathlib import Path
 from types import ModuleType
@@ -133,13 +135,65 @@ def test_a_failed_row_is_named_and_the_others_are_kept(gpu: ModuleType) -> None:
 
 
 def test_nothing_outlasts_its_time(gpu: ModuleType) -> None:
-    attempt = importlib.import_module("gpu_clock")._attempt
-    assert attempt(math.sqrt, (4.0,), time.time() - 1) == (None, "no time left to start it")
+    late = gpu.in_time({"late": (4.0,)}, math.sqrt, time.time() + 1, late=2)
+    assert late.missing == {"late": "no time left to start it"}
     began = time.monotonic()
     # A row may start whenever its process is there: it must be ended, not refused.
     found = gpu.in_time({"long": (600,)}, time.sleep, time.time() + 1, late=-600)
     assert found.missing == {"long": "had not ended when the time was over"}
     assert time.monotonic() - began < 300
+
+
+@pytest.mark.parametrize(("apart", "cores"), [(False, 1), (True, 1), (True, 16)])
+def test_a_process_that_dies_costs_its_row_only(
+    gpu: ModuleType, apart: bool, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)  # on many, the next row's process is there already
+    # SIGURG is ignored, SIGKILL is not.
+    rows = {"before": (signal.SIGURG,), "dies": (signal.SIGKILL,), "after": (signal.SIGURG,)}
+    found = gpu.in_time(rows, signal.raise_signal, time.time() + 300, apart=apart)
+    assert found.values == {"before": None, "after": None}
+    assert found.missing == {"dies": "its process ended with exit code -9"}
+
+
+def says_and_sleeps(value: float | None, seconds: float) -> str:
+    clock = importlib.import_module("gpu_clock")
+    if value is not None:
+        clock.so_far(value)
+        clock.so_far(value + 1)  # too soon after the first
+    time.sleep(seconds)
+    return "whole"
+
+
+def test_a_row_that_hangs_leaves_time_for_the_others(gpu: ModuleType) -> None:
+    # A hundredth of 300 s for each of 100 rows; the two that hang are ended after three times that.
+    rows = {"hangs": (None, 600), "slow": (4.0, 600), **{f"row {number}": (1.0, 0) for number in range(98)}}
+    found = gpu.in_time(rows, says_and_sleeps, time.time() + 300, apart=False, fair=True)
+    assert found.values == {"slow": 4.0, **dict.fromkeys(list(rows)[2:], "whole")}
+    cut = r"was ended after \d+ s, 3 times its share of the time"
+    assert re.match(f"{cut}$", found.missing["hangs"])
+    assert re.match(f"{cut}; what it had measured by then counts$", found.early["slow"])
+    assert found.notes().startswith("\nEnded early: slow: was ended ")
+    assert "\nNot measured: hangs: was ended " in found.notes()
+
+
+def test_ways_that_may_be_the_fastest_come_first(gpu: ModuleType) -> None:
+    ways = list(gpu.ways_in_order(tuple(gpu.MODES), gpu.PRECISIONS))
+    assert ways[:4] == [
+        "vectorised, float32",
+        "vectorised graphs, float32",
+        "CUDA graphs, 4 streams, float32",
+        "vectorised, tf32",
+    ]
+    assert ways[9] == "vectorised, compiled, float32"
+    assert len(set(ways)) == len(gpu.MODES) * len(gpu.PRECISIONS)
+
+
+def test_every_mode_of_a_row_exists(gpu: ModuleType) -> None:
+    from fedclust.settings import compose
+
+    for overrides in gpu.MODES.values():
+        compose(list(overrides))
 
 
 def test_saved_texts_go_between_their_markers(
@@ -162,18 +216,35 @@ def test_every_item_has_a_place_in_the_document(gpu: ModuleType) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so there are graphs")
 def test_a_row_for_cuda_graphs_is_measured_with_them_or_missing(gpu: ModuleType) -> None:
-    rows = {"graphs": ("digits", "fedclust, cuda_graphs", "cpu", 1, False)}
+    rows = {
+        mode: ("digits", f"fedclust, {mode}", "cpu", 1, False)
+        for mode in ("cuda_graphs", "vectorised_graphs")
+    }
     found = gpu.in_time(rows, gpu.clients_per_second, time.time() + 300, apart=False)
     assert found.values == {}
-    assert found.missing["graphs"].startswith(
-        "ValueError: device must be a GPU with training.mode=cuda_graphs"
-    )
+    for mode in rows:
+        assert found.missing[mode].startswith(f"ValueError: device must be a GPU with training.mode={mode}")
     recording = importlib.import_module("recording")
-    with recording.only_recorded(True), pytest.raises(RuntimeError, match="^without CUDA graphs: a reason$"):
-        recording.RecordedTraining._give_up(None, "a reason")
+    for kind in (recording.RecordedTraining, recording.RecordedCohorts):
+        with recording.only_recorded(True), pytest.raises(RuntimeError, match="^without CUDA graphs: a rea"):
+            kind._give_up(None, "a reason")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so nothing is refused")
 def test_without_a_gpu_one_line(gpu: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu.main(["runs"]) == 2
     assert capsys.readouterr().err == "gpu: --device must be cpu where torch finds no GPU, got cuda\n"
+
+
+@pytest.mark.parametrize("mode", ["vectorised", "vectorised_graphs"])
+def test_a_row_for_training_together_does_not_train_one_after_another(gpu: ModuleType, mode: str) -> None:
+    class Drawing(torch.nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.dropout(super().forward(inputs.flatten(1)))
+
+    recording, speed = (importlib.import_module(name) for name in ("recording", "training_speed"))
+    _, data, options = speed.problem("digits", True)
+    with recording.only_recorded(True):
+        step = speed.fedclust_rounds(f"fedclust, {mode}", Drawing(64, 10), data, options, "cpu")
+        with pytest.raises(RuntimeError, match="random"):
+            step(1)

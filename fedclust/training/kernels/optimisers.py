@@ -7,6 +7,7 @@ A recorded step repeats its operations with the Python numbers of the recording.
 steps, rounds and clients is a 0-d tensor there: the learning rate, FedProx's weight, and Adam's step count.
 """
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -182,6 +183,16 @@ class LocalUpdate:
         """Keep only the first `clients` clients of a stacked cohort."""
         self._optimiser.narrow(clients)
         self._start = [tensor[:clients] for tensor in self._start]
+
+    def first(self, clients: int) -> "LocalUpdate":
+        """Return the update of the first `clients` clients of a stacked cohort, in the same memory.
+
+        The learning rate must be a tensor: Adam's step count is one then, and is shared as well.
+        """
+        some = copy.copy(self)
+        some._optimiser = copy.copy(self._optimiser)
+        some.narrow(clients)
+        return some
 
     @torch.no_grad()
     def restart(self, parameters: Tensors) -> None:

@@ -16,7 +16,7 @@ import torch
 from fedclust.training.cohort import CohortUpdate
 from fedclust.training.device_data import DeviceData
 from fedclust.training.kernels.recorded_step import RecordedLane, Results
-from fedclust.training.kernels.recorders import RECORDERS
+from fedclust.training.kernels.recorders import make_recorder
 from fedclust.training.kernels.trace import NotRecordable
 from fedclust.training.kernels.working_model import WorkingModel
 from fedclust.training.losses import WeightedCrossEntropy
@@ -60,25 +60,22 @@ class RecordedTraining:
         otherwise: Callable[[Work], CohortUpdate],
     ) -> None:
         device = working.device
-        if device.type not in RECORDERS:
-            raise ValueError(
-                f"device must be a GPU with training.mode=cuda_graphs, got {device}; "
-                "training.mode=auto works on every device"
-            )
+        recorders = [make_recorder(device, training.mode) for _ in range(training.streams)]
         self._working = working
         self._data = data
         self._otherwise = otherwise
         self._refused: set[tuple[int, bool]] = set()
         self._reason = ""
+        self._lanes: list[RecordedLane] = []
         if data.rows_device != device:
             self._give_up(f"the dataset takes too much of the memory of {device}")
+            return
         loss = training.loss
         if isinstance(loss, WeightedCrossEntropy):
             loss = loss.on(device)
         # Copied now: a module that has kept a result of its forward pass cannot be copied any more.
         self._lanes = [
-            RecordedLane(copy.deepcopy(working), data, training, loss, RECORDERS[device.type](device))
-            for _ in range(0 if self._reason else training.streams)
+            RecordedLane(copy.deepcopy(working), data, training, loss, recorder) for recorder in recorders
         ]
 
     def train(self, work: Work) -> Iterator[CohortUpdate]:
@@ -154,4 +151,5 @@ class RecordedTraining:
 
     def _give_up(self, reason: str) -> None:
         self._reason = reason
+        self._lanes = []  # and their memory
         _logger.warning("clients train one after another, without CUDA graphs: %s", reason)

@@ -141,10 +141,15 @@ class RecordedLane:
             grown = max(there[0], 1 << (steps - 1).bit_length()), max(there[1], width)
             self._inputs = _Inputs.empty(*grown, self._working.device)
             self._updates = {}
-            self._recordings, self._kept = {}, {}
+            self._forget_all_but(())
         if len({*self._recordings, *needed}) > _MOST:
-            self._recordings = {key: self._recordings[key] for key in needed if key in self._recordings}
-            self._kept = {key: self._kept[key] for key in self._recordings}
+            self._forget_all_but(needed)
+
+    def _forget_all_but(self, needed: Sequence[tuple[int, bool]]) -> None:
+        self._recordings = {key: self._recordings[key] for key in needed if key in self._recordings}
+        self._kept = {key: self._kept[key] for key in self._recordings}
+        if not self._recordings:
+            self.recorder.forget()
 
     def try_step(self, size: int, proximal: bool, work: Work, index: int) -> None:
         """Try a step that is not recorded yet, so that all its memory is there.

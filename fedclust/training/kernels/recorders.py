@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["RECORDERS", "CallAgain", "CudaGraphs", "Recorder"]
+__all__ = ["RECORDERS", "CallAgain", "CudaGraphs", "Recorder", "make_recorder"]
 
 Work = Callable[[], None]
 
@@ -29,6 +29,9 @@ class Recorder(Protocol):
 
     def end(self) -> None:
         """Start all that the caller queues from now on after the lane's work."""
+
+    def forget(self) -> None:
+        """Take new memory for the next recordings: there are none left."""
 
 
 class CudaGraphs:
@@ -57,15 +60,31 @@ class CudaGraphs:
 
     def record(self, step: Work) -> Work:
         """Capture a graph; what it does not allow, such as waiting for the GPU, raises a RuntimeError."""
-        graph = torch.cuda.CUDAGraph()
+        graph, failed = torch.cuda.CUDAGraph(), list[Exception]()
         # Other threads of the process may use the GPU meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            step()
+        capture = torch.cuda.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        )
+        try:
+            # The outer context restores the caller's stream: a capture that fails does not.
+            with torch.cuda.stream(torch.cuda.current_stream(self._stream.device)), capture:
+                try:
+                    step()
+                except Exception as error:
+                    failed.append(error)
+                    raise
+        except Exception as error:
+            # The end of a capture that was broken off raises an error of its own, which hides the step's.
+            raise (failed or [error])[0] from None
         return graph.replay
 
     def end(self) -> None:
         """Let the caller's stream wait for this one, on the GPU."""
         torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+
+    def forget(self) -> None:
+        """Use another pool: PyTorch refuses one whose last graph is gone while some of its memory is not."""
+        self._pool = torch.cuda.graph_pool_handle()
 
 
 class CallAgain:
@@ -94,6 +113,32 @@ class CallAgain:
     def end(self) -> None:
         """Do nothing: everything queued is done."""
 
+    def forget(self) -> None:
+        """Do nothing: a recording has no memory of its own."""
+
 
 RECORDERS: dict[str, Callable[[torch.device], Recorder]] = {"cuda": CudaGraphs}
 """By type of device. Only where recording is faster; tests and benchmarks add ``CallAgain`` for CPUs."""
+
+
+def make_recorder(device: torch.device, mode: str) -> Recorder:
+    """Make the recorder of a device.
+
+    Parameters
+    ----------
+    device
+        Where to compute.
+    mode
+        The value of ``training.mode`` that needs it.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to record with on the device.
+    """
+    if device.type not in RECORDERS:
+        raise ValueError(
+            f"device must be a GPU with training.mode={mode}, got {device}; "
+            "training.mode=auto works on every device"
+        )
+    return RECORDERS[device.type](device)

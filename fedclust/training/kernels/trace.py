@@ -15,6 +15,9 @@ _WAITING = frozenset(("_local_scalar_dense", "equal", "nonzero", "masked_select"
 _COPYING = frozenset(("copy_", "_to_copy"))
 _INDEXING = frozenset(("index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_"))
 
+# Recurrent layers make these anew from their weights whenever they are given others, as functional_call does.
+_LISTS_OF_WEIGHTS = ("_flat_weights", "_flat_weight_refs")
+
 
 class NotRecordable(Exception):
     """The reason why a model's step cannot be recorded."""
@@ -124,7 +127,8 @@ def _random_state(device: torch.device) -> list[torch.Tensor]:
 def _attributes(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, module in model.named_modules():
         for own, value in (*vars(module).items(), *module._buffers.items()):
-            yield f"{name}.{own}".lstrip("."), value
+            if not (isinstance(module, nn.RNNBase) and own in _LISTS_OF_WEIGHTS):
+                yield f"{name}.{own}".lstrip("."), value
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -6,8 +6,9 @@ later steps. Short batches are padded with repetitions that have weight 0 in the
 ignores.
 """
 
+import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -18,13 +19,13 @@ from fedclust.training.kernels.cohort_loss import CohortLoss
 from fedclust.training.kernels.mlp import MlpKernel, find_mlp
 from fedclust.training.kernels.optimisers import LocalUpdate
 from fedclust.training.kernels.working_model import WorkingModel
-from fedclust.training.losses import cross_entropy, mean_loss
+from fedclust.training.losses import WeightedCrossEntropy, cross_entropy, mean_loss
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.results import collect, stacked_start
 from fedclust.training.scheduling.work import Work
 from fedclust.typing import State
 
-__all__ = ["Kernel", "VectorisedTraining", "VmapKernel"]
+__all__ = ["Kernel", "VectorisedTraining", "VmapKernel", "no_batching_rule_warnings"]
 
 
 class Kernel(Protocol):
@@ -80,7 +81,10 @@ class VectorisedTraining:
         plain = training.precision != "bf16" and not data.labels_have_positions
         plain = plain and training.loss is cross_entropy  # whose gradient the kernel has written out
         self.mlp = mlp if suits and plain else None
-        self._loss = CohortLoss(working, training.loss, compiled=training.compile)
+        loss = training.loss
+        if isinstance(loss, WeightedCrossEntropy):  # its weights must not be copied to a GPU at every step
+            loss = loss.on(working.device)
+        self._loss = CohortLoss(working, loss, compiled=training.compile)
         self._used: list[str] | None = None
 
     def train(self, work: Work) -> CohortUpdate:
@@ -103,14 +107,7 @@ class VectorisedTraining:
             state[name] = state[first]
         losses = torch.zeros(work.batches.sizes.shape, device=self._data.device)
         working.model.train()
-        with warnings.catch_warnings():
-            # A layer without a batching rule is slow but correct; the timed trial measures it.
-            warnings.filterwarnings("ignore", message="There is a performance drop")
-            self._run(self._kernel(state, work), work, losses)
-        return collect(working, work, state, losses, {})
-
-    def _kernel(self, state: State, work: Work) -> Kernel:
-        used = self._used_parameters(work)
+        used = self.used_parameters(work)
         update = LocalUpdate(
             [state[name] for name in used],
             self._training,
@@ -118,11 +115,17 @@ class VectorisedTraining:
             work.proximal_mu,
             stacked=True,
         )
+        with no_batching_rule_warnings():
+            self._run(self.kernel(state, used, update), work, losses)
+        return collect(working, work, state, losses, {})
+
+    def kernel(self, state: State, used: Sequence[str], update: LocalUpdate) -> Kernel:
+        """Make what takes the steps of a stacked cohort; see :class:`VmapKernel` for the parameters."""
         if self.mlp is not None:
             return MlpKernel(self.mlp, {name: state[name] for name in used}, update)
         return VmapKernel(self._working, self._loss, state, used, update)
 
-    def _used_parameters(self, work: Work) -> list[str]:
+    def used_parameters(self, work: Work) -> list[str]:
         """Find the parameters that the loss depends on; like torch.optim, the others are not updated.
 
         Otherwise weight decay would shrink them. Found once, from the gradient of one client's batch.
@@ -156,6 +159,14 @@ class VectorisedTraining:
             ragged = bool((batches.sizes[:clients, step] < width).any())
             real = (places[:width] < sizes[:clients, step, None]).float() if ragged else None
             losses[:clients, step] = kernel.step(inputs, labels, real, work.keys[:clients, step])
+
+
+@contextlib.contextmanager
+def no_batching_rule_warnings() -> Iterator[None]:
+    """Silence vmap's warning of a layer without a batching rule: slow but correct; the trial measures it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        yield
 
 
 class VmapKernel:

@@ -9,6 +9,7 @@ import torch
 from fedclust.training.cohort import CohortUpdate
 from fedclust.training.device_data import DeviceData
 from fedclust.training.kernels.recorded import RecordedTraining
+from fedclust.training.kernels.recorded_cohort import RecordedCohorts
 from fedclust.training.kernels.sequential import train_sequentially
 from fedclust.training.kernels.vectorised import VectorisedTraining
 from fedclust.training.parameters import LocalTraining
@@ -56,7 +57,7 @@ class Dispatcher:
     """
 
     def __init__(self, lanes: Lanes, data: DeviceData, training: LocalTraining) -> None:
-        self.together = training.mode in ("auto", "vectorised")
+        self.together = training.mode in ("auto", "vectorised", "vectorised_graphs")
         self._lanes = lanes
         self._working = working = lanes.working
         self._data = data
@@ -65,6 +66,10 @@ class Dispatcher:
         self._recorded: RecordedTraining | None = None
         if training.mode == "cuda_graphs":
             self._recorded = RecordedTraining(working, data, training, self._alone)
+        self._recorded_cohorts: RecordedCohorts | None = None
+        if training.mode == "vectorised_graphs":
+            self._recorded_cohorts = RecordedCohorts(self._vectorised, working, data, training)
+        self._train_cohort = (self._recorded_cohorts or self._vectorised).train
         self._agreed = False
         self._capacities: dict[tuple[int, bool], int] = {}
         self._chooser = Chooser(self._alone, self._vectorised.train, working.device, threads=lanes.most)
@@ -108,13 +113,13 @@ class Dispatcher:
     def _number_alone(self, work: Work) -> int:
         plain = self._training.is_plain_sgd and not work.proximal_mu
         small = len(work.jobs) * self._working.nbytes <= _CERTAIN_BYTES[plain]
-        if self._vectorised.mlp is not None and (small or self._training.mode == "vectorised"):
+        if self._vectorised.mlp is not None and (small or self._training.mode != "auto"):
             return 0
         if not self._agreed:
             self._agreed = self._agree(work)
         if not self._agreed:  # all clients that were tried failed, and one by one is always correct
             return len(work.jobs)
-        return 0 if self._training.mode == "vectorised" else self._chooser.number_alone(work)
+        return self._chooser.number_alone(work) if self._training.mode == "auto" else 0
 
     def _agree(self, work: Work) -> bool:
         """Compare the two ways of training once."""
@@ -154,10 +159,10 @@ class Dispatcher:
 
     def _in_one_pass(self, work: Work) -> CohortUpdate:
         if len(work.jobs) > 1:
-            return self._vectorised.train(work)
+            return self._train_cohort(work)
         # A batched product of one matrix uses another kernel than that of many. Trained twice side by side, a
         # client gets the same bits as among others, so it does not matter which clients share a node.
-        twice = self._vectorised.train(work.select([0, 0]))
+        twice = self._train_cohort(work.select([0, 0]))
         return replace(
             twice,
             clients=twice.clients[:1],

@@ -48,6 +48,7 @@ def clients_per_pass(
     # start and difference.
     copies = 3 + bool(training.momentum) + 3 * (training.optimizer == "adam")
     copies += 2 * bool(training.proximal_mu)
+    copies += training.mode == "vectorised_graphs"  # results leave the memory that stays
     # The backward pass holds about as much again.
     return max(
         1, int(budget / max(1, copies * working.nbytes + 2 * _saved_bytes(working, data, training, work)))

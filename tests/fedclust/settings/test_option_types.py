@@ -21,7 +21,8 @@ DIRICHLET = "partition=dirichlet"
         (["training.epochs=all"], "training.epochs must be a whole number or null, got 'all'"),
         (
             ["training.mode=fast"],
-            "training.mode must be auto or vectorised or sequential or cuda_graphs, got 'fast'",
+            "training.mode must be auto or vectorised or sequential or cuda_graphs or vectorised_graphs, "
+            "got 'fast'",
         ),
         (
             ["strategy=fedgwc_paper", "strategy.parameters.kernel_width=wide"],

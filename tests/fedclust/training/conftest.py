@@ -113,7 +113,13 @@ def training_jobs(data: FederatedData, state: State) -> list[Job]:
 
 
 def assert_recorded(trainer: Trainer) -> None:
-    """Check that a trainer with ``cuda_graphs`` has trained all clients by recorded steps."""
+    """Check that a trainer with CUDA graphs has trained all clients by recorded steps."""
+    if trainer.training.mode == "vectorised_graphs":
+        cohorts = trainer._dispatcher._recorded_cohorts
+        assert cohorts is not None
+        assert cohorts._reason == ""
+        assert trainer._dispatcher.together
+        assert cohorts._recordings
     if trainer.training.mode == "cuda_graphs":
         recorded = trainer._dispatcher._recorded
         assert recorded is not None
@@ -124,7 +130,7 @@ def assert_recorded(trainer: Trainer) -> None:
 
 @pytest.fixture(autouse=True)
 def record_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ``training.mode=cuda_graphs`` do the same on the CPU, calling a step again in place of a graph."""
+    """Let modes with CUDA graphs do the same on the CPU, calling a step again in place of a graph."""
     monkeypatch.setitem(recorders.RECORDERS, "cpu", recorders.CallAgain)
 
 

@@ -20,7 +20,8 @@ from fedclust.training.kernels.vectorised import VectorisedTraining
 from fedclust.training.kernels.working_model import WorkingModel
 from fedclust.training.losses import Loss, binary_cross_entropy, cross_entropy
 
-MODES = ["sequential", "vectorised", "auto", "cuda_graphs"]  # the last without graphs, see conftest.py
+# The last two without graphs, see conftest.py.
+MODES = ["sequential", "vectorised", "auto", "cuda_graphs", "vectorised_graphs"]
 KINDS = [
     "linear",
     "dropout",
@@ -138,7 +139,7 @@ def focal(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return (-((1 - chances) ** 2) * chances.log()).mean(1)
 
 
-@pytest.mark.parametrize("mode", ["sequential", "vectorised", "cuda_graphs"])
+@pytest.mark.parametrize("mode", ["sequential", "vectorised", "cuda_graphs", "vectorised_graphs"])
 @pytest.mark.parametrize("loss", [focal, binary_cross_entropy], ids=["focal", "binary"])
 @pytest.mark.parametrize("kind", ["linear", "batch norm", "lstm", "positions"])
 def test_every_loss_trains_as_the_literal_loop(small: Any, kind: str, loss: Loss, mode: str) -> None:
@@ -187,8 +188,11 @@ def test_every_option_trains_as_the_literal_loop(
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("kind", ["dropout", "batch norm", "lstm"])
-def test_every_option_is_recorded_as_the_literal_loop(small: Any, kind: str, options: dict[str, Any]) -> None:
-    assert_as_literal(small, kind, hyperparameters(mode="cuda_graphs", **options))
+@pytest.mark.parametrize("mode", ["cuda_graphs", "vectorised_graphs"])
+def test_every_option_is_recorded_as_the_literal_loop(
+    small: Any, mode: str, kind: str, options: dict[str, Any]
+) -> None:
+    assert_as_literal(small, kind, hyperparameters(mode=mode, **options))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -470,13 +474,13 @@ def test_batch_norm_agrees_to_float64(small: Any) -> None:
     model, data = small.build("batch norm").double(), small.federation(sizes=(11, 3, 10, 1))
     object.__setattr__(data, "inputs", data.inputs.double() / 255)
     jobs = small.jobs(data, small.start_of(model))
-    alone, together, recorded = (
+    alone, *others = (
         by_client(list(Trainer(model, data, hyperparameters(mode=mode, momentum=0.9), seed=1).train(jobs, 1)))
-        for mode in ("sequential", "vectorised", "cuda_graphs")
+        for mode in ("sequential", "vectorised", "cuda_graphs", "vectorised_graphs")
     )
     for client, (state, _) in alone.items():
-        torch.testing.assert_close(together[client][0], state, rtol=1e-9, atol=1e-11)
-        torch.testing.assert_close(recorded[client][0], state, rtol=1e-9, atol=1e-11)
+        for other in others:
+            torch.testing.assert_close(other[client][0], state, rtol=1e-9, atol=1e-11)
 
 
 def test_precision_bf16_is_near_float32(small: Any) -> None:

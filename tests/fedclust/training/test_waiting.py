@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedclust.training import LocalTraining, Trainer, device_data
 from fedclust.training import trainer as trainer_module
-from fedclust.training.kernels import recorded, recorders, sequential, vectorised
+from fedclust.training.kernels import recorded, recorded_cohort, recorders, sequential, vectorised
 from fedclust.training.losses import Loss, WeightedCrossEntropy, cross_entropy
 
 # What makes the host wait for a GPU: a value becomes a number or truth value of Python, or decides a
@@ -83,6 +83,7 @@ def watched_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
         (sequential, "_train_client"),
         (vectorised.VectorisedTraining, "_run"),
         (recorded.RecordedTraining, "_run"),
+        (recorded_cohort.RecordedCohorts, "_run"),
     ):
         monkeypatch.setattr(place, name, watched(getattr(place, name)))
     yield watch
@@ -106,7 +107,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("mode", ["sequential", "vectorised", "cuda_graphs"])
+@pytest.mark.parametrize("mode", ["sequential", "vectorised", "cuda_graphs", "vectorised_graphs"])
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_never_waits(
@@ -154,11 +155,13 @@ def steps_without_data(
     monkeypatch.setattr(device_data, "_KEPT_BYTES", 0)  # the data stay on the host
     monkeypatch.setattr(vectorised, "collect", lambda *_: None)
     monkeypatch.setattr(recorded, "collect", lambda *_: None)
+    monkeypatch.setattr(recorded_cohort, "collect", lambda *_: None)
     monkeypatch.setitem(recorders.RECORDERS, "meta", recorders.CallAgain)
-    if mode == "cuda_graphs":  # which there are for data on the device only
+    graphs = mode in ("cuda_graphs", "vectorised_graphs")
+    if graphs:  # which there are for data on the device only
         monkeypatch.setattr(trainer_module, "DeviceData", on_the_device)
     data, model = small.federation(kind), small.build(kind)
-    given = "cuda_graphs" if mode == "cuda_graphs" else "auto"
+    given = mode if graphs else "auto"
     training = LocalTraining(
         learning_rate=0.1, batch_size=8, epochs=2, mode=given, loss=loss, **OPTIONS["sgd"]
     )
@@ -168,6 +171,12 @@ def steps_without_data(
     with trainer._working.settings(), watched_steps(monkeypatch) as watch:
         if mode == "vectorised":
             trainer._dispatcher._vectorised.train(work)
+            return watch.seen
+        if mode == "vectorised_graphs":
+            cohorts = trainer._dispatcher._recorded_cohorts
+            assert cohorts is not None
+            cohorts.train(work)
+            small.assert_recorded(trainer)
             return watch.seen
         if mode == "cuda_graphs":
             list(trainer._dispatcher.train(work))
@@ -180,7 +189,7 @@ def steps_without_data(
         return watch.seen
 
 
-@pytest.mark.parametrize("mode", ["sequential", "vectorised", "cuda_graphs"])
+@pytest.mark.parametrize("mode", ["sequential", "vectorised", "cuda_graphs", "vectorised_graphs"])
 @pytest.mark.parametrize(
     "loss", [cross_entropy, WeightedCrossEntropy((1.0, 2.0, 3.0))], ids=["plain", "weighted"]
 )

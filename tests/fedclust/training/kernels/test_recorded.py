@@ -4,10 +4,8 @@ Numbers against the literal loop are in ../test_trainer.py, mode "cuda_graphs".
 """
 
 import logging
-import random
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,67 +26,6 @@ def hyperparameters(**changes: Any) -> LocalTraining:
     )
 
 
-class Counting(recorders.CallAgain):
-    """Counts recordings."""
-
-    made = 0
-
-    def record(self, step: Work) -> Work:
-        Counting.made += 1
-        return super().record(step)
-
-
-class Late(recorders.CallAgain):
-    """Behaves like a GPU with other work to do: what is queued happens at :meth:`end`, not before.
-
-    Lanes go on in a random order then, each in its own. It is an error to queue work before :meth:`begin`, to
-    record while other work waits, or not to wait for the end.
-    """
-
-    lanes: ClassVar[list["Late"]] = []
-    draws = random.Random(0)
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
-        self.waiting: deque[Work] = deque()
-        self.open = False
-        Late.lanes.append(self)
-
-    def begin(self) -> None:
-        assert not self.open
-        self.open = True
-
-    def queue(self, work: Work) -> None:
-        assert self.open, "queued before the lane waits for the caller"
-        self.waiting.append(work)
-
-    def record(self, step: Work) -> Work:
-        assert not self.waiting
-        return step
-
-    def end(self) -> None:
-        self.open = False
-        while self.waiting:
-            some = Late.draws.choice([lane for lane in Late.lanes if lane.waiting])
-            some.waiting.popleft()()
-
-
-@pytest.fixture
-def counting(monkeypatch: pytest.MonkeyPatch) -> type[Counting]:
-    monkeypatch.setitem(recorders.RECORDERS, "cpu", Counting)
-    monkeypatch.setattr(Counting, "made", 0)
-    return Counting
-
-
-@pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(recorders.RECORDERS, "cpu", Late)
-    monkeypatch.setattr(Late, "lanes", [])
-    monkeypatch.setattr(Late, "draws", random.Random(3))
-    yield
-    assert not any(lane.waiting or lane.open for lane in Late.lanes)
-
-
 def trained(trainer: Trainer, jobs: list[Any], *rounds: int, **more: Any) -> CohortUpdate:
     for server_round in rounds or (1,):
         (update,) = trainer.train(jobs, server_round, **more)
@@ -106,7 +43,7 @@ def assert_same(one: CohortUpdate, other: CohortUpdate, tolerance: float = 0.0) 
 
 @pytest.mark.parametrize("kind", ["dropout", "batch norm", "lstm"])
 @pytest.mark.parametrize("streams", [1, 2, 7])
-def test_streams_change_no_bit(small: Any, kind: str, streams: int, late: None) -> None:
+def test_streams_change_no_bit(small: Any, kind: str, streams: int, late: Any) -> None:
     data, model = small.federation(kind), small.build(kind)
     jobs = small.jobs(data, small.start_of(model))
     options = {"momentum": 0.5, "proximal_mu": 0.3}
@@ -122,26 +59,26 @@ def test_streams_change_no_bit(small: Any, kind: str, streams: int, late: None) 
 
 
 def test_a_result_that_is_read_too_early_is_seen(
-    small: Any, late: None, monkeypatch: pytest.MonkeyPatch
+    small: Any, late: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stand-in for a GPU notices what it is there for: without `end` there are no results yet."""
     data, model = small.federation(), small.build("linear")
     trainer = Trainer(model, data, hyperparameters(streams=2), seed=1)
     jobs = small.jobs(data, small.start_of(model))
     whole = trained(trainer, jobs)
-    end, ends = Late.end, []
+    end, ends = late.end, []
 
-    def forgetful(lane: Late) -> None:
+    def forgetful(lane: Any) -> None:
         ends.append(lane)
         lane.open = False
 
-    monkeypatch.setattr(Late, "end", forgetful)
+    monkeypatch.setattr(late, "end", forgetful)
     (update,) = trainer.train(jobs, 1)
     assert len(ends) == 2
     assert not any(losses.any() for losses in update.losses)
     assert all(losses.all() for losses in whole.losses)
-    monkeypatch.setattr(Late, "end", end)
-    for lane in Late.lanes:
+    monkeypatch.setattr(late, "end", end)
+    for lane in late.lanes:
         lane.end()
 
 
@@ -161,7 +98,7 @@ def test_lanes_take_turns(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert queued == [0, 1, 0, 1, 0, 1, 0, 0]
 
 
-def test_a_step_is_recorded_once_per_size_of_batch(small: Any, counting: type[Counting]) -> None:
+def test_a_step_is_recorded_once_per_size_of_batch(small: Any, counting: Any) -> None:
     # Clients of 20, 13, 9, 8 and 1 rows in batches of 8: sizes 8, 4, 5 and 1.
     data, model = small.federation(), small.build("linear")
     trainer = Trainer(model, data, hyperparameters(schedule="exponential", decay=0.5), seed=1)
@@ -176,14 +113,14 @@ def test_a_step_is_recorded_once_per_size_of_batch(small: Any, counting: type[Co
     assert counting.made == 8
 
 
-def test_each_lane_records_for_itself(small: Any, counting: type[Counting]) -> None:
+def test_each_lane_records_for_itself(small: Any, counting: Any) -> None:
     data, model = small.federation(sizes=(8, 8)), small.build("linear")
     trainer = Trainer(model, data, hyperparameters(streams=5), seed=1)
     trained(trainer, small.jobs(data, small.start_of(model)), 1, 2)
     assert counting.made == 2  # only as many lanes as clients
 
 
-def test_longer_clients_need_more_room(small: Any, counting: type[Counting]) -> None:
+def test_longer_clients_need_more_room(small: Any, counting: Any) -> None:
     """Tensors of another size lie elsewhere in memory, so steps are recorded anew, and results stay right."""
     data, model = small.federation(sizes=(8, 24, 48)), small.build("dropout")
     start = small.start_of(model)
@@ -199,9 +136,7 @@ def test_longer_clients_need_more_room(small: Any, counting: type[Counting]) -> 
     assert made == [1, 2, 3, 3]
 
 
-def test_few_recordings_are_kept(
-    small: Any, counting: type[Counting], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_recordings_are_kept(small: Any, counting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded_step, "_MOST", 2)
     data, model = small.federation(sizes=(8, 3, 5, 8)), small.build("linear")
     jobs = small.jobs(data, small.start_of(model))
@@ -321,6 +256,15 @@ def test_a_size_that_the_model_refuses_costs_its_clients_only(small: Any) -> Non
     assert both is not None
     assert both._refused == {(1, False)}
     assert both._reason == ""
+
+
+def test_a_device_with_and_without_its_number_is_one(small: Any) -> None:
+    # A tensor made on "cpu:0" is on "cpu", and one made on "cuda" is on "cuda:0": the data and the model must
+    # not seem to be on two devices.
+    data, model = small.federation(), small.build("linear")
+    trainer = Trainer(model, data, hyperparameters(), seed=1, device="cpu:0")
+    list(trainer.train(small.jobs(data, small.start_of(model)), 1))
+    small.assert_recorded(trainer)
 
 
 def test_a_device_without_graphs_is_refused(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import fedclust
 from fedclust.clients import app
 from fedclust.settings import CONF, compose
 from fedclust.settings.checks import check
+from fedclust.settings.ranges import out_of_range
 from fedclust.settings.shorthand import expand
 
 ROOT = Path(__file__).parent.parent
@@ -24,7 +25,9 @@ ELSEWHERE = {"A_ONE_SHOT_STRATEGY.md", "A_STRATEGY_WITH_ROUNDS.md", "NEWCOMERS.m
 
 
 def _blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}(?: [a-z]+)?\n(.*?)^```", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
 
 
 def _name(page: Path) -> str:
@@ -68,7 +71,9 @@ def overrides_of(line: str) -> list[str]:
 
 @pytest.mark.parametrize(("page", "line"), sorted(set(_commands())))
 def test_the_commands_of_a_page_compose(page: str, line: str) -> None:
-    check(compose(expand(overrides_of(line))))
+    config = compose(expand(overrides_of(line)))
+    assert out_of_range(config) is None
+    check(config)
 
 
 @pytest.mark.parametrize(

@@ -107,11 +107,17 @@ def _arguments(node: DictConfig, config: DictConfig) -> tuple[dict[str, Any], li
             continue
         if name.startswith("_") or OmegaConf.is_missing(node, name) or not _is_known(node, name, config):
             raise Unknown
-        given[name] = node[name]
-        entries = node[name] if isinstance(node[name], ListConfig) else [node[name]]
+        value = node[name]
+        entries = value if isinstance(value, ListConfig) else [value]
         if any(isinstance(each, DictConfig) and any(nodes_with_targets(each)) for each in entries):
             given[name] = _built_later
             later.append(name)
+        elif isinstance(value, DictConfig | ListConfig):  # plain, as the constructor gets it
+            given[name] = OmegaConf.to_container(value, resolve=False)
+            if "${" in str(given[name]):
+                raise Unknown
+        else:
+            given[name] = value
     return given, later
 
 

@@ -99,6 +99,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
         ({"share": float("inf")}, "here.share must be finite, got inf"),
         ({"loss": 3}, "here.loss must be a function, got 3"),
         ({"loss": {"a": 1}}, "here.loss must be a function, got {'a': 1}"),  # a mapping that nobody builds
+        ({"loss": [1, {"b": [2]}]}, "here.loss must be a function, got [1, {'b': [2]}]"),
+        ({"loss": ["${nowhere}"]}, None),
         ({"loss": {"_target_": "mine.plain", "_partial_": True}}, None),
         (
             {"loss": {"_target_": "mine.plain", "_partial_": True}, "count": 1},
@@ -136,6 +138,12 @@ def test_values_that_stand_elsewhere_are_looked_up_if_they_stand_there(module: s
     assert refused("${classes_in_data:}") is None
     assert refused("${far.open}") is None
     assert refused("${nowhere.count}") is None
+
+
+@pytest.mark.parametrize("sites", ["[north,south]", "{north: a.csv, south: b.csv}", "folder"])
+def test_a_list_and_a_mapping_are_plain_as_they_are_later(sites: str) -> None:
+    own = ["dataset=csv", "dataset.label=diagnosis", "partition=own", f"partition.sites={sites}"]
+    assert out_of_range(compose(own)) is None
 
 
 def test_an_imported_dataclass_is_asked_itself() -> None:

@@ -1,6 +1,7 @@
 """The base of every strategy here: one model per cluster of clients.
 
 This module runs the rounds; a method changes them by the hooks of :mod:`fedclust.strategies.hooks`.
+Results read a run through the properties of :mod:`fedclust.strategies.run_view`.
 """
 
 import dataclasses
@@ -15,11 +16,8 @@ from fedclust import records
 from fedclust.federation import (
     Clusters,
     Federation,
-    Measured,
-    Traffic,
     aggregation,
 )
-from fedclust.federation.attendance import Attendance
 from fedclust.federation.client_dp import Guard
 from fedclust.federation.evaluations import evaluation_messages, evaluation_sample, read_evaluations
 from fedclust.federation.going_back import at_fault
@@ -30,8 +28,8 @@ from fedclust.findings import NoObserver, Observer
 from fedclust.fractions import check_number_or_share
 from fedclust.selection import Selection
 from fedclust.strategies.hooks import Hooks
+from fedclust.strategies.run_view import RunView
 from fedclust.strategies.running import Running
-from fedclust.typing import IntArray
 
 __all__ = ["ClusteredStrategy"]
 
@@ -40,7 +38,7 @@ def _fedavg() -> Strategy:
     return FedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
 
 
-class ClusteredStrategy(Hooks, Strategy):
+class ClusteredStrategy(Hooks, RunView, Strategy):
     """Train one model per cluster of clients; on its own, one model for all.
 
     Each cluster is a separate federation: an ordinary Flower strategy, the aggregator, sees only the clients
@@ -112,7 +110,7 @@ class ClusteredStrategy(Hooks, Strategy):
         self.observer: Observer = NoObserver()
         self.guard: Guard | None = None  # makes the run differentially private, if set before it starts
         self._make_aggregator = aggregator
-        self._run: Running | None = None
+        self._run = None
 
     # -- The run --------------------------------------------------------------------------------------------
 
@@ -120,56 +118,6 @@ class ClusteredStrategy(Hooks, Strategy):
     def caps(self) -> Caps:
         """How far updates may move a model; ``privacy`` has a limit of its own."""
         return ANY if self.guard else self._caps
-
-    @property
-    def clusters(self) -> Clusters:
-        """The current clusters; known once :meth:`start` has begun."""
-        return self._running.clusters
-
-    @property
-    def assignment(self) -> IntArray:
-        """Current cluster of each client, shape (K,)."""
-        return self.clusters.assignment
-
-    @property
-    def aggregators(self) -> tuple[Strategy, ...]:
-        """The Flower strategy of each cluster."""
-        return tuple(self._running.aggregators)
-
-    @property
-    def num_clients(self) -> int:
-        """Number of clients K."""
-        return self.clusters.num_clients
-
-    @property
-    def failed_replies(self) -> int:
-        """Replies that failed or never came, over all rounds."""
-        return self._running.failed_replies
-
-    @property
-    def measured(self) -> Measured:
-        """Each client's measurements at the last evaluation."""
-        return self._running.measured
-
-    @property
-    def federation(self) -> Federation:
-        """The clients of the run, with those that joined."""
-        return self._running.federation
-
-    @property
-    def server_round(self) -> int:
-        """The last finished round."""
-        return self._running.server_round
-
-    @property
-    def attendance(self) -> Attendance:
-        """Who is there, and what those measured last who are not."""
-        return self._running.attendance
-
-    @property
-    def description_traffic(self) -> Traffic | None:
-        """Bytes of asking clients to describe themselves, once the method has used the answers; else None."""
-        return None if self._run is None else self._run.federation.description_traffic
 
     def run_state(self) -> RunState:
         """Get the state of the run after a round."""
@@ -374,12 +322,6 @@ class ClusteredStrategy(Hooks, Strategy):
         """Log nothing: the run's configuration is in the results."""
 
     # -- Inside ---------------------------------------------------------------------------------------------
-
-    @property
-    def _running(self) -> Running:
-        if self._run is None:
-            raise RuntimeError("the strategy must have been started, start() has not been called")
-        return self._run
 
     def _welcome(self, server_round: int) -> None:
         """Let clients that wait join, at the beginning of a round."""

@@ -3,20 +3,19 @@
 from fedclust.settings.compose import (
     CONF,
     ConfigError,
-    RunSettings,
     build,
     compose,
     from_run_config,
     join_overrides,
     options,
     plain,
-    run_settings,
     split_overrides,
     to_run_config,
     with_choices,
     with_strategy,
 )
 from fedclust.settings.nodes import NodeSettings, SiteSettings, node_settings, site_settings
+from fedclust.settings.server import RunSettings, run_settings
 
 __all__ = [
     "CONF",

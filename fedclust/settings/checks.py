@@ -6,11 +6,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust.settings.compose import ConfigError, build, options, plain, run_settings, with_strategy
+from fedclust.settings.compose import ConfigError, build, options, plain, with_strategy
 from fedclust.settings.declared import declared_types
 from fedclust.settings.option_types import hints_of, wrong_type
 from fedclust.settings.own_data import is_own
 from fedclust.settings.ranges import out_of_range
+from fedclust.settings.server import run_settings
 
 __all__ = ["check", "check_built", "check_num_clients"]
 

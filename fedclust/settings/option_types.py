@@ -8,17 +8,13 @@ from typing import Any
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust.settings.declared import declared_types
-
 __all__ = ["hints_of", "in_words", "nodes_with_targets", "wrong_type"]
 
 _RULES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
 _SEQUENCES = (list, tuple, Sequence)
 
 
-def wrong_type(
-    config: DictConfig, reads: Sequence[Callable[[str], dict[str, Any]]] | None = None
-) -> str | None:
+def wrong_type(config: DictConfig, reads: Sequence[Callable[[str], dict[str, Any]]]) -> str | None:
     """Find the first option whose value does not have the type of its constructor's argument.
 
     Only numbers, texts, true and false, literals and sequences of these are checked, and null is always
@@ -30,15 +26,13 @@ def wrong_type(
     config
         The composed configuration. Every node with a ``_target_`` is checked, at any depth.
     reads
-        How to get a constructor's types, one way after another; by default from its source, then by
-        importing it.
+        How to get a constructor's types, one way after another: from its source, or by importing it.
 
     Returns
     -------
     Key, rule and value in one line; None if all types are right.
     """
-    # The constructors take seconds to import, and are only after their sources have found nothing wrong.
-    for read in reads or (declared_types, hints_of):
+    for read in reads:
         for key, node in nodes_with_targets(config):
             if problem := _wrong(key, node, read(str(node.get("_target_")))):
                 return problem

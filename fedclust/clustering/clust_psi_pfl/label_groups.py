@@ -5,8 +5,8 @@ The message is the paper's (Jimenez-Gutierrez et al., "Clust-PSI-PFL", see
 paper's rule returns at least two clusters for any federation. Here clients are split only if
 
 1. a test refutes that all have the same label distribution (:mod:`.homogeneity`), and
-2. a split is predicted to lower the clients' error: each model has fewer classes to distinguish, but fewer
-   examples of each.
+2. a split is predicted to lower the clients' error (:mod:`.predicted_error`): each model has fewer classes to
+   distinguish, but fewer examples of each.
 
 Differences from the paper: features keep their sign, because the paper's index is the same for a surplus
 and a shortage of a class (five pairs of classes: adjusted Rand 0.07 at most without the sign, 1 with it);
@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.spatial.distance import pdist, squareform
-from scipy.special import entr
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedclust.clustering.clust_psi_pfl.homogeneity import Homogeneity, homogeneity
+from fedclust.clustering.clust_psi_pfl.predicted_error import choose, error_ratio
 from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.clustering.shared.limits import limit_sizes
@@ -39,9 +39,7 @@ __all__ = [
     "alone",
     "assign",
     "candidates",
-    "choose",
     "decision",
-    "error_ratio",
     "features",
     "max_candidates",
     "reason",
@@ -217,50 +215,6 @@ def candidates(
     return found
 
 
-def error_ratio(counts: IntArray, labels: IntArray) -> float:
-    """Predict the clients' mean error with one model per cluster, relative to one model for all.
-
-    A model's error is assumed to grow with the number of classes it must distinguish, B = exp(entropy) − 1,
-    and to fall with the root of its examples of the class:
-
-    R = (1/K) Σ_i [B(π_g(i)) / B(q)] · Σ_c (n_ic / n_i) √((N_c + q_c) / a_g(i)c),
-
-    with a_gc = q_c + Σ_{i∈g} n_ic (plus one example of the federation's distribution, so that no class has
-    probability 0), π_g = a_g / Σ_c a_gc, N_c the examples of class c and q_c their share.
-
-    Parameters
-    ----------
-    counts
-        Training examples of each class on each client, shape (K, C).
-    labels
-        Cluster of each client, 0…G−1, shape (K,).
-
-    Returns
-    -------
-    Ratio > 0; 1 for one cluster, and for one class. Below 1, clusters are predicted to help.
-
-    Raises
-    ------
-    ValueError
-        If `counts` is not a matrix of finite numbers >= 0, or a client has no examples.
-    """
-    shares = label_shares(counts)
-    table = np.asarray(counts, dtype=np.float64)
-    held = table.sum(axis=0) > 0
-    table, shares = table[:, held], shares[:, held]
-    totals = table.sum(axis=0)
-    everyone = totals / totals.sum()
-    breadth = float(np.expm1(entr(everyone).sum()))
-    if breadth <= 0:
-        return 1.0
-    held_by = np.zeros((int(np.max(labels)) + 1, totals.size))
-    np.add.at(held_by, labels, table)
-    held_by += everyone
-    breadths = np.expm1(entr(held_by / held_by.sum(axis=1, keepdims=True)).sum(axis=1))
-    scarcity = (shares * np.sqrt((totals + everyone) / held_by)[labels]).sum(axis=1)
-    return float((breadths[labels] / breadth * scarcity).mean())
-
-
 def alone(counts: IntArray, rows: FloatArray) -> IntArray:
     """List the clients whose label counts are unlike everybody else's, if they are few.
 
@@ -289,24 +243,6 @@ def alone(counts: IntArray, rows: FloatArray) -> IntArray:
     odd = (nearest > _FAR * np.median(nearest)) | (sizes > _LARGE * np.median(sizes))
     found = np.flatnonzero(odd)
     return found if wording.few(len(found), number) else found[:0]
-
-
-def choose(error_ratios: dict[int, float], max_error_ratio: float = 0.7) -> int:
-    """Choose the number of clusters with the least predicted error, if that is low enough.
-
-    Parameters
-    ----------
-    error_ratios
-        Predicted error of each number of clusters tried, relative to one model's.
-    max_error_ratio
-        The least error must be below this.
-
-    Returns
-    -------
-    The number, the smallest one on a tie; 1 if no error is low enough.
-    """
-    best = min(sorted(error_ratios), key=error_ratios.__getitem__, default=1)
-    return best if best in error_ratios and error_ratios[best] < max_error_ratio else 1
 
 
 def assign(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntArray, Details]:

@@ -16,11 +16,9 @@ larger of the two directions'. Then no term depends on which end comes first:
 
 At each step all pairs use the same u and the same mini-batch. So the fit of a pair does not depend on the
 other pairs, on the batching or on the numbering of clients, and differences between scores come from the
-models, not from the draws.
+models, not from the draws. :mod:`.fitter` takes the steps.
 """
 
-import copy
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,23 +26,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
-from fedclust.clustering.fedgmcc.chains import (
-    chain,
-    chain_weights,
-    curve_finding_loss,
-    output_distance,
-    steepest,
-)
+from fedclust.clustering.fedgmcc.chains import curve_finding_loss, steepest
+from fedclust.clustering.fedgmcc.fitter import Fitter, finite_models
 from fedclust.clustering.fedgmcc.parameters import Parameters
 from fedclust.threads import thread_pool
-from fedclust.typing import BoolArray, FloatArray, IntArray, State
+from fedclust.typing import FloatArray, IntArray, State
 
 __all__ = ["Chains", "Profile", "fit_pairs", "profile"]
-
-# Without gradients no activations are kept, so inputs of several mini-batches fit into the memory of one.
-_MINI_BATCHES = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +128,7 @@ def fit_pairs(
     ValueError
         If the names in `models` are not the network's.
     """
-    fitter = _Fitter(network, models, inputs, parameters, torch.device(device))
+    fitter = Fitter(network, models, inputs, parameters, torch.device(device))
     size = min(parameters.batch_size, len(inputs))
     schedule = [
         (float(torch.rand((), generator=generator)), torch.randperm(len(inputs), generator=generator)[:size])
@@ -158,13 +147,13 @@ def fit_pairs(
 
     for batch, bend, distances in _each(fitted, list(fitter.batches(len(pairs))), fitter.num_threads):
         # Per pair the larger direction's slope, and the mean over the directions of what was minimised.
-        slopes = np.where(_finite_models(bend), steepest(distances).max(axis=1), np.inf)
+        slopes = np.where(finite_models(bend), steepest(distances).max(axis=1), np.inf)
         losses[batch] = curve_finding_loss(distances).mean(axis=1)
         scores[pairs[batch, 0], pairs[batch, 1]] = slopes
         scores[pairs[batch, 1], pairs[batch, 0]] = slopes
         for name, tensor in bend.items():
             bends[name][batch] = tensor.to(bends[name].device)
-    finite = _finite_models(models)
+    finite = finite_models(models)
     scores[~finite] = scores[:, ~finite] = np.inf
     np.fill_diagonal(scores, 0)
     losses[np.isinf(scores[pairs[:, 0], pairs[:, 1]])] = np.inf
@@ -202,7 +191,7 @@ def profile(
     ValueError
         As for :func:`fit_pairs`.
     """
-    fitter = _Fitter(network, models, inputs, parameters, torch.device(device))
+    fitter = Fitter(network, models, inputs, parameters, torch.device(device))
     rows = np.asarray(which, dtype=np.int64).reshape(-1)
     grid = torch.linspace(0, 1, parameters.num_points, dtype=torch.float64)
     curved, straight = np.empty((len(rows), len(grid))), np.empty((len(rows), len(grid)))
@@ -215,152 +204,6 @@ def profile(
     return Profile(pairs=chains.pairs[rows], u=grid.numpy(), chain=curved, line=straight)
 
 
-class _Fitter:
-    """Models, surrogate inputs and the models' outputs on them, ready to fit pairs on one device."""
-
-    def __init__(
-        self, network: nn.Module, models: State, inputs: Tensor, parameters: Parameters, device: torch.device
-    ) -> None:
-        self.network = copy.deepcopy(network).to(device).eval()
-        self.parameters, self.device, self.models = parameters, device, models
-        _check_models(self.network, models)
-        self.num_models = len(next(iter(models.values())))
-        # A tied parameter has one name here and further names, its aliases, in the state.
-        names = {id(tensor): name for name, tensor in self.network.named_parameters()}
-        self.bending = [
-            name for name, tensor in self.network.named_parameters() if tensor.is_floating_point()
-        ]
-        self.straight = [name for name, _ in self.network.named_buffers() if name in models]
-        every = self.network.named_parameters(remove_duplicate=False)
-        self.aliases = {name: names[id(tensor)] for name, tensor in every if name != names[id(tensor)]}
-
-        self.pairs_per_batch = _pairs_per_batch(self.network, device, parameters)
-        # On the CPU channels-last convolutions take a third to two thirds of the time; vmap cannot use them.
-        self.channels_last = self.pairs_per_batch == 1 and device.type == "cpu" and inputs.ndim == 4
-        self.inputs = inputs.to(device)
-        if self.channels_last:
-            self.inputs = self.inputs.to(memory_format=torch.channels_last)
-        # One pair at a time leaves a core idle between operations: two pairs on two threads do not.
-        self.num_threads = (
-            torch.get_num_threads() if self.pairs_per_batch == 1 and device.type == "cpu" else 1
-        )
-        self._thread = threading.local()
-        self.outputs = torch.stack([self._outputs(position) for position in range(self.num_models)])
-
-    def of_this_thread(self) -> "_Fitter":
-        """Return this thread's fitter, with its own network: functional calls swap a network's parameters."""
-        if self.num_threads == 1:
-            return self
-        if not hasattr(self._thread, "fitter"):
-            copied = copy.copy(self)
-            copied.network = copy.deepcopy(self.network)
-            del copied._thread  # would refer to the copy, and models and inputs would stay in memory
-            self._thread.fitter = copied
-        return self._thread.fitter
-
-    def batches(self, num_pairs: int) -> Iterator[slice]:
-        for begin in range(0, num_pairs, self.pairs_per_batch):
-            yield slice(begin, min(begin + self.pairs_per_batch, num_pairs))
-
-    @torch.no_grad()
-    def fit(self, pairs: IntArray, schedule: Sequence[tuple[float, Tensor]]) -> State:
-        """Fit the bends of some pairs, starting halfway, with one SGD step per (u, rows of the inputs)."""
-        start, end = self._gathered(pairs[:, 0]), self._gathered(pairs[:, 1])
-        halfway = {name: _midpoint(start[name], end[name]) for name in start}
-        bend = {name: halfway[name] for name in self.bending}
-        target = self._targets(pairs).mean(dim=1)
-        slope = self._over_pairs(grad(self._loss))
-        for u, rows in schedule:
-            rows = rows.to(self.device)
-            points = [u]
-            if self.parameters.targets == "both":
-                points, rows = [u, 1 - u], rows[: -(-len(rows) // 2)]
-            slopes = [
-                slope(*self._at(start, end, halfway | bend, point), self.inputs[rows], target[:, rows])
-                for point in points
-            ]
-            # Chain rule: a change of θ moves the model at u by the weight that θ has there, as at 1 − u.
-            step = self.parameters.learning_rate * chain_weights(u)[1] / len(points)
-            bend = {name: bend[name] - step * sum(each[name] for each in slopes) for name in self.bending}
-        for name, tensor in bend.items():
-            kept = _finite(tensor).reshape(-1, *[1] * (tensor.ndim - 1))
-            halfway[name] = torch.where(kept, tensor, halfway[name])
-        return halfway | {alias: halfway[name] for alias, name in self.aliases.items()}
-
-    @torch.no_grad()
-    def distances(self, pairs: IntArray, bend: State, grid: Tensor) -> FloatArray:
-        """Evaluate L(u) of some chains on all inputs, shape (pairs, targets, len(grid)); NaN on overflow."""
-        start, end = self._gathered(pairs[:, 0]), self._gathered(pairs[:, 1])
-        targets = self._targets(pairs)
-        value = self._over_pairs(self._distances)
-        height = _MINI_BATCHES * self.parameters.batch_size
-        totals = torch.zeros(*targets.shape[:2], len(grid), dtype=torch.float64)
-        for column, u in enumerate(grid.tolist()):
-            at_u = self._at(start, end, bend, u)
-            for inputs, wanted in zip(self.inputs.split(height), targets.split(height, dim=2), strict=True):
-                totals[..., column] += len(inputs) * value(*at_u, inputs, wanted).cpu().double()
-        return (totals / len(self.inputs)).numpy()
-
-    def _targets(self, pairs: IntArray) -> Tensor:
-        """Stack the outputs that L compares with, model l's last, shape (pairs, targets, n_MC, …, C)."""
-        ends = pairs if self.parameters.targets == "both" else pairs[:, 1:]
-        return self.outputs[ends]
-
-    def _gathered(self, positions: IntArray) -> State:
-        return {name: tensor[positions].to(self.device) for name, tensor in self.models.items()}
-
-    def _at(self, start: State, end: State, bend: State, u: float) -> tuple[State, State]:
-        bent = {name: chain(start[name], end[name], bend[name], u) for name in self.bending}
-        straight = {
-            name: chain(start[name], end[name], bend[name], u)
-            if bend[name].is_floating_point()
-            else bend[name]
-            for name in self.straight
-        }
-        return bent, straight
-
-    def _loss(self, bent: State, straight: State, inputs: Tensor, target: Tensor) -> Tensor:
-        return output_distance(self._probabilities(bent, straight, inputs), target)
-
-    def _distances(self, bent: State, straight: State, inputs: Tensor, targets: Tensor) -> Tensor:
-        probabilities = self._probabilities(bent, straight, inputs)
-        return torch.stack([output_distance(probabilities, target) for target in targets])
-
-    def _probabilities(self, bent: State, straight: State, inputs: Tensor) -> Tensor:
-        return functional_call(self.network, (bent, straight), (inputs,)).softmax(dim=-1)
-
-    @torch.no_grad()
-    def _outputs(self, position: int) -> Tensor:
-        state = {name: tensor[position].to(self.device) for name, tensor in self.models.items()}
-        chosen = {name: self._formatted(state[name]) for name in (*self.bending, *self.straight)}
-        height = _MINI_BATCHES * self.parameters.batch_size
-        parts = [functional_call(self.network, chosen, (part,)) for part in self.inputs.split(height)]
-        return torch.cat(parts).softmax(dim=-1)
-
-    def _over_pairs(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Apply a function of one pair to a stack of pairs."""
-        if self.pairs_per_batch > 1:
-            return vmap(function, in_dims=(0, 0, None, 0))
-
-        def one(bent: State, straight: State, inputs: Tensor, target: Tensor) -> Any:
-            first = {name: self._formatted(tensor[0]) for name, tensor in bent.items()}
-            result = function(
-                first, {name: tensor[0] for name, tensor in straight.items()}, inputs, target[0]
-            )
-            if isinstance(result, dict):
-                return {name: tensor[None] for name, tensor in result.items()}
-            return result[None]
-
-        return one
-
-    def _formatted(self, tensor: Tensor) -> Tensor:
-        return (
-            tensor.to(memory_format=torch.channels_last)
-            if self.channels_last and tensor.ndim == 4
-            else tensor
-        )
-
-
 def _each(work: Callable[[slice], Any], batches: Sequence[slice], num_threads: int) -> Iterator[Any]:
     """Process all batches on `num_threads` threads of one core each; yield the results in order."""
     if num_threads == 1 or len(batches) == 1:
@@ -368,39 +211,3 @@ def _each(work: Callable[[slice], Any], batches: Sequence[slice], num_threads: i
         return
     with thread_pool(num_threads, inside=1) as pool:
         yield from pool.map(work, batches)
-
-
-def _midpoint(start: Tensor, end: Tensor) -> Tensor:
-    if start.is_floating_point():
-        return (start + end) / 2
-    return ((start.double() + end.double()) / 2).round().to(start.dtype)  # counters
-
-
-def _pairs_per_batch(network: nn.Module, device: torch.device, parameters: Parameters) -> int:
-    layers = list(network.modules())
-    if any(isinstance(layer, nn.LSTM | nn.MultiheadAttention) for layer in layers):
-        return 1  # torch has no rule to vectorise them
-    if parameters.pairs_per_batch != "auto":
-        return parameters.pairs_per_batch
-    if device.type != "cpu":
-        return 64
-    convolutional = any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in layers)
-    return 1 if convolutional else 16  # the fastest in benchmarks/curve_fitting.py
-
-
-def _check_models(network: nn.Module, models: State) -> None:
-    expected = {name for name, value in network.state_dict().items() if isinstance(value, Tensor)}
-    if set(models) != expected:
-        raise ValueError(
-            f"models must have the network's names, got {sorted(set(models) - expected)} too many "
-            f"and {sorted(expected - set(models))} missing"
-        )
-
-
-def _finite_models(models: State) -> BoolArray:
-    """Return whether each model has only finite values, shape (n,)."""
-    return torch.stack([_finite(tensor).cpu() for tensor in models.values()]).all(dim=0).numpy()
-
-
-def _finite(stack: Tensor) -> Tensor:
-    return stack.isfinite()[..., None].flatten(1).all(dim=1)  # the added axis is for stacks of numbers

@@ -14,7 +14,6 @@ from fedclust.settings import (
     join_overrides,
     node_settings,
     plain,
-    run_settings,
     split_overrides,
     to_run_config,
     with_strategy,
@@ -71,11 +70,7 @@ def test_every_aggregator_builds(choice: str) -> None:
 
 
 def test_defaults() -> None:
-    config = compose()
-    assert config.choices.strategy == "fedgwc"
-    settings = run_settings(config)
-    assert settings.compare == ("fedavg",)
-    assert settings.task == "train"
+    assert compose().choices.strategy == "fedgwc"
 
 
 @pytest.mark.parametrize(
@@ -161,35 +156,6 @@ def test_a_constructors_error_keeps_its_message() -> None:
         build(compose(["training.learning_rate=-1"]).training)
     with pytest.raises(ConfigError, match="fedclust.none_such"):
         build({"_target_": "fedclust.none_such"})
-
-
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("rounds=0", "rounds must be >= 1, got 0"),
-        ("rounds=many", "rounds must be of type int, got 'many'"),
-        ("rounds=1.5", "rounds must be of type int, got 1.5"),
-        ("seed=-1", "seed must be >= 0, got -1"),
-        ("participation=0", r"participation must be in \(0, 1\], got 0"),
-        ("participation=1.1", r"participation must be in \(0, 1\], got 1.1"),
-        ("evaluate_every=0", "evaluate_every must be >= 1"),
-        ("checkpoint_every=-1", "checkpoint_every must be a number of rounds >= 0 or a time"),
-        ("wait=0", "wait must be > 0"),
-        ("timeout=0", "timeout must be > 0"),
-        ("task=think", "task must be one of train, advise, inspect, partition, got think"),
-    ],
-)
-def test_settings_outside_their_range(override: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        run_settings(compose([override]))
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [("fedavg", ("fedavg",)), ("[fmcl,fedavg]", ("fmcl", "fedavg")), ("[]", ()), ("null", ())],
-)
-def test_what_to_compare_with(text: str, names: tuple[str, ...]) -> None:
-    assert run_settings(compose([f"compare={text}"])).compare == names
 
 
 def test_another_strategy_has_its_own_defaults_and_nothing_else_changes() -> None:

@@ -1,9 +1,11 @@
 import pytest
 
 from fedclust.settings import compose
-from fedclust.settings.option_types import wrong_type
+from fedclust.settings.declared import declared_types
+from fedclust.settings.option_types import hints_of, wrong_type
 
 DIRICHLET = "partition=dirichlet"
+READS = (declared_types, hints_of)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,7 @@ DIRICHLET = "partition=dirichlet"
     ],
 )
 def test_key_rule_and_value(overrides: list[str], said: str) -> None:
-    assert wrong_type(compose(overrides)) == said
+    assert wrong_type(compose(overrides), READS) == said
 
 
 @pytest.mark.parametrize(
@@ -52,4 +54,4 @@ def test_key_rule_and_value(overrides: list[str], said: str) -> None:
     ],
 )
 def test_what_may_be(overrides: list[str]) -> None:
-    assert wrong_type(compose(overrides)) is None
+    assert wrong_type(compose(overrides), READS) is None

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedclust import load
 from fedclust.engines import make_engine
-from fedclust.federation.client_grid import WrappedGrid
+from fedclust.federation.wrapped_grid import WrappedGrid
 from fedclust.results.recorder import comparable
 from fedclust.server_app import federate
 from fedclust.settings import compose

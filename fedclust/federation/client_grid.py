@@ -16,15 +16,15 @@ from typing import Any
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from fedclust.federation.bundle import is_bundle, pack, unpack
 from fedclust.federation.claims import Host
 from fedclust.federation.node_registry import FederationError, NodeRegistry, error_reason, one_line
 from fedclust.federation.outages import Outages
 from fedclust.federation.traffic import Meter, Traffic
+from fedclust.federation.wrapped_grid import WrappedGrid
 
-__all__ = ["ClientGrid", "CohortView", "FederationError", "WrappedGrid"]
+__all__ = ["ClientGrid", "CohortView", "FederationError"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,60 +35,6 @@ class _Parcel:
 
     message: Message
     by_place: dict[int, Message]
-
-
-class WrappedGrid(Grid):
-    """A grid that forwards all calls to another grid, for subclasses to change."""
-
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
-
-    def set_run(self, run: Run) -> None:
-        """Set the run of the wrapped grid."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """The run of the wrapped grid."""
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message; deprecated in Flower in favour of ``Message(...)``."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
-
-    @property
-    def shared(self) -> bool:
-        """Whether any node of the wrapped grid may train any client."""
-        return bool(getattr(self._grid, "shared", False))
-
-    def grow(self) -> None:
-        """Use nodes that joined the wrapped grid's cluster; for grids that are :attr:`shared`."""
-        self._grid.grow()  # type: ignore[attr-defined]
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of the nodes."""
-        return self._grid.get_node_ids()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages; return the ids to pull the replies by."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies to these messages that have arrived."""
-        return self._grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Send messages and wait for the replies."""
-        return self._grid.send_and_receive(messages, timeout=timeout)
 
 
 class ClientGrid(WrappedGrid):
@@ -208,6 +154,8 @@ class ClientGrid(WrappedGrid):
             self._outages.wait_for(range(len(self._places)), needed, self._online)
             online = self._online()
         return online
+
+    get_nodes = Grid.get_nodes  # clients have no keys: those are the nodes'
 
     def _online(self) -> list[int]:
         self._nodes.update()
@@ -387,6 +335,8 @@ class CohortView(WrappedGrid):
     def get_node_ids(self) -> list[int]:
         """Return the ids of the clients in the view."""
         return list(self._clients)
+
+    get_nodes = Grid.get_nodes
 
 
 def _fail(parcel: _Parcel, code: int, reason: str) -> list[Message]:

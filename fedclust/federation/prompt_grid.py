@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
-from fedclust.federation.client_grid import WrappedGrid
+from fedclust.federation.wrapped_grid import WrappedGrid
 
 __all__ = ["PromptGrid"]
 

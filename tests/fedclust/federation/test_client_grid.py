@@ -16,6 +16,8 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from fedclust import records
@@ -28,8 +30,10 @@ from fedclust.federation import (
     pack,
     unpack,
 )
-from fedclust.federation.client_grid import WrappedGrid, error_reason
+from fedclust.federation.client_grid import error_reason
 from fedclust.federation.outages import Outages
+from fedclust.federation.prompt_grid import PromptGrid
+from fedclust.federation.wrapped_grid import WrappedGrid
 
 K = 7
 
@@ -473,3 +477,21 @@ def test_only_the_apps_own_message_is_kept_of_rays_traceback() -> None:
     died = "<class 'ray.exceptions.ActorDiedError'>:<'The actor died.\n\tclass_name: A\n\tpid: 7'>"
     assert error_reason(Error(0, died)).startswith("the node died (ActorDiedError); Flower's simulation")
     assert error_reason(Error(5)) == "the node failed without a reason"
+
+
+def test_a_wrapper_forwards_every_call_of_a_grid() -> None:
+    """What Flower's base class answers instead lacks what the wrapped grid knows, such as names and keys."""
+    public = {name for name in vars(Grid) if not name.startswith("_")}
+    assert "get_nodes" in public
+    assert public <= vars(WrappedGrid).keys()
+
+
+def test_registered_names_are_known_through_wrappers() -> None:
+    class Registered(WrappedGrid):
+        def get_nodes(self) -> list[NodeInfo]:
+            ids = self.get_node_ids()
+            return [NodeInfo(node_id=node, name=f"site-{place}") for place, node in enumerate(ids)]
+
+    # Of three nodes, the one at place p hosts the clients p, p + 3, …
+    hosts = {client: f"site-{client % 3}" for client in range(K)}
+    assert ClientGrid(PromptGrid(Registered(_local(_echo_app()))), wait=0.0, hosts=hosts).connect() == K

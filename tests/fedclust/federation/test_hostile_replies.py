@@ -25,10 +25,10 @@ from fedclust.federation import (
     pack,
     unpack,
 )
-from fedclust.federation.client_grid import WrappedGrid
 from fedclust.federation.confusion import confuse_clusters
 from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import ask_differences
+from fedclust.federation.wrapped_grid import WrappedGrid
 from fedclust.personal import Prior
 from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, ClustPSIPFL, FedGWC
 

@@ -6,9 +6,9 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from fedclust.federation import prompt_grid
-from fedclust.federation.client_grid import WrappedGrid
 from fedclust.federation.identity import assume_identity
 from fedclust.federation.prompt_grid import PromptGrid
+from fedclust.federation.wrapped_grid import WrappedGrid
 
 
 class Clock:

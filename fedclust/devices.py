@@ -1,8 +1,12 @@
-"""Check the device that nodes of this process shall compute on."""
+"""The device that nodes of this process compute on: check it, and set how exactly a GPU multiplies."""
+
+import contextlib
+from collections.abc import Iterator
 
 import torch
+from torch import nn
 
-__all__ = ["check_device"]
+__all__ = ["check_device", "exact_kernels"]
 
 
 def check_device(device: str | int) -> None:
@@ -25,3 +29,27 @@ def check_device(device: str | int) -> None:
         raise ValueError(
             f"device must be auto or a device of this machine, got {device!r}: {reason}"
         ) from error
+
+
+@contextlib.contextmanager
+def exact_kernels(network: nn.Module | None = None) -> Iterator[None]:
+    """Compute on a GPU as on the CPU: products in float32, and gradients of recurrent layers in evaluation.
+
+    PyTorch lets cuDNN round the factors of convolutions to TF32 unless told otherwise: three decimal digits,
+    with which embeddings and models' outputs differ from those of the CPU, and so may clusters. And cuDNN's
+    recurrent layers have a gradient in training only, and none inside of ``torch.func.grad``.
+
+    Parameters
+    ----------
+    network
+        What is differentiated; without cuDNN if it has recurrent layers. None where no gradient is needed.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.enabled
+    recurrent = network is not None and any(isinstance(each, nn.RNNBase) for each in network.modules())
+    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    cudnn.enabled = cudnn.enabled and not recurrent
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.enabled = before

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedclust.devices import exact_kernels
 from fedclust.models.encoders import Encoder
 from fedclust.typing import IntArray
 
@@ -108,7 +109,8 @@ def prototypes(
         *(part.split(batch_size) for part in (rows, groups, client_of, first)), strict=True
     ):
         if len(batch):
-            embeddings = encoder.encode(inputs[batch], mean, std, device).to("cpu", torch.float64)
+            with exact_kernels():
+                embeddings = encoder.encode(inputs[batch], mean, std, device).to("cpu", torch.float64)
             if max_norm is not None:
                 lengths = embeddings.norm(dim=1, keepdim=True)
                 embeddings = embeddings * (max_norm / lengths.clamp(min=max_norm))

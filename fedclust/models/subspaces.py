@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from fedclust.clustering import pacfl
+from fedclust.devices import exact_kernels
 from fedclust.models.encoders import Encoder
 from fedclust.typing import FloatArray, IntArray
 
@@ -63,7 +64,8 @@ def class_subspaces(
     columns = np.zeros((len(own), encoder.dimension), dtype=np.float32)
     for start in range(0, len(own), batch_size):
         batch = inputs[own[start : start + batch_size]]
-        columns[start : start + batch_size] = encoder.encode(batch, mean, std, device).cpu().numpy()
+        with exact_kernels():
+            columns[start : start + batch_size] = encoder.encode(batch, mean, std, device).cpu().numpy()
     classes = labels[own].numpy()
     found = [pacfl.basis(columns[classes == index], vectors) for index in range(num_classes)]
     return np.stack(found).astype(np.float32)

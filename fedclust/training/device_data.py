@@ -63,7 +63,7 @@ class DeviceData:
         self._inputs, self._labels = data.inputs, data.labels
         if device.type == "cuda":
             size = data.inputs.nbytes + data.labels.nbytes
-            if size <= _GPU_SHARE * torch.cuda.mem_get_info(device)[0]:
+            if size <= _GPU_SHARE * _memory_left(device):
                 self._inputs, self._labels = data.inputs.to(device), data.labels.to(device)
         self._were_bytes = data.inputs.dtype == torch.uint8
         self._normalised = data.inputs.numel() * 4 <= _KEPT_BYTES
@@ -115,6 +115,13 @@ class DeviceData:
         # ((x / 255) - mean) / std in one multiplication and one addition.
         scale, shift = self._scale.to(inputs.device), self._shift.to(inputs.device)
         return inputs.to(torch.float32).mul_(scale).add_(shift)
+
+
+def _memory_left(device: torch.device) -> float:
+    """Compute how many bytes of a GPU this process may still take: several nodes may share one."""
+    free, total = torch.cuda.mem_get_info(device)
+    ours = torch.cuda.get_per_process_memory_fraction(device) * total
+    return min(free, ours - torch.cuda.memory_reserved(device))
 
 
 def normalised(images: torch.Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:

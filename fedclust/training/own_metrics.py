@@ -10,7 +10,10 @@ from fedclust.typing import IntArray
 __all__ = ["Metric", "check_names", "measure"]
 
 Metric = Callable[[torch.Tensor, torch.Tensor], float | torch.Tensor]
-"""From a client's outputs, shape (n, C), and labels, shape (n,), to a number, or one per example."""
+"""From a client's outputs, shape (n, C), and labels, shape (n,), to a number, or one per example.
+
+Both are on the CPU, wherever the model computes.
+"""
 
 # Columns of clients.parquet, and keys of summary.json and of a round, which such a metric would replace.
 _TAKEN = {
@@ -71,6 +74,7 @@ def measure(
         If a metric returns neither a number nor one per example.
     """
     sizes: Sequence[int] = counts.tolist()
+    outputs, labels = outputs.cpu(), labels.cpu()  # NumPy and scikit-learn do not take a GPU's
     parts = zip(outputs.split(sizes), labels.split(sizes), strict=True)
     return [{name: _number(name, metric, *part) for name, metric in metrics.items()} for part in parts]
 

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from fedclust.clustering.fedgmcc.chains import curve_finding_loss, steepest
 from fedclust.clustering.fedgmcc.fitter import Fitter, finite_models
 from fedclust.clustering.fedgmcc.parameters import Parameters
+from fedclust.devices import exact_kernels
 from fedclust.threads import thread_pool
 from fedclust.typing import FloatArray, IntArray, State
 
@@ -128,36 +129,40 @@ def fit_pairs(
     ValueError
         If the names in `models` are not the network's.
     """
-    fitter = Fitter(network, models, inputs, parameters, torch.device(device))
-    size = min(parameters.batch_size, len(inputs))
-    schedule = [
-        (float(torch.rand((), generator=generator)), torch.randperm(len(inputs), generator=generator)[:size])
-        for _ in range(parameters.steps)
-    ]
-    n = fitter.num_models
-    pairs = np.stack(np.triu_indices(n, k=1), axis=1) if pairs is None else np.asarray(pairs)
-    bends = {name: tensor.new_empty((len(pairs), *tensor.shape[1:])) for name, tensor in models.items()}
-    scores, losses = np.zeros((n, n)), np.zeros(len(pairs))
-    grid = torch.linspace(0, 1, parameters.num_points, dtype=torch.float64)
+    with exact_kernels(network):
+        fitter = Fitter(network, models, inputs, parameters, torch.device(device))
+        size = min(parameters.batch_size, len(inputs))
+        schedule = [
+            (
+                float(torch.rand((), generator=generator)),
+                torch.randperm(len(inputs), generator=generator)[:size],
+            )
+            for _ in range(parameters.steps)
+        ]
+        n = fitter.num_models
+        pairs = np.stack(np.triu_indices(n, k=1), axis=1) if pairs is None else np.asarray(pairs)
+        bends = {name: tensor.new_empty((len(pairs), *tensor.shape[1:])) for name, tensor in models.items()}
+        scores, losses = np.zeros((n, n)), np.zeros(len(pairs))
+        grid = torch.linspace(0, 1, parameters.num_points, dtype=torch.float64)
 
-    def fitted(batch: slice) -> tuple[slice, State, FloatArray]:
-        mine = fitter.of_this_thread()
-        bend = mine.fit(pairs[batch], schedule)
-        return batch, bend, mine.distances(pairs[batch], bend, grid)
+        def fitted(batch: slice) -> tuple[slice, State, FloatArray]:
+            mine = fitter.of_this_thread()
+            bend = mine.fit(pairs[batch], schedule)
+            return batch, bend, mine.distances(pairs[batch], bend, grid)
 
-    for batch, bend, distances in _each(fitted, list(fitter.batches(len(pairs))), fitter.num_threads):
-        # Per pair the larger direction's slope, and the mean over the directions of what was minimised.
-        slopes = np.where(finite_models(bend), steepest(distances).max(axis=1), np.inf)
-        losses[batch] = curve_finding_loss(distances).mean(axis=1)
-        scores[pairs[batch, 0], pairs[batch, 1]] = slopes
-        scores[pairs[batch, 1], pairs[batch, 0]] = slopes
-        for name, tensor in bend.items():
-            bends[name][batch] = tensor.to(bends[name].device)
-    finite = finite_models(models)
-    scores[~finite] = scores[:, ~finite] = np.inf
-    np.fill_diagonal(scores, 0)
-    losses[np.isinf(scores[pairs[:, 0], pairs[:, 1]])] = np.inf
-    return Chains(pairs=pairs, bends=bends, scores=scores, losses=losses)
+        for batch, bend, distances in _each(fitted, list(fitter.batches(len(pairs))), fitter.num_threads):
+            # Per pair the larger direction's slope, and the mean over the directions of what was minimised.
+            slopes = np.where(finite_models(bend), steepest(distances).max(axis=1), np.inf)
+            losses[batch] = curve_finding_loss(distances).mean(axis=1)
+            scores[pairs[batch, 0], pairs[batch, 1]] = slopes
+            scores[pairs[batch, 1], pairs[batch, 0]] = slopes
+            for name, tensor in bend.items():
+                bends[name][batch] = tensor.to(bends[name].device)
+        finite = finite_models(models)
+        scores[~finite] = scores[:, ~finite] = np.inf
+        np.fill_diagonal(scores, 0)
+        losses[np.isinf(scores[pairs[:, 0], pairs[:, 1]])] = np.inf
+        return Chains(pairs=pairs, bends=bends, scores=scores, losses=losses)
 
 
 def profile(
@@ -191,17 +196,18 @@ def profile(
     ValueError
         As for :func:`fit_pairs`.
     """
-    fitter = Fitter(network, models, inputs, parameters, torch.device(device))
-    rows = np.asarray(which, dtype=np.int64).reshape(-1)
-    grid = torch.linspace(0, 1, parameters.num_points, dtype=torch.float64)
-    curved, straight = np.empty((len(rows), len(grid))), np.empty((len(rows), len(grid)))
-    for batch in fitter.batches(len(rows)):
-        pairs = chains.pairs[rows[batch]]
-        bend = {name: tensor[rows[batch]].to(fitter.device) for name, tensor in chains.bends.items()}
-        # The last target is model l, whatever `targets` is.
-        curved[batch] = fitter.distances(pairs, bend, grid)[:, -1]
-        straight[batch] = fitter.distances(pairs, fitter.fit(pairs, []), grid)[:, -1]
-    return Profile(pairs=chains.pairs[rows], u=grid.numpy(), chain=curved, line=straight)
+    with exact_kernels(network):
+        fitter = Fitter(network, models, inputs, parameters, torch.device(device))
+        rows = np.asarray(which, dtype=np.int64).reshape(-1)
+        grid = torch.linspace(0, 1, parameters.num_points, dtype=torch.float64)
+        curved, straight = np.empty((len(rows), len(grid))), np.empty((len(rows), len(grid)))
+        for batch in fitter.batches(len(rows)):
+            pairs = chains.pairs[rows[batch]]
+            bend = {name: tensor[rows[batch]].to(fitter.device) for name, tensor in chains.bends.items()}
+            # The last target is model l, whatever `targets` is.
+            curved[batch] = fitter.distances(pairs, bend, grid)[:, -1]
+            straight[batch] = fitter.distances(pairs, fitter.fit(pairs, []), grid)[:, -1]
+        return Profile(pairs=chains.pairs[rows], u=grid.numpy(), chain=curved, line=straight)
 
 
 def _each(work: Callable[[slice], Any], batches: Sequence[slice], num_threads: int) -> Iterator[Any]:

@@ -201,8 +201,10 @@ def _midpoint(start: Tensor, end: Tensor) -> Tensor:
 
 def _pairs_per_batch(network: nn.Module, device: torch.device, parameters: Parameters) -> int:
     layers = list(network.modules())
-    if any(isinstance(layer, nn.LSTM | nn.MultiheadAttention) for layer in layers):
-        return 1  # torch has no rule to vectorise them
+    # torch has no rule to vectorise these; nor, on a GPU, the one operation of a GRU's step there.
+    recurrent = nn.LSTM if device.type == "cpu" else nn.RNNBase
+    if any(isinstance(layer, recurrent | nn.MultiheadAttention) for layer in layers):
+        return 1
     if parameters.pairs_per_batch != "auto":
         return parameters.pairs_per_batch
     if device.type != "cpu":

@@ -218,4 +218,5 @@ class WorkingModel:
         """Seed torch's own generator of the device, inside :meth:`settings`."""
         torch.default_generator.manual_seed(number)
         if self.device.type == "cuda":
-            torch.cuda.manual_seed(number)
+            with torch.cuda.device(self.device):  # not the first GPU's where another computes
+                torch.cuda.manual_seed(number)

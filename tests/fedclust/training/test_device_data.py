@@ -1,5 +1,6 @@
 """Batches as the model sees them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,3 +32,31 @@ def test_tokens_are_left_as_they_are(small: Any, kept_bytes: int, monkeypatch: p
     assert inputs.dtype == torch.int64
     assert inputs.tolist() == data.inputs[[4, 2]].tolist()
     assert labels.tolist() == data.labels[[4, 2]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("free", "share", "reserved", "left"),
+    [
+        (90, 1.0, 10, 90),  # alone
+        (20, 1.0, 10, 20),  # others use the rest
+        (90, 0.25, 10, 15),  # a quarter of 100, of which 10 are taken
+    ],
+)
+def test_a_node_counts_its_own_share_of_a_gpu(
+    free: int, share: float, reserved: int, left: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = torch.device("cuda:1")
+    asked: list[torch.device] = []
+
+    def answer(value: object) -> Callable[[torch.device], object]:
+        def answered(device: torch.device) -> object:
+            asked.append(device)
+            return value
+
+        return answered
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", answer((free, 100)))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", answer(share))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", answer(reserved))
+    assert device_data._memory_left(gpu) == left
+    assert asked == [gpu] * 3

@@ -40,6 +40,27 @@ def test_a_number_or_one_per_example() -> None:
     assert last == {"top_two": 1.0, "largest": 5.0}
 
 
+class OnGpu(torch.Tensor):
+    """A tensor that NumPy refuses until it is copied to the CPU, as it does a GPU's."""
+
+    def numpy(self, *, force: bool = False) -> Any:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    def cpu(self) -> torch.Tensor:  # type: ignore[override]
+        return self.as_subclass(torch.Tensor)
+
+
+def test_metrics_may_use_numpy_wherever_the_model_computes() -> None:
+    def hits(outputs: torch.Tensor, labels: torch.Tensor) -> float:
+        return float((outputs.numpy().argmax(1) == labels.numpy()).mean())
+
+    with pytest.raises(TypeError, match="can't convert"):
+        hits(OUTPUTS.as_subclass(OnGpu), LABELS.as_subclass(OnGpu))
+    # The largest outputs are of classes 0, 2 and 1, the labels are 1, 0 and 1: one of three.
+    (found,) = measure({"hits": hits}, np.array([3]), OUTPUTS.as_subclass(OnGpu), LABELS.as_subclass(OnGpu))
+    assert found == {"hits": pytest.approx(1 / 3)}
+
+
 @pytest.mark.parametrize(
     ("metrics", "said"),
     [

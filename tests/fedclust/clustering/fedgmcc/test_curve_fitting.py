@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedclust.clustering.fedgmcc.curve_fitting import fit_pairs, profile
+from fedclust.clustering.fedgmcc.fitter import _pairs_per_batch
 from fedclust.clustering.fedgmcc.monte_carlo import draw_inputs
 from fedclust.clustering.fedgmcc.parameters import Parameters
 from fedclust.typing import State
@@ -434,3 +435,19 @@ def test_nothing_stays_in_memory_afterwards(threads: int, pairs_per_batch: int) 
         assert len(Counted.living) == 0
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("layer", "on_cpu", "on_gpu"),
+    [
+        (nn.Linear(2, 2), 16, 64),
+        (nn.Conv2d(1, 1, 1), 1, 64),
+        (nn.LSTM(2, 2), 1, 1),
+        (nn.GRU(2, 2), 16, 1),
+        (nn.MultiheadAttention(2, 1), 1, 1),
+    ],
+)
+def test_pairs_that_are_fitted_together(layer: nn.Module, on_cpu: int, on_gpu: int) -> None:
+    network = nn.Sequential(layer)
+    assert _pairs_per_batch(network, torch.device("cpu"), Parameters()) == on_cpu
+    assert _pairs_per_batch(network, torch.device("cuda"), Parameters()) == on_gpu

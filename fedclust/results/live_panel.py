@@ -169,8 +169,9 @@ def sparkline(values: Sequence[float], width: int, ascii_only: bool = False) -> 
     shown = [values[(place + 1) * len(values) // count - 1] for place in range(count)]
     low, high = min(values), max(values)
     bars = _ASCII_BARS if ascii_only else _BARS
-    scale = (len(bars) - 1) / (high - low) if high > low else 0.0
-    return "".join(bars[round((value - low) * scale)] for value in shown)
+    if high == low:
+        return bars[0] * count
+    return "".join(bars[round((value - low) / (high - low) * (len(bars) - 1))] for value in shown)
 
 
 def duration(seconds: float) -> str:

@@ -104,6 +104,7 @@ def test_bars_by_hand() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 4) == "▂▄▆█"  # every second one, with the last
     assert sparkline([3, 3], 8) == "▁▁"
+    assert sparkline([0.0, 5e-324], 8) == "▁█"  # the smallest number above 0
     assert sparkline([], 8) == ""
 
 
@@ -112,7 +113,7 @@ def test_as_many_bars_as_fit_and_the_last_value_is_the_last_bar(values: list[flo
     bars = sparkline(values, width)
     assert len(bars) == min(width, len(values))
     low, high = min(values), max(values)
-    height = round((values[-1] - low) * (7 / (high - low))) if high > low else 0
+    height = round((values[-1] - low) / (high - low) * 7) if high > low else 0
     assert bars[-1] == "▁▂▃▄▅▆▇█"[height]
 
 

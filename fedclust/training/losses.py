@@ -17,6 +17,7 @@ __all__ = [
     "example_losses",
     "least_loss",
     "mean_loss",
+    "on_device",
 ]
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -138,6 +139,11 @@ class WeightedCrossEntropy:
         """Return the loss with its weights, which must be numbers, on a device, so that none are copied."""
         weights = torch.tensor(self.class_weights, dtype=torch.float64, device=device)
         return functools.partial(_weighted, class_weights=weights)
+
+
+def on_device(loss: Loss, device: torch.device) -> Loss:
+    """Return a loss that copies nothing to the device at each call; see :meth:`WeightedCrossEntropy.on`."""
+    return loss.on(device) if isinstance(loss, WeightedCrossEntropy) else loss
 
 
 def _weighted(outputs: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from fedclust.training.kernels.recorded_step import RecordedLane, Results
 from fedclust.training.kernels.recorders import make_recorder
 from fedclust.training.kernels.trace import NotRecordable
 from fedclust.training.kernels.working_model import WorkingModel
-from fedclust.training.losses import WeightedCrossEntropy
+from fedclust.training.losses import on_device
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.results import collect, empty_rows
 from fedclust.training.scheduling.work import Work
@@ -70,9 +70,7 @@ class RecordedTraining:
         if data.rows_device != device:
             self._give_up(f"the dataset takes too much of the memory of {device}")
             return
-        loss = training.loss
-        if isinstance(loss, WeightedCrossEntropy):
-            loss = loss.on(device)
+        loss = on_device(training.loss, device)
         # Copied now: a module that has kept a result of its forward pass cannot be copied any more.
         self._lanes = [
             RecordedLane(copy.deepcopy(working), data, training, loss, recorder) for recorder in recorders

@@ -126,27 +126,28 @@ class RecordedCohorts:
             If so many clients do not fit into memory.
         """
         with no_batching_rule_warnings():
-            memory = None if self._reason else self._record(work)
-            if memory is None:
+            recorded = None if self._reason else self._record(work)
+            if recorded is None:
                 return self._vectorised.train(work)
             state = empty_rows(self._working, work.jobs)
             losses = torch.zeros(work.batches.sizes.shape, device=self._data.device)
             start = stacked_start(work.jobs, self._working.tensors)
-            self._run(memory, work, start, state, losses)
+            self._run(*recorded, work, start, state, losses)
         return collect(self._working, work, state, losses, {})
 
-    def _record(self, work: Work) -> CohortMemory | None:
-        """Record the steps that a pass needs; return their memory, or None if that is impossible."""
+    def _record(self, work: Work) -> tuple[CohortMemory, list[_Kind]] | None:
+        """Record what a pass needs; return the memory and each step's kind, or None if that is impossible."""
         if len(work.jobs) >= self._too_many:
             raise torch.OutOfMemoryError(f"{len(work.jobs)} clients did not fit into memory before")
         used = self._vectorised.used_parameters(work)
         self._working.model.train()
         try:
             memory = self._make_room(work, used)
-            for kind in self._kinds(work, memory):
+            kinds = self._kinds(work, memory)
+            for kind in kinds:
                 if kind not in self._recordings:
                     self._record_kind(kind, memory, work)
-            return memory
+            return memory, kinds
         except NotRecordable as error:
             self._give_up(str(error))
         except torch.OutOfMemoryError:
@@ -222,14 +223,20 @@ class RecordedCohorts:
         memory.step.add_(1)
 
     def _run(
-        self, memory: CohortMemory, work: Work, start: State, state: State, losses: torch.Tensor
+        self,
+        memory: CohortMemory,
+        kinds: Sequence[_Kind],
+        work: Work,
+        start: State,
+        state: State,
+        losses: torch.Tensor,
     ) -> None:
         """Queue all steps; copy the models of clients after their last one into `state`."""
         active = [*(work.batches.sizes > 0).sum(axis=0).tolist(), 0]
         inputs = memory.inputs(work)
         self._recorder.begin()
         self._recorder.queue(partial(memory.load, work, inputs, start))
-        for kind, now, later in zip(self._kinds(work, memory), active, active[1:], strict=False):
+        for kind, now, later in zip(kinds, active, active[1:], strict=False):
             self._recorder.queue(self._recordings[kind])
             if later < now:
                 self._recorder.queue(partial(memory.store, later, now, state))

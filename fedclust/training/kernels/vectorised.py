@@ -19,7 +19,7 @@ from fedclust.training.kernels.cohort_loss import CohortLoss
 from fedclust.training.kernels.mlp import MlpKernel, find_mlp
 from fedclust.training.kernels.optimisers import LocalUpdate
 from fedclust.training.kernels.working_model import WorkingModel
-from fedclust.training.losses import WeightedCrossEntropy, cross_entropy, mean_loss
+from fedclust.training.losses import cross_entropy, mean_loss, on_device
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.results import collect, stacked_start
 from fedclust.training.scheduling.work import Work
@@ -81,9 +81,7 @@ class VectorisedTraining:
         plain = training.precision != "bf16" and not data.labels_have_positions
         plain = plain and training.loss is cross_entropy  # whose gradient the kernel has written out
         self.mlp = mlp if suits and plain else None
-        loss = training.loss
-        if isinstance(loss, WeightedCrossEntropy):  # its weights must not be copied to a GPU at every step
-            loss = loss.on(working.device)
+        loss = on_device(training.loss, working.device)
         self._loss = CohortLoss(working, loss, compiled=training.compile)
         self._used: list[str] | None = None
 

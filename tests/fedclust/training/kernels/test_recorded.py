@@ -258,24 +258,6 @@ def test_a_size_that_the_model_refuses_costs_its_clients_only(small: Any) -> Non
     assert both._reason == ""
 
 
-def test_a_device_with_and_without_its_number_is_one(small: Any) -> None:
-    # A tensor made on "cpu:0" is on "cpu", and one made on "cuda" is on "cuda:0": the data and the model must
-    # not seem to be on two devices.
-    data, model = small.federation(), small.build("linear")
-    trainer = Trainer(model, data, hyperparameters(), seed=1, device="cpu:0")
-    list(trainer.train(small.jobs(data, small.start_of(model)), 1))
-    small.assert_recorded(trainer)
-
-
-def test_a_device_without_graphs_is_refused(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(recorders.RECORDERS, "cpu")
-    with pytest.raises(
-        ValueError,
-        match=r"^device must be a GPU with training.mode=cuda_graphs, got cpu; training.mode=auto works",
-    ):
-        Trainer(small.build("linear"), small.federation(), hyperparameters(), seed=1)
-
-
 def test_streams_are_for_graphs() -> None:
     with pytest.raises(ValueError, match=r"^streams must be 1 unless mode is cuda_graphs, got 2$"):
         hyperparameters(mode="sequential", streams=2)

@@ -358,23 +358,25 @@ def test_too_many_clients_are_halved_and_not_tried_again(small: Any, monkeypatch
     assert tried == [5, 2, 3, 2]
 
 
-def test_a_device_with_and_without_its_number_is_one(small: Any) -> None:
+@pytest.mark.parametrize("mode", ["cuda_graphs", "vectorised_graphs"])
+def test_a_device_with_and_without_its_number_is_one(small: Any, mode: str) -> None:
     # A tensor made on "cpu:0" is on "cpu", and one made on "cuda" is on "cuda:0": the data and the model must
     # not seem to be on two devices.
     data, model = small.federation(), small.build("linear")
-    trainer = Trainer(model, data, hyperparameters(), seed=1, device="cpu:0")
+    trainer = Trainer(model, data, hyperparameters(mode=mode), seed=1, device="cpu:0")
     list(trainer.train(small.jobs(data, small.start_of(model)), 1))
     small.assert_recorded(trainer)
 
 
-def test_a_device_without_graphs_is_refused(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mode", ["cuda_graphs", "vectorised_graphs"])
+def test_a_device_without_graphs_is_refused(small: Any, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     monkeypatch.delitem(recorders.RECORDERS, "cpu")
     with pytest.raises(
         ValueError,
-        match=r"^device must be a GPU with training.mode=vectorised_graphs, got cpu; "
+        match=rf"^device must be a GPU with training.mode={mode}, got cpu; "
         r"training.mode=auto works on every device$",
     ):
-        Trainer(small.build("linear"), small.federation(), hyperparameters(), seed=1)
+        Trainer(small.build("linear"), small.federation(), hyperparameters(mode=mode), seed=1)
 
 
 @pytest.mark.parametrize("mode", ["auto", "vectorised", "sequential", "cuda_graphs"])

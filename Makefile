@@ -16,11 +16,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 .PHONY: run flwr test check lint docs release-readme hub clean
 
 run: .venv/.installed
-	$(BIN)/python -m fedclust.run
+	$(BIN)/python -m fedclust
 
 # `flwr run` and its log; a SuperLink that it starts does not install the dependencies anew for every run.
 flwr: .venv/.installed
-	$(BIN)/python -m fedclust.run engine=superlink engine.connection=local $(OVERRIDES)
+	$(BIN)/python -m fedclust engine=superlink engine.connection=local $(OVERRIDES)
 
 # Two processes, each file's tests in one of them, the longest first.
 test: .venv/.installed-dev
@@ -30,7 +30,7 @@ lint: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --strict --cache-dir .mypy_cache/surface --follow-imports=silent fedclust/__init__.py fedclust/library.py fedclust/result.py
+	$(BIN)/mypy --strict --cache-dir .mypy_cache/surface --follow-imports=silent fedclust/__init__.py fedclust/runs/library.py fedclust/runs/result.py
 
 check: lint test
 

@@ -62,8 +62,8 @@ def measure(strategy: str, clients: int, rounds: int) -> dict[str, float]:
     from omegaconf import OmegaConf
     from rich.console import Console
 
-    from fedclust.engines import make_engine
     from fedclust.results import Recorder
+    from fedclust.runs.engines import make_engine
     from fedclust.server_app import federate
     from fedclust.settings import compose
     from fedclust.strategies import ClusteredStrategy

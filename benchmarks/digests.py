@@ -51,8 +51,8 @@ _WAYS = {  # hash seed, threads, engine
 def digest(strategy: str, engine: str) -> str:
     """Run a strategy and return its digest."""
     import fedclust
-    from fedclust.array_bytes import to_numpy
     from fedclust.results import Checkpoints, SavedRun, comparable
+    from fedclust.support.array_bytes import to_numpy
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"

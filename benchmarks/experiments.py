@@ -29,7 +29,7 @@ class Experiment:
     title
         Heading of the table.
     overrides
-        Arguments of ``python -m fedclust.run``, without the seed.
+        Arguments of ``python -m fedclust``, without the seed.
     seeds
         Its seeds, unless ``--seeds`` is given.
     """
@@ -39,7 +39,7 @@ class Experiment:
     seeds: tuple[int, ...] = (6, 7, 8)  # FedGWC's settings for the digits were found on 0 to 5
 
     def command(self, seed: int) -> tuple[str, ...]:
-        """Return the arguments of ``python -m fedclust.run``."""
+        """Return the arguments of ``python -m fedclust``."""
         return (*self.overrides, f"seed={seed}")
 
 
@@ -109,7 +109,7 @@ def run(overrides: tuple[str, ...], folder: Path, threads: int) -> int:
     """Run one command in the repository's root; return its exit status."""
     folder.mkdir(parents=True)
     provenance = {
-        "command": " ".join(("python -m fedclust.run", *overrides)),
+        "command": " ".join(("python -m fedclust", *overrides)),
         "commit": git("rev-parse", "HEAD"),
         "changed": git("status", "--porcelain", "--untracked-files=no").splitlines(),
         "threads": threads,
@@ -120,7 +120,7 @@ def run(overrides: tuple[str, ...], folder: Path, threads: int) -> int:
     (folder / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n", encoding="utf-8")
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     print(provenance["command"], flush=True)
-    command = [sys.executable, "-m", "fedclust.run", *overrides, f"output_dir={folder}"]
+    command = [sys.executable, "-m", "fedclust", *overrides, f"output_dir={folder}"]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 

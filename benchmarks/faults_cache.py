@@ -31,7 +31,7 @@ def _forked(place: Place, folder: Path, env: dict[str, str]) -> tuple[int, str]:
     """Run in a copy of this process: thirteen runs import everything once."""
     import fedclust.server_app
     import fedclust.strategies  # noqa: F401
-    from fedclust.command_line import main
+    from fedclust.runs.command_line import main
 
     log = place.root / "forked.log"
     pid = os.fork()

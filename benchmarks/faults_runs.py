@@ -78,7 +78,7 @@ class Place:
 
     def start(self, folder: Path, *overrides: str, env: dict[str, str]) -> subprocess.Popen:
         """Start a run."""
-        command = [sys.executable, "-m", "fedclust.run", *overrides, f"output_dir={folder}"]
+        command = [sys.executable, "-m", "fedclust", *overrides, f"output_dir={folder}"]
         return subprocess.Popen(
             command,
             env=env,

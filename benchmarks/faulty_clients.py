@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from fedclust import records
 from fedclust.clients import app as honest
 from fedclust.federation import is_bundle, pack, unpack
-from fedclust.rng import generator
+from fedclust.support.rng import generator
 
 __all__ = ["app"]
 

@@ -23,8 +23,8 @@ from training_speed import fedclust_rounds, loop_rounds, problem
 from ways import pfl_research
 
 import fedclust
-from fedclust.engines import make_engine
 from fedclust.results import SavedRun
+from fedclust.runs.engines import make_engine
 from fedclust.training import Job, LocalTraining, Trainer
 from fedclust.training.kernels import sequential
 from fedclust.training.kernels.recorded import RecordedTraining

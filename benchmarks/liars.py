@@ -17,10 +17,10 @@ from flwr.clientapp import ClientApp
 from scipy.special import ndtri
 
 from fedclust import records
-from fedclust.array_bytes import from_numpy, to_numpy
 from fedclust.clients import app as honest
 from fedclust.federation import is_bundle, pack, unpack
-from fedclust.rng import generator
+from fedclust.support.array_bytes import from_numpy, to_numpy
+from fedclust.support.rng import generator
 
 __all__ = ["LIES", "who"]
 

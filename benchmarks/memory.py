@@ -28,8 +28,8 @@ from torch import nn
 
 from fedclust import records
 from fedclust.federation import ClientGrid
-from fedclust.federation.identity import assume_identity
-from fedclust.federation.local_grid import DirectGrid, answer
+from fedclust.grids.identity import assume_identity
+from fedclust.grids.local_grid import DirectGrid, answer
 from fedclust.settings import to_run_config
 from fedclust.strategies import ClusteredStrategy
 
@@ -66,7 +66,7 @@ def measure(strategy: str, rounds: int) -> tuple[dict[int, float], float]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
         overrides = [f"strategy={strategy}", *SETTING, *LIGHT.get(strategy, ()), f"rounds={rounds}"]
-        command = [sys.executable, "-m", "fedclust.run", *overrides, f"output_dir={folder}"]
+        command = [sys.executable, "-m", "fedclust", *overrides, f"output_dir={folder}"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         lines = folder / "rounds.jsonl"
         while True:

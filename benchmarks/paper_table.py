@@ -33,8 +33,8 @@ from results import COLUMNS, measured, published, table
 
 from fedclust.results.plots import save_figure
 from fedclust.results.plots.papers import MeanAndSpread, rows_beside_published
+from fedclust.runs.experiments import published_beside
 from fedclust.settings import compose, plain
-from fedclust.settings.experiments import published_beside
 from fedclust.settings.published import row_of
 
 FOLDERS = {"imagenette": "imagenette64"}  # where a dataset's folder has another name
@@ -78,7 +78,7 @@ class Run:
     row, column, clients, seed
         Its place; `clients` is None for the experiment's own number.
     overrides
-        Arguments of ``python -m fedclust.run``, without the folder.
+        Arguments of ``python -m fedclust``, without the folder.
     folder
         Of its results.
     """
@@ -358,7 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if options.dry_run:
         for run in runs:
-            print(shlex.join(["python", "-m", "fedclust.run", *run.overrides, f"output_dir={run.folder}"]))
+            print(shlex.join(["python", "-m", "fedclust", *run.overrides, f"output_dir={run.folder}"]))
         return 0
     whole = make(runs, folder, options.workers)
     print(write(options, runs, out))

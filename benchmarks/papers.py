@@ -46,7 +46,7 @@ class Item:
     title
         What it is.
     runs
-        Arguments of ``python -m fedclust.run`` by name of the run.
+        Arguments of ``python -m fedclust`` by name of the run.
     small
         Further arguments for ``--small``.
     data

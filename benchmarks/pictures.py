@@ -20,10 +20,10 @@ def main(folder: Path) -> None:
     """Run what is missing, and draw."""
     jobs = folder / "sweep"
     if not jobs.exists():
-        subprocess.run([sys.executable, "-m", "fedclust.run", "-m", *SWEEP, f"output_dir={jobs}"], check=True)
+        subprocess.run([sys.executable, "-m", "fedclust", "-m", *SWEEP, f"output_dir={jobs}"], check=True)
     into = folder / "pictures"
     drawn = ["--plots", str(into), "--format", "svg,pdf,png", "--width", "page"]
-    subprocess.run([sys.executable, "-m", "fedclust.compare", str(jobs), *drawn], check=True)
+    subprocess.run([sys.executable, "-m", "fedclust.runs.compare", str(jobs), *drawn], check=True)
     with Image.open(into / "accuracy_over_rounds.png") as image:
         height = round(image.height * _DOTS_ACROSS / image.width)
         small = image.convert("RGB").resize((_DOTS_ACROSS, height), Image.Resampling.LANCZOS)

@@ -27,7 +27,7 @@ from tables import machine, show, spread, table
 from fedclust import records
 from fedclust.data.partitioners.base import Assignment, ClientPartitioner
 from fedclust.federation import ClientGrid, unpack
-from fedclust.federation.ray_grid import RayGrid
+from fedclust.grids.ray_grid import RayGrid
 from fedclust.settings import to_run_config
 from fedclust.strategies import ClusteredStrategy
 from fedclust.typing import IntArray

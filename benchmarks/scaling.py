@@ -30,12 +30,12 @@ from settings import SETTINGS
 from tables import show_parts, spread, table
 
 from fedclust import records
-from fedclust.engines import make_engine
 from fedclust.federation import ClientGrid
-from fedclust.sampling import cohort_size
+from fedclust.runs.engines import make_engine
 from fedclust.server_app import federate
 from fedclust.settings import build
 from fedclust.strategies import ClusteredStrategy
+from fedclust.support.sampling import cohort_size
 from fedclust.training import Trainer
 from fedclust.training.scheduling.dispatch import Dispatcher
 

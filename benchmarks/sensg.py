@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from fedclust.data.genomes import draw_reads, invent, read_reference, read_variants, sequence_of
 from fedclust.data.source import SourceError
-from fedclust.rng import generator
+from fedclust.support.rng import generator
 
 CHROMOSOME = "1"
 LENGTH = 150

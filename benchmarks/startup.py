@@ -12,11 +12,11 @@ import sys
 
 WAYS = {
     "import fedclust": ["-c", "import fedclust"],
-    "fedclust --help": ["-m", "fedclust.run", "--help"],
-    "fedclust stratgy=fmcl": ["-m", "fedclust.run", "stratgy=fmcl"],
-    "fedclust strategy=fmlc": ["-m", "fedclust.run", "strategy=fmlc"],
-    "fedclust rounds=-1": ["-m", "fedclust.run", "rounds=-1"],
-    "fedclust training.learning_rate=fast": ["-m", "fedclust.run", "training.learning_rate=fast"],
+    "fedclust --help": ["-m", "fedclust", "--help"],
+    "fedclust stratgy=fmcl": ["-m", "fedclust", "stratgy=fmcl"],
+    "fedclust strategy=fmlc": ["-m", "fedclust", "strategy=fmlc"],
+    "fedclust rounds=-1": ["-m", "fedclust", "rounds=-1"],
+    "fedclust training.learning_rate=fast": ["-m", "fedclust", "training.learning_rate=fast"],
     "import fedclust.clients.app": ["-c", "import fedclust.clients.app"],
     "import fedclust.strategies.clustered": ["-c", "import fedclust.strategies.clustered"],
     "import fedclust.server_app": ["-c", "import fedclust.server_app"],

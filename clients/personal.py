@@ -10,7 +10,7 @@ from fedclust import records
 from fedclust.clients.app import Answers, app, respond
 from fedclust.clients.evaluate import scores
 from fedclust.clients.node import Node
-from fedclust.personal import FINETUNE, NONE, PRIOR, Finetune
+from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
 from fedclust.records import Evaluation, PersonalAnswer, PersonalQuestion
 from fedclust.training import Job
 from fedclust.typing import FloatArray, IntArray, State

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
 from fedclust import records
-from fedclust.array_bytes import from_numpy
 from fedclust.clients.app import Answers, app, read_shared, respond
 from fedclust.clients.node import Node
 from fedclust.clients.train import changes, passes, projected
+from fedclust.support.array_bytes import from_numpy
 
 __all__ = ["update"]
 

@@ -6,8 +6,8 @@ The method is one class. With a line of YAML in own_package/conf/ it can also be
 addition to all that fedclust has:
 
     cd examples
-    python -m fedclust.run --config-dir own_package/conf strategy=by_majority partition=dirichlet
-    python -m fedclust.run --config-dir own_package/conf experiment=own_experiment
+    python -m fedclust --config-dir own_package/conf strategy=by_majority partition=dirichlet
+    python -m fedclust --config-dir own_package/conf experiment=own_experiment
 """
 
 import numpy as np

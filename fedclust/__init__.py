@@ -6,7 +6,7 @@ line, :func:`load` opens a finished run, :func:`load_export` exported models.
 
 from typing import TYPE_CHECKING, Any
 
-from fedclust._layout import join_parts
+from fedclust.support.layout import join_parts
 
 join_parts()
 
@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 __all__ = ["LocalTraining", "Result", "load", "load_export", "run", "simulate"]
 
 if TYPE_CHECKING:
-    from fedclust.library import Result, load, run, simulate
+    from fedclust.runs.library import Result, load, run, simulate
     from fedclust.serving import load_export
     from fedclust.training import LocalTraining
 
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
 
         return load_export
     if name in __all__:
-        from fedclust import library
+        from fedclust.runs import library
 
         return getattr(library, name)
     raise AttributeError(f"module 'fedclust' has no attribute {name!r}, it offers {', '.join(__all__)}")

@@ -1,6 +1,6 @@
 """``python -m fedclust``: the same as ``fedclust``."""
 
-from fedclust.command_line import main
+from fedclust.runs.command_line import main
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""The ClientApp under a name that Flower finds in every layout, see :mod:`fedclust._layout`."""
+"""The ClientApp under a name that Flower finds in every layout, see :mod:`fedclust.support.layout`."""
 
 from fedclust.clients import app
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from fedclust import data, results
+from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.federation import (
     ClientGrid,
     Descriptions,
@@ -22,25 +23,25 @@ from fedclust.federation import (
     RunFailed,
     left_out_line,
 )
-from fedclust.federation.claims import read_hosts
 from fedclust.federation.imbalance import imbalance_line
-from fedclust.federation.local_grid import DirectGrid
-from fedclust.federation.optimiser_state import StateValue
-from fedclust.federation.outages import Outages
 from fedclust.federation.predictions import save_predictions
-from fedclust.federation.prompt_grid import PromptGrid
 from fedclust.federation.roster import Roster
 from fedclust.federation.run_state import RunState
-from fedclust.federation.watchdog import end_hung_actors
-from fedclust.own_data import join_sites
-from fedclust.plan import Plan
-from fedclust.privacy.leaving import leaving_line
-from fedclust.rescue import rescuing, writing
+from fedclust.grids.claims import read_hosts
+from fedclust.grids.local_grid import DirectGrid
+from fedclust.grids.outages import Outages
+from fedclust.grids.prompt_grid import PromptGrid
+from fedclust.grids.watchdog import end_hung_actors
 from fedclust.results import Checkpoints, Progress, Recorder
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import write_summary
 from fedclust.results.trackers import Tracking
-from fedclust.runner import Schedule, StrategyRun
+from fedclust.runs.baselines import take_from_sweep
+from fedclust.runs.leaving import leaving_line
+from fedclust.runs.own_data import join_sites
+from fedclust.runs.plan import Plan
+from fedclust.runs.rescue import rescuing, writing
+from fedclust.runs.runner import Schedule, StrategyRun
 from fedclust.settings import (
     ConfigError,
     RunSettings,
@@ -49,7 +50,6 @@ from fedclust.settings import (
     plain,
     run_settings,
 )
-from fedclust.settings.baselines import take_from_sweep
 from fedclust.settings.checks import check
 from fedclust.settings.folders import locked, named_by_time, results_folder
 from fedclust.settings.own_data import is_own
@@ -202,7 +202,7 @@ def _print_description(described: Descriptions, say: Callable[[str], None]) -> N
 
 def _inspect(plan: Plan, described: Descriptions, output: _Output) -> dict[str, object]:
     """Describe the clients' data, without a round."""
-    from fedclust.inspect import inspect  # draws, and Matplotlib takes half a second to import
+    from fedclust.runs.inspect import inspect  # draws, and Matplotlib takes half a second to import
 
     config = plan.config
     with Recorder(output.folder, OmegaConf.to_yaml(config, resolve=True)) as recorder:
@@ -235,7 +235,7 @@ def _run_strategies(
         run.prove(federation, common, serve=plan.settings.serve)
     summary = run.personalise(federation, plan.layers[plan.chosen])
     if plan.settings.task == "advise" and common is not None:
-        from fedclust.advice.report import give_advice
+        from fedclust.runs.advice.report import give_advice
 
         summary |= give_advice(federation, common, summary, plan.settings.seed, output.folder)
     summary["compare"] = compared
@@ -296,7 +296,7 @@ def _write_results(
     """Write summary, predictions, page and pictures, and print the report."""
     folder, console = output.folder, output.console
     if plan.settings.save_predictions:
-        from fedclust.result import Result
+        from fedclust.runs.result import Result
 
         with writing(folder):
             write_summary(folder, summary)
@@ -312,7 +312,7 @@ def _write_results(
     output.say(leaving_line(federation.asked, plan.privacy))
     results.print_report(results.SavedRun(folder), console)
     if "advice" in summary:
-        from fedclust.advice.report import print_advice
+        from fedclust.runs.advice.report import print_advice
 
         print_advice(summary, folder, console)
 

@@ -7,22 +7,22 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
+from fedclust.aggregation.flower import NotFinite
+from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import auto, loss_traces
 from fedclust.clustering.auto import Parameters, Proposal
 from fedclust.clustering.loss_traces import Trace
 from fedclust.clustering.shared import wording
 from fedclust.federation import Clusters, Federation, FederationError, Reply
-from fedclust.federation.aggregation import NotFinite
-from fedclust.federation.looks import MIN_VOTES, propose
-from fedclust.federation.optimiser_state import StateValue
+from fedclust.federation.findings import Findings, padded
 from fedclust.federation.replies import by_cluster
-from fedclust.federation.trial_comparisons import compare_trials, compare_with_whole, place_unknown
-from fedclust.federation.trial_memory import Trial, TrialMemory
-from fedclust.federation.trials import Trainee, copy_aggregator, train_beside
-from fedclust.findings import Findings, padded
-from fedclust.personal import Auto as BestLayer
-from fedclust.rng import generator
+from fedclust.layers.looks import MIN_VOTES, propose
+from fedclust.layers.trial_comparisons import compare_trials, compare_with_whole, place_unknown
+from fedclust.layers.trial_memory import Trial, TrialMemory
+from fedclust.layers.trials import Trainee, copy_aggregator, train_beside
+from fedclust.personal.layers import Auto as BestLayer
 from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
 __all__ = ["Auto"]

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
+from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import cfl
 from fedclust.clustering.cfl import Changes, Cut, Parameters
 from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.optimiser_state import StateValue
+from fedclust.federation.findings import Findings, padded
 from fedclust.federation.replies import by_cluster
-from fedclust.findings import Findings, padded
 from fedclust.strategies.clustered import ClusteredStrategy
 from fedclust.typing import FloatArray, IntArray
 

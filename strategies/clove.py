@@ -8,13 +8,13 @@ import numpy as np
 from flwr.app import ArrayRecord
 from torch import nn
 
+from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import clove
 from fedclust.clustering.clove import Parameters
 from fedclust.federation import Clusters, Federation, starting_models
-from fedclust.federation.optimiser_state import StateValue
-from fedclust.findings import padded
-from fedclust.rng import torch_seed
+from fedclust.federation.findings import padded
 from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.support.rng import torch_seed
 from fedclust.typing import IntArray
 
 __all__ = ["CLoVE"]

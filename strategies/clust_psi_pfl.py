@@ -10,11 +10,11 @@ from fedclust.clustering import clust_psi_pfl
 from fedclust.clustering.clust_psi_pfl import Parameters, label_groups
 from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.federation import Clusters, Federation, Reply
-from fedclust.findings import Findings
-from fedclust.placing_rules import packed
-from fedclust.rng import generator, torch_seed
-from fedclust.sampling import draw_replicas
+from fedclust.federation.findings import Findings
+from fedclust.newcomers.rules import packed
 from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.support.rng import generator, torch_seed
+from fedclust.support.sampling import draw_replicas
 from fedclust.typing import IntArray
 
 __all__ = ["ClustPSIPFL"]
@@ -36,7 +36,7 @@ class ClustPSIPFL(ClusteredStrategy):
     cohorts
         Clients that take part in a round: a ``"share"`` of each cluster, rounded up; or, as in the authors'
         ``"released"`` code, rounded down but at least two, with four copies of each client in clusters of one
-        or two (:func:`fedclust.sampling.draw_replicas`). Every drawn copy counts as a reply, so the mean of a
+        or two (:func:`fedclust.support.sampling.draw_replicas`). Every drawn copy counts as a reply, so the mean of a
         pair weights its clients by their samples times the copies drawn: in half of the rounds equally, else
         mostly three to one, and in one of 35 rounds one client is left out. A single client's model becomes
         its own reply. Copies of a client train on the same batches here; the released code shuffles the data

@@ -13,23 +13,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedclust import records
-from fedclust.federation import (
-    Clusters,
-    Federation,
-    aggregation,
-)
-from fedclust.federation.client_dp import Guard
+from fedclust.aggregation import flower as aggregation
+from fedclust.federation import Clusters, Federation
 from fedclust.federation.evaluations import evaluation_messages, evaluation_sample, read_evaluations
-from fedclust.federation.going_back import at_fault
+from fedclust.federation.findings import NoObserver, Observer
 from fedclust.federation.replies import read_replies, weighted_loss
 from fedclust.federation.run_state import RunState
-from fedclust.federation.update_norms import ANY, DEFAULT_CAP, Caps
-from fedclust.findings import NoObserver, Observer
-from fedclust.fractions import check_number_or_share
+from fedclust.layers.client_dp import Guard
+from fedclust.layers.going_back import at_fault
+from fedclust.layers.update_norms import ANY, DEFAULT_CAP, Caps
 from fedclust.selection import Selection
 from fedclust.strategies.hooks import Hooks
 from fedclust.strategies.run_view import RunView
 from fedclust.strategies.running import Running
+from fedclust.support.fractions import check_number_or_share
 
 __all__ = ["ClusteredStrategy"]
 
@@ -66,12 +63,12 @@ class ClusteredStrategy(Hooks, RunView, Strategy):
         None, and the last round: all.
     update_norm_cap
         How many times as long as the round's median an update may be, > 1; a longer one is left out, its
-        client named. None for any length. See :mod:`fedclust.federation.update_norms`.
+        client named. None for any length. See :mod:`fedclust.layers.update_norms`.
     update_pull_cap
         How many times the round's median rows times length of an update count for at most, > 1; None: any.
     drift_every
         Look every so many rounds, where clients evaluate, for those that another cluster's model serves
-        better; 0 for never. See :mod:`fedclust.federation.drift`.
+        better; 0 for never. See :mod:`fedclust.layers.drift`.
 
     Raises
     ------
@@ -151,7 +148,7 @@ class ClusteredStrategy(Hooks, RunView, Strategy):
             The last round, counted from the start of the run, also for a resumed run.
         buffers
             Names of the model's floating-point buffers, see
-            :func:`fedclust.federation.aggregation.buffer_names`: they are averaged, without the aggregator.
+            :func:`fedclust.aggregation.flower.buffer_names`: they are averaged, without the aggregator.
         federation
             The clients of the grid, if they have described themselves already; they are then not asked again.
         resume

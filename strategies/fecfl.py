@@ -12,7 +12,7 @@ from fedclust.clustering import fecfl
 from fedclust.clustering.fecfl import Parameters
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
-from fedclust.findings import Findings
+from fedclust.federation.findings import Findings
 from fedclust.strategies.clustered import ClusteredStrategy
 
 __all__ = ["FECFL"]

@@ -10,7 +10,7 @@ from fedclust.clustering import fedclust_weights
 from fedclust.clustering.fedclust_weights import Parameters
 from fedclust.clustering.shared.agglomerative import fill_in
 from fedclust.federation import Clusters, Federation
-from fedclust.findings import Findings
+from fedclust.federation.findings import Findings
 from fedclust.strategies.clustered import ClusteredStrategy
 
 __all__ = ["FedClustWeights"]

@@ -12,18 +12,18 @@ from flwr.serverapp.strategy import FedAvg, FedProx
 from torch import nn
 
 from fedclust import records
+from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import fedgmcc
 from fedclust.clustering.fedgmcc import Outcome, Parameters, Threshold
 from fedclust.clustering.fedgmcc.placement import chain_scores, place
 from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.optimiser_state import StateValue
-from fedclust.federation.placing import silent
-from fedclust.findings import Findings, padded
-from fedclust.placement import Placement
-from fedclust.rng import generator, torch_seed
-from fedclust.sampling import cohort_size
+from fedclust.federation.findings import Findings, padded
+from fedclust.newcomers.placement import Placement
+from fedclust.newcomers.placing import silent
 from fedclust.selection import Candidates
 from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.support.rng import generator, torch_seed
+from fedclust.support.sampling import cohort_size
 from fedclust.typing import FloatArray, IntArray, State
 
 __all__ = ["FedGMCC"]

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
+from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import fedgwc
 from fedclust.clustering.fedgwc import Interaction, Outcome, Parameters
 from fedclust.clustering.fedgwc.cautions import cautions
 from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.optimiser_state import StateValue
+from fedclust.federation.findings import Findings, padded
 from fedclust.federation.replies import by_cluster
-from fedclust.findings import Findings, padded
-from fedclust.rng import torch_seed
 from fedclust.selection import LeastSampled
 from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["FedGWC"]

@@ -10,18 +10,19 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedProx
 
 from fedclust import records
-from fedclust.array_bytes import from_numpy, to_numpy
+from fedclust.aggregation import flower as aggregation
+from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import fedgwc, loss_traces
 from fedclust.clustering.loss_traces import Outcome, Parameters, Trace
 from fedclust.clustering.shared import wording
-from fedclust.federation import Clusters, FairAvg, Federation, Reply, aggregation
-from fedclust.federation.optimiser_state import StateValue
+from fedclust.federation import Clusters, FairAvg, Federation, Reply
+from fedclust.federation.findings import Findings, padded
 from fedclust.federation.replies import by_cluster
-from fedclust.findings import Findings, padded
-from fedclust.rng import generator, torch_seed
-from fedclust.sampling import cohort_size
 from fedclust.selection import LeastSampled
 from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.support.array_bytes import from_numpy, to_numpy
+from fedclust.support.rng import generator, torch_seed
+from fedclust.support.sampling import cohort_size
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["FedGWCTraces"]

@@ -12,15 +12,15 @@ from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
 from fedclust import records
-from fedclust.array_bytes import from_numpy, to_numpy
+from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import fedsoft
 from fedclust.clustering.fedsoft import Parameters
 from fedclust.federation import Clusters, Federation, Reply, starting_models
-from fedclust.federation.optimiser_state import StateValue
-from fedclust.findings import Findings, padded
-from fedclust.rng import generator
+from fedclust.federation.findings import Findings, padded
 from fedclust.selection import Candidates
 from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.support.array_bytes import from_numpy, to_numpy
+from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 __all__ = ["FedSoft"]

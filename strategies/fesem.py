@@ -8,12 +8,13 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from fedclust.array_bytes import to_numpy
+from fedclust.aggregation import flower as aggregation
 from fedclust.clustering import fesem
 from fedclust.clustering.fesem import Parameters
-from fedclust.federation import Clusters, CohortView, Federation, Reply, aggregation
-from fedclust.rng import torch_seed
+from fedclust.federation import Clusters, CohortView, Federation, Reply
 from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.support.array_bytes import to_numpy
+from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["FeSEM"]

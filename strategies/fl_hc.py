@@ -12,7 +12,7 @@ from fedclust.clustering import fl_hc
 from fedclust.clustering.fl_hc import Parameters
 from fedclust.clustering.shared.agglomerative import fill_in
 from fedclust.federation import Clusters, Federation, Reply
-from fedclust.findings import Findings
+from fedclust.federation.findings import Findings
 from fedclust.strategies.clustered import ClusteredStrategy
 
 __all__ = ["FLHC", "compared"]

@@ -14,10 +14,10 @@ from fedclust.clustering.fmcl.placement import DistanceRule, EvidenceRule
 from fedclust.clustering.fmcl.prototype_evidence import Prototypes, sent_counts
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
-from fedclust.findings import Findings
-from fedclust.placing_rules import packed
-from fedclust.rng import torch_seed
+from fedclust.federation.findings import Findings
+from fedclust.newcomers.rules import packed
 from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["FMCL"]

@@ -6,16 +6,16 @@ from typing import Any, ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 
+from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.optimiser_state import StateValue
-from fedclust.federation.placing import by_least_loss, by_rule
-from fedclust.findings import Findings
-from fedclust.personal import NoLayer, Personal
-from fedclust.placement import Placement
-from fedclust.rng import generator, torch_seed
-from fedclust.sampling import cohort_size
+from fedclust.federation.findings import Findings
+from fedclust.newcomers.placement import Placement
+from fedclust.newcomers.placing import by_least_loss, by_rule
+from fedclust.personal.layers import NoLayer, Personal
 from fedclust.selection import Candidates, Selection, Uniform
+from fedclust.support.rng import generator, torch_seed
+from fedclust.support.sampling import cohort_size
 from fedclust.typing import IntArray
 
 __all__ = ["Hooks"]
@@ -72,7 +72,7 @@ class Hooks:
     """Whether the method reads the label counts of clients' descriptions."""
     moves_clients: ClassVar[bool] = False
     """Whether a client whose data has changed may be moved to another cluster: nothing that the method
-    remembers depends on who is where. Otherwise it is only reported, see :mod:`fedclust.federation.drift`."""
+    remembers depends on who is where. Otherwise it is only reported, see :mod:`fedclust.layers.drift`."""
 
     own_selection: ClassVar[type[Selection]] = Uniform
     """The policy if none is given."""
@@ -205,7 +205,7 @@ class Hooks:
 
         Unless overridden, by the rule in the method's findings, such as the nearest centre of label counts.
         Without one, that whose model has the least loss on the client's training rows, or none if all are no
-        better than guessing; see :func:`~fedclust.federation.placing.by_least_loss`. Clusters and models
+        better than guessing; see :func:`~fedclust.newcomers.placing.by_least_loss`. Clusters and models
         stay as they are.
 
         Parameters
@@ -226,7 +226,7 @@ class Hooks:
         if len(serving := np.unique(clusters.assignment)) == 1:
             only = Placement(int(serving[0]), "there is one model for all")
             return dict.fromkeys(map(int, newcomers), only)
-        from fedclust.placing_rules import unpacked  # with scikit-learn; newcomers are rare
+        from fedclust.newcomers.rules import unpacked  # with scikit-learn; newcomers are rare
 
         rule = unpacked(self.findings(clusters).placing)
         if rule is not None:
@@ -261,7 +261,7 @@ class Hooks:
     def grown(self, clusters: Clusters, homes: IntArray) -> Any:
         """Return the memory of a federation in which clients have joined.
 
-        A method whose memory is neither None nor :class:`~fedclust.findings.Findings` overrides this.
+        A method whose memory is neither None nor :class:`~fedclust.federation.findings.Findings` overrides this.
 
         Parameters
         ----------
@@ -288,7 +288,7 @@ class Hooks:
     def state(self, clusters: Clusters) -> dict[str, StateValue]:
         """Return ``clusters.memory`` as arrays and scalars by name, for a checkpoint.
 
-        A method whose memory is neither None nor :class:`~fedclust.findings.Findings` overrides this and
+        A method whose memory is neither None nor :class:`~fedclust.federation.findings.Findings` overrides this and
         :meth:`restore`.
 
         Raises

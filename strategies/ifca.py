@@ -10,13 +10,13 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from fedclust import models, records
-from fedclust.array_bytes import from_numpy, to_numpy
+from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import ifca
 from fedclust.clustering.ifca import Parameters
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
-from fedclust.federation.optimiser_state import StateValue
-from fedclust.findings import Findings, padded
+from fedclust.federation.findings import Findings, padded
 from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 __all__ = ["IFCA"]

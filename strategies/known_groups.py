@@ -6,9 +6,9 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.federation import Clusters, Federation, FederationError
-from fedclust.federation.placing import silent
-from fedclust.findings import Findings
-from fedclust.placement import Placement
+from fedclust.federation.findings import Findings
+from fedclust.newcomers.placement import Placement
+from fedclust.newcomers.placing import silent
 from fedclust.strategies.clustered import ClusteredStrategy
 
 __all__ = ["KnownGroups", "known_clusters"]

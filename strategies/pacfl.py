@@ -12,8 +12,8 @@ from fedclust.clustering import pacfl
 from fedclust.clustering.pacfl import Parameters, SubspaceRule
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
-from fedclust.findings import Findings
-from fedclust.placing_rules import packed
+from fedclust.federation.findings import Findings
+from fedclust.newcomers.rules import packed
 from fedclust.strategies.clustered import ClusteredStrategy
 
 __all__ = ["PACFL"]

@@ -11,17 +11,17 @@ from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
 from fedclust import records
+from fedclust.aggregation.flower import NotFinite
+from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import ifca, private_groups
 from fedclust.clustering.private_groups import Parameters
 from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.aggregation import NotFinite
-from fedclust.federation.client_dp import Guard
-from fedclust.federation.optimiser_state import StateValue
-from fedclust.federation.trials import Trainee, copy_aggregator, train_beside
-from fedclust.findings import Findings
+from fedclust.federation.findings import Findings
+from fedclust.layers.client_dp import Guard
+from fedclust.layers.trials import Trainee, copy_aggregator, train_beside
 from fedclust.records import BadReply
-from fedclust.rng import generator
 from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
 __all__ = ["PrivateGroups"]

@@ -13,23 +13,15 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedclust import records
-from fedclust.federation import (
-    Clusters,
-    CohortView,
-    Failure,
-    Federation,
-    Measured,
-    Reply,
-    aggregation,
-    round_figures,
-)
-from fedclust.federation.aggregation import NotFinite
+from fedclust.aggregation import flower as aggregation
+from fedclust.aggregation.flower import NotFinite
+from fedclust.aggregation.optimiser_state import StateValue, pack_state, restore_state
+from fedclust.federation import Clusters, CohortView, Failure, Federation, Measured, Reply, round_figures
 from fedclust.federation.attendance import Attendance
-from fedclust.federation.drift import look_for_drift, moved
-from fedclust.federation.going_back import Earlier
-from fedclust.federation.optimiser_state import StateValue, pack_state, restore_state
 from fedclust.federation.replies import by_cluster
 from fedclust.federation.run_state import RunState
+from fedclust.layers.drift import look_for_drift, moved
+from fedclust.layers.going_back import Earlier
 from fedclust.records import Evaluation
 
 __all__ = ["Running"]

@@ -11,7 +11,7 @@ import sys
 import fedclust.results.plots
 import fedclust.server_app  # noqa: F401
 from fedclust import clients  # noqa: F401
-from fedclust.command_line import main
+from fedclust.runs.command_line import main
 from fedclust.strategies import FedGMCC, FedGWC  # noqa: F401
 
 

@@ -1,4 +1,4 @@
-"""``python -m fedclust.run`` as it is typed."""
+"""``python -m fedclust`` as it is typed."""
 
 import json
 import logging
@@ -20,8 +20,8 @@ from hydra.core.utils import JobReturn
 from omegaconf import open_dict
 from ray import cloudpickle
 
-from fedclust.command_line import main
 from fedclust.results import comparable
+from fedclust.runs.command_line import main
 
 QUICK = ("rounds=2", "compare=[]", "training.mode=sequential")
 
@@ -42,7 +42,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     handlers, level = root.handlers[:], root.level
     monkeypatch.chdir(tmp_path)
     # This process runs the other tests, too.
-    monkeypatch.setattr("fedclust.federation.watchdog.end_process_when_stuck", lambda: None)
+    monkeypatch.setattr("fedclust.grids.watchdog.end_process_when_stuck", lambda: None)
 
     def typed(*arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])
@@ -141,7 +141,7 @@ def test_another_runs_folder_is_refused(run: Run, tmp_path: Path) -> None:
     ("module", "impossible"),
     [
         ("fedclust", ["rounds=0"]),  # refused before anything large is imported
-        ("fedclust.run", ["partition=iid", "partition.num_clients=100000"]),  # after it, by the data
+        ("fedclust", ["partition=iid", "partition.num_clients=100000"]),  # after it, by the data
     ],
 )
 def test_no_traceback_from_the_module_either(tmp_path: Path, module: str, impossible: list[str]) -> None:
@@ -360,7 +360,7 @@ def test_an_interrupt_is_one_line(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("sys.argv", ["fedclust"])
-    monkeypatch.setattr("fedclust.command_line._main", interrupted)
+    monkeypatch.setattr("fedclust.runs.command_line._main", interrupted)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130

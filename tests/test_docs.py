@@ -53,7 +53,7 @@ def _commands() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         for block in _blocks(page, "(?:sh|bash)"):
             for line in block.replace("\\\n", " ").splitlines():
-                if re.match(r"(fedclust|python -m fedclust.run) (?!predict)", line) and not re.search(
+                if re.match(r"(fedclust|python -m fedclust) (?!predict)", line) and not re.search(
                     "[<…]", line
                 ):
                     yield _name(page), line
@@ -80,7 +80,7 @@ def test_the_commands_of_a_page_compose(page: str, line: str) -> None:
     ("line", "overrides"),
     [
         ("fedclust seed=1   # a comment", ["seed=1"]),
-        ("python -m fedclust.run 'partition.groups=[7,5]'", ["partition.groups=[7,5]"]),
+        ("python -m fedclust 'partition.groups=[7,5]'", ["partition.groups=[7,5]"]),
         ("fedclust -m strategy=fedavg,fmcl seed=0,1 compare=[]", ["strategy=fedavg", "seed=0", "compare=[]"]),
     ],
 )

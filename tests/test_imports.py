@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("fedclust", "strategies", "clients")
-ENTRY_POINTS = ("fedclust.library", "fedclust.given", "fedclust.client_app")
+ENTRY_POINTS = ("fedclust.runs.library", "fedclust.runs.given", "fedclust.client_app")
 OUTSIDE = ("flwr", "hydra", "omegaconf", "ray")
 PURE = ("fedclust.clustering", "fedclust.metrics")
 
@@ -114,5 +114,5 @@ def test_how_imports_are_read(source: str, expected: list[str]) -> None:
 
 
 def test_every_folder_is_read() -> None:
-    assert {"fedclust.library", "fedclust.strategies.fedgwc", "fedclust.clients.node"} <= MODULES.keys()
+    assert {"fedclust.runs.library", "fedclust.strategies.fedgwc", "fedclust.clients.node"} <= MODULES.keys()
     assert any(_under(name, PURE) for name in MODULES)

@@ -132,7 +132,7 @@ def own_folder(tmp_path: Path) -> Path:
 
 
 def test_a_wheel_runs_where_a_user_has_folders_of_these_names(installed: Python, own_folder: Path) -> None:
-    done = installed("-m", "fedclust.run", *SMALL, "output_dir=results", cwd=own_folder)
+    done = installed("-m", "fedclust", *SMALL, "output_dir=results", cwd=own_folder)
     assert done.returncode == 0, done.stderr
     run = SavedRun(own_folder / "results")
     assert len(run.rounds) == 2
@@ -154,7 +154,7 @@ def test_a_users_package_beside_a_wheel(installed: Python, tmp_path: Path) -> No
     rows = ["a,b,state", *(f"{row % 7},{row % 5},{row % 2}" for row in range(300))]
     (tmp_path / "own.csv").write_text("\n".join(rows) + "\n")
     done = installed(
-        *("-m", "fedclust.run", "--config-dir", "own_package/conf", "experiment=own_experiment", "rounds=2"),
+        *("-m", "fedclust", "--config-dir", "own_package/conf", "experiment=own_experiment", "rounds=2"),
         *("dataset=own_csv", "model=own_linear", "partition.num_clients=6", "compare=fedavg"),
         "output_dir=results",
         cwd=tmp_path,

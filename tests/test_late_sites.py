@@ -12,9 +12,9 @@ from flwr.app import Message
 from rich.console import Console
 
 from fedclust import load
-from fedclust.engines import make_engine
-from fedclust.federation.wrapped_grid import WrappedGrid
+from fedclust.grids.wrapped_grid import WrappedGrid
 from fedclust.results.recorder import comparable
+from fedclust.runs.engines import make_engine
 from fedclust.server_app import federate
 from fedclust.settings import compose
 from fedclust.settings.shorthand import expand

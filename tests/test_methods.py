@@ -10,8 +10,8 @@ from fedclust.data import save_partition
 from fedclust.data.client_rows import ClientRows, save_client_rows
 from fedclust.data.digits import Digits
 from fedclust.results import SavedRun
-from fedclust.rng import generator
 from fedclust.settings import compose, plain
+from fedclust.support.rng import generator
 
 
 def _run(folder: Path, *overrides: str) -> dict:

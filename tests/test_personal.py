@@ -12,9 +12,9 @@ from rich.console import Console
 from torch import nn
 
 import fedclust
-from fedclust import runner
-from fedclust.personal import Auto, Finetune
+from fedclust.personal.layers import Auto, Finetune
 from fedclust.results import SavedRun, comparable, print_report
+from fedclust.runs import runner
 from fedclust.settings import ConfigError
 from fedclust.strategies import ClusteredStrategy
 

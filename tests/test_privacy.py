@@ -11,8 +11,8 @@ import fedclust
 from fedclust.federation import Federation, FederationError
 from fedclust.privacy import ClientDP, NoPrivacy
 from fedclust.privacy.accountant import epsilon_of
-from fedclust.privacy.checks import check_network
 from fedclust.results import SavedRun
+from fedclust.runs.privacy_checks import check_network
 from fedclust.settings import ConfigError, compose, run_settings
 from fedclust.settings.resume import expand
 from fedclust.strategies import ClusteredStrategy, KnownGroups

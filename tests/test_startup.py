@@ -75,7 +75,7 @@ def note(way):
     loaded[way] = sorted(name for name in {HEAVY!r} if name in sys.modules)
 
 def command_line(*arguments):
-    from fedclust.command_line import main
+    from fedclust.runs.command_line import main
     said = io.StringIO()
     sys.argv = ["fedclust", *arguments]
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
@@ -119,7 +119,7 @@ note("fedclust.clients.app")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedclust import models, records
 from fedclust.federation import pack, unpack
-from fedclust.federation.identity import assume_identity
+from fedclust.grids.identity import assume_identity
 from fedclust.settings import compose, plain, to_run_config
 config = compose({CLIENTS!r})
 assume_identity()

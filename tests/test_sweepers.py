@@ -19,7 +19,7 @@ QUICK = (
 def sweep(folder: Path, *arguments: str) -> list[float]:
     """Run a sweep and return its jobs' accuracies."""
     done = subprocess.run(
-        [sys.executable, "-m", "fedclust.run", "-m", *arguments, *QUICK, f"output_dir={folder}"],
+        [sys.executable, "-m", "fedclust", "-m", *arguments, *QUICK, f"output_dir={folder}"],
         capture_output=True,
         text=True,
         timeout=300,

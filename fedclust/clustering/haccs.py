@@ -20,7 +20,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.cluster import OPTICS
 
-from fedclust.sampling import draw_order
+from fedclust.support.sampling import draw_order
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["draw", "groups", "hellinger", "weights"]

@@ -30,7 +30,7 @@ import numpy as np
 
 from fedclust.clustering.shared.agglomerative import Details, Grouping, group
 from fedclust.clustering.shared.placing import NONE, average_distances, nearest
-from fedclust.placement import Placement
+from fedclust.newcomers.placement import Placement
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Input", "Measure", "Parameters", "SubspaceRule", "angles", "assign", "basis", "distances"]

@@ -9,7 +9,7 @@ import torch
 
 from fedclust.data.federated import FederatedData
 from fedclust.data.validation import check_fraction, hold_out_client
-from fedclust.rng import generator
+from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
 __all__ = ["from_arrays", "to_inputs", "to_targets"]

@@ -14,7 +14,7 @@ from fedclust.data.cache import cache_folder, digest, file_digest, map_tensor, n
 from fedclust.data.dataset import Dataset
 from fedclust.data.federated import FederatedData
 from fedclust.data.validation import hold_out
-from fedclust.rng import generator
+from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
 if TYPE_CHECKING:

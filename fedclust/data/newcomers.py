@@ -7,8 +7,8 @@ from typing import TypeVar
 import numpy as np
 
 from fedclust.data.federated import FederatedData
-from fedclust.options import check_held_out
-from fedclust.rng import generator
+from fedclust.settings.options import check_held_out
+from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
 __all__ = ["newcomers_last", "num_held_out", "training_first"]

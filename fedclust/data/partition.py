@@ -18,7 +18,7 @@ from fedclust.data.partitioners.base import NOBODY, ClientPartitioner, rows_by_c
 from fedclust.data.partitioners.plain import Natural
 from fedclust.data.protocols import holdout, matched, uniform
 from fedclust.data.validation import check_fraction
-from fedclust.rng import generator
+from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
 __all__ = ["ClientRows", "Protocol", "load_client_rows", "rows_of_clients", "save_client_rows"]

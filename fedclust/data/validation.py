@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedclust.fractions import DEFAULT_FRACTION, check_fraction
-from fedclust.rng import generator
+from fedclust.support.fractions import DEFAULT_FRACTION, check_fraction
+from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
 __all__ = ["DEFAULT_FRACTION", "check_fraction", "hold_out", "hold_out_client"]

@@ -1,29 +1,29 @@
 """Grids, through which a server reaches clients wherever they run; and clusters of clients.
 
-:class:`~fedclust.federation.ray_grid.RayGrid` is not imported here: Ray takes seconds to import.
+:class:`~fedclust.grids.ray_grid.RayGrid` is not imported here: Ray takes seconds to import.
 """
 
 from typing import TYPE_CHECKING
 
-from fedclust._lazy import lazily
+from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
+    from fedclust.aggregation.fairavg import FairAvg
+    from fedclust.aggregation.robust_rules import Bulyan, GeometricMedian, MultiKrum
     from fedclust.federation.asking import Answers, Failure
-    from fedclust.federation.bundle import is_bundle, pack, unpack
-    from fedclust.federation.client_grid import ClientGrid, CohortView, FederationError
     from fedclust.federation.clusters import Clusters
     from fedclust.federation.confusion import confuse_clusters
     from fedclust.federation.descriptions import Descriptions, left_out_line
     from fedclust.federation.evaluations import Measured, round_figures
-    from fedclust.federation.failures import RunFailed
-    from fedclust.federation.fairavg import FairAvg
     from fedclust.federation.federation import Federation
-    from fedclust.federation.hosting import hosted_clients
-    from fedclust.federation.local_grid import LocalGrid
     from fedclust.federation.replies import Reply
-    from fedclust.federation.robust_rules import Bulyan, GeometricMedian, MultiKrum
     from fedclust.federation.starts import starting_models
-    from fedclust.federation.traffic import Traffic
+    from fedclust.grids.bundle import is_bundle, pack, unpack
+    from fedclust.grids.client_grid import ClientGrid, CohortView, FederationError
+    from fedclust.grids.failures import RunFailed
+    from fedclust.grids.hosting import hosted_clients
+    from fedclust.grids.local_grid import LocalGrid
+    from fedclust.grids.traffic import Traffic
 else:
     __getattr__, __dir__ = lazily(__name__)
 

@@ -10,7 +10,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedclust import records
-from fedclust.federation.client_grid import FederationError
+from fedclust.grids.client_grid import FederationError
 from fedclust.privacy.settings import Tells
 from fedclust.records import BadReply
 

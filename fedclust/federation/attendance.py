@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.findings import padded
+from fedclust.federation.findings import padded
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 __all__ = ["Attendance"]

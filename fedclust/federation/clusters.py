@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.federation.optimiser_state import StateValue
+from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.typing import IntArray
 
 __all__ = ["Clusters"]
@@ -35,7 +35,7 @@ class Clusters:
         copy of. A cluster that is not listed keeps the state of its own index, or starts afresh.
     optimisers
         For clusters whose server-optimiser state is known otherwise, such as of models that were trained on
-        the side: that state, see :mod:`fedclust.federation.optimiser_state`. It goes before `parents`.
+        the side: that state, see :mod:`fedclust.aggregation.optimiser_state`. It goes before `parents`.
     report
         The method's entries in this round's line of ``rounds.jsonl``; JSON values by name. It is empty at
         the start of each round.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedclust.federation.asking import check_alike
-from fedclust.federation.client_grid import FederationError
+from fedclust.grids.client_grid import FederationError
 from fedclust.privacy.settings import Tells
 from fedclust.records import BadReply, Description
 from fedclust.typing import IntArray

@@ -11,8 +11,8 @@ from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
 from fedclust.metrics import Outcomes
 from fedclust.records import BadReply, Bounds, Evaluation
-from fedclust.rng import generator
-from fedclust.sampling import draw, number_of
+from fedclust.support.rng import generator
+from fedclust.support.sampling import draw, number_of
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 __all__ = ["Measured", "evaluation_messages", "evaluation_sample", "read_evaluations", "round_figures"]

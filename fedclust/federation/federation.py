@@ -11,13 +11,13 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fedclust import records
+from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation.asking import Answers, Asker
 from fedclust.federation.descriptions import Descriptions, check_fits, combine
-from fedclust.federation.optimiser_state import StateValue
 from fedclust.federation.roster import Roster
-from fedclust.federation.traffic import Traffic
-from fedclust.federation.update_norms import DEFAULT_CAP, too_long, too_long_line
+from fedclust.grids.traffic import Traffic
+from fedclust.layers.update_norms import DEFAULT_CAP, too_long, too_long_line
 from fedclust.privacy.settings import Tells
 from fedclust.records import BadReply, Bounds, Update
 from fedclust.typing import FloatArray, IntArray
@@ -320,7 +320,7 @@ class Federation(Asker):
             Arrays of the model whose change is returned without projection.
         cap
             How many times the median of the answers a change may be long, see
-            :mod:`fedclust.federation.update_norms`; None for any length.
+            :mod:`fedclust.layers.update_norms`; None for any length.
 
         Returns
         -------

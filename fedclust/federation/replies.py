@@ -10,12 +10,12 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
 from fedclust import records
-from fedclust.array_bytes import from_numpy, to_numpy
 from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.federation.asking import Failure
-from fedclust.federation.update_norms import ANY, Caps, limited_weights, too_long, too_long_line, update_norm
+from fedclust.layers.update_norms import ANY, Caps, limited_weights, too_long, too_long_line, update_norm
 from fedclust.records import BadReply, Bounds, Projected
 from fedclust.records.kinds import Content
+from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray
 
 __all__ = ["Reply", "by_cluster", "read_replies", "weighted_loss", "weighted_mean"]
@@ -37,7 +37,7 @@ class Reply:
         Its model; or, if a node may send one mean for its clients, the mean of those of its cluster.
     num_examples
         Number of its training samples, as far as they count: see
-        :func:`fedclust.federation.update_norms.limited_weights`.
+        :func:`fedclust.layers.update_norms.limited_weights`.
     loss
         Mean training loss over its steps, in nats.
     losses

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord
 
+from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.federation.evaluations import Measured
-from fedclust.federation.optimiser_state import StateValue
-from fedclust.federation.traffic import Traffic
+from fedclust.grids.traffic import Traffic
 from fedclust.typing import IntArray
 
 __all__ = ["RunState"]
@@ -32,7 +32,7 @@ class RunState:
     memory
         What the method remembers, arrays and scalars by name, see ``ClusteredStrategy.state``.
     aggregators
-        State of each cluster's aggregator, see :mod:`fedclust.federation.optimiser_state`.
+        State of each cluster's aggregator, see :mod:`fedclust.aggregation.optimiser_state`.
     measured
         Each client's measurements at the last evaluation.
     failed_replies
@@ -42,7 +42,7 @@ class RunState:
         :class:`~fedclust.federation.Federation`, and :class:`~fedclust.federation.attendance.Attendance`.
     earlier
         What clusters go back to if the models turn out to be of no use, see
-        :class:`~fedclust.federation.going_back.Earlier`, and ``in_a_row``, how often they have; may be empty.
+        :class:`~fedclust.layers.going_back.Earlier`, and ``in_a_row``, how often they have; may be empty.
     traffic
         Bytes sent and received so far; None if not counted.
     """

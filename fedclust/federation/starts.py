@@ -4,7 +4,7 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from fedclust import models, records
-from fedclust.rng import torch_seed
+from fedclust.support.rng import torch_seed
 
 __all__ = ["starting_models"]
 

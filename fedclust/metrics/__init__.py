@@ -5,7 +5,7 @@ All functions take arrays and return numbers or arrays.
 
 from typing import TYPE_CHECKING
 
-from fedclust._lazy import lazily
+from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
     from fedclust.metrics.accuracy import (

@@ -10,8 +10,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from torch import nn
 
-from fedclust.options import TRUSTED
-from fedclust.rng import torch_seed
+from fedclust.settings.options import TRUSTED
+from fedclust.support.rng import torch_seed
 
 __all__ = ["build", "check_outputs", "construct", "reinitialised", "seeded"]
 

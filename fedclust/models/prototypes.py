@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedclust.devices import exact_kernels
 from fedclust.models.encoders import Encoder
+from fedclust.support.devices import exact_kernels
 from fedclust.typing import IntArray
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from fedclust.clustering import pacfl
-from fedclust.devices import exact_kernels
 from fedclust.models.encoders import Encoder
+from fedclust.support.devices import exact_kernels
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["class_subspaces"]

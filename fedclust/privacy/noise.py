@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedclust.rng import generator
+from fedclust.support.rng import generator
 from fedclust.typing import FloatArray
 
 __all__ = ["Noise", "seeded", "system"]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedclust.array_bytes import parse
 from fedclust.records.keys import BadReply
+from fedclust.support.array_bytes import parse
 from fedclust.typing import IntArray
 
 __all__ = [

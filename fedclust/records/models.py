@@ -8,7 +8,7 @@ import torch
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from fedclust.array_bytes import from_numpy, parse, same_layout, to_numpy
+from fedclust.support.array_bytes import from_numpy, parse, same_layout, to_numpy
 from fedclust.typing import FloatArray, State
 
 __all__ = [

@@ -3,10 +3,10 @@
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.array_bytes import from_numpy, parse
 from fedclust.metrics import Outcomes
 from fedclust.metrics.pooled import NUM_BINS
 from fedclust.records.bounds import MOST_EXAMPLES
+from fedclust.support.array_bytes import from_numpy, parse
 from fedclust.typing import IntArray
 
 __all__ = ["read_outcomes", "write_outcomes"]

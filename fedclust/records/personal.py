@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import ArrayLike
 
-from fedclust.personal import FINETUNE, NONE, PRIOR, Finetune
+from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
 from fedclust.records.bounds import LARGEST_NUMBER, Bounds, Record, check_keys, only_records, short
 from fedclust.records.evaluation import Evaluation, checked_evaluation
 from fedclust.records.keys import ARRAYS, ROUND, BadReply

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedclust.array_bytes import from_numpy
 from fedclust.records.bounds import Bounds, array_in, record_of, short
 from fedclust.records.keys import (
     _COUNTS,
@@ -21,6 +20,7 @@ from fedclust.records.keys import (
     BadReply,
 )
 from fedclust.records.kinds import of_kind
+from fedclust.support.array_bytes import from_numpy
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = [

@@ -5,7 +5,7 @@ Pictures are in :mod:`fedclust.results.plots`.
 
 from typing import TYPE_CHECKING
 
-from fedclust._lazy import lazily
+from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
     from fedclust.results.checkpoints import Checkpoints, load_checkpoint

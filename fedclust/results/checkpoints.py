@@ -17,12 +17,12 @@ from flwr.app import ArrayRecord
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from fedclust.array_bytes import from_numpy, to_numpy
 from fedclust.federation.evaluations import Measured
 from fedclust.federation.run_state import RunState
-from fedclust.federation.traffic import Traffic
+from fedclust.grids.traffic import Traffic
 from fedclust.metrics import Outcomes
 from fedclust.results.intervals import parse_interval
+from fedclust.support.array_bytes import from_numpy, to_numpy
 
 __all__ = ["Checkpoints", "load_checkpoint", "parse_interval"]
 

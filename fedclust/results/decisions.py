@@ -7,7 +7,7 @@ import numpy as np
 
 from fedclust.metrics import Outcomes
 from fedclust.metrics.decisions import accuracy_interval, decisions, intervals, pooled_confusion
-from fedclust.rng import generator
+from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["client_decisions", "decision_lines", "summarise_decisions"]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedclust.options import KEEP
+from fedclust.settings.options import KEEP
 
 __all__ = ["MOST_CLIENTS", "without_large"]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedclust import metrics
-from fedclust.federation.newcomers import COMMON, Newcomers
+from fedclust.newcomers.newcomers import COMMON, Newcomers
 from fedclust.results.summary import client_table, named
 
 __all__ = ["FIGURES", "NONE", "add_newcomers", "newcomers_line", "newcomers_summary", "newcomers_table"]

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedclust.personal import NONE, PRIOR, Personal
+from fedclust.personal.layers import NONE, PRIOR, Personal
 from fedclust.results.proof import SERVED_FIGURES
 
 if TYPE_CHECKING:  # federation imports findings, which write with fedclust.results
     from fedclust.federation import Measured
-    from fedclust.federation.personal import Layered
+    from fedclust.personal.serving import Layered
 
 __all__ = ["PREFIX", "personal_figure", "personal_line", "personal_summary", "personal_table"]
 

@@ -14,7 +14,7 @@ import pandas as pd
 import yaml
 from numpy.typing import ArrayLike, NDArray
 
-from fedclust.results.strict_json import dumps, dumps_by_key, plain, replace_file
+from fedclust.support.strict_json import dumps, dumps_by_key, plain, replace_file
 
 __all__ = ["Recorder", "comparable", "write_summary"]
 
@@ -298,7 +298,7 @@ class Recorder:
     def placing(self, rule: Mapping[str, NDArray]) -> None:
         """Write ``placing.npz``: the rule by which clients that come later are placed; nothing without one.
 
-        See :mod:`fedclust.placing_rules`.
+        See :mod:`fedclust.newcomers.rules`.
         """
         if not rule:
             return

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedclust.personal import NONE
+from fedclust.personal.layers import NONE
 from fedclust.proof import SCALE
 from fedclust.results.decisions import decision_lines
 from fedclust.results.drift import drift_line

@@ -5,7 +5,7 @@ Every strategy works with every policy; ``selection=`` chooses one on the comman
 
 from typing import TYPE_CHECKING
 
-from fedclust._lazy import lazily
+from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
     from fedclust.selection.fedcls import FedCLS

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from fedclust.clustering import haccs
-from fedclust.federation.client_grid import FederationError
+from fedclust.grids.client_grid import FederationError
 from fedclust.selection.policy import Candidates
 from fedclust.typing import IntArray
 

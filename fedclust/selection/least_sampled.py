@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fedclust.sampling import draw_least_sampled
 from fedclust.selection.policy import Candidates
+from fedclust.support.sampling import draw_least_sampled
 from fedclust.typing import IntArray
 
 __all__ = ["LeastSampled"]
@@ -12,7 +12,7 @@ __all__ = ["LeastSampled"]
 class LeastSampled:
     """Clients that took part less often are more likely.
 
-    Source: FedGWC, Section 4.1; see :func:`fedclust.sampling.draw_least_sampled`.
+    Source: FedGWC, Section 4.1; see :func:`fedclust.support.sampling.draw_least_sampled`.
     """
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:

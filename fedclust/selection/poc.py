@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fedclust.sampling import draw_order, largest
 from fedclust.selection.policy import Candidates
+from fedclust.support.sampling import draw_order, largest
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["PowerOfChoice"]

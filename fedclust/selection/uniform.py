@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fedclust.sampling import draw
 from fedclust.selection.policy import Candidates
+from fedclust.support.sampling import draw
 from fedclust.typing import IntArray
 
 __all__ = ["Uniform"]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder, TableEncoder, TextEncoder
-from fedclust.personal import FINETUNE, PRIOR
+from fedclust.personal.layers import FINETUNE, PRIOR
 from fedclust.serving.layout import CLUSTER, WEIGHTS, cluster_folder
 from fedclust.serving.served import Served
 

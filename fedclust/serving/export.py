@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedclust.data.input_values import to_values
-from fedclust.personal import FINETUNE
+from fedclust.personal.layers import FINETUNE
 from fedclust.serving.card import cluster_card, index_card
 from fedclust.serving.formats import FORMATS, write_format
 from fedclust.serving.layout import CARD, CLUSTER, FORMAT, INDEX, WEIGHTS, cluster_folder

@@ -11,7 +11,7 @@ from torch import nn
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder
 from fedclust.data.input_values import encoder_from
 from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, walk
-from fedclust.personal import PRIOR
+from fedclust.personal.layers import PRIOR
 
 if TYPE_CHECKING:
     import pandas as pd

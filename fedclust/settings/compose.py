@@ -17,9 +17,9 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedclust._layout import CONF
-from fedclust.options import TRUSTED, VERSION_BASE
 from fedclust.settings import defaults, override_errors, own_data, proof
+from fedclust.settings.options import TRUSTED, VERSION_BASE
+from fedclust.support.layout import CONF
 
 __all__ = [
     "CONF",

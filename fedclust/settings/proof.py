@@ -4,7 +4,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust.fractions import DEFAULT_FRACTION, check_fraction
+from fedclust.support.fractions import DEFAULT_FRACTION, check_fraction
 
 __all__ = ["COMMON", "SERVE", "VOTES", "problem", "resolve"]
 
@@ -22,7 +22,7 @@ AUTO = "auto"
 # A model per client, of whose few held-out rows no test can tell anything; and groups that one was told.
 _OWN_MODELS = ("fedsoft", "known_groups", "local")
 _AS_PUBLISHED = ("_paper", "_released")  # how presets that are to the letter end
-_CHOOSES = "fedclust.personal.Auto"
+_CHOOSES = "fedclust.personal.layers.Auto"
 _FRACTION = "partition.validation_fraction"
 _CLIENT_DP = "fedclust.privacy.ClientDP"
 

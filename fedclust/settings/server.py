@@ -5,11 +5,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from fedclust.fractions import check_number_or_share
-from fedclust.options import KEEP, MAX_OUTAGE, MIN_REPLIES, check_held_out, check_keep
 from fedclust.results.intervals import parse_interval
 from fedclust.settings import proof
 from fedclust.settings.compose import ConfigError
+from fedclust.settings.options import KEEP, MAX_OUTAGE, MIN_REPLIES, check_held_out, check_keep
+from fedclust.support.fractions import check_number_or_share
 
 __all__ = ["RunSettings", "run_settings"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedclust.rng import generator
+from fedclust.support.rng import generator
 from fedclust.training.parameters import LocalTraining
 from fedclust.typing import IntArray
 

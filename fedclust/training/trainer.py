@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedclust.personal import Finetune
-from fedclust.rng import torch_seed
+from fedclust.personal.layers import Finetune
+from fedclust.support.rng import torch_seed
 from fedclust.training.batches import draw_batches, num_steps
 from fedclust.training.cohort import CohortUpdate, Job
 from fedclust.training.confusion import confusion_counts

@@ -83,7 +83,7 @@ def write_run(folder: Path, compared: bool) -> None:
     )
     (folder / "config.yaml").write_text(config + choices)
     provenance = {
-        "command": "python -m fedclust.run experiment=clust_psi_pfl_fmnist seed=0",
+        "command": "python -m fedclust experiment=clust_psi_pfl_fmnist seed=0",
         "changed": ["x"],
     }
     provenance |= {"commit": "0123456789", "device": "cpu", "threads": 1}
@@ -118,7 +118,7 @@ def test_measured_figures_are_next_to_published_ones(
     assert "| `clust_psi_pfl_paper` | 2 | 0.750 | 0.83 ± 0.01 | 0.800 |" in text
     assert "| `fedavg` | 2 | 0.500 | 0.68 ± 0.03 | 0.800 |" in text
     assert "Published: Clust-PSI-PFL, Tables III and IV, five seeds." in text
-    assert "Command: `python -m fedclust.run experiment=clust_psi_pfl_fmnist`, seed 0." in text
+    assert "Command: `python -m fedclust experiment=clust_psi_pfl_fmnist`, seed 0." in text
     assert "Commit: `0123456` with 1 changed file; cpu, 1 thread." in text
     assert "- Global accuracy of the rounds scored: `clust_psi_pfl_paper` 0.800 (2), 0.750 (3)" in text
     # Three clients with 40 test images: 10 + 5 + 10 are right with their cluster's model, 0 + 0 + 10 with the

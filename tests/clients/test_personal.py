@@ -11,7 +11,7 @@ from torch.nn import functional
 from fedclust import records
 from fedclust.clients.node import Node
 from fedclust.data import FederatedData
-from fedclust.personal import Finetune
+from fedclust.personal.layers import Finetune
 from fedclust.records import BadReply, PersonalAnswer
 from fedclust.training.batches import draw_batches
 from fedclust.training.parameters import LocalTraining

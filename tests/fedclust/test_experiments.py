@@ -107,7 +107,7 @@ def test_the_first_comment_is_the_command(path: Path) -> None:
     package, command, *_ = path.read_text().splitlines()
     assert package == "# @package _global_"
     words = command.split()
-    assert words[:5] == ["#", "python", "-m", "fedclust.run", f"experiment={path.stem}"]
+    assert words[:5] == ["#", "python", "-m", "fedclust", f"experiment={path.stem}"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from fedclust.runs.experiments import changed_settings, published_beside
 from fedclust.settings import compose, plain
-from fedclust.settings.experiments import changed_settings, published_beside
 from fedclust.settings.published import row_of
 
 # Clust-PSI-PFL, Table III, FMNIST: mean ± standard deviation at

@@ -5,10 +5,10 @@ from torch import nn
 
 import fedclust
 from fedclust.federation import RunFailed
-from fedclust.rng import generator
-from fedclust.sampling import draw
 from fedclust.selection import LeastSampled, Uniform
 from fedclust.strategies import Centralised, ClusteredStrategy
+from fedclust.support.rng import generator
+from fedclust.support.sampling import draw
 
 SIZES = [7, 20, 33, 12]
 

@@ -7,7 +7,7 @@ from torch import nn
 import fedclust
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, Federation
-from fedclust.federation.drift import LEVEL, Drifted, level_of_look, look_for_drift, moved
+from fedclust.layers.drift import LEVEL, Drifted, level_of_look, look_for_drift, moved
 from fedclust.strategies import FMCL, FedGWC
 from fedclust.training import LocalTraining
 

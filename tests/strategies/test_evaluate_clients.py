@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedclust.federation.evaluations import evaluation_sample
-from fedclust.personal import NoLayer
+from fedclust.personal.layers import NoLayer
 from fedclust.privacy import ClientDP
-from fedclust.privacy.checks import check_strategy
+from fedclust.runs.privacy_checks import check_strategy
 from fedclust.strategies import ClusteredStrategy, FedGWCTraces, Local, fedgwc_traces
 
 CLIENTS, ROUNDS = 9, 4

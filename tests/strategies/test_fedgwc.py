@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from fedclust.clustering.fedgwc import Parameters
-from fedclust.rng import generator
 from fedclust.selection import Uniform
 from fedclust.strategies import ClusteredStrategy, FedGWC
+from fedclust.support.rng import generator
 
 # 0.9^t < 0.01 from t = 44 on, and patience 10: tests from round 53.
 GUARDED = Parameters(tolerance=1e-2, step_size=0.1)

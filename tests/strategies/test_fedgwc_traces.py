@@ -7,9 +7,9 @@ from flwr.serverapp.strategy import FedAvgM, FedMedian
 
 from fedclust.clustering.loss_traces import Parameters
 from fedclust.results import Checkpoints
-from fedclust.rng import generator
 from fedclust.selection import LeastSampled, Uniform
 from fedclust.strategies import FedGWCTraces
+from fedclust.support.rng import generator
 
 QUICK = Parameters(sweeps=(5, 10), max_clusters=2)
 

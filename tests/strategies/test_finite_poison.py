@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
-from fedclust.federation.update_norms import check_cap, limited_weights, too_long, update_norm
+from fedclust.layers.update_norms import check_cap, limited_weights, too_long, update_norm
 from fedclust.results import Checkpoints
 from fedclust.strategies import ClusteredStrategy
 

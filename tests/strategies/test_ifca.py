@@ -16,8 +16,8 @@ from fedclust import records
 from fedclust.clustering.ifca import Parameters
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
-from fedclust.given import strategy_of
 from fedclust.results import Checkpoints
+from fedclust.runs.given import strategy_of
 from fedclust.strategies import IFCA
 from fedclust.strategies.ifca import Memory
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from fedclust.clustering.fedgwc.spectral import AssignLabels, ScoreOn
-from fedclust.sampling import cohort_size
+from fedclust.support.sampling import cohort_size
 
 __all__ = ["Parameters"]
 

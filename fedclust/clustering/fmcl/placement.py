@@ -20,7 +20,7 @@ from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.clustering.fmcl import algorithm
 from fedclust.clustering.fmcl.prototype_evidence import Prototypes, compare, sent_counts
 from fedclust.clustering.shared.placing import NONE, nearest
-from fedclust.placement import Placement
+from fedclust.newcomers.placement import Placement
 from fedclust.proof import holm
 from fedclust.typing import BoolArray, FloatArray, IntArray
 

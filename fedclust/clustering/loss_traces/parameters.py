@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fedclust.sampling import cohort_size
+from fedclust.support.sampling import cohort_size
 
 __all__ = ["Parameters"]
 

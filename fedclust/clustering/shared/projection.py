@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedclust.rng import generator
+from fedclust.support.rng import generator
 from fedclust.typing import FloatArray
 
 __all__ = ["Projection"]

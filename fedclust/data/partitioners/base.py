@@ -13,7 +13,7 @@ from flwr_datasets.partitioner import Partitioner
 from numpy.typing import NDArray
 
 from fedclust.data.shifts import Shift
-from fedclust.rng import generator
+from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["NOBODY", "Assignment", "ClientPartitioner", "apportion", "blocks", "deal", "rows_by_client"]

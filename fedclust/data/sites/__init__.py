@@ -5,7 +5,7 @@ See docs/OWN_DATA.md.
 
 from typing import TYPE_CHECKING
 
-from fedclust._lazy import lazily
+from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
     from fedclust.data.sites.describe import wanted_of

@@ -21,7 +21,7 @@ from fedclust.data.sourced import SourcedDataset
 from fedclust.data.tables import Tables
 from fedclust.data.text import Text
 from fedclust.data.validation import hold_out_client
-from fedclust.rng import generator
+from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, IntArray
 
 __all__ = ["SiteRows", "builder_of", "key_of", "parts_of", "private", "read_site"]
@@ -225,7 +225,7 @@ def parts_of(
 
 
 def key_of(name: str) -> int:
-    """Return a whole number that stands for a name in :func:`fedclust.rng.generator`, below 2^64."""
+    """Return a whole number that stands for a name in :func:`fedclust.support.rng.generator`, below 2^64."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 

@@ -5,7 +5,7 @@ Not imported by :mod:`fedclust.results`: a run that leaves no page does not need
 
 from typing import TYPE_CHECKING
 
-from fedclust._lazy import lazily
+from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
     from fedclust.results.page.data import RunView, view_run

@@ -31,7 +31,7 @@ def document(view: RunView | SweepView, *, live: bool = False) -> str:
     view
         What to show.
     live
-        Whether the page asks its server for news, see :mod:`fedclust.watch`.
+        Whether the page asks its server for news, see :mod:`fedclust.runs.watch`.
     """
     template, style, script = parts()
     filled = {

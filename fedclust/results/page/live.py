@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fedclust.rescue import CannotWrite
 from fedclust.results.page.write import write_page
+from fedclust.runs.rescue import CannotWrite
 
 __all__ = ["LivePage"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedclust.results.page.data import RunView, view_run
 from fedclust.results.page.html import document
 from fedclust.results.page.sweep import SweepView, view_sweep
-from fedclust.results.strict_json import replace_file
+from fedclust.support.strict_json import replace_file
 
 __all__ = ["PAGE", "is_run", "view_of", "write_page", "write_sweep_page"]
 

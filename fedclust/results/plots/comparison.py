@@ -1,4 +1,4 @@
-"""The pictures of a paper, from the folders of a sweep: ``python -m fedclust.compare FOLDER --plots DIR``."""
+"""The pictures of a paper, from the folders of a sweep: ``python -m fedclust.runs.compare FOLDER --plots DIR``."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from fedclust.results.saved_run import SavedRun
-from fedclust.results.strict_json import dumps, replace_file
 from fedclust.results.trackers.protocol import Setting, TrackedRun, Tracker
+from fedclust.support.strict_json import dumps, replace_file
 
 __all__ = ["Tracking", "final_figures", "flat_settings", "round_metrics"]
 

@@ -17,7 +17,7 @@ from fedclust.data.load import save_partition
 from fedclust.data.partition import save_client_rows
 from fedclust.data.shifts import Invert, Noise, Relabel
 from fedclust.data.source import SourceError
-from fedclust.rng import generator
+from fedclust.support.rng import generator
 
 DIGITS: dict[str, Any] = {
     "_target_": "fedclust.data.digits.Digits",

@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 
 from fedclust import records
 from fedclust.federation import Clusters, Federation, confuse_clusters
-from fedclust.federation.identity import assume_identity
+from fedclust.grids.identity import assume_identity
 
 
 class Nodes:

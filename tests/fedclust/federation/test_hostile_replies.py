@@ -12,25 +12,17 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg, Krum
 
 from fedclust import records
-from fedclust.array_bytes import from_numpy
 from fedclust.clustering import pacfl
 from fedclust.clustering.shared.projection import Projection
-from fedclust.federation import (
-    ClientGrid,
-    Clusters,
-    Federation,
-    FederationError,
-    Measured,
-    looks,
-    pack,
-    unpack,
-)
+from fedclust.federation import ClientGrid, Clusters, Federation, FederationError, Measured, pack, unpack
 from fedclust.federation.confusion import confuse_clusters
-from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import ask_differences
-from fedclust.federation.wrapped_grid import WrappedGrid
-from fedclust.personal import Prior
+from fedclust.grids.wrapped_grid import WrappedGrid
+from fedclust.layers import looks
+from fedclust.personal.layers import Prior
+from fedclust.personal.serving import Serving, ask_personal
 from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, ClustPSIPFL, FedGWC
+from fedclust.support.array_bytes import from_numpy
 
 ATTACKER, CLIENTS, ROUNDS = 2, 7, 3
 """Who is hostile, of how many; a node each, so that the attacker's node speaks for nobody else."""

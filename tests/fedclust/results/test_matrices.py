@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedclust.options import check_keep
 from fedclust.results.matrices import MOST_CLIENTS, without_large
+from fedclust.settings.options import check_keep
 
 
 def arrays(clients: int) -> dict[str, np.ndarray]:

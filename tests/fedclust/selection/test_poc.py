@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from fedclust.sampling import draw_order
 from fedclust.selection import PowerOfChoice
+from fedclust.support.sampling import draw_order
 
 
 def test_of_those_drawn_the_largest_losses(candidates) -> None:

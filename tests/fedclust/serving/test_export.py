@@ -12,7 +12,7 @@ import fedclust
 from fedclust import records
 from fedclust.data import load as load_data
 from fedclust.models import build
-from fedclust.serving.command import main
+from fedclust.runs.predict import main
 from fedclust.settings import build as build_settings
 from fedclust.settings import compose, plain
 from fedclust.training import Job, Trainer

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust.rng import torch_seed
+from fedclust.support.rng import torch_seed
 from fedclust.training import LocalTraining, Trainer, device_data
 from fedclust.training.augmentation import crop_and_flip
 from fedclust.training.batches import draw_batches

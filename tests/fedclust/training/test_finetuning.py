@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedclust.personal import Finetune
+from fedclust.personal.layers import Finetune
 from fedclust.training import Job, LocalTraining, Trainer
 from fedclust.training.batches import draw_batches
 from fedclust.training.kernels.last_layer import only_last_layer

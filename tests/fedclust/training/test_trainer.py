@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedclust.rng import generator, torch_seed
+from fedclust.support.rng import generator, torch_seed
 from fedclust.training import CohortUpdate, Job, LocalTraining, ModelMean, Trainer
 from fedclust.training.device_data import DeviceData
 from fedclust.training.kernels.layers import prepare

@@ -6,7 +6,7 @@ import pytest
 from fedclust.clustering import fedgwc
 from fedclust.clustering.fedgwc import Parameters
 from fedclust.clustering.fedgwc.cautions import _change_by_chance, cautions
-from fedclust.sampling import draw
+from fedclust.support.sampling import draw
 
 PAPER = Parameters(max_davies_bouldin=1, patience=1, min_pair_coverage=0, min_cluster_size=1)
 RELEASED = Parameters(

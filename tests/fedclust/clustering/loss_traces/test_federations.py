@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fedclust.clustering.loss_traces import Outcome, Parameters, Trace, children, start, step
-from fedclust.sampling import cohort_size, draw
+from fedclust.support.sampling import cohort_size, draw
 
 
 @dataclass(frozen=True)

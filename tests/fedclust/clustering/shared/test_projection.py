@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedclust.clustering.shared.projection import Projection
-from fedclust.rng import generator
+from fedclust.support.rng import generator
 
 
 def literal(changes: dict[str, np.ndarray], size: int, seed: int) -> np.ndarray:

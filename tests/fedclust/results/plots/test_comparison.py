@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from fedclust.compare import main
 from fedclust.results.comparison import compare, find_runs
 from fedclust.results.plots.comparison import Picture, draw_comparison
+from fedclust.runs.compare import main
 
 SPLIT = [{"round": 0, "assignment": [0, 0, 0]}, {"round": 1, "assignment": [0, 0, 1]}]
 
@@ -149,5 +149,5 @@ def test_a_folder_that_cannot_be_made_is_one_line(sweep: Path, tmp_path: Path, c
     (tmp_path / "file").touch()
     assert main([str(sweep), "--plots", str(tmp_path / "file")]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("fedclust.compare: ")
+    assert error.startswith("fedclust.runs.compare: ")
     assert error.count("\n") == 1

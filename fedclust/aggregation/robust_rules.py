@@ -1,0 +1,293 @@
+"""Aggregators that a few hostile clients of a cluster cannot lead astray, whatever the cluster's size.
+
+Flower's :class:`~flwr.serverapp.strategy.MultiKrum` and :class:`~flwr.serverapp.strategy.Bulyan` are told a
+number of attackers f, and need 2f + 3 and 4f + 3 replies for it. In clusters the number of replies differs by
+cluster and round; with too few, Flower's Bulyan keeps the old model, for ever in a cluster that stays small.
+Here f is lowered to the most that the round's replies allow, and a line in the log says so. Flower's also
+collects garbage for each reply, which takes longer than the rule.
+
+The geometric median, which Flower lacks, needs no such number.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import FedAvg
+from scipy.spatial.distance import pdist, squareform
+
+from fedclust.records.kinds import of_kind
+from fedclust.support.array_bytes import from_numpy, to_numpy
+from fedclust.typing import FloatArray, IntArray
+
+__all__ = [
+    "Bulyan",
+    "GeometricMedian",
+    "MultiKrum",
+    "bulyan_attackers",
+    "geometric_median",
+    "krum_attackers",
+    "krum_scores",
+    "select_krum",
+]
+
+logger = logging.getLogger(__name__)
+
+_MOST_STEPS = 300
+_TOLERANCE = 1e-10  # of the objective, relative
+
+
+def krum_attackers(num_replies: int, num_malicious: int) -> int:
+    """Return the f that Krum and Multi-Krum can use: at most (n − 3)/2, so that 2f + 3 <= n.
+
+    Source: Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",
+    NeurIPS 2017, Proposition 1.
+    """
+    return max(0, min(num_malicious, (num_replies - 3) // 2))
+
+
+def bulyan_attackers(num_replies: int, num_malicious: int) -> int:
+    """Return the f that Bulyan can use: at most (n − 3)/4, so that 4f + 3 <= n.
+
+    Source: El Mhamdi et al., "The Hidden Vulnerability of Distributed Learning in Byzantium", ICML 2018,
+    Section 4.
+    """
+    return max(0, min(num_malicious, (num_replies - 3) // 4))
+
+
+def krum_scores(distances: FloatArray, num_malicious: int) -> FloatArray:
+    """Add up each model's squared distances to the n − f − 2 nearest others, at least one.
+
+    Source: Blanchard et al., 2017, Section 4.
+
+    Parameters
+    ----------
+    distances
+        Squared distances between models, shape (n, n).
+    num_malicious
+        f >= 0.
+
+    Returns
+    -------
+    Scores, smaller is better, shape (n,); 0 for a single model.
+    """
+    others = np.array(distances, dtype=np.float64)
+    np.fill_diagonal(others, np.inf)
+    nearest = min(max(1, len(others) - num_malicious - 2), len(others) - 1)
+    return np.asarray(np.sort(others, axis=1)[:, :nearest].sum(axis=1))
+
+
+def select_krum(distances: FloatArray, num_malicious: int, number: int) -> IntArray:
+    """Select the models with the smallest scores, of equal ones the first.
+
+    Parameters
+    ----------
+    distances, num_malicious
+        As for :func:`krum_scores`.
+    number
+        How many, in 1…n.
+
+    Returns
+    -------
+    Their rows, best first, shape (number,).
+    """
+    return np.argsort(krum_scores(distances, num_malicious), kind="stable")[:number]
+
+
+def geometric_median(models: FloatArray) -> FloatArray:
+    """Find the model whose sum of distances to all models is the smallest.
+
+    Source: Weiszfeld's algorithm, smoothed as in Pillutla et al., "Robust Aggregation for Federated
+    Learning", IEEE Transactions on Signal Processing 70, 2022 (RFA), Algorithm 2: repeat
+    v ← Σ x_i/d_i / Σ 1/d_i with d_i = max(‖v − x_i‖, ν). Here it starts from the median of each coordinate
+    and not from the mean, which a single model can take anywhere; ν is 1e-6 of the median distance from
+    there. Less than half of the models cannot take the result arbitrarily far.
+
+    Parameters
+    ----------
+    models
+        One model per row, finite, shape (n, d).
+
+    Returns
+    -------
+    The model, shape (d,).
+    """
+    rows = np.asarray(models, dtype=np.float64)
+    centre = np.median(rows, axis=0)
+    rows = rows - centre  # models that are long and alike keep their differences
+    distances = np.linalg.norm(rows, axis=1)
+    smallest = 1e-6 * float(np.median(distances)) or np.finfo(np.float64).tiny
+    found, before = np.zeros(rows.shape[1]), np.inf
+    for _ in range(_MOST_STEPS):
+        pull = 1 / np.maximum(distances, smallest)
+        found = (pull / pull.sum()) @ rows
+        distances = np.linalg.norm(rows - found, axis=1)
+        objective = float(distances.sum())
+        if before - objective <= _TOLERANCE * objective:
+            break
+        before = objective
+    return np.asarray(centre + found)
+
+
+class MultiKrum(flower.MultiKrum):
+    """Flower's Multi-Krum for clusters: the mean of the n − f − 2 models with the smallest scores.
+
+    Source: Blanchard et al., 2017; so many as in Damaskinos et al., "AggregaThor", MLSys 2019. Weighted by
+    samples as Flower's is. With fewer than 2f + 3 replies f is lowered to (n − 3)/2.
+
+    Parameters
+    ----------
+    num_malicious_nodes
+        f >= 0 attackers of each cluster's cohort.
+    options
+        As for Flower's.
+    """
+
+    def __init__(self, *, num_malicious_nodes: int = 0, **options: Any) -> None:
+        super().__init__(num_malicious_nodes=num_malicious_nodes, **options)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Average the selected replies."""
+        listed = list(replies)
+        attackers = krum_attackers(len(listed), self.num_malicious_nodes)
+        _log_lowered(self, attackers, len(listed), server_round)
+        if not listed:
+            return None, None
+        contents = [message.content for message in listed]
+        chosen = select_krum(
+            _squared_distances(_rows(contents)), attackers, max(1, len(listed) - attackers - 2)
+        )
+        return FedAvg.aggregate_train(self, server_round, [listed[row] for row in chosen.tolist()])
+
+
+class Bulyan(FedAvg):
+    """Bulyan for clusters: with fewer than 4f + 3 replies f is lowered to (n − 3)/4.
+
+    Source: El Mhamdi et al., 2018. The n − 2f models are selected one by one, as there: each time the one
+    with the smallest Krum score among those that are left. (Flower takes the n − 2f smallest scores at once.)
+    Then, for each parameter, the mean of the n − 4f values nearest to the selected ones' median. Of one or
+    two replies it is the mean. Numbers of samples have no influence.
+
+    Parameters
+    ----------
+    num_malicious_nodes
+        f >= 0 attackers of each cluster's cohort.
+    options
+        As for Flower's.
+    """
+
+    def __init__(self, *, num_malicious_nodes: int = 0, **options: Any) -> None:
+        super().__init__(**options)
+        self.num_malicious_nodes = num_malicious_nodes
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate as many replies as there are."""
+        listed = list(replies)
+        attackers = bulyan_attackers(len(listed), self.num_malicious_nodes)
+        _log_lowered(self, attackers, len(listed), server_round)
+        return _made_of(self, listed, lambda rows: _bulyan(rows, attackers))
+
+    def summary(self) -> None:
+        """Log nothing: there is one setting."""
+
+
+class GeometricMedian(FedAvg):
+    """The geometric median of the cohort's models, see :func:`geometric_median`.
+
+    Source: Pillutla et al., 2022, who weight models by samples. Here all have the same weight: a number of
+    samples is what a client says, and half of the weight is all that an attacker needs.
+    """
+
+    def aggregate_train(
+        self,
+        server_round: int,  # noqa: ARG002
+        replies: Iterable[Message],
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Find the geometric median of the replies' models."""
+        return _made_of(self, list(replies), geometric_median)
+
+    def summary(self) -> None:
+        """Log nothing: there is nothing to set."""
+
+
+def _made_of(
+    aggregator: FedAvg, replies: Sequence[Message], rule: Callable[[FloatArray], FloatArray]
+) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    """Make a model of the replies' by a rule on rows."""
+    valid, _ = aggregator._check_and_log_replies(replies, is_train=True)
+    if not valid:
+        return None, None
+    contents = [message.content for message in valid]
+    found, made, start = rule(_rows(contents)), ArrayRecord(), 0
+    for name, array in _arrays(contents[0]).items():
+        like = to_numpy(array)
+        values = found[start : start + like.size].reshape(like.shape)
+        made[name] = from_numpy(np.asarray(values, dtype=like.dtype))
+        start += like.size
+    return made, aggregator.train_metrics_aggr_fn(contents, aggregator.weighted_by_key)
+
+
+def _bulyan(models: FloatArray, num_malicious: int) -> FloatArray:
+    """Select n − 2f models one by one, then average of each parameter the n − 4f values nearest their median.
+
+    Parameters
+    ----------
+    models
+        One model per row, shape (n, d).
+    num_malicious
+        f, with n >= 4f + 1.
+
+    Returns
+    -------
+    The model, shape (d,).
+    """
+    apart, left = _squared_distances(models), list(range(len(models)))
+    chosen: list[int] = []
+    while len(chosen) < len(models) - 2 * num_malicious:
+        best = int(select_krum(apart[np.ix_(left, left)], num_malicious, 1)[0])
+        chosen.append(left.pop(best))
+    values = models[chosen]
+    nearest = np.argsort(np.abs(values - np.median(values, axis=0)), axis=0, kind="stable")
+    kept = np.take_along_axis(values, nearest[: len(models) - 4 * num_malicious], axis=0)
+    return np.asarray(kept.mean(axis=0))
+
+
+def _log_lowered(aggregator: Any, attackers: int, num_replies: int, server_round: int) -> None:
+    if num_replies and attackers < aggregator.num_malicious_nodes:
+        logger.info(
+            "round %d: %s allows for %d attackers instead of %d among %d replies",
+            server_round,
+            type(aggregator).__name__,
+            attackers,
+            aggregator.num_malicious_nodes,
+            num_replies,
+        )
+
+
+def _arrays(content: RecordDict) -> ArrayRecord:
+    return next(iter(of_kind(content, ArrayRecord).values()))
+
+
+def _rows(contents: Sequence[RecordDict]) -> FloatArray:
+    """Lay each reply's model out as a row, shape (n, d), float64."""
+    return np.stack([_row(_arrays(content)) for content in contents])
+
+
+def _squared_distances(models: FloatArray) -> FloatArray:
+    """Measure squared distances between rows, shape (n, n).
+
+    From differences in double precision: Flower's ‖x‖² + ‖y‖² − 2xy in float32 loses the distances between
+    models that are long and alike.
+    """
+    return np.asarray(squareform(pdist(models, "sqeuclidean")))
+
+
+def _row(model: ArrayRecord) -> FloatArray:
+    return np.concatenate([to_numpy(array).ravel().astype(np.float64) for array in model.values()])

@@ -1,0 +1,392 @@
+"""Nodes as Ray actors, on this machine or a Ray cluster."""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import torch
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from ray.actor import ActorHandle
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, RuntimeEnvSetupError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from fedclust.grids.client_grid import FederationError
+from fedclust.grids.failures import RunFailed
+from fedclust.grids.identity import assume_identity
+from fedclust.grids.local_grid import DirectGrid, answer
+from fedclust.grids.ray_machines import PROBE_SECONDS, machines_of_cluster, raylet_is_gone
+from fedclust.grids.ray_resources import Machine, Shares, places, share_out
+from fedclust.records import QUERY_CLIENTS
+
+__all__ = ["RayGrid"]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_NODE_ID = SUPERLINK_NODE_ID + 1
+
+_LOOK_SECONDS = 5.0  # between looks at the cluster's machines while nothing arrives
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # no usage statistics, and no prompt at start-up
+    "RAY_worker_niceness": "0",  # with Ray's default of 15, nodes would yield to every other process
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future default; unset, Ray warns
+}
+
+
+@dataclass(frozen=True, eq=False)
+class _Pool:
+    """The actors of a cluster, kept between grids."""
+
+    cluster: str  # Ray's id of the driver's machine, which changes when Ray restarts
+    app: ClientApp
+    shares: Shares
+    runtime_env: dict[str, Any]
+    actors: list[ActorHandle]
+
+    @classmethod
+    def start(cls, cluster: str, app: ClientApp, shares: Shares, runtime_env: dict[str, Any]) -> "_Pool":
+        pool = cls(cluster, app, shares, runtime_env, [])
+        pool.actors.extend(pool.actor() for _ in range(shares.num_nodes))
+        return pool
+
+    def actor(self, machine: str | None = None) -> ActorHandle:
+        """Start an actor, on the machine with this id of Ray's if it has room."""
+        options: dict[str, Any] = {"num_cpus": self.shares.cpus, "num_gpus": self.shares.gpus}
+        if machine is not None:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(machine, soft=True)
+        if self.runtime_env:
+            options["runtime_env"] = self.runtime_env
+        return _Node.options(**options).remote(self.app, self.shares)  # type: ignore[attr-defined]
+
+    def replace(self, actor: ActorHandle) -> ActorHandle:
+        """Replace an actor that died.
+
+        If Ray restarted it, messages sent in the meantime would be lost; for a new actor they wait.
+        """
+        ray.kill(actor)  # it may still run if Ray only lost the connection
+        made = self.actors[self.actors.index(actor)] = self.actor()
+        return made
+
+    def remove(self, actor: ActorHandle) -> None:
+        """Remove an actor for which there is no room; messages that wait for it fail."""
+        self.actors.remove(actor)
+        ray.kill(actor)
+
+    def serves(self, cluster: str, app: ClientApp, shares: Shares, runtime_env: dict[str, Any]) -> bool:
+        same = self.cluster == cluster and self.app is app
+        whole = len(self.actors) >= shares.num_nodes  # unless some had no room any more
+        return same and whole and self.shares == shares and self.runtime_env == runtime_env
+
+
+# Ray and the nodes, with their loaded data, stay up between the jobs of a sweep. Only one pool at a time: a
+# second one would wait forever for the CPUs and GPUs of the first.
+_pool: _Pool | None = None
+_address: str | None = None
+
+
+class RayGrid(DirectGrid):
+    """Nodes that are Ray actors; replies are returned as they become ready.
+
+    An actor that dies or does not answer in time is replaced: the replies to its current message are lost,
+    but the run continues. Where Ray's own process on this machine has died, the run fails. The
+    next grid in this process reuses the actors and their loaded data if it needs the same ones; otherwise it
+    replaces them.
+
+    Any node may train any client, and the clients of a message are divided by their steps, see
+    :func:`fedclust.grids.hosting.longest_first`. If the number of nodes is not given, a machine that
+    joins the cluster during a run gets nodes too, which take part once they have loaded their data. The nodes
+    of a machine that has left the cluster are left out if the others have no room for them; with a given
+    number of nodes a machine that joins gets as many as are missing.
+
+    Parameters
+    ----------
+    app
+        The ClientApp that every node runs.
+    run_config
+        The run's configuration, as a ClientApp finds it in ``context.run_config``.
+    num_nodes
+        Number of nodes; None for one per GPU, or per group of cores without GPUs.
+    num_cpus
+        CPUs, and threads, of each node; None divides all CPUs among the nodes.
+    num_gpus
+        GPU share of each node; None divides all GPUs among the nodes.
+    address
+        Ray cluster to connect to, such as ``"auto"`` or ``"ray://host:10001"``; None to start Ray here.
+    runtime_env
+        Ray runtime environment of the nodes, for clusters whose machines lack this package.
+
+    Raises
+    ------
+    ValueError
+        If a number is outside its range, or the nodes do not fit into the cluster.
+    FederationError
+        If there is no cluster at ``address``.
+    """
+
+    shared = True
+
+    def __init__(
+        self,
+        app: ClientApp,
+        run_config: Mapping[str, str | int | float | bool],
+        num_nodes: int | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        address: str | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        _start_ray(address)
+        machines = machines_of_cluster()
+        shares = share_out(list(machines.values()), num_nodes, num_cpus, num_gpus)
+        self._pool = _pool_of(app, shares, dict(runtime_env or {}))
+        self._run_config = dict(run_config)
+        self._actors = dict(enumerate(self._pool.actors, _FIRST_NODE_ID))
+        self._next = _FIRST_NODE_ID + len(self._actors)  # node's id
+        self._most = num_nodes
+        self._replaced: set[int] = set()  # nodes with a new actor that has not answered yet
+        self._contexts = {node: self._context(position) for position, node in enumerate(self._actors)}
+        # A cluster's machines when last looked at; None where there is just this one.
+        self._machines = set(machines) if address is not None else None
+        self._starting: list[tuple[ActorHandle, ray.ObjectRef]] = []
+        self._pending: dict[ray.ObjectRef, tuple[Message, ActorHandle]] = {}
+
+    def _context(self, position: int) -> ray.ObjectRef:
+        config: dict[str, str | int | float | bool] = {
+            "partition-id": position,
+            "num-partitions": max(position + 1, len(self._pool.actors)),
+            "allow": "*",
+            "predictions": "reply",
+            "shared": self.shared,
+        }
+        context = Context(
+            run_id=self.run.run_id,
+            node_id=_FIRST_NODE_ID + position,
+            node_config=config,
+            state=RecordDict(),
+            run_config=self._run_config,
+        )
+        return ray.put(context)
+
+    def grow(self) -> None:
+        """Start nodes on machines that have joined the cluster; use those that have loaded their data."""
+        if self._machines is None:
+            return
+        machines = machines_of_cluster()
+        self._leave_out(machines)
+        for name in sorted(machines.keys() - self._machines):
+            for _ in range(self._wanted(places(machines[name], self._pool.shares))):
+                actor = self._pool.actor(name)
+                # The question that every node is asked first: to answer it, the node loads its data.
+                node = self._next + len(self._starting)
+                question = Message(RecordDict(), node, QUERY_CLIENTS)
+                self.label(question)
+                context = self._context(node - _FIRST_NODE_ID)
+                self._starting.append((actor, actor.answer.remote(question, context)))
+        self._machines = set(machines)
+        for actor, ready in list(self._starting):
+            if not ray.wait([ready], timeout=0)[0]:
+                continue
+            self._starting.remove((actor, ready))
+            try:
+                ray.get(ready)
+            except RayError as error:
+                logger.warning("a machine that joined the cluster is not used: %s", _explain(error)[1])
+                continue
+            self._contexts[self._next] = self._context(self._next - _FIRST_NODE_ID)
+            self._actors[self._next] = actor
+            self._pool.actors.append(actor)
+            self._next += 1
+
+    def _wanted(self, places: int) -> int:
+        """Return how many of a machine's places for nodes are to be used."""
+        if self._most is None:
+            return places
+        return min(places, self._most - len(self._actors) - len(self._starting))
+
+    def _leave_out(self, machines: Mapping[str, Machine]) -> None:
+        """Leave nodes out that died, and that would wait for ever: no machine has room for them."""
+        room = sum(places(machine, self._pool.shares) for machine in machines.values())
+        for node in sorted(self._replaced, reverse=True):
+            if len(self._actors) + len(self._starting) <= room:
+                return
+            logger.warning("a node died and is left out: the Ray cluster has room for %d", room)
+            self._pool.remove(self._actors.pop(node))
+            self._replaced.remove(node)
+
+    def _replace(self, actor: ActorHandle) -> None:
+        for node, each in self._actors.items():
+            if each == actor:  # else it is already replaced: several messages can fail with one actor
+                self._actors[node] = self._pool.replace(actor)
+                self._replaced.add(node)
+                return
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids of the nodes."""
+        return list(self._actors)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Send the messages to their nodes; return the ids to pull the replies by."""
+        ids = []
+        for message in messages:
+            ids.append(self.label(message))
+            node = message.metadata.dst_node_id
+            actor = self._actors[node]
+            reply: ray.ObjectRef = actor.answer.remote(message, self._contexts[node])
+            self._pending[reply] = message, actor
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies to these messages that are ready, each once."""
+        wanted = set(message_ids)
+        waiting = [
+            ref for ref, (message, _) in self._pending.items() if message.metadata.message_id in wanted
+        ]
+        if not waiting:
+            return []
+        ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
+        return [self._take(ref) for ref in ready]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send the messages and wait for the replies, for at most ``timeout`` seconds."""
+        ids = set(self.push_messages(messages))
+        waiting = self._waiting_for(ids)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        replies = []
+        while waiting:
+            left = _LOOK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+            ready, waiting = ray.wait(waiting, timeout=min(left, _LOOK_SECONDS))
+            if not ready and left == 0:
+                break
+            if not ready and self._replaced and self._machines is not None:
+                self._leave_out(machines_of_cluster())  # what waits for such a node then fails
+            replies += [self._take(ref) for ref in ready]
+        for ref in waiting:
+            _, actor = self._pending.pop(ref)  # too late: a later reply is dropped
+            # It would hold up every later message to it, perhaps for ever.
+            logger.warning("a node did not answer within %g s and is replaced", timeout)
+            self._replace(actor)
+        return replies
+
+    def _waiting_for(self, message_ids: set[str]) -> list[ray.ObjectRef]:
+        return [
+            ref for ref, (message, _) in self._pending.items() if message.metadata.message_id in message_ids
+        ]
+
+    def _take(self, ref: ray.ObjectRef) -> Message:
+        """Return a reply that is ready, or an error reply with the reason."""
+        message, actor = self._pending.pop(ref)
+        try:
+            reply, state = ray.get(ref)
+            if self._actors.get(message.metadata.dst_node_id) == actor:
+                self._replaced.discard(message.metadata.dst_node_id)
+            if state is not None:
+                self._keep(message.metadata.dst_node_id, state)
+            return reply
+        except RayError as error:
+            code, reason = _explain(error)
+            logger.warning("a node's reply is lost: %s", reason)
+            if code == ErrorCode.NODE_UNAVAILABLE:
+                if raylet_is_gone():
+                    raise RunFailed(
+                        "Ray's own process on this machine, the raylet, has died: no node can be reached, or "
+                        "replaced, from here"
+                    ) from error
+                self._replace(actor)
+            return Message(Error(code, reason), reply_to=message)
+
+    def _keep(self, node: int, state: RecordDict) -> None:
+        """Hand a node's state on to its later messages, as Flower does, also if its actor is replaced."""
+        context = ray.get(self._contexts[node])
+        context.state = state
+        self._contexts[node] = ray.put(context)
+
+
+@ray.remote
+class _Node:
+    """A node, which keeps its loaded data between messages and between runs."""
+
+    def __init__(self, app: ClientApp, shares: Shares) -> None:
+        torch.set_num_threads(max(1, int(shares.cpus)))
+        if shares.gpus == 0:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a node without a GPU share must not use a GPU
+        elif shares.gpus < 1 and torch.cuda.is_available():
+            torch.cuda.set_per_process_memory_fraction(shares.gpus)
+        self._app = app
+
+    def answer(self, message: Message, context: Context) -> tuple[Message, RecordDict | None]:
+        """Return the reply, and the node's state if the app has changed it."""
+        assume_identity(context.run_id, context.node_id)
+        before = {key: id(record) for key, record in context.state.items()}
+        reply = answer(self._app, message, context)
+        changed = before != {key: id(record) for key, record in context.state.items()}
+        return reply, context.state if changed else None
+
+
+def _pool_of(app: ClientApp, shares: Shares, runtime_env: dict[str, Any]) -> _Pool:
+    """Return the actors of an earlier grid if they match, else replace them with new ones."""
+    global _pool
+    cluster = ray.get_runtime_context().get_node_id()
+    if _pool is None or not _pool.serves(cluster, app, shares, runtime_env):
+        if _pool is not None and _pool.cluster == cluster:
+            for actor in _pool.actors:
+                ray.kill(actor)
+        _pool = _Pool.start(cluster, app, shares, runtime_env)
+    return _pool
+
+
+def _start_ray(address: str | None) -> None:
+    """Start Ray or connect to it; a running Ray is reused unless another cluster is requested.
+
+    Raises
+    ------
+    FederationError
+        If no cluster answers at the address.
+    """
+    global _address
+    if ray.is_initialized():
+        if address in (None, "auto", _address):
+            return
+        ray.shutdown()
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    _probe(address)
+    try:
+        ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError) as error:
+        raise FederationError(f"there must be a Ray cluster at {address}: {_short(error)}") from error
+    _address = address
+
+
+def _probe(address: str | None) -> None:
+    """Check that the cluster's address accepts connections: Ray itself would retry for many minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():  # "auto", or an address that Ray itself reports
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=PROBE_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise FederationError(f"there must be a Ray cluster at {address}: {error}") from error
+
+
+def _explain(error: RayError) -> tuple[int, str]:
+    """Return the error code and the reason of a missing reply."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if isinstance(error, RayActorError) and error.actor_init_failed:
+        return ErrorCode.LOAD_CLIENT_APP_EXCEPTION, f"the node does not start: {lines[-1]}"
+    if isinstance(error, (RuntimeEnvSetupError, ActorUnschedulableError)):
+        return ErrorCode.LOAD_CLIENT_APP_EXCEPTION, f"the node does not start: {lines[0]}"
+    if isinstance(error, RayActorError):
+        return ErrorCode.NODE_UNAVAILABLE, f"the node died and is replaced: {lines[0]}"
+    return ErrorCode.CLIENT_APP_CRASHED, f"{type(error).__name__}: {lines[0]}"
+
+
+def _short(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

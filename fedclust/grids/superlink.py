@@ -1,0 +1,155 @@
+"""Submit a run to a SuperLink, which runs the server, through Flower's command line."""
+
+import json
+import os
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.clientapp import ClientApp
+
+from fedclust.grids.client_grid import FederationError
+from fedclust.grids.failures import RunFailed
+from fedclust.settings import CONF, ConfigError, join_overrides
+
+__all__ = ["SuperLink"]
+
+_APP = CONF.parent
+_LOCAL = "local"  # the connection for which Flower itself starts a SuperLink
+# Without it, a SuperLink reinstalls all dependencies, gigabytes, for every run.
+_NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
+_NOT_SENT = (
+    "engine",
+    "output_dir",
+    "hydra",
+)  # sent in other ways, or only for the local Hydra
+
+
+class SuperLink:
+    """A SuperLink that runs the app on the nodes connected to it.
+
+    Parameters
+    ----------
+    app, run_config
+        Not used: nodes load the submitted app and compose the overrides themselves.
+    connection
+        Name of the connection in Flower's ``config.toml``.
+    federation_config
+        Options of Flower's simulation, as for ``flwr run --federation-config``; None for real nodes or
+        Flower's defaults.
+
+    Raises
+    ------
+    ConfigError
+        If the app's folder does not exist because only the package is installed.
+    """
+
+    def __init__(
+        self,
+        app: ClientApp,  # noqa: ARG002
+        run_config: Mapping[str, str | int | float | bool],  # noqa: ARG002
+        connection: str,
+        federation_config: str | None = None,
+    ) -> None:
+        if not (_APP / "pyproject.toml").is_file():
+            raise ConfigError(
+                f"engine=superlink must be run from a clone, there is no pyproject.toml in {_APP}"
+            )
+        self._connection = connection
+        self._federation_config = federation_config
+
+    def submit(self, overrides: Sequence[str], folder: Path, searchpath: Sequence[str] = ()) -> None:
+        """Submit the run, and show its log until it ends.
+
+        Parameters
+        ----------
+        overrides
+            The Hydra overrides of the run; those of the engine and of the results' folder are not sent.
+        folder
+            Folder for the results, on the SuperLink's machine.
+        searchpath
+            Further folders of configuration besides ``conf/``; they must exist on that machine, too.
+
+        Raises
+        ------
+        ConfigError
+            If an override cannot be sent.
+        FederationError
+            If the SuperLink rejects the run, or the run cannot start.
+        RunFailed
+            If the run fails.
+        """
+        sent = [text for text in overrides if _key(text).split(".")[0].split("/")[0] not in _NOT_SENT]
+        # Expanded here, because the nodes need not have the folder; see fedclust.settings.resume.expand.
+        sent = [f"++{text}" if text.startswith("resume=") else text for text in sent]
+        if self._connection == _LOCAL:
+            sent = [_absolute(text) for text in sent]
+        if searchpath:
+            sent.append(f"hydra.searchpath={json.dumps(list(searchpath), ensure_ascii=False)}")
+        run = self._start({"overrides": join_overrides(sent), "output-dir": str(folder.absolute())})
+        subprocess.run([*_flwr("log"), run, self._connection, "--stream"], env=_environment(), check=False)
+        try:
+            (state,) = _ask("list", self._connection, "--run-id", run)["runs"]
+        except FederationError as error:
+            raise RunFailed(
+                f"the SuperLink of connection {self._connection} no longer answers, the end of run {run} is "
+                f"not known; what it wrote is in {folder.absolute()} on the SuperLink's machine, for resume="
+            ) from error
+        if state["status"] != "finished:completed":
+            kind = RunFailed if RunFailed.PHRASE in state["status-details"] else FederationError
+            raise kind(f"run {run} is {state['status']}: {state['status-details']}")
+
+    def _start(self, run_config: Mapping[str, str]) -> str:
+        with tempfile.TemporaryDirectory() as scratch:
+            # A file, because Flower's command line cannot parse nested quotes. JSON strings are valid TOML.
+            file = Path(scratch) / "run.toml"
+            lines = [f"{key} = {json.dumps(text, ensure_ascii=False)}\n" for key, text in run_config.items()]
+            file.write_text("".join(lines), encoding="utf-8")
+            options = ["--run-config", str(file)]
+            if self._federation_config:
+                options += ["--federation-config", self._federation_config]
+            return str(_ask("run", str(_APP), self._connection, *options)["run-id"])
+
+
+def _absolute(override: str) -> str:
+    """Make an existing local path absolute: a local SuperLink may run in another folder."""
+    key, equals, value = override.partition("=")
+    if not equals or key.rpartition(".")[2] not in ("path", "file") or not Path(value).exists():
+        return override
+    quoted = str(Path(value).absolute()).replace("\\", "\\\\").replace("'", "\\'")
+    return f"{key}='{quoted}'"
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
+def _flwr(command: str) -> list[str]:
+    return [str(Path(sysconfig.get_path("scripts")) / "flwr"), command]
+
+
+def _environment() -> dict[str, str]:
+    # For the connection `local`, Flower starts a SuperLink by name, even if our environment is not active.
+    scripts, path = sysconfig.get_path("scripts"), os.environ.get("PATH", "")
+    return {
+        _NO_INSTALLATION: "1",
+        **os.environ,
+        "PATH": os.pathsep.join(part for part in (scripts, path) if part),
+    }
+
+
+def _ask(command: str, *arguments: str) -> dict[str, Any]:
+    """Run a Flower command and parse its output; it exits with 0 even on failure."""
+    asked = [*_flwr(command), *arguments, "--format", "json"]
+    done = subprocess.run(asked, env=_environment(), capture_output=True, text=True, check=False)
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError as error:
+        said = (done.stdout + done.stderr).strip()
+        raise FederationError(f"`flwr {command}` must answer in JSON, it says: {said}") from error
+    if not answer.get("success"):
+        raise FederationError(f"`flwr {command}` failed: {answer.get('error-message', answer)}")
+    return answer

@@ -1,0 +1,1 @@
+"""What may happen in a round beside the method."""

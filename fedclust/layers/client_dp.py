@@ -1,0 +1,313 @@
+"""Differential privacy of clients in a run: noise on what is made of their replies, and a record of its cost.
+
+The server is trusted; what is promised is about all that it lets out: models, and what it records. Two runs
+are neighbours if they differ in one client whose contributions are replaced by zeros. The sum of a cluster's
+clipped updates then differs by at most C, whatever else is in it.
+
+Where clients choose their group themselves, by the models that are published and their own rows, a client's
+contribution to a round is one clipped update in the sum of one of k groups, and nothing in those of the
+others: of all k sums together, seen as one vector, one client changes C at most. So a round in which k groups
+train costs what a round costs in which one model does. All k get noise, chosen or not.
+"""
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+
+from fedclust import records
+from fedclust.aggregation.optimiser_state import StateValue
+from fedclust.federation.replies import Reply, by_cluster
+from fedclust.privacy import ClientDP
+from fedclust.privacy.accountant import epsilon_of
+from fedclust.privacy.noise import Noise, seeded, system
+from fedclust.records import Evaluation
+from fedclust.typing import FloatArray, IntArray
+
+__all__ = ["Guard"]
+
+_ROUNDING = 1e-6  # an honest client's update, sent as a difference of rounded models, may be longer by this
+_CLIP, _TRAINED, _SPENT = "client_dp/clip", "client_dp/trained", "client_dp/spent"
+_ACCURACY, _BALANCED = "accuracy", "balanced-accuracy"
+
+
+class Guard:
+    """Makes a run differentially private for its clients.
+
+    Parameters
+    ----------
+    settings
+        Clip, noise and δ.
+    num_clients
+        Number of clients K.
+    seed
+        The run's seed.
+    simulated
+        Whether all clients are simulated in processes of the user. Only then does noise come from the seed.
+    trained
+        Names of the parameters that training changes; nothing else gets noise.
+
+    Attributes
+    ----------
+    clip
+        C of the next round.
+    simulated
+        As given.
+
+    Raises
+    ------
+    ValueError
+        If exact evaluations are asked of clients that are not simulated.
+    """
+
+    def __init__(
+        self, settings: ClientDP, num_clients: int, seed: int, simulated: bool, trained: Collection[str]
+    ) -> None:
+        if settings.evaluation == "exact" and not simulated:
+            raise ValueError("privacy.evaluation must be noised unless all clients are simulated, got exact")
+        self.settings, self.clip = settings, float(settings.clip)
+        self.exact = settings.evaluation == "exact" or (settings.evaluation == "auto" and simulated)
+        self._trained_names = frozenset(trained)
+        self.simulated = simulated
+        self._noise: Noise = seeded(seed) if simulated else system
+        self._trained: IntArray = np.zeros(num_clients, dtype=np.int64)
+        # Of each client, the sum of the squares of sensitivity over noise, see fedclust.privacy.accountant.
+        self._spent: FloatArray = np.zeros(num_clients)
+
+    @property
+    def told(self) -> dict[str, float]:
+        """What clients are told with each model to train."""
+        return {
+            records.CLIP: self.clip,
+            records.CLIP_TELLS: self.settings.adaptive,
+            records.EQUAL_WEIGHTS: True,
+        }
+
+    def private(
+        self,
+        replies: Sequence[Reply],
+        cohort: Mapping[int, int],
+        models: Sequence[ArrayRecord],
+        server_round: int,
+    ) -> list[Reply]:
+        """Replace each reply's model by its cluster's private mean, and everything else by what says nothing.
+
+        Parameters
+        ----------
+        replies
+            The valid replies.
+        cohort
+            The cluster of each client that was asked, by client id. A mean is over all that were asked: one
+            who did not answer counts as an update of zero, or a silent client would change the others'
+            weights.
+        models
+            The model that each cluster's clients started from.
+        server_round
+            The round, from 1.
+
+        Returns
+        -------
+        The replies; of a cluster that was asked and in which nobody answered, one in the name of a client of
+        it. All of a cluster share one model: start + (Σ clipped updates + N(0, (zC)²)) / n, in float64.
+        """
+        self._trained[list(cohort)] += 1
+        self._spend(list(cohort), self.settings.noise_multiplier)
+        asked, found = list(cohort.values()), by_cluster(replies)
+        first = {cluster: client for client, cluster in sorted(cohort.items(), reverse=True)}
+        made = []
+        for cluster in sorted(first):
+            members = found.get(cluster, [])
+            start = models[cluster]
+            model = self._mean("mean", members, start, asked.count(cluster), cluster, server_round)
+            if not members:  # a model without noise would say that nobody answered
+                made.append(_reply(first[cluster], cluster, start, model))
+            made += [
+                dataclasses.replace(
+                    reply, model=model, num_examples=1, loss=0.0, losses=np.zeros(1), projected=None
+                )
+                for reply in members
+            ]
+        if self.settings.adaptive:
+            self._spend(list(cohort), 2 * self.settings.count_noise)
+            self._adapt([reply.within for reply in replies], len(cohort), server_round)
+        return sorted(made, key=lambda reply: reply.client)
+
+    def groups(
+        self,
+        replies: Sequence[Reply],
+        cohort: Collection[int],
+        models: Sequence[ArrayRecord],
+        server_round: int,
+    ) -> tuple[list[Reply], list[float]]:
+        """Compute the private means of groups that clients have chosen for themselves.
+
+        Parameters
+        ----------
+        replies
+            The valid replies; a reply's cluster is the group that the server knows the client to have chosen.
+        cohort
+            The clients that might have been in a group, n of them, whether or not they chose or answered:
+            who did not counts as an update of zero and as 1/k of a client in each group.
+        models
+            The model of each of the k groups, k >= 2.
+        server_round
+            The round, from 1.
+
+        Returns
+        -------
+        replies
+            One for each group, also for one that nobody chose, in the name of no client (−1), with the model
+            start + (Σ clipped updates + N(0, (zC)²)) / max(ñ, n/2k), in float64.
+        sizes
+            ñ, how many clients trained each group, with noise of standard deviation `count_noise`, (k,).
+        """
+        found, number = by_cluster(replies), len(models)
+        # A client counts 1 in its group and 0 in the others; counted from 1/k of the public n, its share of
+        # the sum is a vector of length √(1 − 1/k), zero for one that did not choose.
+        noise = self.settings.count_noise * self._noise("group sizes", server_round, 0, number)
+        exact = np.array([len(found.get(group, [])) for group in range(number)], dtype=np.float64)
+        sizes = exact + (len(cohort) - exact.sum()) / number + noise
+        self._spend(list(cohort), self.settings.count_noise / math.sqrt(1 - 1 / number))
+        self._spend(list(cohort), self.settings.noise_multiplier)
+        made = []
+        for group, start in enumerate(models):
+            # Half an equal share at least: of a group that hardly anybody chose, noise would be most of it.
+            by = max(float(sizes[group]), len(cohort) / (2 * number))
+            model = self._mean("group mean", found.get(group, []), start, by, group, server_round)
+            made.append(_reply(-1, group, start, model))
+        return made, sizes.tolist()
+
+    def vote(self, votes: Mapping[int, float], server_round: int) -> float:
+        """Add up votes of clients in [−1, 1], with noise; who does not vote counts as 0.
+
+        Parameters
+        ----------
+        votes
+            By client id; a vote outside the range is brought into it.
+        server_round
+            The round, from 1.
+
+        Returns
+        -------
+        Σ votes + N(0, σ²), with σ = ``evaluation_noise``.
+        """
+        self._spend(list(range(len(self._spent))), self.settings.evaluation_noise)
+        noise = self.settings.evaluation_noise * float(self._noise("vote", server_round, 0, 1)[0])
+        return math.fsum(float(np.clip(vote, -1, 1)) for vote in votes.values()) + noise
+
+    def _spend(self, clients: Sequence[int], multiplier: float) -> None:
+        """Charge clients for a Gaussian release of this noise over sensitivity."""
+        self._spent[clients] += multiplier**-2
+
+    def _mean(
+        self,
+        purpose: str,
+        replies: Sequence[Reply],
+        model: ArrayRecord,
+        by: float,
+        cluster: int,
+        server_round: int,
+    ) -> ArrayRecord:
+        """Compute model + (Σ clipped updates + noise) / `by`; without replies, the sum is noise alone."""
+        names = [name for name in model if name in self._trained_names]
+        before = records.to_vector(model, names)
+        sent: dict[int, tuple[ArrayRecord, int]] = {}
+        for reply in replies:
+            sent[id(reply.model)] = reply.model, sent.get(id(reply.model), (None, 0))[1] + 1
+        total = np.zeros_like(before)
+        for record, sharing in sent.values():
+            change = records.to_vector(record, names) - before
+            # Done already by honest nodes, also for a mean; a node that does not is held to it.
+            length = float(np.linalg.norm(change))
+            longest = self.clip * (1 + _ROUNDING)
+            total += sharing * change * (1.0 if length <= longest else self.clip / length)
+        noise = self._noise(purpose, server_round, cluster, len(total))
+        ended = before + (total + self.settings.noise_multiplier * self.clip * noise) / by
+        return records.with_vector(model, names, ended)
+
+    def _adapt(self, within: Sequence[bool | None], asked: int, server_round: int) -> None:
+        """Move the clip towards a quantile of the updates' lengths; who did not say counts as half."""
+        given = self.settings
+        # ±1/2 rather than 0 and 1: replaced by zero, a client's share changes the sum by 1/2 (Section 3).
+        total = sum((0.5 if each else -0.5) for each in within if each is not None)
+        noisy = total + given.count_noise * float(self._noise("count", server_round, 0, 1)[0])
+        share = noisy / asked + 0.5
+        self.clip *= math.exp(-given.clip_rate * (share - given.quantile))
+
+    def evaluations(self, found: Sequence[Evaluation], server_round: int) -> list[Evaluation]:
+        """Replace what clients measured by a noisy mean accuracy, unless exact figures are kept."""
+        if self.exact or not found:
+            return list(found)
+        clients = len(self._spent)
+        self._spend(list(range(clients)), self.settings.evaluation_noise)
+        total = sum(
+            float(np.clip(each.metrics[_ACCURACY], 0, 1))
+            for each in found
+            if each.metrics[records.NUM_EXAMPLES]
+        )
+        noise = self.settings.evaluation_noise * float(self._noise("accuracy", server_round, 0, 1)[0])
+        mean = float(np.clip((total + noise) / clients, 0, 1))
+        figures = {_ACCURACY: mean, _BALANCED: math.nan, records.LOSS: math.nan, records.NUM_EXAMPLES: 1.0}
+        return [Evaluation(client, dict(figures)) for client in range(clients)]
+
+    def grow(self, number: int) -> None:
+        """Account for clients that join: they have spent nothing yet, and follow all others."""
+        self._trained = np.append(self._trained, np.zeros(number, dtype=np.int64))
+        self._spent = np.append(self._spent, np.zeros(number))
+
+    def epsilons(self) -> FloatArray:
+        """Compute ε of each client for what it has taken part in so far, at the settings' δ, shape (K,)."""
+        known = {
+            spent: 0.0 if spent == 0 else epsilon_of([(spent**-0.5, 1)], self.settings.delta)
+            for spent in set(self._spent.tolist())
+        }
+        return np.array([known[spent] for spent in self._spent.tolist()])
+
+    def record(self) -> dict[str, Any]:
+        """Return what a round's line says: the largest ε so far, and C of the next round."""
+        return {"epsilon": float(self.epsilons().max()), "delta": self.settings.delta, "clip": self.clip}
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the run's summary says."""
+        epsilons = self.epsilons()
+        return {
+            "epsilon": float(epsilons.max()),
+            "delta": self.settings.delta,
+            "privacy": {
+                **dataclasses.asdict(self.settings),
+                "epsilon_median": float(np.median(epsilons)),
+                "final_clip": self.clip,
+                "neighbours": "one client's contributions replaced by zeros",
+                "noise_from": "the run's seed, as clients are simulated" if self.simulated else "the system",
+                "figures": (
+                    "exact, of simulated clients: not covered by epsilon"
+                    if self.exact
+                    else "the mean accuracy of all clients, with noise, covered by epsilon"
+                ),
+            },
+        }
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return the columns of the clients' table."""
+        return {"epsilon": self.epsilons(), "rounds_trained": self._trained.copy()}
+
+    def pack(self) -> dict[str, StateValue]:
+        """List the clip and what was spent, for a checkpoint."""
+        return {_CLIP: self.clip, _TRAINED: self._trained.copy(), _SPENT: self._spent.copy()}
+
+    def restore(self, memory: Mapping[str, StateValue]) -> dict[str, StateValue]:
+        """Take up what :meth:`pack` listed, and return the rest of the memory."""
+        self.clip = float(np.asarray(memory[_CLIP]))
+        self._trained = np.array(memory[_TRAINED], dtype=np.int64)
+        self._spent = np.array(memory[_SPENT], dtype=np.float64)
+        mine = (_CLIP, _TRAINED, _SPENT)
+        return {name: value for name, value in memory.items() if name not in mine}
+
+
+def _reply(client: int, cluster: int, start: ArrayRecord, model: ArrayRecord) -> Reply:
+    """Make a reply of a cluster rather than of a client."""
+    message = Message(RecordDict(), dst_node_id=max(client, 0), message_type=MessageType.TRAIN)
+    return Reply(client, cluster, start, model, 1, 0.0, np.zeros(1), message)

@@ -1,0 +1,1 @@
+"""Place clients that were not there when the clusters were formed."""

@@ -1,0 +1,124 @@
+"""Ask clients that came later for what their cluster is told by."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedclust import records
+from fedclust.clustering.shared.placing import NONE, least_loss
+from fedclust.federation.clusters import Clusters
+from fedclust.federation.federation import Federation
+from fedclust.newcomers.placement import Placement
+from fedclust.typing import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from fedclust.newcomers.rules import Rule
+
+__all__ = ["by_least_loss", "by_rule", "placed_by_losses", "serving_clusters", "silent"]
+
+
+def serving_clusters(clusters: Clusters) -> IntArray:
+    """List the clusters that have clients."""
+    return np.flatnonzero(clusters.sizes)
+
+
+def silent(newcomers: Sequence[int], answered: dict[int, Placement]) -> dict[int, Placement]:
+    """Add the newcomers that did not answer: no cluster is known to fit them."""
+    return {
+        client: answered.get(client) or Placement(None, "did not answer") for client in map(int, newcomers)
+    }
+
+
+def placed_by_losses(losses: FloatArray, serving: IntArray, chance: float) -> Placement:
+    """Place one client by the loss of each cluster's model.
+
+    Parameters
+    ----------
+    losses
+        Of the clusters in `serving`, in nats, shape (k,).
+    serving
+        Indices of the clusters, shape (k,).
+    chance
+        Loss of a guess, see :func:`~fedclust.clustering.shared.placing.least_loss`.
+    """
+    if len(serving) == 1:
+        only, loss = int(serving[0]), float(losses[0])
+        return Placement(only, "there is one model for all", {"losses": {str(only): loss}})
+    best = least_loss(losses, chance)
+    evidence = {"losses": {str(each): float(loss) for each, loss in zip(serving, losses, strict=True)}}
+    if best == NONE:
+        why = f"no cluster's model is better than guessing: the least loss is {np.nanmin(losses):.3g} nats"
+        return Placement(None, f"{why}, a guess has {chance:.3g}", {**evidence, "chance": chance})
+    others = np.delete(losses, best)
+    why = f"the model of cluster {serving[best]} has the least loss, {losses[best]:.3g} nats"
+    return Placement(int(serving[best]), f"{why}; the next one has {np.nanmin(others):.3g}", evidence)
+
+
+def by_least_loss(
+    clusters: Clusters, newcomers: Sequence[int], federation: Federation
+) -> dict[int, Placement]:
+    """Ask newcomers for the loss of every cluster's model on their training rows, in one message each.
+
+    They trained none of these models, so their training rows are as good as held-out ones.
+
+    Parameters
+    ----------
+    clusters
+        The clusters; those without clients are left out.
+    newcomers
+        Ids of the clients to place.
+    federation
+        Whom to ask.
+    """
+    serving = serving_clusters(clusters)
+    losses = federation.losses([clusters.models[each] for each in serving], newcomers)
+    known = federation.bounds.least_loss == 0 and federation.bounds.num_classes
+    chance = float(np.log(known)) if known else np.inf
+    return silent(
+        newcomers, {client: placed_by_losses(each, serving, chance) for client, each in losses.items()}
+    )
+
+
+def by_rule(rule: "Rule", newcomers: Sequence[int], federation: Federation) -> dict[int, Placement]:
+    """Ask newcomers for what a rule goes by, as the method asked the others before round 1, and apply it.
+
+    Parameters
+    ----------
+    rule
+        The rule.
+    newcomers
+        Ids of the clients to place.
+    federation
+        Whom to ask. Of a client whose answer does not fit, why is the reason of its placement.
+    """
+    # A run with one model for all has no rule, and does without what the rules import.
+    from fedclust.clustering.clust_psi_pfl.placement import LabelRule
+    from fedclust.clustering.fmcl.placement import EvidenceRule
+    from fedclust.clustering.pacfl import SubspaceRule
+
+    if isinstance(rule, LabelRule):
+        described = federation.describe_newcomers(newcomers)
+        return silent(
+            newcomers, {client: rule.place(each.train_counts) for client, each in described.items()}
+        )
+    placed: dict[int, Placement] = {}
+    query, content = records.QUERY_PROTOTYPES, None
+    if isinstance(rule, SubspaceRule):
+        query = records.QUERY_SUBSPACES
+        content = records.subspaces_question(rule.input, rule.bases.shape[-1])
+    elif isinstance(rule, EvidenceRule):
+        question = records.PrototypesQuestion(min_examples=rule.min_examples, max_norm=rule.max_norm)
+        content = records.prototypes_question(question)
+    for client, reply in federation.ask(query, newcomers, content).replies.items():
+        try:
+            if isinstance(rule, SubspaceRule):
+                vectors = rule.bases.shape[-1]
+                placed[client] = rule.place(records.read_subspaces(reply, vectors, federation.bounds))
+            else:
+                means, counts, _ = records.read_prototypes(reply, federation.bounds)
+                placed[client] = rule.place(means, counts)
+        except (records.BadReply, ValueError) as error:
+            federation.failed(client, query, str(error))
+            placed[client] = Placement(None, f"its answer cannot be used: {error}")
+    return silent(newcomers, placed)

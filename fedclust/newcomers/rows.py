@@ -1,0 +1,73 @@
+"""Apply a method's rule for clients that come later to rows, without a federation."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from fedclust.clustering.clust_psi_pfl.placement import LabelRule
+from fedclust.clustering.fmcl.placement import EvidenceRule
+from fedclust.clustering.pacfl import SubspaceRule
+from fedclust.models import Encoder
+from fedclust.models.encoders import PixelEncoder
+from fedclust.models.prototypes import prototypes
+from fedclust.models.subspaces import class_subspaces
+from fedclust.newcomers.placement import Placement
+from fedclust.newcomers.rules import Rule
+
+__all__ = ["place_rows"]
+
+
+def place_rows(
+    rule: Rule,
+    inputs: torch.Tensor,
+    labels: torch.Tensor | None,
+    encoder: Callable[[], Encoder],
+    num_classes: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> Placement:
+    """Place a client by its rows, as if it had been asked.
+
+    Parameters
+    ----------
+    rule
+        The method's rule.
+    inputs
+        The client's rows, not normalised, shape (n, *shape).
+    labels
+        Their classes, shape (n,); None if they are not known.
+    encoder
+        Makes the frozen encoder that the run's clients used.
+    num_classes
+        Number of classes C.
+    mean, std
+        What images are normalised with; empty for none.
+
+    Raises
+    ------
+    ValueError
+        If the rule needs labels and there are none.
+    """
+    device = "cpu"
+    if labels is None:
+        if not isinstance(rule, EvidenceRule):
+            raise ValueError("targets must be given: this method's rule needs the rows' classes")
+        # All rows as one class: their mean is not needed, the rows themselves are.
+        every = [np.array([row]) for row in range(len(inputs))]
+        found = prototypes(
+            encoder(), inputs, torch.zeros(len(inputs), dtype=torch.int64), every, 1, mean=mean, std=std
+        )
+        return rule.place_unlabelled(found.means[:, 0])
+    rows = np.arange(len(inputs))
+    if isinstance(rule, LabelRule):
+        return rule.place(np.bincount(labels.numpy().ravel(), minlength=num_classes))
+    if isinstance(rule, SubspaceRule):
+        chosen = PixelEncoder(tuple(inputs.shape[1:])) if rule.input == "pixels" else encoder()
+        vectors = rule.bases.shape[-1]
+        bases = class_subspaces(
+            chosen, inputs, labels, rows, num_classes, vectors, mean=mean, std=std, device=device
+        )
+        return rule.place(bases)
+    told = prototypes(encoder(), inputs, labels, [rows], num_classes, mean=mean, std=std)
+    return rule.place(told.means[0], told.counts[0])

@@ -1,0 +1,1 @@
+"""What a client makes of its cluster's model for itself."""

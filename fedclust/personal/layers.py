@@ -1,0 +1,188 @@
+"""Personal layers: what a client finally uses on top of the model that serves it.
+
+They come after the last round, for every strategy alike; ``personal=`` chooses one on the command line.
+Nothing of them enters the clusters, the models or the figures of the rounds.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.typing import FloatArray, IntArray
+
+__all__ = [
+    "FINETUNE",
+    "NONE",
+    "PRIOR",
+    "Auto",
+    "Finetune",
+    "NoLayer",
+    "Personal",
+    "Prior",
+    "check_validation",
+    "choose",
+    "named",
+]
+
+NONE, PRIOR, FINETUNE = "none", "prior", "finetune"
+
+Layers = Literal["all", "last"]
+
+
+@dataclass(frozen=True)
+class Personal:
+    """A choice of personal layers.
+
+    Attributes
+    ----------
+    choice
+        Its name.
+    asked
+        The layers that clients try besides none, in the order in which ties between them are decided.
+    """
+
+    choice: ClassVar[str] = NONE
+    asked: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def finetune(self) -> "Finetune | None":
+        """How clients fine-tune; None where they do not."""
+        return None
+
+
+@dataclass(frozen=True)
+class NoLayer(Personal):
+    """Every client uses the model that serves it as it is."""
+
+
+@dataclass(frozen=True)
+class Prior(Personal):
+    """The label-prior correction: the logarithm of two class shares is added to the logits.
+
+    Source: :mod:`fedclust.clustering.clust_psi_pfl.label_prior`.
+    """
+
+    choice: ClassVar[str] = PRIOR
+    asked: ClassVar[tuple[str, ...]] = (PRIOR,)
+
+
+@dataclass(frozen=True)
+class Finetune(Personal):
+    """Every client trains the model that serves it on its own training part, and keeps the result.
+
+    Optimiser, batch size, augmentation and loss are those of training, without its schedule and without a
+    proximal term.
+
+    Attributes
+    ----------
+    epochs
+        Passes over the client's training part.
+    layers
+        ``"all"``, or ``"last"`` for the parameters of the last layer only. BatchNorm's statistics follow the
+        client's rows in both cases.
+    learning_rate
+        None for that of round 1 in training.
+
+    Raises
+    ------
+    ValueError
+        If an attribute is outside its range.
+    """
+
+    choice: ClassVar[str] = FINETUNE
+    asked: ClassVar[tuple[str, ...]] = (FINETUNE,)
+
+    epochs: int = 5
+    layers: Layers = "all"
+    learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.epochs, bool) or not isinstance(self.epochs, int) or self.epochs < 1:
+            raise ValueError(f"epochs must be a whole number >= 1, got {self.epochs!r}")
+        if self.layers not in get_args(Layers):
+            raise ValueError(f"layers must be one of {', '.join(get_args(Layers))}, got {self.layers!r}")
+        rate = self.learning_rate
+        if rate is not None and not 0 < rate < math.inf:
+            raise ValueError(f"learning_rate must be > 0 and finite, or None, got {rate}")
+
+    @property
+    def finetune(self) -> "Finetune":
+        """How clients fine-tune."""
+        return self
+
+
+@dataclass(frozen=True)
+class Auto(Finetune):
+    """Every client uses the layer with the least loss on its validation rows; see :func:`choose`."""
+
+    choice: ClassVar[str] = "auto"
+    asked: ClassVar[tuple[str, ...]] = (PRIOR, FINETUNE)
+
+
+_CHOICES: dict[str, type[Personal]] = {each.choice: each for each in (NoLayer, Prior, Finetune, Auto)}
+
+
+def named(personal: Personal | str) -> Personal:
+    """Make a choice of personal layers from its name, at its defaults; a made one stays as it is.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name.
+    """
+    if isinstance(personal, Personal):
+        return personal
+    if personal not in _CHOICES:
+        raise ValueError(
+            f"personal must be one of {', '.join(_CHOICES)}, or made by fedclust.personal.layers, got {personal!r}"
+        )
+    return _CHOICES[personal]()
+
+
+def check_validation(personal: Personal, num_validation: IntArray) -> None:
+    """Check that a choice between layers has rows to choose on.
+
+    Parameters
+    ----------
+    personal
+        The layers.
+    num_validation
+        Validation rows of each client, shape (K,).
+
+    Raises
+    ------
+    ValueError
+        If layers are to be chosen by validation loss and no client has validation rows.
+    """
+    if isinstance(personal, Auto) and not np.any(num_validation):
+        raise ValueError(
+            "personal=auto must have validation rows to choose on, no client has any: "
+            "hold out more, or choose personal=none, prior or finetune"
+        )
+
+
+def choose(losses: Mapping[str, FloatArray]) -> NDArray[np.str_]:
+    """Choose each client's layer by validation loss.
+
+    Parameters
+    ----------
+    losses
+        By layer, ``"none"`` included, the mean loss of each client's validation rows in nats, each of shape
+        (K,); NaN where unknown. On a tie between two layers other than none the earlier one is chosen.
+
+    Returns
+    -------
+    Name of the layer with the least loss, shape (K,); ``"none"`` on a tie with it, and for a client whose
+    loss without a layer is unknown.
+    """
+    none = np.asarray(losses[NONE], dtype=np.float64)
+    best, chosen = none.copy(), np.full(none.shape, NONE, dtype="<U16")
+    for layer, values in losses.items():
+        if layer != NONE:
+            better = np.asarray(values) < best  # False with NaN on either side
+            best[better], chosen[better] = np.asarray(values)[better], layer
+    return chosen

@@ -1,0 +1,1 @@
+"""Compose, plan and run a federation; its result; the command line."""

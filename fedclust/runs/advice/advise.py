@@ -1,0 +1,248 @@
+"""Ask a federation what it looks like, and say what it would take: ``task=advise``."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from fedclust import metrics, records
+from fedclust.clustering.clust_psi_pfl import label_groups
+from fedclust.clustering.fmcl import prototype_groups
+from fedclust.clustering.fmcl.prototype_evidence import Prototypes, sent_counts
+from fedclust.clustering.fmcl.prototype_groups import MIN_EXAMPLES
+from fedclust.clustering.shared.projection import Projection
+from fedclust.federation import Descriptions, Federation
+from fedclust.federation.asking import unlike
+from fedclust.runs.advice.agreement import Agreement, agreement
+from fedclust.runs.advice.shifts import Looks, Shift, label_shift, looks_shift, quantity_skew
+from fedclust.support.rng import generator, torch_seed
+from fedclust.typing import FloatArray, IntArray
+
+__all__ = ["Advice", "Seen", "advise", "look"]
+
+_SIZE = 512  # of a projected update
+_MOST_CLIENTS = 100  # that are asked for updates
+_SAME = 0.95  # adjusted Rand index from which two groupings are taken for the same
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a federation looks like.
+
+    Attributes
+    ----------
+    shifts
+        Label, quantity, feature and concept shift, in this order.
+    looks
+        What prototypes say; None where they could not be had.
+    prototypes
+        The clients' class prototypes; None where they could not be had.
+    label_groups
+        Group of each client by label counts alone, shape (K,).
+    updates
+        How updates agree; None where fewer than two clients answered.
+    answered
+        The clients whose updates were compared, sorted.
+    """
+
+    shifts: tuple[Shift, ...]
+    looks: Looks | None
+    prototypes: Prototypes | None
+    label_groups: IntArray
+    updates: Agreement | None
+    answered: IntArray
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a federation would take.
+
+    Attributes
+    ----------
+    strategy
+        For ``strategy=``.
+    personal
+        For ``personal=``.
+    reason
+        Why, in one or two sentences.
+    """
+
+    strategy: str
+    personal: str
+    reason: str
+
+    @property
+    def overrides(self) -> list[str]:
+        """What to add to the command."""
+        personal = [] if self.personal == "none" else [f"personal={self.personal}"]
+        return [f"strategy={self.strategy}", *personal]
+
+
+def look(federation: Federation, model: ArrayRecord, server_round: int, seed: int) -> Seen:
+    """Ask the clients what sets them apart.
+
+    Label counts are known already; one message asks everyone for class prototypes, and two ask up to 100
+    clients for what one round of training changes in the model, each time from other batches. Whoever does
+    not answer is left out.
+
+    Parameters
+    ----------
+    federation
+        The clients.
+    model
+        The model that updates start from; a partly trained one tells more than an untrained one.
+    server_round
+        The last round that was trained.
+    seed
+        The run's seed.
+    """
+    described = federation.describe()
+    counts = described.train_counts
+    having = np.flatnonzero(counts.sum(axis=1))
+    label = label_shift(counts[having])
+    quantity = quantity_skew(counts.sum(axis=1))
+    by_labels: IntArray = np.zeros(len(counts), dtype=np.int64)
+    by_labels[having], _ = label_groups.assign(
+        counts[having], label_groups.Parameters(), torch_seed(seed, "assign") % 2**32
+    )
+    prototypes, looks, why = _looks(federation, described)
+    missing = tuple(Shift(kind, None, None, None, f"not measured: {why}") for kind in ("feature", "concept"))
+    kinds = missing if looks is None else (looks.feature, looks.concept)
+    draws = generator(seed, "advise")
+    asked = np.sort(draws.choice(having, min(_MOST_CLIENTS, len(having)), replace=False))
+    updates, answered = _agreement(federation, model, server_round, asked, seed)
+    return Seen(
+        shifts=(label, quantity, *kinds),
+        looks=looks,
+        prototypes=prototypes,
+        label_groups=by_labels,
+        updates=updates,
+        answered=answered,
+    )
+
+
+def advise(seen: Seen, verdict: Mapping[str, Any], assignment: IntArray) -> Advice:
+    """Choose a strategy and a personal layer.
+
+    Parameters
+    ----------
+    seen
+        What the federation looks like.
+    verdict
+        Of a short run of ``strategy=auto``, as in ``summary.json``.
+    assignment
+        Cluster of each client at its end, shape (K,).
+    """
+    label, _, feature, concept = seen.shifts
+    personal = "none"
+    if label.seen:
+        personal = "prior"
+    elif feature.seen and not verdict["grouped"]:
+        personal = "auto"
+    if not verdict["grouped"]:
+        reason = "no grouping was shown to be better on held-out rows, so all clients train one model"
+        if label.seen:
+            reason += "; their class shares differ, which the prior correction takes care of without training"
+        elif personal == "auto":
+            reason += "; the same classes look different, which training on each client may make up for"
+        return Advice("fedavg", personal, reason)
+    if seen.looks is not None and _same(assignment, seen.looks.groups):
+        what = "go by other names" if concept.seen and not feature.seen else "look different"
+        reason = f"classes {what} between the groups, and one question before round 1 finds them"
+        return Advice("fmcl", personal, reason)
+    if _same(assignment, seen.label_groups):
+        reason = "the groups differ in their labels, and the label counts find them before round 1"
+        return Advice("clust_psi_pfl", personal, reason)
+    reason = (
+        "neither label counts nor prototypes show the groups that proved themselves: they are in how clients "
+        "train, which auto tests before it keeps them"
+    )
+    return Advice("auto", personal, reason)
+
+
+def summarise(seen: Seen, advice: Advice) -> dict[str, object]:
+    """List what was seen and advised, for ``summary.json``."""
+    agreed = seen.updates
+    return {
+        "shifts": [asdict(shift) for shift in seen.shifts],
+        "update_agreement": None
+        if agreed is None
+        else {
+            "ratio": agreed.ratio if np.isfinite(agreed.ratio) else None,
+            "own": agreed.own,
+            "others": agreed.others,
+            "clients": len(seen.answered),
+        },
+        "advice": {**asdict(advice), "overrides": advice.overrides},
+    }
+
+
+def agreement_text(seen: Seen) -> str:
+    """Say in one sentence how clients' updates agree."""
+    agreed = seen.updates
+    if agreed is None:
+        return "not measured: fewer than two clients told how they train"
+    if not np.isfinite(agreed.ratio):
+        return (
+            f"two updates of one client from other batches have nothing in common (cosine {agreed.own:.2f}), "
+            "so nothing can be said of two clients"
+        )
+    return (
+        f"two clients' updates agree {agreed.ratio:.2f} as much as two of one client do (cosine "
+        f"{agreed.others:.2f} against {agreed.own:.2f}); 0: in unrelated directions, below 0: against each "
+        "other, towards 1: of one kind, which clients with few examples never quite reach"
+    )
+
+
+def _looks(federation: Federation, described: Descriptions) -> tuple[Prototypes | None, Looks | None, str]:
+    """Ask for prototypes; the reason where there are none."""
+    question = records.prototypes_question(records.PrototypesQuestion(min_examples=MIN_EXAMPLES))
+    answers = federation.ask(records.QUERY_PROTOTYPES, content=question)
+    told: dict[int, tuple[FloatArray, IntArray, FloatArray]] = {}
+    failures = dict(answers.failures)
+    for client, reply in answers.replies.items():
+        try:
+            told[client] = records.read_prototypes(reply, federation.bounds)
+        except records.BadReply as error:
+            failures[client] = str(error)
+    for client, reason in unlike("shape of prototypes", {each: told[each][0].shape for each in told}).items():
+        failures[client] = reason
+        del told[client]
+    if len(told) < 2:
+        client, why = next(iter(failures.items()), (0, "there is no other client"))
+        return None, None, f"client {client} has no prototypes, {why}"
+    shape = next(iter(told.values()))[0].shape
+    nothing = np.zeros(shape, np.float32), np.zeros(shape[0], np.int64), np.zeros(shape[0])
+    everyone = [told.get(client, nothing) for client in range(federation.num_clients)]
+    means, counts, scatter = (np.stack(values) for values in zip(*everyone, strict=True))
+    sent = sent_counts(counts, MIN_EXAMPLES)
+    looks = looks_shift(means, sent, scatter, prototype_groups.Parameters(), described.class_names)
+    clients, _ = prototype_groups.measured(means, sent, scatter)
+    return clients, looks, ""
+
+
+def _agreement(
+    federation: Federation, model: ArrayRecord, server_round: int, asked: IntArray, seed: int
+) -> tuple[Agreement | None, IntArray]:
+    projection = Projection(_SIZE, torch_seed(seed, "projection"))
+    first, second = (
+        federation.updates(model, asked, server_round + later, projection=projection) for later in (1, 2)
+    )
+    rows = {
+        client: (one.projected.values, first_again.projected.values)
+        for client, one in first.items()
+        if (first_again := second.get(client)) is not None
+        and one.projected is not None
+        and first_again.projected is not None
+    }
+    answered: IntArray = np.array(list(rows), dtype=np.int64)
+    if len(rows) < 2:
+        return None, answered
+    one, other = (np.stack(values) for values in zip(*rows.values(), strict=True))
+    return agreement(one, other), answered
+
+
+def _same(first: IntArray, second: Sequence[int] | IntArray) -> bool:
+    return metrics.adjusted_rand_index(np.asarray(first), np.asarray(second)) >= _SAME

@@ -1,0 +1,204 @@
+"""The command line: ``fedclust``, or ``python -m fedclust``."""
+
+import argparse
+import shlex
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.conf import HydraConf
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from fedclust.settings import CONF, ConfigError, compose, sweep, with_choices
+from fedclust.settings.checks import check, check_built
+from fedclust.settings.folders import named_by_time, results_folder
+
+# What runs a federation takes seconds to import, which neither --help nor a wrong option should: see _run.
+from fedclust.settings.options import VERSION_BASE
+from fedclust.settings.shorthand import expand
+
+__all__ = ["main"]
+
+_failures: sweep.Failures | None = None  # of the sweep that this process runs or is a worker of
+
+
+def main() -> None:
+    """Run the command line.
+
+    A wrong setting is one line on standard error and exit code 2; a run that fails after its start, exit code
+    1. A job of a sweep that fails does not end the sweep: it is named at the end, and the exit code is 1.
+    """
+    global _failures
+    if sys.argv[1:2] == ["watch"]:
+        from fedclust.runs import watch
+
+        sys.exit(watch.main(sys.argv[2:]))
+    if sys.argv[1:2] == ["predict"]:
+        from fedclust.runs.predict import main as predict_main
+
+        sys.exit(predict_main(sys.argv[2:]))
+    with tempfile.TemporaryDirectory(prefix="fedclust_") as folder:
+        _failures = sweep.Failures(Path(folder) / "failures.txt")
+        try:
+            sys.argv[1:] = expand(sys.argv[1:])
+            asked = get_args_parser().parse_args(sys.argv[1:])
+            with _checked(asked):
+                _main()
+        except ConfigError as error:
+            _give_up(error)
+        except KeyboardInterrupt:
+            print("fedclust: interrupted before round 1", file=sys.stderr)
+            sys.exit(130)  # as shells do
+        if _failures:
+            _failures.print_all()
+            sys.exit(1)
+
+
+@hydra.main(config_path=str(CONF), config_name="config", **VERSION_BASE)
+def _main(config: DictConfig) -> float | None:
+    hydra_config = HydraConfig.get()
+    returned = None
+    try:
+        summary = _run(with_choices(config, hydra_config), hydra_config)
+        if hydra_config.mode == RunMode.MULTIRUN:
+            returned = sweep.objective(summary, str(config.objective))
+    except Exception as error:
+        from fedclust.federation import RunFailed
+        from fedclust.server_app import USER_ERRORS
+
+        expected = isinstance(error, (*USER_ERRORS, RunFailed))
+        if hydra_config.mode == RunMode.MULTIRUN:  # the other jobs still run
+            job = hydra_config.job.num, list(hydra_config.overrides.task)
+            if _failures is None or not _failures.add(*job, error, expected):
+                raise  # Hydra raises it again when all jobs have ended
+        elif expected:
+            _give_up(error, code=1 if isinstance(error, RunFailed) else 2)
+        else:
+            raise
+    except KeyboardInterrupt as error:
+        folder = shlex.quote(str(Path(hydra_config.runtime.output_dir)))
+        ended, code = ("terminated", 143) if isinstance(error, _Terminated) else ("interrupted", 130)
+        print(f"fedclust: {ended}; to resume: fedclust resume={folder}", file=sys.stderr)
+        sys.exit(code)  # as shells do
+    if hydra_config.mode == RunMode.MULTIRUN:
+        from fedclust.results.page import write_sweep_page
+
+        write_sweep_page(Path(hydra_config.sweep.dir))
+    return returned
+
+
+def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
+    from flwr.serverapp import Grid
+
+    from fedclust.grids.watchdog import end_process_when_stuck
+    from fedclust.runs.engines import make_engine
+    from fedclust.server_app import federate
+
+    end_process_when_stuck()
+    folder = Path(hydra_config.runtime.output_dir)
+    engine = make_engine(config)
+    if threading.current_thread() is threading.main_thread():  # else Python allows no handler
+        signal.signal(signal.SIGTERM, _terminate)  # of schedulers, containers, services; after Ray's own
+    if isinstance(engine, Grid):
+        return federate(config, engine, folder)
+    # The server runs on another machine too.
+    check_built(config)
+    engine.submit(list(hydra_config.overrides.task), folder, config.get("searchpath") or ())
+    return {}
+
+
+class _Terminated(KeyboardInterrupt):
+    """The process was asked to end."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
+    raise _Terminated
+
+
+def _give_up(error: Exception, code: int = 2) -> NoReturn:
+    print("fedclust:", " ".join(str(error).split()), file=sys.stderr)
+    sys.exit(code)
+
+
+def _checked(asked: argparse.Namespace) -> AbstractContextManager[object]:
+    """Compose the configuration before Hydra does, so that errors are reported in one line.
+
+    Returns
+    -------
+    Context manager that makes the folder for the results, if there will be any.
+
+    Raises
+    ------
+    ConfigError
+        If an override, or one choice of a sweep, names something that does not exist, or a setting is
+        outside its range.
+    """
+    if asked.help or asked.hydra_help or asked.info or asked.shell_completion:
+        return nullcontext()
+    if asked.config_path:
+        raise ConfigError(
+            "--config-path would replace fedclust's own configuration; --config-dir adds a folder to it"
+        )
+    where: dict[str, Any] = {
+        "searchpath": [asked.config_dir] if asked.config_dir else [],
+        "name": (asked.config_name or "config").removesuffix(".yaml"),
+    }
+    if not asked.multirun:
+        config = compose(asked.overrides, **where)
+        if not asked.cfg:
+            _check_device(config)
+        check(config)
+        return nullcontext() if asked.cfg else _folder(config, asked.overrides)
+    options = [sweep.choices(override) for override in asked.overrides]
+    for overrides in sweep.jobs(options):
+        check(config := compose(overrides, **where))
+    try:  # Hydra first composes the overrides that are not swept
+        config = compose([choices[0] for choices in options if len(choices) == 1], **where)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; a key that only the swept choices have takes ++ before it") from error
+    swept = {choices[0].partition("=")[0] for choices in options if len(choices) > 1}
+    return nullcontext() if asked.cfg or "output_dir" in swept else _folder(config, asked.overrides)
+
+
+def _check_device(config: DictConfig) -> None:
+    """Check a device that is named, before what takes longer; jobs of a sweep may run on other machines.
+
+    Raises
+    ------
+    ConfigError
+        If nodes of this process shall train on a device that is not here.
+    """
+    here = config.task in ("train", "advise") and config.choices.engine == "local"
+    if not here or config.device in ("auto", "cpu"):
+        return
+    from fedclust.support.devices import check_device
+
+    try:
+        check_device(config.device)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+@contextmanager
+def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[None]:
+    """Make the folder of the results; if its name is the time, pass the name to Hydra."""
+    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    if any(key.startswith(("hydra.run", "hydra.sweep")) for key in keys):
+        yield  # Hydra makes its own folder
+        return
+    by_time = named_by_time(config)
+    with results_folder(Path(config.output_dir), new=by_time) as folder:
+        if by_time:
+            quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+            sys.argv = [*sys.argv, f"output_dir='{quoted}'"]
+        yield

@@ -1,0 +1,64 @@
+"""Predict from the command line: ``fedclust predict FOLDER --site NAME patients.csv``."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from fedclust.serving.layout import CLUSTER, INDEX
+from fedclust.serving.load import load_export
+from fedclust.serving.served import Served
+
+__all__ = ["main"]
+
+_PREDICTED = "predicted"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write a table with the predicted class and each class's probability, a row per row.
+
+    Returns
+    -------
+    0; 2 if the folder, the rows or an argument is not what it must be, with one line on standard error.
+    """
+    given = _parser().parse_args(argv)
+    try:
+        served = _open(given.folder, given.allow)
+        rows, names = served.read(given.rows)
+        table = served.predict(rows, site=given.site, cluster=given.cluster)
+        for note in served.encoder.notes(rows):
+            print(f"fedclust predict: {note}", file=sys.stderr)
+        if names is not None and len(table) == len(names):
+            table.index = pd.Index(names, name="file")
+        table.insert(0, _PREDICTED, table[list(served.class_names)].idxmax(axis=1), allow_duplicates=True)
+        table.to_csv(given.out or sys.stdout, index=table.index.name is not None or table.index.nlevels > 1)
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        print("fedclust predict:", " ".join(str(error).split()), file=sys.stderr)
+        return 2
+    return 0
+
+
+def _open(folder: Path, allow: str) -> Served:
+    if (folder / INDEX).is_file() or (folder / CLUSTER).is_file():
+        return load_export(folder, allow=allow)
+    if (folder / "rounds.jsonl").is_file():  # a run's own folder
+        from fedclust.runs.library import load
+
+        return load(folder, allow=allow).served()
+    raise FileNotFoundError(f"folder must hold an export or a run, got {folder}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedclust predict", description="Predict with the models of an export, or of a run."
+    )
+    parser.add_argument("folder", type=Path, help="what Result.export wrote, or a run's folder")
+    parser.add_argument("rows", type=Path, help="a CSV or Parquet file, an image or a folder of images")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--site", help="name or id of the client whose rows they are")
+    which.add_argument("--cluster", type=int, help="whose model to use, for a client that was not in the run")
+    parser.add_argument("--out", type=Path, help="where to write the table; standard output unless given")
+    parser.add_argument("--allow", default="", help="further names that the folder may build, with commas")
+    return parser

@@ -1,0 +1,155 @@
+"""Refuse what a choice of privacy cannot hold, before any client is asked."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flwr.serverapp import strategy as flower
+from torch import nn
+
+from fedclust.aggregation.fairavg import FairAvg
+from fedclust.personal.layers import Personal
+from fedclust.privacy.accountant import require
+from fedclust.privacy.settings import ClientDP, Privacy
+from fedclust.selection import LeastSampled, Uniform
+
+if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
+    from fedclust.strategies import ClusteredStrategy
+
+__all__ = ["check_delta", "check_loss", "check_network", "check_strategy", "setting"]
+
+# They need no more of the replies than their mean, which is what gets the noise.
+_MEANS = (
+    flower.FedAvg, flower.FedAvgM, flower.FedProx, flower.FedAdam, flower.FedYogi, flower.FedAdagrad, FairAvg,
+)  # fmt: skip
+_SELECTIONS = (Uniform, LeastSampled)  # they look at no client's data
+
+
+def check_strategy(
+    privacy: Privacy,
+    name: str,
+    strategy: "ClusteredStrategy",
+    personal: Personal,
+    compare: Sequence[str] = (),
+) -> None:
+    """Check that a strategy, and what comes with it, can keep what a choice of privacy promises.
+
+    Parameters
+    ----------
+    privacy
+        The choice.
+    name
+        The strategy's name, for messages.
+    strategy
+        The strategy.
+    personal
+        The personal layers after the last round.
+    compare
+        Names of further strategies that are run on the same clients.
+
+    Raises
+    ------
+    ValueError
+        If it cannot.
+    ModuleNotFoundError
+        If the accountant's package is missing.
+    """
+    if privacy.tells == "labels":
+        return
+    said = setting(privacy)
+    if personal.asked:
+        raise ValueError(f"personal must be none with {said}, got {personal.choice} for {name}")
+    if not isinstance(privacy, ClientDP):
+        for thing in (strategy, strategy.selection):
+            if getattr(thing, "needs_label_counts", False):
+                raise ValueError(f"{said} cannot hold {name}: {type(thing).__name__} needs label counts")
+        return
+    if not vars(type(strategy)).get("holds_client_dp", False):
+        raise ValueError(
+            f"{said} cannot hold strategy {name}: it reads more of single clients than a noisy mean of "
+            "their updates; fedavg, known_groups and private_groups can"
+        )
+    if type(strategy.selection) not in _SELECTIONS:
+        raise ValueError(
+            f"{said} cannot hold selection {type(strategy.selection).__name__}, which chooses clients by "
+            "what they say; uniform and least_sampled can"
+        )
+    aggregator = type(strategy._make_aggregator())
+    if aggregator not in _MEANS:
+        raise ValueError(
+            f"{said} cannot hold aggregator {aggregator.__name__}, which needs single clients' models; "
+            f"{', '.join(each.__name__ for each in _MEANS)} can"
+        )
+    if compare:
+        raise ValueError(
+            f"compare must be [] with {said}, got {list(compare)}: a second run on the same clients "
+            "spends as much again, so start it on its own and add what both cost"
+        )
+    if strategy.evaluate_clients is not None:
+        raise ValueError(
+            f"evaluate_clients must be null with {said}, whose noise is for the mean over all clients, "
+            f"got {strategy.evaluate_clients}"
+        )
+    if strategy.drift_every:
+        raise ValueError(
+            f"drift_every must be 0 with {said}: it compares models on single clients' rows, "
+            f"got {strategy.drift_every}"
+        )
+    require()
+
+
+def setting(privacy: Privacy) -> str:
+    """Name a choice that keeps label counts as the command line does."""
+    return "privacy=client_dp" if isinstance(privacy, ClientDP) else "privacy.label_counts=false"
+
+
+def check_delta(privacy: Privacy, num_clients: int) -> None:
+    """Check that δ is below one over the number of clients.
+
+    Raises
+    ------
+    ValueError
+        If it is not: publishing all of one client, drawn at random, would pass for private.
+    """
+    if isinstance(privacy, ClientDP) and privacy.delta * num_clients >= 1:
+        raise ValueError(
+            f"privacy.delta must be below one over the number of clients, {1 / num_clients:.3g}, "
+            f"got {privacy.delta:g}"
+        )
+
+
+def check_loss(privacy: Privacy, loss: object) -> None:
+    """Check that the loss is no function of all clients' labels.
+
+    Raises
+    ------
+    ValueError
+        If it weighs classes by how often they are, of which ε says nothing.
+    """
+    if isinstance(privacy, ClientDP) and getattr(loss, "class_weights", None) == "balanced":
+        raise ValueError(
+            "loss.class_weights must be numbers with privacy=client_dp, got balanced: it weighs classes by "
+            "all clients' label counts"
+        )
+
+
+def check_network(privacy: Privacy, network: nn.Module) -> None:
+    """Check that all that training changes in a network can be clipped and get noise.
+
+    Raises
+    ------
+    ValueError
+        If it keeps statistics of the clients' batches, shares parameters between layers, or trains none.
+    """
+    if not isinstance(privacy, ClientDP):
+        return
+    for name, module in network.named_modules():
+        if getattr(module, "track_running_stats", False):
+            raise ValueError(
+                f"privacy=client_dp cannot hold a network with batch statistics, {name} is a "
+                f"{type(module).__name__}: use GroupNorm"
+            )
+    names = [name for name, _ in network.named_parameters(remove_duplicate=False)]
+    if len(names) != len(list(network.named_parameters())):
+        raise ValueError("privacy=client_dp cannot hold a network whose layers share parameters")
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise ValueError("privacy=client_dp must have a network with parameters to train, this has none")

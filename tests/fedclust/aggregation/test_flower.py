@@ -1,0 +1,419 @@
+"""Aggregators move parameters; buffers are averaged, whole numbers the largest."""
+
+import gc
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedProx,
+    FedTrimmedAvg,
+    FedYogi,
+    Krum,
+    Strategy,
+)
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from torch import nn
+
+from fedclust import records
+from fedclust.aggregation.flower import (
+    NotFinite,
+    aggregate,
+    ask_for_own_models,
+    buffer_names,
+    check_aggregator,
+    configure_train,
+    train_from,
+)
+from fedclust.aggregation.optimiser_state import pack_state
+from fedclust.federation import Reply
+from fedclust.grids.identity import assume_identity
+from fedclust.settings import CONF
+from fedclust.training import CohortUpdate, ModelMean
+
+AGGREGATORS = sorted(path.stem for path in (CONF / "aggregator").glob("*.yaml"))
+BUFFERS = frozenset({"norm.mean", "norm.count"})
+NO_MINIMA = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    assume_identity()
+
+
+def model_of(weight: float, mean: float, count: int) -> ArrayRecord:
+    """Make a model with a buffer before, and a counter after its parameter."""
+    return ArrayRecord(
+        {
+            "norm.mean": Array(np.full(2, mean, dtype=np.float32)),
+            "weight": Array(np.full(3, weight, dtype=np.float32)),
+            "norm.count": Array(np.asarray(count, dtype=np.int64)),
+        }
+    )
+
+
+def values(model: ArrayRecord) -> dict[str, Any]:
+    return {name: np.unique(array.numpy()).tolist() for name, array in model.items()}
+
+
+class Clients(Grid):
+    """Some clients; nothing is sent."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def get_node_ids(self) -> list[int]:
+        return list(range(self.number))
+
+    run = set_run = create_message = push_messages = pull_messages = send_and_receive = None
+
+
+Clients.__abstractmethods__ = frozenset()
+
+
+def one_round(
+    aggregator: Strategy,
+    server_round: int,
+    model: ArrayRecord,
+    trained: Mapping[int, tuple[int, ArrayRecord]],
+) -> ArrayRecord:
+    """Send a model to clients, and aggregate what they have made of it: samples and model of each."""
+    messages = configure_train(
+        aggregator, server_round, model, ConfigRecord(), Clients(len(trained)), BUFFERS
+    )
+    sent = {message.metadata.dst_node_id: message.content["arrays"] for message in messages}
+    assert sent.keys() == trained.keys()
+    assert all(values(arrays) == values(model) for arrays in sent.values())
+    assert [*sent[0]] == [*model]
+    assert len({id(arrays) for arrays in sent.values()}) == 1  # or it would travel once per client
+    replies = []
+    for message in messages:
+        client = message.metadata.dst_node_id
+        num_examples, arrays = trained[client]
+        message.metadata.__dict__["_message_id"] = str(client)
+        content = records.train_content(arrays, num_examples, np.ones(1))
+        reply = Message(content, reply_to=message)
+        replies.append(Reply(client, 0, arrays, arrays, num_examples, 1.0, np.ones(1), reply))
+    return aggregate(aggregator, server_round, model, replies, BUFFERS, shared_means=False)
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_buffers_are_averaged_whatever_the_aggregator(name: str) -> None:
+    aggregator = instantiate(OmegaConf.load(CONF / "aggregator" / f"{name}.yaml"))
+    model = model_of(0.0, 1.0, 0)
+    for server_round in (1, 2, 3):
+        trained = {
+            0: (1, model_of(1.0, 0.5, 3 * server_round)),
+            1: (1, model_of(2.0, 0.25, 9 * server_round)),
+            2: (2, model_of(3.0, 0.125, 6 * server_round)),
+        }
+        model = one_round(aggregator, server_round, model, trained)
+        # (1 * 0.5 + 1 * 0.25 + 2 * 0.125) / 4 = 0.25, exact in float32; the largest of 3, 9 and 6 per round.
+        # FairAvg: (0.5 + 0.25 + 0.125) / 3.
+        assert values(model)["norm.mean"] == [float(np.float32(0.875 / 3)) if name == "fairavg" else 0.25]
+        assert values(model)["norm.count"] == [9 * server_round]
+        assert [*model] == ["norm.mean", "weight", "norm.count"]
+        assert [array.dtype for array in model.values()] == ["float32", "float32", "int64"]
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_no_reply_stays_in_memory(name: str) -> None:
+    """Without a collection of circles, before which a run of large models could fill the memory."""
+    aggregator = instantiate(OmegaConf.load(CONF / "aggregator" / f"{name}.yaml"))
+    model = model_of(0.0, 1.0, 0)
+    gc.collect()
+    gc.disable()
+    try:
+        trained = {client: (1, model_of(1.0 + client, 0.5, client)) for client in range(3)}
+        replied = [weakref.ref(array) for _, arrays in trained.values() for array in arrays.values()]
+        after = one_round(aggregator, 1, model, trained)
+        del trained
+        kept = [array for array in (each() for each in replied) if array is not None]
+        assert all(any(array is used for used in after.values()) for array in kept)
+    finally:
+        gc.enable()
+
+
+def test_momentum_moves_parameters_alone() -> None:
+    aggregator = FedAvgM(server_momentum=0.5, **NO_MINIMA)
+    model = model_of(0.0, 8.0, 0)
+    for server_round, weight, variance in ((1, 1.0, 4.0), (2, 2.0, 1.0)):
+        model = one_round(aggregator, server_round, model, {0: (5, model_of(weight, variance, server_round))})
+    # Weights: to 1, then by 1 and half of the 1 before: 2.5. Moved likewise, the statistic would be
+    # 4 + (1 - 4) + (4 - 8) / 2 = -1; it is what the client measured.
+    assert values(model) == {"norm.mean": [1.0], "weight": [2.5], "norm.count": [2]}
+
+
+def test_adaptive_optimisers_move_parameters_alone() -> None:
+    model = one_round(
+        FedAdam(eta=0.1, tau=0.001, **NO_MINIMA), 1, model_of(0.0, 8.0, 0), {0: (5, model_of(1.0, 4.0, 7))}
+    )
+    # m = 0.1, v = 0.01, rate = 0.1 sqrt(1 - 0.99^2) / (1 - 0.9^2) = 0.0742462: 0.1 * rate / (0.1 + 0.001)
+    np.testing.assert_allclose(model["weight"].numpy(), 0.0735111, rtol=1e-5)
+    assert values(model)["norm.mean"] == [4.0]
+    assert values(model)["norm.count"] == [7]
+
+
+def test_krum_chooses_by_parameters_and_averages_buffers() -> None:
+    # Client 1 is nearest to the others by its parameter; client 2 has a statistic of its own.
+    trained = {
+        0: (1, model_of(1.0, 0.0, 1)),
+        1: (1, model_of(2.0, 0.0, 1)),
+        2: (2, model_of(4.0, 400.0, 1)),
+        3: (4, model_of(16.0, 0.0, 1)),
+    }
+    model = one_round(Krum(num_malicious_nodes=0, **NO_MINIMA), 1, model_of(0.0, 0.0, 0), trained)
+    # Squared distances to the two nearest, each three times: 1 + 9, 1 + 4, 4 + 9 and 144 + 196.
+    assert values(model)["weight"] == [2.0]
+    assert values(model)["norm.mean"] == [100.0]  # 2 * 400 / (1 + 1 + 2 + 4)
+
+
+def test_a_model_without_buffers_reaches_the_aggregator_as_it_is() -> None:
+    seen = []
+
+    class Seeing(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):  # type: ignore[no-untyped-def]
+            seen.append(arrays)
+            return super().configure_train(server_round, arrays, config, grid)
+
+    model = ArrayRecord({"weight": Array(np.zeros(2, dtype=np.float32))})
+    configure_train(Seeing(**NO_MINIMA), 1, model, ConfigRecord(), Clients(2), frozenset())
+    assert seen == [model]
+    assert seen[0] is model
+
+
+@pytest.mark.parametrize("name", ["fedmedian", "fedtrimmedavg"])
+def test_a_reply_that_is_listed_twice_counts_twice_and_stays_whole(name: str) -> None:
+    # Flower's two take the arrays out of the records that they are given.
+    model = ArrayRecord({"weight": Array(np.zeros(2, dtype=np.float32))})
+    aggregator = instantiate(OmegaConf.load(CONF / "aggregator" / f"{name}.yaml"))
+    messages = configure_train(aggregator, 1, model, ConfigRecord(), Clients(2), frozenset())
+    replies = []
+    for client, weight in enumerate((1.0, 7.0)):
+        arrays = ArrayRecord({"weight": Array(np.full(2, weight, dtype=np.float32))})
+        messages[client].metadata.__dict__["_message_id"] = str(client)
+        reply = Message(records.train_content(arrays, 5, np.ones(1)), reply_to=messages[client])
+        replies.append(Reply(client, 0, model, arrays, 5, 1.0, np.ones(1), reply))
+    one, other = replies
+    made = aggregate(aggregator, 1, model, [one, one, one, other], frozenset(), shared_means=False)
+    # The median of 1, 1, 1, 7 is 1; a fifth of four trims nobody, and the mean is (1 + 1 + 1 + 7) / 4 = 2.5.
+    assert values(made) == {"weight": [{"fedmedian": 1.0, "fedtrimmedavg": 2.5}[name]]}
+    assert [values(reply.model) for reply in replies] == [{"weight": [1.0]}, {"weight": [7.0]}]
+
+
+def test_whole_numbers_are_never_optimised_named_or_not() -> None:
+    model = model_of(0.0, 1.0, 0)
+    aggregator = FedAvgM(server_momentum=0.9, **NO_MINIMA)
+    (message,) = configure_train(aggregator, 1, model, ConfigRecord(), Clients(1), frozenset())
+    assert aggregator.current_arrays is not None
+    assert [*aggregator.current_arrays] == ["norm.mean", "weight"]
+    assert values(message.content["arrays"]) == values(model)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_a_server_optimiser_that_overflows_is_an_error() -> None:
+    aggregator = FedAvgM(server_learning_rate=1e300, **NO_MINIMA)
+    with pytest.raises(NotFinite, match="FedAvgM made a model that is not finite from 1 finite"):
+        one_round(aggregator, 1, model_of(0.0, 0.0, 0), {0: (1, model_of(1.0, 0.0, 1))})
+
+
+def test_one_model_that_all_replies_share_is_looked_at_too() -> None:
+    # Replies are finite when they come; a method's `entering` may have put its own models into them since.
+    model = model_of(0.0, 0.0, 0)
+    with pytest.raises(NotFinite, match="FedAvg made a model that is not finite from 1 finite"):
+        one_round(FedAvg(**NO_MINIMA), 1, model, {0: (1, model_of(np.inf, 0.0, 1))})
+
+
+# -- With nodes that send means -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nodes", [[[0, 1, 2, 3]], [[0, 3], [1, 2]], [[2], [0, 1, 3]], [[0], [1], [2], [3]]])
+def test_the_number_of_nodes_changes_nothing(nodes: list[list[int]]) -> None:
+    update = CohortUpdate(
+        clients=np.arange(4),
+        state={
+            "norm.mean": torch.tensor([[1.0, 2.0], [3.0, 6.0], [10.0, 10.0], [0.0, 4.0]]),
+            "weight": torch.tensor([[1.0] * 3, [2.0] * 3, [3.0] * 3, [8.0] * 3]),
+            "norm.count": torch.tensor([7, 2, 9, 4]),
+        },
+        losses=(np.zeros(1),) * 4,
+        num_examples=np.array([1, 3, 4, 2]),
+        failed={},
+    )
+    model = model_of(0.0, 0.0, 0)
+    aggregator = FedAvgM(server_momentum=0.9, **NO_MINIMA)
+    messages = configure_train(aggregator, 1, model, ConfigRecord(), Clients(4), BUFFERS)
+    replies = []
+    for clients in nodes:
+        mean = ModelMean()
+        mean.add(update, clients)
+        arrays = records.from_state(mean.state(exact=True))
+        for client in clients:
+            examples = int(update.num_examples[client])
+            messages[client].metadata.__dict__["_message_id"] = str(client)
+            reply = Message(records.train_content(arrays, examples, np.ones(1)), reply_to=messages[client])
+            replies.append(Reply(client, 0, arrays, arrays, examples, 1.0, np.ones(1), reply))
+    result = aggregate(aggregator, 1, model, replies, BUFFERS, shared_means=True)
+    # (1*1 + 3*3 + 4*10 + 2*0) / 10 = 5 and (1*2 + 3*6 + 4*10 + 2*4) / 10 = 6.8; the largest counter is 9.
+    np.testing.assert_array_equal(result["norm.mean"].numpy(), np.array([5.0, 6.8], dtype=np.float32))
+    # (1*1 + 3*2 + 4*3 + 2*8) / 10 = 3.5, the first step of momentum being a plain one
+    np.testing.assert_array_equal(result["weight"].numpy(), np.full(3, 3.5, dtype=np.float32))
+    assert result["norm.count"].numpy() == 9
+
+
+def _memory(kind: type[FedAvg], nodes: list[list[int]]) -> dict[str, Any]:
+    """Run two rounds of seven clients on some nodes; list what the aggregator remembers, and the model."""
+    draws = np.random.default_rng(0)
+    aggregator, examples = kind(**NO_MINIMA), np.array([1, 3, 4, 2, 7, 11, 5])
+    model = records.from_state({"weight": torch.zeros(500)})
+    for number in (1, 2):
+        weights = torch.from_numpy(draws.normal(size=(7, 500)).astype(np.float32))
+        update = CohortUpdate(np.arange(7), {"weight": weights}, (np.zeros(1),) * 7, examples, {})
+        arrays: dict[int, ArrayRecord] = {}
+        for clients in nodes:
+            mean = ModelMean()
+            mean.add(update, clients)
+            arrays |= dict.fromkeys(clients, records.from_state(mean.state(exact=True)))
+        replies = []
+        for message in configure_train(aggregator, number, model, ConfigRecord(), Clients(7), BUFFERS):
+            client = message.metadata.dst_node_id
+            message.metadata.__dict__["_message_id"] = str(client)
+            own, seen = arrays[client], int(examples[client])
+            reply = Message(records.train_content(own, seen, np.ones(1)), reply_to=message)
+            replies.append(Reply(client, 0, own, own, seen, 1.0, np.ones(1), reply))
+        replies.sort(key=lambda reply: reply.client)
+        model = aggregate(aggregator, number, model, replies, BUFFERS, shared_means=True)
+    return {**pack_state(aggregator, kind(**NO_MINIMA)), "the model": model["weight"].numpy()}
+
+
+@pytest.mark.parametrize("kind", [FedAvgM, FedAdam, FedYogi, FedAdagrad])
+@pytest.mark.parametrize("nodes", [[[0, 3, 5], [1, 2], [4, 6]], [[client] for client in range(7)]])
+def test_nor_does_it_change_what_a_server_optimiser_remembers(
+    kind: type[FedAvg], nodes: list[list[int]]
+) -> None:
+    one, several = _memory(kind, [list(range(7))]), _memory(kind, nodes)
+    assert one.keys() == several.keys()
+    assert len(one) > 1
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, several[name], err_msg=name)
+
+
+@pytest.mark.parametrize("nodes", [[[0, 2]], [[0], [2]]])
+def test_the_number_of_nodes_changes_nothing_if_some_clients_send_their_own_models(
+    nodes: list[list[int]],
+) -> None:
+    """Clients 1 and 3 send float32, the others a node's mean in float64."""
+    weights = np.random.default_rng(0).normal(size=(4, 500)).astype(np.float32)
+    examples = np.array([1, 3, 4, 2])
+    state = {"weight": torch.from_numpy(weights)}
+    update = CohortUpdate(np.arange(4), state, (np.zeros(1),) * 4, examples, {})
+    arrays = {client: records.from_state({"weight": state["weight"][client]}) for client in (1, 3)}
+    for clients in nodes:
+        mean = ModelMean()
+        mean.add(update, clients)
+        arrays |= dict.fromkeys(clients, records.from_state(mean.state(exact=True)))
+    model = records.from_state({"weight": torch.zeros(500)})
+    replies = []
+    for message in configure_train(FedAvg(**NO_MINIMA), 1, model, ConfigRecord(), Clients(4), BUFFERS):
+        client = message.metadata.dst_node_id
+        message.metadata.__dict__["_message_id"] = str(client)
+        content = records.train_content(arrays[client], int(examples[client]), np.ones(1))
+        reply = Message(content, reply_to=message)
+        own = arrays[client]
+        replies.append(Reply(client, 0, own, own, int(examples[client]), 1.0, np.ones(1), reply))
+    replies.sort(key=lambda reply: reply.client)
+    result = aggregate(FedAvg(), 1, model, replies, BUFFERS, shared_means=True)
+    # In float64 throughout and rounded once; added up in float32 the last bits would depend on the nodes.
+    expected = (weights.astype("f8") * examples[:, None]).sum(axis=0) / 10
+    np.testing.assert_array_equal(result["weight"].numpy(), expected.astype(np.float32))
+
+
+# -- What the aggregator need not know ------------------------------------------------------------------
+
+
+def test_clients_can_start_from_another_model_than_the_aggregators() -> None:
+    kept, other = model_of(1.0, 2.0, 3), model_of(4.0, 5.0, 6)
+    aggregator = FedAvgM(server_momentum=0.9, **NO_MINIMA)
+    asked = configure_train(aggregator, 1, kept, ConfigRecord(), Clients(3), BUFFERS)
+    sent = train_from(asked, other)
+    assert sorted(message.metadata.dst_node_id for message in sent) == [0, 1, 2]  # Flower shuffles them
+    assert {id(message.content["arrays"]) for message in sent} == {id(other)}
+    assert len({id(message.content) for message in sent}) == 1  # or it would travel once per client
+    assert all(message.content["config"] == asked[0].content["config"] for message in sent)
+    assert values(aggregator.current_arrays) == {"weight": [1.0]}
+    assert values(asked[0].content["arrays"]) == values(kept)
+
+
+def test_some_clients_can_be_asked_for_models_of_their_own() -> None:
+    told = ConfigRecord({records.MEAN_REPLY: True, "lr": 0.5})
+    asked = configure_train(FedProx(proximal_mu=0.1), 1, model_of(1, 2, 3), told, Clients(4), BUFFERS)
+    sent = sorted(ask_for_own_models(asked, {1, 3, 9}), key=lambda message: message.metadata.dst_node_id)
+    assert [message.metadata.dst_node_id for message in sent] == [0, 1, 2, 3]
+    read = [records.read_instruction(message.content) for message in sent]
+    assert [instruction.mean_reply for instruction in read] == [True, False, True, False]
+    assert {instruction.proximal_mu for instruction in read} == {0.1}
+    assert {message.content["config"]["lr"] for message in sent} == {0.5}
+    assert len({id(instruction.arrays) for instruction in read}) == 1  # the model still travels once
+    assert sent[1].content is sent[3].content
+
+
+def test_buffers_of_a_network() -> None:
+    network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.BatchNorm1d(2, track_running_stats=False))
+    network[0].weight.requires_grad = False  # frozen, but a parameter
+    assert buffer_names(network) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+
+
+def test_tied_parameters_are_no_buffers() -> None:
+    network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    network[1].weight = network[0].weight
+    assert buffer_names(network) == frozenset()
+
+
+def test_a_cohort_smaller_than_flowers_minima_trains_all_the_same() -> None:
+    aggregator = FedAdam()  # which waits for ever for a second client
+    (message,) = configure_train(aggregator, 1, model_of(1, 2, 3), ConfigRecord(), Clients(1), BUFFERS)
+    assert message.metadata.dst_node_id == 0
+    assert (aggregator.min_train_nodes, aggregator.min_available_nodes) == (2, 2)
+
+
+# -- What an aggregator may be told ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "said"),
+    [
+        (FedProx(proximal_mu=-1), "proximal_mu must be >= 0 and finite, got -1"),
+        (FedProx(proximal_mu=float("nan")), "proximal_mu must be >= 0 and finite, got nan"),
+        (FedAvgM(server_momentum=1.0), r"server_momentum must be in \[0, 1\) and finite, got 1.0"),
+        (FedAvgM(server_learning_rate=0.0), "server_learning_rate must be > 0 and finite, got 0.0"),
+        (FedAdam(eta=-0.1), "eta must be > 0 and finite, got -0.1"),
+        (FedAdam(tau=0.0), "tau must be > 0 and finite, got 0.0"),
+        (FedAdam(beta_2=1.5), r"beta_2 must be in \[0, 1\) and finite, got 1.5"),
+        (Krum(num_malicious_nodes=-1), "num_malicious_nodes must be >= 0 and finite, got -1"),
+    ],
+)
+def test_values_outside_their_range(aggregator: Strategy, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        check_aggregator(aggregator)
+
+
+def test_values_within_their_range() -> None:
+    for aggregator in (FedAvg(), FedProx(proximal_mu=0.0), FedAvgM(server_momentum=0.9), FedTrimmedAvg()):
+        check_aggregator(aggregator)
+
+
+def test_the_users_own_aggregator_checks_itself() -> None:
+    class Mine(FedAvg):
+        eta = -1.0
+
+    check_aggregator(Mine())

@@ -1,0 +1,115 @@
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedclust.grids.claims import Claims, Host, key_fingerprint, ranges, read_hosts
+
+NORTH = Host(11, (0, 1), key="SHA256:n", registered="north")
+SOUTH = Host(12, (2,), key="SHA256:s", registered="south")
+
+
+def test_the_second_to_claim_a_site_s_clients_gets_none_of_them_and_the_first_has_them_again() -> None:
+    mallory = Host(13, (0, 1, 2), key="SHA256:m", registered="mallory")
+    claims, node_of, refused = Claims().settle([NORTH, SOUTH])
+    assert (node_of, refused) == ({0: 11, 1: 11, 2: 12}, [])
+    # North is killed; its clients stay its own.
+    claims, node_of, refused = claims.settle([SOUTH, mallory])
+    assert node_of == {2: 12}
+    assert [each.reason for each in refused] == [
+        "node 'mallory' claims clients 0-1, which belong to node 'north': refused",
+        "node 'mallory' claims clients 2, which belong to node 'south': refused",
+    ]
+    # Back with its key, and so its id, although mallory was there before it.
+    _, node_of, _ = claims.settle([SOUTH, mallory, NORTH])
+    assert node_of == {0: 11, 1: 11, 2: 12}
+
+
+def test_a_node_with_another_id_and_the_same_key_is_the_same() -> None:
+    claims, _, _ = Claims().settle([NORTH])
+    again = Host(99, (0, 1), key="SHA256:n")
+    _, node_of, refused = claims.settle([again])
+    assert (node_of, refused) == ({0: 99, 1: 99}, [])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "stands_in"),
+    [
+        (Host(1, (0,)), Host(2, (0,)), True),  # without names, exactly the same clients
+        (Host(1, (0,)), Host(2, (0, 1)), False),
+        (Host(1, (0,), declared="a"), Host(2, (0, 1), declared="a"), True),
+        (Host(1, (0,), declared="a"), Host(2, (0,), declared="b"), False),
+        (Host(1, (0,), declared="a"), Host(2, (0,)), False),
+        (Host(1, (0,), key="k1"), Host(2, (0,), key="k2"), True),  # keys that nobody registered under a name
+        (Host(1, (0,), registered="a"), Host(2, (0,), registered="a"), True),  # the site has a new key
+        (Host(1, (0,), registered="a"), Host(2, (0,), declared="a"), False),  # anybody may call itself a
+        (Host(1, (0,), declared="a"), Host(2, (0,), registered="a"), False),
+        (Host(1, (0,), registered="a", declared="x"), Host(2, (0,), registered="b", declared="x"), False),
+    ],
+)
+def test_who_may_stand_in_while_a_node_is_away(first: Host, second: Host, stands_in: bool) -> None:
+    claims, _, _ = Claims().settle([first])
+    later, node_of, refused = claims.settle([second])
+    assert node_of.get(0) == (2 if stands_in else None)
+    assert bool(refused) != stands_in or second.clients != first.clients
+    # Beside the first it gets nothing, and once that is back it has nothing any more.
+    for online in ([first, second], [second, first]):
+        assert later.settle(online)[1][0] == 1
+
+
+def test_a_node_that_stands_in_waits_without_a_word() -> None:
+    claims, _, _ = Claims().settle([Host(1, (0,))])
+    assert claims.settle([Host(1, (0,)), Host(2, (0,))])[2] == []
+
+
+def test_a_file_of_hosts_decides(tmp_path: Path) -> None:
+    (tmp_path / "hosts.toml").write_text('"north" = "0-1"\n"SHA256:s" = "2"\n')
+    given = read_hosts(tmp_path / "hosts.toml")
+    assert given == {0: "north", 1: "north", 2: "SHA256:s"}
+    greedy = Host(14, (0, 2, 3), key="SHA256:s")  # first, and hosts one that is its own
+    _, node_of, refused = Claims(given=given).settle([greedy, NORTH])
+    assert node_of == {0: 11, 1: 11, 2: 14}
+    assert [each.reason for each in refused] == [
+        "node 14 claims clients 0, which belong to 'north' by the file of hosts: refused",
+        "node 14 claims clients 3, which belong to no node of the file of hosts: refused",
+    ]
+    # A name that a node gives itself proves nothing.
+    assert Claims(given=given).settle([Host(15, (0,), declared="north")])[1] == {}
+    # Nor does a name that looks like a key, under which another key was registered.
+    imposter = Host(16, (2,), key="SHA256:other", registered="SHA256:s")
+    assert Claims(given=given).settle([imposter])[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("north = 3", "hosts must give each node clients such as '0-9', got 3 for 'north'"),
+        ('north = "0-x"', "clients must be ids and ranges"),
+        ('a = "0-2"\nb = "2"', "hosts must name each client once, client 2 is of 'a' and 'b'"),
+        ("", "hosts must name at least one node"),
+        ("north =", "hosts must be a TOML file"),
+    ],
+)
+def test_files_of_hosts_that_are_refused(tmp_path: Path, text: str, rule: str) -> None:
+    (tmp_path / "hosts.toml").write_text(text)
+    with pytest.raises(ValueError, match=rule):
+        read_hosts(tmp_path / "hosts.toml")
+
+
+def test_a_missing_file_of_hosts_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.toml"):
+        read_hosts(tmp_path / "none.toml")
+
+
+def test_fingerprints_are_those_of_ssh_keygen() -> None:
+    # `ssh-keygen -lf` of this P-384 key, made from the private number 1, that is of the curve's base point.
+    key = ec.derive_private_key(1, ec.SECP384R1()).public_key()
+    pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    assert key_fingerprint(pem) == "SHA256:vnUJs0Z9d/fcfX8fr8n5mGCtID9OxLbsrPpLZ0HA7DM"
+    assert key_fingerprint(b"") == key_fingerprint(b"no key") == ""
+
+
+def test_ranges() -> None:
+    assert ranges([3, 0, 1, 2, 7, 9, 10]) == "0-3, 7, 9-10"
+    assert ranges([]) == ""

@@ -1,0 +1,386 @@
+"""Nodes as Ray actors. One Ray serves all tests but the last, which starts a cluster of its own."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedclust import data, records
+from fedclust.clients import app
+from fedclust.federation import ClientGrid, Federation, FederationError, LocalGrid, pack, unpack
+from fedclust.grids.ray_grid import RayGrid
+from fedclust.grids.ray_machines import raylet_is_gone
+from fedclust.settings import compose, to_run_config
+from fedclust.strategies import ClusteredStrategy
+
+ray = pytest.importorskip("ray")
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+CLIENTS = 4
+
+
+def _app(steps: list[int] | None = None) -> ClientApp:
+    """Make an app whose clients follow the message's config; with `steps` its nodes may train any client."""
+    app = ClientApp()
+
+    @app.query("clients")
+    def clients(message: Message, context: Context) -> Message:
+        nodes = int(context.node_config["num-partitions"])
+        own = range(int(context.node_config["partition-id"]), CLIENTS, nodes)
+        hosted = tuple(range(CLIENTS) if steps else own)
+        return Message(records.clients_content(hosted, CLIENTS, steps=steps or ()), reply_to=message)
+
+    @app.query("do")
+    def do(message: Message, context: Context) -> Message:
+        answers = {}
+        for client, content in unpack(message.content)[0].items():
+            told = content.config_records["told"]
+            if client == told.get("die"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if client == told.get("sleep"):
+                time.sleep(30 if told.get("long") else 1)
+            machine = ray.get_runtime_context().get_node_id()
+            said = {"pid": os.getpid(), "machine": machine, "threads": torch.get_num_threads()}
+            answers[client] = RecordDict({"said": ConfigRecord(said)})
+        return Message(pack(answers), reply_to=message)
+
+    return app
+
+
+APP = _app()  # one app, so that the tests share their nodes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> Iterator[None]:
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def grid() -> ClientGrid:
+    clients = ClientGrid(RayGrid(APP, {}, num_nodes=2, num_cpus=0.5))
+    clients.connect()
+    return clients
+
+
+def _ask(grid: ClientGrid, timeout: float | None = None, **told: int) -> dict[int, Message]:
+    content = RecordDict({"told": ConfigRecord(told)})
+    messages = [Message(content, dst_node_id=client, message_type="query.do") for client in range(CLIENTS)]
+    replies = grid.send_and_receive(messages, timeout=timeout)
+    return {reply.metadata.src_node_id: reply for reply in replies}
+
+
+def _said(reply: Message, key: str) -> int | str:
+    return reply.content.config_records["said"][key]
+
+
+def _pids(grid: ClientGrid) -> list[int]:
+    return [int(_said(reply, "pid")) for reply in _ask(grid).values()]
+
+
+def test_a_raylet_that_takes_no_connection_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = "here"
+    with socket.create_server(("127.0.0.1", 0)) as raylet, socket.create_server(("127.0.0.1", 0)) as other:
+        nodes = [
+            {"NodeID": name, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": server.getsockname()[1]}
+            for name, server in ((here, raylet), ("elsewhere", other))
+        ]
+        other.close()
+        context = SimpleNamespace(get_node_id=lambda: here)
+        monkeypatch.setattr(ray, "nodes", lambda: nodes)
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+        assert not raylet_is_gone()
+        raylet.close()
+        assert raylet_is_gone()
+
+
+def test_each_node_is_a_process(grid) -> None:
+    pids = _pids(grid)
+    assert pids[0] == pids[2] != pids[1] == pids[3]  # clients 0 and 2 on one node, 1 and 3 on the other
+    assert os.getpid() not in pids
+
+
+def test_nodes_have_the_threads_they_have_cpus(grid) -> None:
+    assert {_said(reply, "threads") for reply in _ask(grid).values()} == {1}
+
+
+def test_the_next_grid_finds_the_same_nodes(grid) -> None:
+    again = ClientGrid(RayGrid(APP, {"another": "job"}, num_nodes=2, num_cpus=0.5))
+    again.connect()
+    assert _pids(again) == _pids(grid)
+
+
+def test_other_nodes_take_the_place_of_those_there_are(grid) -> None:
+    before = _pids(grid)
+    # All CPUs of the cluster: these could never start at the same time as the others.
+    whole = ClientGrid(RayGrid(APP, {}, num_nodes=1), wait=60)
+    whole.connect()
+    assert len(set(_pids(whole))) == 1
+    assert not set(_pids(whole)) & set(before)
+
+
+def test_a_dead_node_costs_its_clients_the_round(grid) -> None:
+    before = _pids(grid)
+    replies = _ask(grid, die=2)
+    assert [client for client, reply in replies.items() if reply.has_error()] == [0, 2]
+    assert "the node died and is replaced" in replies[0].error.reason
+    after = _pids(grid)  # sent at once: it waits for the new process
+    assert after[1] == before[1]
+    assert after[0] == after[2] != before[0]
+
+
+def test_replies_come_as_they_are_ready(grid) -> None:
+    content = RecordDict({"told": ConfigRecord({"sleep": 0})})
+    ids = grid.push_messages(
+        [Message(content, dst_node_id=client, message_type="query.do") for client in range(CLIENTS)]
+    )
+    came: list[int] = []
+    deadline = time.monotonic() + 30
+    while len(came) < CLIENTS and time.monotonic() < deadline:
+        came += [reply.metadata.src_node_id for reply in grid.pull_messages(ids)]
+        time.sleep(0.01)
+    assert set(came[:2]) == {1, 3}  # the node of clients 0 and 2 sleeps
+    assert sorted(came) == [0, 1, 2, 3]
+
+
+def test_nobody_waits_longer_than_the_timeout(grid) -> None:
+    pids = _pids(grid)
+    told = RecordDict({"told": ConfigRecord({"sleep": 1, "long": 1})})
+    began = time.monotonic()
+    answers = Federation(grid, timeout=2).ask("query.do", content=told)
+    assert time.monotonic() - began < 10
+    assert list(answers.replies) == [0, 2]
+    assert answers.failures == {1: "no reply within 2 s", 3: "no reply within 2 s"}
+    after = _pids(grid)  # the node that sleeps on is replaced, the others are not
+    assert [new == old for new, old in zip(after, pids, strict=True)] == [True, False, True, False]
+
+
+def test_nodes_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="1000 nodes of 4 CPUs and 0 GPUs must fit into the Ray cluster, "):
+        RayGrid(APP, {}, num_nodes=1000, num_cpus=4)
+    with pytest.raises(ValueError, match="num_cpus must be > 0, got -1"):
+        RayGrid(APP, {}, num_cpus=-1)
+
+
+class _Unreadable:
+    def __reduce__(self) -> tuple:
+        return _fail, ()
+
+
+def _fail() -> None:
+    raise ModuleNotFoundError("No module named 'clients'")
+
+
+def test_a_node_that_cannot_start_is_reported_at_once() -> None:
+    app = ClientApp()
+    app.unreadable = _Unreadable()
+    grid = ClientGrid(RayGrid(app, {}, num_nodes=1, num_cpus=0.5), wait=60)
+    with pytest.raises(FederationError, match="the node does not start: .*No module named 'clients'"):
+        grid.connect()
+
+
+# -- The real app -----------------------------------------------------------------------------------------
+
+SMALL = ["partition=iid", "partition.num_clients=6", "training.steps=2", "device=cpu"]
+
+
+def _trained(grid: ClientGrid, overrides: list[str] = SMALL) -> np.ndarray:
+    config = compose(overrides)
+    grid.connect()
+    from fedclust.models import build
+
+    model = records.from_state(build(json.loads(to_run_config(config)["config"])["model"], 0).state_dict())
+    strategy = ClusteredStrategy(participation=0.5, seed=3)
+    strategy.start(grid, model, num_rounds=3)
+    assert strategy.failed_replies == 0
+    return np.concatenate([array.numpy().ravel() for array in strategy.clusters.models[0].values()])
+
+
+def test_local_and_ray_train_the_same_model() -> None:
+    run_config = to_run_config(compose(SMALL))
+    local = _trained(ClientGrid(LocalGrid(app, run_config)))
+    spread = _trained(ClientGrid(RayGrid(app, run_config, num_nodes=2, num_cpus=0.5)))
+    np.testing.assert_array_equal(spread, local)
+
+
+class _Sharing(LocalGrid):
+    """Nodes in this process of which any may train anybody, called in the reverse order."""
+
+    shared = True
+
+    def __init__(self, run_config: dict, num_nodes: int, joining: int = 0) -> None:
+        super().__init__(app, run_config, num_nodes)
+        for context in self._contexts.values():
+            context.node_config["shared"] = True
+        self.online = list(self._contexts)[: num_nodes - joining]
+        self.given: list[tuple[int, list[int]]] = []
+        self._looks = 0
+
+    def get_node_ids(self) -> list[int]:
+        return self.online
+
+    def grow(self) -> None:
+        self._looks += 1
+        if self._looks > 2:  # after round 1
+            self.online = list(self._contexts)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        backwards = list(messages)[::-1]
+        self.given += [
+            (message.metadata.dst_node_id, sorted(unpack(message.content)[0]))
+            for message in backwards
+            if message.metadata.message_type == "train"
+        ]
+        return super().send_and_receive(backwards, timeout=timeout)
+
+
+# One after another, each client is computed in the same way everywhere. In one pass PyTorch's kernels depend
+# on the sizes of the clients beside it, so that clients of unequal sizes differ in the last digits.
+@pytest.mark.parametrize(("mode", "tolerance"), [("sequential", 0), ("vectorised", 1e-6)])
+def test_who_trains_a_client_does_not_change_the_model(mode: str, tolerance: float) -> None:
+    overrides = ["partition=quantity_skew", "partition.num_clients=9", "device=cpu", f"training.mode={mode}"]
+    overrides += ["training.epochs=1", "training.steps=null"]
+    run_config = to_run_config(compose(overrides))
+    alone = _trained(ClientGrid(_Sharing(run_config, 1)), overrides)
+    several, joining = _Sharing(run_config, 4), _Sharing(run_config, 3, joining=2)
+    for grid in [
+        several,
+        joining,
+        LocalGrid(app, run_config, 3),
+    ]:  # in the last each node has its own clients
+        spread = _trained(ClientGrid(grid), overrides)
+        np.testing.assert_allclose(spread, alone, rtol=0, atol=tolerance)
+    assert len(several.given) == 12  # each of 4 nodes has clients in each of 3 rounds
+    assert len(joining.given) > 3  # and others than the first node when they have joined
+
+
+def _data_app(cache: str) -> ClientApp:
+    """Make an app that returns how much of the mapped dataset it has copied, in kB."""
+    app = ClientApp()
+
+    @app.query("memory")
+    def memory(message: Message, context: Context) -> Message:
+        config = json.loads(to_run_config(compose(SMALL))["config"])
+        federation = data.load(config["dataset"], config["partition"], 0, Path(cache))
+        total = int(federation.inputs.sum())  # every page is read
+        own = {"Anonymous": 0, "Rss": 0}  # of the pages in memory, those that no longer are the file's
+        mapped = False
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            key, *values = line.split()
+            if not key.endswith(":"):
+                mapped = line.endswith("inputs.npy")
+            elif mapped and key[:-1] in own:
+                own[key[:-1]] += int(values[0])
+        return Message(RecordDict({"said": ConfigRecord({"total": total, **own})}), reply_to=message)
+
+    return app
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads Linux's account of memory")
+def test_the_dataset_is_mapped_not_copied(tmp_path) -> None:
+    grid = RayGrid(_data_app(str(tmp_path)), {}, num_nodes=2, num_cpus=0.5)
+    for reply in grid.send_and_receive(
+        [Message(RecordDict(), dst_node_id=node, message_type="query.memory") for node in grid.get_node_ids()]
+    ):
+        said = reply.content.config_records["said"]
+        assert said["Rss"] > 100  # 1,797 images of 64 bytes
+        assert said["Anonymous"] == 0
+
+
+# -- Clusters ---------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_of_two_machines_and_a_third_that_joins() -> None:
+    from ray.cluster_utils import Cluster
+
+    app = _app(steps=[8, 1, 1, 1])  # any node may train any client
+    ray.shutdown()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        grid = ClientGrid(RayGrid(app, {}, address=cluster.address))  # one node per CPU
+        grid.connect()
+        machines = [_said(reply, "machine") for reply in _ask(grid).values()]
+        # 8 steps on one node, three times 1 on the other.
+        assert machines[0] != machines[1] == machines[2] == machines[3]
+        third = cluster.add_node(num_cpus=1)
+        deadline = time.monotonic() + 120
+        while machines[2] != third.node_id and time.monotonic() < deadline:
+            time.sleep(0.2)  # rounds go on while the node starts
+            machines = [_said(reply, "machine") for reply in _ask(grid).values()]
+        # 8; then 1, 1 on the second and the third; the last 1 on the second again, the first of equals.
+        assert len(set(machines)) == 3
+        assert machines[1] == machines[3] != third.node_id == machines[2]
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def test_the_others_train_the_clients_of_a_machine_that_is_gone() -> None:
+    from ray.cluster_utils import Cluster
+
+    ray.shutdown()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        second = cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        app = _app(steps=[8, 1, 1, 1])
+        grid = ClientGrid(RayGrid(app, {}, num_nodes=2, address=cluster.address))
+        grid.connect()
+        assert len({_said(reply, "machine") for reply in _ask(grid).values()}) == 2
+        cluster.remove_node(second, allow_graceful=False)
+        lost = [len(_failed(_ask(grid))) for _ in range(3)]
+        # Who was on it loses the round, and the next one while the cluster still believes that it is there.
+        assert lost[0] > 0
+        assert lost[2] == 0
+        (machine,) = {_said(reply, "machine") for reply in _ask(grid).values()}
+        assert machine != second.node_id
+        # When there is room again there are as many nodes as before.
+        third = cluster.add_node(num_cpus=1)
+        machines: set[int | str] = set()
+        deadline = time.monotonic() + 120
+        while third.node_id not in machines and time.monotonic() < deadline:
+            time.sleep(0.2)
+            machines = {_said(reply, "machine") for reply in _ask(grid).values()}
+        assert machines == {machine, third.node_id}
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def _failed(replies: dict[int, Message]) -> list[int]:
+    return [client for client, reply in replies.items() if reply.has_error()]
+
+
+def test_no_cluster_at_the_address(monkeypatch) -> None:
+    ray.shutdown()
+
+    def nobody_there(**options) -> None:
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr(ray, "init", nobody_there)  # this machine may run a cluster of somebody else's
+    with pytest.raises(FederationError, match="there must be a Ray cluster at auto: "):
+        RayGrid(APP, {}, address="auto")
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_nobody_listens_at_the_address(scheme: str) -> None:
+    ray.shutdown()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    began = time.monotonic()
+    with pytest.raises(FederationError, match=f"there must be a Ray cluster at {scheme}127.0.0.1:{port}: "):
+        RayGrid(APP, {}, address=f"{scheme}127.0.0.1:{port}")
+    assert time.monotonic() - began < 15

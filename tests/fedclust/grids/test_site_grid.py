@@ -1,0 +1,226 @@
+"""Nodes here are small ClientApps that say what the tests have them say."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedclust import records
+from fedclust.data.sites.agreement import Wanted
+from fedclust.data.sites.moments import Moments
+from fedclust.data.sites.statement import NUMBER, Column, Statement
+from fedclust.federation import FederationError, LocalGrid
+from fedclust.grids.site_grid import Rules, SiteGrid
+from fedclust.records import BadReply, Registered, Stated
+
+TABLE = Wanted(columns=True)
+FINE = Statement(("ill", "well"), {"x": Column(NUMBER, Moments.of(np.array([1.0, 3.0])))})
+
+
+def _app(nodes: Mapping[int, Registered], unable: Iterable[str] = ()) -> ClientApp:
+    app = ClientApp()
+
+    def mine(context: Context) -> Registered:
+        return nodes[int(str(context.node_config["partition-id"]))]
+
+    @app.query("clients")
+    def clients(message: Message, context: Context) -> Message:
+        return Message(records.registered_content(mine(context)), reply_to=message)
+
+    @app.query("statement")
+    def statement(message: Message, context: Context) -> Message:
+        stated = Stated(dict.fromkeys(mine(context).clients, FINE))
+        return Message(records.stated_content(stated), reply_to=message)
+
+    @app.query("agreement")
+    def agreement(message: Message, context: Context) -> Message:
+        context.state["agreement"] = message.content["agreement"]
+        sites = mine(context).clients
+        refused = {site: "the disk is full" for site in unable if site in sites}
+        return Message(records.refused_content(refused), reply_to=message)
+
+    return app
+
+
+def _grid(
+    nodes: Mapping[int, Registered], rules: Rules | None = None, unable: Iterable[str] = (), **options: Any
+) -> SiteGrid:
+    grid = LocalGrid(_app(nodes, unable), {}, len(nodes))
+    return SiteGrid(grid, rules or Rules(2, 0), TABLE, **{"poll": 0.001, "wait": 5, **options})
+
+
+def _told(grid: SiteGrid) -> dict[int, dict[str, int]]:
+    """Return the ids that each node was told, by name."""
+    local = grid._grid
+    assert isinstance(local, LocalGrid)
+    return {
+        node: dict(records.read_agreed(context.state).ids)
+        for node, context in local._contexts.items()
+        if "agreement" in context.state
+    }
+
+
+NODES = {
+    0: Registered({"south": ("south/w1", "south/w2")}),
+    1: Registered({"north": ("north",)}, {"west": "no such file"}),
+    2: Registered({"east": ("east",)}),
+}
+
+
+def test_ids_go_by_name_and_each_node_is_told_its_own() -> None:
+    said: list[str] = []
+    grid = _grid(NODES, say=said.append)
+    assert grid.connect() == 4
+    assert grid.names == ("east", "north", "south/w1", "south/w2")
+    assert list(_told(grid).values()) == [{"south/w1": 2, "south/w2": 3}, {"north": 1}, {"east": 0}]
+    assert grid.refused == {"west": "no such file"}
+    assert "west is refused: no such file" in said
+    line = "north sent: class names (2), column names and kinds, count, mean and sum of squares of 1 column"
+    assert line in said
+    assert grid.connect() == 4  # and asks nobody again
+    assert said.count(line) == 1
+
+
+def test_a_site_that_cannot_use_the_encoding_is_refused_and_ids_close_up() -> None:
+    grid = _grid(NODES, unable=["east"])
+    assert grid.connect() == 3
+    assert grid.names == ("north", "south/w1", "south/w2")
+    assert grid.refused["east"] == "the disk is full"
+    assert _told(grid)[3] == {"north": 0}
+
+
+def test_named_sites_start_at_once_and_no_other_takes_part() -> None:
+    grid = _grid(NODES, Rules(2, 1e9, ("north", "south", "west")))
+    assert grid.connect() == 3
+    assert grid.refused["east"] == "partition.sites names north, south, west"
+
+
+def test_who_is_missing_at_the_end_of_the_wait_is_said() -> None:
+    said: list[str] = []
+    grid = _grid(NODES, Rules(2, 1e9, ("north", "south", "rome")), wait=0.01, say=said.append)
+    assert grid.connect() == 3
+    assert "the run starts without rome, after 0.01 s" in said
+    with pytest.raises(
+        FederationError, match="min_clients.*5, got 3; not here: rome; refused: .*west: no such"
+    ):
+        _grid(NODES, Rules(5, 1e9, ("north", "south", "rome")), wait=0.01).connect()
+
+
+@pytest.mark.parametrize(
+    ("clients", "sites", "quiet", "ready"),
+    [(1, "a", 99, False), (2, "ab", 19, False), (2, "ab", 20, True), (3, "abc", 20, True)],
+)
+def test_unnamed_sites_start_when_no_more_came_for_a_while(
+    clients: int, sites: str, quiet: float, ready: bool
+) -> None:
+    assert Rules(2, 20).ready(clients, sites, quiet) is ready
+
+
+def test_two_sites_of_one_name_are_an_error() -> None:
+    twice = {0: Registered({"north": ("north",)}), 1: Registered({"north": ("north/w",)})}
+    with pytest.raises(FederationError, match="must have different names, nodes 2 and 3 are both north"):
+        _grid(twice).connect()
+
+
+def test_a_node_that_comes_back_gets_its_ids_and_the_encoding_again() -> None:
+    grid = _grid(NODES)
+    grid.connect()
+    local = grid._grid
+    assert isinstance(local, LocalGrid)
+    gone = local._contexts.pop(3)  # north's node
+    assert grid.get_node_ids() == [0, 2, 3]
+    gone.state.clear()
+    gone.node_id = 9
+    local._contexts[9] = gone
+    assert grid.get_node_ids() == [0, 1, 2, 3]
+    assert _told(grid)[9] == {"north": 1}
+
+
+def test_a_stranger_after_the_start_is_not_served() -> None:
+    nodes = dict(NODES)
+    grid = _grid(nodes)
+    grid.connect()
+    nodes[2] = Registered({"rome": ("rome",)})
+    local = grid._grid
+    assert isinstance(local, LocalGrid)
+    local._contexts[9] = local._contexts.pop(4)
+    assert grid.get_node_ids() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"labels": []}, "labels must be a list"),
+        ({"labels": [1, "x"]}, "all texts or all numbers"),
+        ({"labels": [float("nan")]}, "labels must be finite"),
+        ({"columns": {"x": {"kind": "date"}}}, "kind must be number, category or empty"),
+        ({"words": {"a": 0}}, "words must be in"),
+        ({"pixels": [{"count": 1, "total": 256, "squares": 1}]}, "total must be in"),
+        ({"more": 1}, "entries must be among"),
+    ],
+)
+def test_a_statement_that_no_data_can_have_is_a_bad_reply(changed: dict[str, Any], message: str) -> None:
+    import json
+
+    content = records.stated_content(Stated({"a": FINE}))
+    record = content["statements"]
+    body = json.loads(str(record["bodies"][0]))  # type: ignore[index,call-overload]
+    record["bodies"] = [json.dumps({**body, **changed})]  # type: ignore[index,call-overload,assignment]
+    with pytest.raises(BadReply, match=message):
+        records.read_stated(content)
+
+
+@pytest.mark.parametrize(
+    ("moments", "message"),
+    [
+        ({"rows": 1, "count": 2, "mean": 0, "squares": 0}, "count must be in"),
+        ({"rows": 2, "count": 2, "mean": 0, "squares": -1}, "squares must be finite"),
+        ({"rows": 2, "count": 2, "mean": 1e39, "squares": 0}, "mean must be finite"),
+    ],
+)
+def test_moments_that_no_column_can_have_are_a_bad_reply(moments: dict[str, float], message: str) -> None:
+    import json
+
+    column = {"kind": "number", "moments": moments, "values": [], "trained": [], "unfit": ""}
+    content = records.stated_content(Stated({"a": FINE}))
+    record = content["statements"]
+    record["bodies"] = [json.dumps({"labels": ["a"], "columns": {"x": column}, "pixels": [], "words": {}})]  # type: ignore[index,call-overload,assignment]
+    with pytest.raises(BadReply, match=message):
+        records.read_stated(content)
+
+
+@pytest.mark.parametrize(
+    ("registered", "message"),
+    [
+        (Registered({"a": ("b",)}), "must be named after it"),
+        (Registered({"a": ("a",)}, {"a": "why"}), "must occur once"),
+        (Registered({"a": ("a\n",)}), "must be texts"),
+    ],
+)
+def test_names_that_are_none_are_a_bad_reply(registered: Registered, message: str) -> None:
+    with pytest.raises(BadReply, match=message):
+        records.read_registered(records.registered_content(registered))
+
+
+def test_a_registration_survives_its_record() -> None:
+    content: RecordDict = records.registered_content(NODES[1])
+    assert records.read_registered(content) == NODES[1]
+
+
+def test_a_node_whose_key_is_not_registered_gets_no_site_of_the_file_of_hosts() -> None:
+    said: list[str] = []
+    rules = Rules(1, 0, hosts={"north": "site-a", "east": "site-e", "south": "site-s"})
+    grid = _grid(NODES, rules, wait=0.05, say=said.append)
+    with pytest.raises(FederationError, match="min_clients must be there, 1, got 0$"):
+        grid.connect()
+    assert grid.refused == {}  # the sites themselves are not: their own nodes may still come
+    claims = sorted(line.partition(" claims ")[2] for line in said if " claims " in line)
+    assert claims == [
+        "site east, which belongs to 'site-e' by the file of hosts: refused",
+        "site north, which belongs to 'site-a' by the file of hosts: refused",
+        "site south, which belongs to 'site-s' by the file of hosts: refused",
+        "site west, which belongs to no node of the file of hosts: refused",
+    ]

@@ -1,0 +1,195 @@
+"""The real thing is run by tests/test_flwr_run.py; here a stand-in for Flower's command line answers."""
+
+import json
+import os
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedclust.federation import FederationError, RunFailed
+from fedclust.grids import superlink
+from fedclust.grids.superlink import SuperLink
+from fedclust.settings import ConfigError, from_run_config
+
+# Answers from a file by command, and keeps what it was asked and the run configuration it was given.
+STAND_IN = """#!{python}
+import json, pathlib, sys
+here = pathlib.Path({here!r})
+asked = sys.argv[1:]
+with (here / "asked.jsonl").open("a") as file:
+    print(json.dumps(asked), file=file)
+if "--run-config" in asked:
+    (here / "run.toml").write_bytes(pathlib.Path(asked[asked.index("--run-config") + 1]).read_bytes())
+print(json.loads((here / "answers.json").read_text())[asked[0]])
+"""
+
+COMPLETED = {"run-id": "7", "status": "finished:completed", "status-details": "N/A"}
+
+
+class Flower:
+    """A replacement of the `flwr` command."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.answers(run={"success": True, "run-id": "7"}, list={"success": True, "runs": [COMPLETED]})
+        command = folder / "flwr"
+        command.write_text(STAND_IN.format(python=sys.executable, here=str(folder)))
+        command.chmod(0o755)
+
+    def answers(self, **answers: Any) -> None:
+        texts = {
+            key: value if isinstance(value, str) else json.dumps(value) for key, value in answers.items()
+        }
+        (self._folder / "answers.json").write_text(json.dumps({"log": "the log", **texts}))
+
+    @property
+    def asked(self) -> list[list[str]]:
+        return [json.loads(line) for line in (self._folder / "asked.jsonl").read_text().splitlines()]
+
+    @property
+    def run_config(self) -> dict[str, str]:
+        return tomllib.loads((self._folder / "run.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flower:
+    monkeypatch.setattr(superlink.sysconfig, "get_path", lambda _: str(tmp_path))
+    return Flower(tmp_path)
+
+
+def test_a_run_is_submitted_watched_and_checked(flower: Flower, capfd: pytest.CaptureFixture[str]) -> None:
+    SuperLink(None, {}, "there").submit(["seed=3"], Path("/results/here"))
+    run, log, listed = flower.asked
+    app = Path(superlink.__file__).parents[2]
+    assert run[:3] == ["run", str(app), "there"]
+    assert (app / "pyproject.toml").is_file()
+    assert "--federation-config" not in run
+    assert log == ["log", "7", "there", "--stream"]
+    assert listed == ["list", "there", "--run-id", "7", "--format", "json"]
+    assert capfd.readouterr().out == "the log\n"
+    assert flower.run_config == {"overrides": "seed=3", "output-dir": "/results/here"}
+
+
+def test_overrides_are_sent_without_those_of_the_engine(flower: Flower) -> None:
+    overrides = [
+        "engine=superlink",
+        "engine.connection=there",
+        "output_dir=x",
+        "hydra.verbose=true",
+        "hydra/job_logging=none",
+        "strategy=fmcl",
+        "+published.note='a \"b\" ü'",
+        "compare=[fedavg, fmcl]",
+    ]
+    SuperLink(None, {}, "there").submit(overrides, Path("x"))
+    assert flower.run_config == {
+        "overrides": "strategy=fmcl +published.note='a \"b\" ü' compare=[fedavg, fmcl]",
+        "output-dir": str(Path.cwd() / "x"),
+    }
+
+
+def test_the_simulation_can_be_configured(flower: Flower) -> None:
+    SuperLink(None, {}, "local", "num-supernodes=30").submit([], Path("x"))
+    run = flower.asked[0]
+    assert run[run.index("--federation-config") + 1] == "num-supernodes=30"
+
+
+def test_flowers_commands_are_found_by_name(flower: Flower, tmp_path: Path) -> None:
+    assert superlink._environment()["PATH"].split(os.pathsep)[0] == str(tmp_path)
+
+
+def test_dependencies_are_not_installed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", raising=False)
+    assert superlink._environment()["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    monkeypatch.setenv("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "0")  # an explicit setting is kept
+    assert superlink._environment()["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "0"
+
+
+def test_paths_are_those_of_the_caller(
+    flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    overrides = ["dataset.path=data", "encoder.path=facebook/dinov2-base", "partition.file=none.parquet"]
+    SuperLink(None, {}, "local").submit(overrides, Path("x"))
+    absolute = f"dataset.path='{tmp_path}/here/data' {overrides[1]} {overrides[2]}"
+    assert flower.run_config["overrides"] == absolute
+    SuperLink(None, {}, "there").submit(overrides, Path("x"))  # another machine has folders of its own
+    assert flower.run_config["overrides"] == " ".join(overrides)
+
+
+def test_folders_of_the_users_own_are_named_there(flower: Flower) -> None:
+    overrides = ["strategy=mine", "hydra.searchpath=[my]"]
+    SuperLink(None, {}, "there").submit(overrides, Path("x"), ["/home/me/my conf"])
+    assert flower.run_config["overrides"] == 'strategy=mine hydra.searchpath=["/home/me/my conf"]'
+
+
+# -- What goes wrong ------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_not_accepted(flower: Flower) -> None:
+    flower.answers(run={"success": False, "error-message": "no such connection"})
+    with pytest.raises(FederationError, match="^`flwr run` failed: no such connection$"):
+        SuperLink(None, {}, "there").submit([], Path("x"))
+
+
+@pytest.mark.parametrize("status", ["finished:failed", "finished:stopped", "running"])
+def test_a_run_that_fails_there(flower: Flower, status: str) -> None:
+    state = {**COMPLETED, "status": status, "status-details": "rounds must be >= 1, got 0"}
+    flower.answers(run={"success": True, "run-id": "7"}, list={"success": True, "runs": [state]})
+    with pytest.raises(FederationError, match=f"^run 7 is {status}: rounds must be >= 1, got 0$"):
+        SuperLink(None, {}, "there").submit([], Path("x"))
+
+
+def test_a_run_that_was_going_and_failed(flower: Flower) -> None:
+    state = {
+        **COMPLETED,
+        "status": "finished:failed",
+        "status-details": "fedavg: the run failed in round 2 of 4",
+    }
+    flower.answers(run={"success": True, "run-id": "7"}, list={"success": True, "runs": [state]})
+    with pytest.raises(RunFailed, match="^run 7 is finished:failed: fedavg: the run failed in round 2 of 4$"):
+        SuperLink(None, {}, "there").submit([], Path("x"))
+
+
+def test_a_superlink_that_no_longer_answers(flower: Flower) -> None:
+    flower.answers(
+        run={"success": True, "run-id": "7"}, list={"success": False, "error-message": "unavailable"}
+    )
+    with pytest.raises(
+        RunFailed, match="^the SuperLink of connection there no longer answers, the end of run 7"
+    ):
+        SuperLink(None, {}, "there").submit([], Path("x"))
+
+
+def test_a_command_that_answers_anything_else(flower: Flower) -> None:
+    flower.answers(run="Segmentation fault")
+    with pytest.raises(FederationError, match="`flwr run` must answer in JSON, it says: Segmentation fault"):
+        SuperLink(None, {}, "there").submit([], Path("x"))
+
+
+def test_an_override_that_cannot_be_sent(flower: Flower) -> None:
+    with pytest.raises(ConfigError, match="white space in quotes only"):
+        SuperLink(None, {}, "there").submit(["name=two words"], Path("x"))
+
+
+def test_an_app_without_its_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(superlink, "_APP", tmp_path)
+    with pytest.raises(ConfigError, match="must be run from a clone, there is no pyproject.toml in"):
+        SuperLink(None, {}, "there")
+
+
+def test_a_resumed_run_is_sent_expanded(flower: Flower, tmp_path: Path) -> None:
+    """Nodes need not have the folder: they compose what is sent without looking into it."""
+    elsewhere = tmp_path / "not on the nodes"
+    overrides = ["seed=3", "rounds=7", f"resume='{elsewhere}'", f"output_dir='{elsewhere}'"]
+    SuperLink(None, {}, "dep").submit(overrides, elsewhere)
+    assert flower.run_config == {
+        "overrides": f"seed=3 rounds=7 ++resume='{elsewhere}'",
+        "output-dir": str(elsewhere),
+    }
+    config = from_run_config(flower.run_config)
+    assert (config.seed, config.rounds, config.resume) == (3, 7, str(elsewhere))

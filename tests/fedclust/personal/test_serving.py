@@ -1,0 +1,128 @@
+"""What the server asks and makes of the answers."""
+
+import math
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+
+from fedclust import records
+from fedclust.federation import Answers, Measured
+from fedclust.federation.proof import prior_shifts
+from fedclust.grids.identity import assume_identity
+from fedclust.personal.layers import Auto, Finetune, Prior
+from fedclust.personal.serving import Serving, ask_personal
+from fedclust.records import Bounds, Evaluation, PersonalAnswer
+
+COUNTS = np.array([[90, 10], [10, 90], [90, 10], [10, 90]])
+CLUSTERS, ONE = np.array([0, 0, 1, 1]), np.zeros(4, dtype=int)
+
+
+def _model(value: float) -> ArrayRecord:
+    record = ArrayRecord()
+    record["w"] = Array(np.array([value]))
+    return record
+
+
+MODELS = (_model(0.0), _model(1.0))
+COMMON = (_model(7.0),)
+NONE = Measured({"accuracy": np.array([0.1, 0.2, 0.3, 0.4]), "loss": np.array([1.0, 1.0, 1.0, math.nan])})
+SERVING = Serving(NONE, (CLUSTERS, MODELS), (ONE, COMMON), np.array([False, False, True, True]))
+
+
+@dataclass
+class _Clients:
+    """Answers as it is told, and remembers what it was asked."""
+
+    answers: dict[int, PersonalAnswer]
+    asked: dict[int, Any] = field(default_factory=dict)
+    num_clients: int = 4
+    bounds: Bounds = field(default_factory=Bounds)
+
+    def describe(self) -> Any:
+        return SimpleNamespace(train_counts=COUNTS)
+
+    def ask(self, query: str, clients: None, contents: dict[int, RecordDict]) -> Answers:
+        assert query == "query.personal"
+        assume_identity()
+        self.asked = {client: records.read_personal_question(each) for client, each in contents.items()}
+        replies = {}
+        for client, answer in self.answers.items():
+            question = Message(RecordDict(), dst_node_id=client, message_type=query)
+            replies[client] = Message(records.personal_content(answer), reply_to=question)
+        return Answers(replies, {client: "no reply" for client in range(4) if client not in replies})
+
+
+def _tests(client: int, **accuracies: float) -> dict[str, Evaluation]:
+    figures = {"num-examples": 3.0, "loss": 0.5, "balanced-accuracy": 0.5}
+    return {layer: Evaluation(client, {"accuracy": value, **figures}) for layer, value in accuracies.items()}
+
+
+def test_each_client_is_sent_the_model_that_serves_it_and_its_shares() -> None:
+    clients = _Clients({})
+    layered = ask_personal(clients, SERVING, Auto(epochs=2), 8)  # type: ignore[arg-type]
+    assert [float(clients.asked[client].model["w"].numpy()[0]) for client in range(4)] == [0, 0, 7, 7]
+    assert {question.server_round for question in clients.asked.values()} == {8}
+    assert {question.finetune for question in clients.asked.values()} == {Finetune(epochs=2)}
+    # Cluster 0's model has seen clients 0 and 1, the model for all everybody; both have seen the classes
+    # alike, so the summands have the same signs, but m̂ is of two clients or of four.
+    own, everyone = prior_shifts(COUNTS[:2], np.zeros(2, dtype=int)), prior_shifts(COUNTS, ONE)
+    assert not np.allclose(own, everyone[:2])
+    for client, expected in enumerate([*own, *everyone[2:]]):
+        np.testing.assert_allclose(clients.asked[client].shift, expected)
+    assert layered.shifts is not None
+    np.testing.assert_allclose(layered.shifts, [*own, *everyone[2:]])
+
+
+def test_prior_asks_for_no_training_and_finetune_for_no_counts() -> None:
+    clients = _Clients({})
+    ask_personal(clients, SERVING, Prior(), 8)  # type: ignore[arg-type]
+    assert {question.finetune for question in clients.asked.values()} == {None}
+    layered = ask_personal(clients, SERVING, Finetune(), 8)  # type: ignore[arg-type]
+    assert {question.shift for question in clients.asked.values()} == {None}
+    assert layered.shifts is None
+
+
+def test_the_figures_are_those_of_the_layer_that_each_client_uses() -> None:
+    clients = _Clients(
+        {
+            # Least loss: fine-tuning.
+            0: PersonalAnswer(
+                _tests(0, prior=0.5, finetune=0.6), {"none": 0.9, "prior": 0.8, "finetune": 0.7}
+            ),
+            # A tie with none.
+            1: PersonalAnswer(
+                _tests(1, prior=0.5, finetune=0.6), {"none": 0.7, "prior": 0.7, "finetune": 0.7}
+            ),
+            # Fine-tuning failed.
+            2: PersonalAnswer(_tests(2, prior=0.5), {"none": 0.9, "prior": 0.8}, {"finetune": "diverged"}),
+            # Client 3 does not answer.
+        }
+    )
+    layered = ask_personal(clients, SERVING, Auto(), 8)  # type: ignore[arg-type]
+    assert {choice: used.tolist() for choice, used in layered.used.items()} == {
+        "prior": ["prior", "prior", "prior", "none"],
+        "finetune": ["finetune", "finetune", "none", "none"],
+        "auto": ["finetune", "none", "prior", "none"],
+    }
+    accuracies = {choice: each.figures["accuracy"].tolist() for choice, each in layered.measured.items()}
+    assert accuracies == {
+        "prior": [0.5, 0.5, 0.5, 0.4],
+        "finetune": [0.6, 0.6, 0.3, 0.4],
+        "auto": [0.6, 0.2, 0.5, 0.4],
+    }
+    assert layered.failures == {2: "finetune: diverged", 3: "no reply"}
+    np.testing.assert_array_equal(layered.losses["finetune"], [0.7, 0.7, math.nan, math.nan])
+    assert NONE.figures["accuracy"].tolist() == [0.1, 0.2, 0.3, 0.4]
+
+
+def test_a_reply_that_cannot_be_used_costs_its_client_only() -> None:
+    clients = _Clients({0: PersonalAnswer(), 1: PersonalAnswer(_tests(1, prior=0.9), {"none": math.inf})})
+    layered = ask_personal(clients, SERVING, Prior(), 8)  # type: ignore[arg-type]
+    assert layered.used["prior"].tolist() == ["none", "prior", "none", "none"]
+    assert layered.failures[0].startswith("client 0: no figures of prior in reply")
+    assert layered.measured["prior"].figures["accuracy"].tolist() == pytest.approx([0.1, 0.9, 0.3, 0.4])
+    assert np.isnan(layered.losses["none"]).all()

@@ -1,0 +1,418 @@
+"""The library's door: a user's arrays and network in, clusters and their models out."""
+
+import copy
+import dataclasses
+import gc
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.serverapp.strategy import FedAdam
+from torch import nn
+
+import fedclust
+from fedclust import strategies
+from fedclust.clustering import ifca
+from fedclust.data.arrays import from_arrays
+from fedclust.federation import RunFailed
+from fedclust.runs.given import one_for_all
+from fedclust.selection import LeastSampled, PowerOfChoice, Uniform
+from fedclust.settings import ConfigError
+
+TRAINING = fedclust.LocalTraining(learning_rate=0.2, batch_size=8, epochs=1)
+
+
+def table(client: int, rows: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """Points about three axes: of six clients, three hold class 0 and three class 2."""
+    draws = np.random.default_rng(client)
+    labels = np.full(rows, 0 if client < 3 else 2)
+    inputs = 3.0 * np.eye(3, 5)[labels] + 0.3 * draws.normal(size=(rows, 5))
+    return inputs.astype(np.float32), labels
+
+
+CLIENTS = [table(client) for client in range(6)]
+
+
+def network() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def simulate(strategy: Any = "clust_psi_pfl", **changes: Any) -> fedclust.Result:
+    options = {"rounds": 3, "training": TRAINING, "seed": 2, **changes}
+    model, clients = options.pop("model", None), options.pop("clients", CLIENTS)
+    return fedclust.simulate(strategy, network() if model is None else model, clients, **options)
+
+
+@pytest.fixture(scope="module")
+def result() -> fedclust.Result:
+    return simulate()
+
+
+def without_times(rounds: Any) -> list[dict]:
+    left_out = ("seconds", "bytes_up", "bytes_down")
+    return [
+        {k: v for k, v in line.items() if k not in left_out}
+        for line in json.loads(rounds.to_json(orient="records"))
+    ]
+
+
+def test_clients_who_hold_the_same_classes_share_a_model(result: fedclust.Result) -> None:
+    assert result.num_clusters == 2
+    assert len(set(result.assignment[:3])) == len(set(result.assignment[3:])) == 1
+    assert result.assignment[0] != result.assignment[3]
+    assert [*result.rounds["round"]] == [1, 2, 3]
+    assert len(result.clients) == 6
+    assert result.summary["strategy"] == "clust_psi_pfl"
+    assert result.summary["mean_client_accuracy"] > 0.9
+    assert "clusters of [3, 3]" in repr(result)
+
+
+def test_models_and_what_they_predict(result: fedclust.Result) -> None:
+    x = CLIENTS[0][0][:4]
+    model = result.model_for(0)
+    assert not model.training
+    expected = model(torch.from_numpy(x)).softmax(-1)
+    torch.testing.assert_close(result.predict(0, x), expected)
+    torch.testing.assert_close(result.predict(0, x.tolist()), expected)
+    torch.testing.assert_close(result.predict(0, torch.from_numpy(x).double()), expected)
+    assert not result.predict(0, x).requires_grad
+    with torch.no_grad():  # a copy: the next is untouched
+        next(model.parameters()).zero_()
+    torch.testing.assert_close(result.predict(0, x), expected)
+    for client in (-1, 6):
+        with pytest.raises(IndexError, match=f"client must be in 0 to 5, got {client}"):
+            result.model_for(client)
+    with pytest.raises(IndexError, match="cluster must be in 0 to 1, got 2"):
+        result.model_of(2)
+
+
+def test_a_new_client(result: fedclust.Result) -> None:
+    for like, newcomer in ((0, 2), (3, 103)):
+        x, y = table(newcomer, rows=7)
+        losses = result.losses(x, y)
+        models = [result.model_of(cluster) for cluster in (0, 1)]
+        with torch.no_grad():
+            by_hand = [-model(torch.from_numpy(x)).log_softmax(-1)[range(7), y].mean() for model in models]
+        np.testing.assert_allclose(losses, by_hand, rtol=1e-5)
+        assert result.assign(x, y) == result.assignment[like] == int(np.argmin(losses))
+    with pytest.raises(ValueError, match="targets must be below 3, got 5"):
+        result.assign(CLIENTS[0][0][:1], [5])
+    with pytest.raises(ValueError, match="inputs and targets must have equally many rows, got 2 and 1"):
+        result.assign(CLIENTS[0][0][:2], [1])
+
+
+def test_a_diverged_model_is_not_assigned_to_new_clients(
+    monkeypatch: pytest.MonkeyPatch, result: Any
+) -> None:
+    x, y = CLIENTS[0]
+    monkeypatch.setitem(vars(result.saved), "placing", {})  # as of a method that goes by losses
+    # Of three classes a guess has ln 3 = 1.099 nats.
+    for losses, expected in (([np.nan, 1.0], 1), ([1.0, np.inf], 0), ([1.0, 1.0], 0), ([1.2, 1.1], None)):
+        monkeypatch.setattr(result, "losses", lambda *_, losses=losses: np.array(losses), raising=False)
+        assert result.assign(x, y) == expected
+    monkeypatch.setattr(result, "losses", lambda *_: np.array([np.nan, np.inf]))
+    with pytest.raises(ValueError, match="some cluster's model must have a finite loss"):
+        result.assign(x, y)
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedgwc", "fedgmcc", "fmcl", "clust_psi_pfl"])
+def test_the_same_seed_gives_the_same_result_on_any_number_of_nodes(strategy: str) -> None:
+    one, again, three = (simulate(strategy, rounds=2, num_nodes=nodes) for nodes in (1, 1, 3))
+    assert without_times(one.rounds) == without_times(again.rounds)
+    np.testing.assert_array_equal(one.assignment, three.assignment)
+    for client in range(6):
+        for key, value in one.model_for(client).state_dict().items():
+            assert torch.equal(value, again.model_for(client).state_dict()[key])
+            torch.testing.assert_close(value, three.model_for(client).state_dict()[key], rtol=1e-4, atol=1e-6)
+
+
+def test_what_the_caller_gives_stays_as_it_is() -> None:
+    model = network().eval()
+    before = copy.deepcopy(model.state_dict())
+    arrays = copy.deepcopy(CLIENTS)
+    strategy = strategies.FedGWC(participation=0.5, seed=77)
+    kept = dict(vars(strategy))
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    one, again = (simulate(strategy, model=model, seed=4) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert vars(strategy) == kept
+    assert not model.training
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(
+        np.array_equal(*pair)
+        for client in zip(arrays, CLIENTS, strict=True)
+        for pair in zip(*client, strict=True)
+    )
+    assert without_times(one.rounds) == without_times(again.rounds)
+    assert one.summary["seed"] == 4
+    # Nor does the result change with what the caller does to the model later.
+    expected = one.predict(0, CLIENTS[0][0])
+    model.add_module("3", nn.Linear(3, 3))
+    torch.testing.assert_close(one.predict(0, CLIENTS[0][0]), expected)
+
+
+def test_a_strategy_object_with_options_of_its_own() -> None:
+    made = strategies.ClustPSIPFL(participation=0.5, aggregator=lambda: FedAdam(eta=0.01))
+    found = simulate(made, rounds=2)
+    # Half of three clients, rounded up, of each cluster.
+    assert [len(cohort) for cohort in found.rounds["cohort"]] == [4, 4]
+    assert found.summary["strategy"] == "clustpsipfl"
+
+
+def test_fedgmcc_with_the_users_network() -> None:
+    model = network()
+    made = strategies.FedGMCC(network=model, input_shape=(5,))
+    by_object, by_name = simulate(made, model=model, rounds=1), simulate("fedgmcc", model=model, rounds=1)
+    assert by_object.assignment.shape == by_name.assignment.shape == (6,)
+    np.testing.assert_array_equal(by_object.assignment, by_name.assignment)
+
+
+class Tokens(nn.Module):
+    """The mean of embeddings; a label for all, or for each position."""
+
+    def __init__(self, vocabulary: int, positions: bool) -> None:
+        super().__init__()
+        self.embedding, self.head, self.positions = nn.Embedding(vocabulary, 4), nn.Linear(4, 2), positions
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        embedded = self.embedding(tokens)
+        return self.head(embedded if self.positions else embedded.mean(1))
+
+
+@pytest.mark.parametrize("positions", [False, True])
+def test_tokens(positions: bool) -> None:
+    draws = np.random.default_rng(0)
+    tokens = [draws.integers(0, 9, (12, 5)) for _ in range(4)]
+    tokens[3][0, 0] = 8
+    clients = [(each, each % 2 if positions else each[:, 0] % 2) for each in tokens]
+    found = simulate("fedgmcc", model=Tokens(9, positions), clients=clients, rounds=1)
+    shape = (12, 5, 2) if positions else (12, 2)
+    assert found.predict(0, tokens[0]).shape == shape
+    with pytest.raises(ValueError, match="model must take tokens from 0 to 8: .* index out of range"):
+        simulate("fedavg", model=Tokens(8, positions), clients=clients)
+
+
+def images() -> list[tuple[np.ndarray, np.ndarray]]:
+    draws = np.random.default_rng(0)
+    return [
+        (draws.integers(0, 256, (12, 2, 3, 3), dtype=np.uint8), draws.integers(0, 2, 12)) for _ in range(3)
+    ]
+
+
+def test_a_run_that_is_loaded_predicts_what_it_did_in_memory(tmp_path: Path) -> None:
+    clients = images()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(18, 2))
+    found = simulate("fedavg", model=model, clients=clients, folder=tmp_path / "run")
+    loaded = fedclust.load(tmp_path / "run", nn.Sequential(nn.Flatten(), nn.Linear(18, 2)))
+    x = clients[0][0]
+    assert torch.equal(found.predict(0, x), loaded.predict(0, x))
+    np.testing.assert_array_equal(found.assignment, loaded.assignment)
+    assert loaded.summary == found.summary
+    # The network sees what it was trained on: ((x / 255) - mean) / deviation of the training pixels.
+    data = from_arrays(clients, seed=2)
+    pixels = data.inputs[np.concatenate(data.train)].double() / 255
+    mean, std = (pixels.mean((0, 2, 3)), pixels.std((0, 2, 3), correction=0))
+    seen = ((torch.from_numpy(x) / 255 - mean.view(-1, 1, 1)) / std.view(-1, 1, 1)).float()
+    torch.testing.assert_close(found.predict(0, x), found.model_for(0)(seen).softmax(-1).detach())
+    for wrong in (x.astype(np.float32), x[:, :1]):
+        with pytest.raises(ValueError, match=r"inputs must be uint8 images \(n, 2, height, width\)"):
+            found.predict(0, wrong)
+    with pytest.raises(ValueError, match=r"model must be given to get networks: load\(folder, model\)"):
+        fedclust.load(tmp_path / "run").model_for(0)
+
+
+def test_triples_are_trained_and_tested_on_as_given() -> None:
+    triples = [((x[:20], y[:20]), (x[20:30], y[20:30]), (x[30:], y[30:])) for x, y in CLIENTS]
+    found = simulate(clients=triples, rounds=1)
+    assert found.clients["num_test"].tolist() == [10] * 6
+    assert found.clients["num_train"].tolist() == [20] * 6
+
+
+def test_callbacks_see_every_round_and_may_change_what_they_see(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[Any] = []
+
+    def clear(record: Any) -> None:
+        record.clear()
+
+    found = simulate("fedavg", on_round=[clear, lambda record: seen.append(json.loads(json.dumps(record)))])
+    assert [record["round"] for record in seen] == [1, 2, 3]
+    assert [record["loss"] for record in seen] == [*found.rounds["loss"]]
+    assert capsys.readouterr().out == ""
+
+    def stop(record: Any) -> None:
+        raise LookupError(f"stop at {record['round']}")
+
+    with pytest.raises(LookupError, match="stop at 1"):
+        simulate("fedavg", on_round=stop)
+
+
+@pytest.mark.parametrize("strategy", ["fedgwc", "fedgmcc"])
+def test_a_resumed_run_equals_an_uninterrupted_one(strategy: str, tmp_path: Path) -> None:
+    def interrupt(record: Any) -> None:
+        if record["round"] == 3:
+            raise KeyboardInterrupt
+
+    # Clients of one node are passed together, and how many there are may change a sum's last bit.
+    given: dict[str, Any] = {"training": dataclasses.replace(TRAINING, mode="sequential")}
+    whole = simulate(strategy, rounds=4, folder=tmp_path / "whole", **given)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(strategy, rounds=4, folder=tmp_path / "cut", checkpoint_every=1, on_round=interrupt, **given)
+    resumed = simulate(strategy, rounds=4, folder=tmp_path / "cut", resume=True, num_nodes=2, **given)
+    assert without_times(whole.rounds) == without_times(resumed.rounds)
+    for client in range(6):
+        one, other = (found.model_for(client).state_dict() for found in (whole, resumed))
+        assert all(torch.equal(one[key], other[key]) for key in one)
+    longer = simulate(strategy, rounds=5, folder=tmp_path / "cut", resume=True, **given)
+    assert [*longer.rounds["round"]] == [1, 2, 3, 4, 5]
+
+
+def test_only_the_same_run_can_be_resumed(tmp_path: Path) -> None:
+    simulate("fedgwc", folder=tmp_path)
+    with pytest.raises(FileExistsError, match="must not hold another run"):
+        simulate("fedgwc", folder=tmp_path)
+    for changes, said in (
+        ({"seed": 3}, "seed was 2, is 3"),
+        ({"clients": CLIENTS[:5]}, "clients was 6, is 5"),
+        ({"strategy": strategies.FedGWC(participation=0.5)}, "settings.participation was 1.0, is 0.5"),
+        ({"training": fedclust.LocalTraining(learning_rate=0.1, batch_size=8, epochs=1)}, "was 0.2, is 0.1"),
+    ):
+        with pytest.raises(ConfigError, match=f"resume must have the configuration of .*{said}"):
+            simulate(**{"strategy": "fedgwc", **changes}, folder=tmp_path, resume=True)
+    with pytest.raises(ValueError, match="rounds must be >= 3, the rounds that .* has, got 2"):
+        simulate("fedgwc", rounds=2, folder=tmp_path, resume=True)
+    with pytest.raises(ValueError, match="folder must be that of the run to resume, got None"):
+        simulate("fedgwc", resume=True)
+    with pytest.raises(ConfigError, match="resume must be the folder of a run"):
+        simulate("fedgwc", folder=tmp_path / "none", resume=True)
+
+
+def test_each_clients_accuracy_is_kept_and_the_folder_has_a_page(tmp_path: Path) -> None:
+    found = simulate("fedavg", rounds=2, folder=tmp_path / "run")
+    (first, last) = found.rounds["client_accuracy"]
+    assert len(first) == len(last) == len(found.clients)
+    assert last == [round(accuracy, 4) for accuracy in found.clients["accuracy"]]
+    assert '"finished":true' in (found.folder / "report.html").read_text()
+
+
+def test_another_selection_is_another_run(tmp_path: Path) -> None:
+    chosen = strategies.FedGWC(selection=PowerOfChoice(3))
+    simulate(chosen, folder=tmp_path)
+    simulate(chosen, folder=tmp_path, resume=True)
+    for other, said in ((LeastSampled(), "selection.of was "), (PowerOfChoice(4), "candidates was 3, is 4")):
+        with pytest.raises(ConfigError, match=said):
+            simulate(strategies.FedGWC(selection=other), folder=tmp_path, resume=True)
+
+
+def test_the_model_for_all_has_the_selection_that_was_asked_for() -> None:
+    """So the proof compares groups, not policies; a method's own policy stays with the method."""
+    asked = PowerOfChoice(3)
+    assert one_for_all(strategies.FedGWC(selection=asked)).selection is asked
+    assert type(one_for_all(strategies.FedGWC()).selection) is Uniform
+
+
+def test_a_temporary_folder_is_deleted_with_its_result(tmp_path: Path) -> None:
+    found = simulate("fedavg", rounds=1)
+    folder = found.folder
+    report = found.report(tmp_path / "report")
+    assert folder.is_dir()
+    del found
+    gc.collect()
+    assert not folder.exists()
+    assert {"rounds.jsonl", "summary.json", "clients.parquet", "plots"} <= {
+        path.name for path in report.iterdir()
+    }
+    assert any(report.glob("plots/*.png"))
+    kept = fedclust.load(report, network())
+    assert kept.predict(0, CLIENTS[0][0]).shape == (40, 3)
+    with pytest.raises(FileExistsError, match="folder must not hold another run"):
+        simulate("fedavg", rounds=1).report(report)
+    with pytest.raises(ValueError, match="folder must not be inside the run's own"):
+        kept.report(report / "again")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rounds": 0}, "rounds must be a whole number >= 1, got 0"),
+        ({"rounds": 1.5}, "rounds must be a whole number >= 1, got 1.5"),
+        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
+        ({"num_nodes": 0}, "num_nodes must be a whole number >= 1, got 0"),
+        ({"training": None}, "training must be a LocalTraining, got NoneType"),
+        ({"device": "toaster"}, "device must be auto or a device of this machine, got 'toaster'"),
+        ({"checkpoint_every": "often"}, "checkpoint_every must be a number of rounds"),
+        ({"model": 3}, "model must be a torch.nn.Module, got int"),
+        ({"model": nn.Linear(4, 3)}, r"model must take examples of shape \(5,\), it raises RuntimeError"),
+        ({"model": nn.Linear(5, 2)}, "model.num_classes must be >= 3, .* got a model with 2 outputs"),
+        ({"strategy": "fedgcw"}, "strategy must be one of .*fedgwc.*, got 'fedgcw'"),
+        ({"strategy": strategies.FedGWC}, "strategy must be one of fedclust.strategies, .*FedGWC"),
+        (
+            {"strategy": strategies.FedGWC(aggregator=lambda: FedAdam(eta=-1.0))},
+            "eta must be > 0 and finite, got -1.0",
+        ),
+        (
+            {"strategy": strategies.IFCA(network=network(), parameters=ifca.Parameters(num_clusters=7))},
+            "num_clusters must be <= 6, the number of clients, got 7",
+        ),
+        ({"strategy": "fesem", "clients": CLIENTS[:1]}, "num_clusters must be <= 1, .* got 2"),
+        (
+            {"clients": [*CLIENTS, (CLIENTS[0][0], -1 - CLIENTS[0][1])]},
+            "client 6: targets must be class indices",
+        ),
+    ],
+)
+def test_what_is_refused_before_round_1(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        simulate(**{"strategy": "fedavg", **changes}, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+class Nothing(nn.Linear):
+    """Answers with no number."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs) * torch.nan
+
+
+def test_a_run_that_fails_says_where_its_rounds_are() -> None:
+    with pytest.raises(RunFailed, match="no client was trained.*its rounds are in ") as failed:
+        simulate("fedavg", model=Nothing(5, 3))
+    folder = Path(str(failed.value).rpartition(" in ")[2])
+    assert (folder / "rounds.jsonl").is_file()
+    shutil.rmtree(folder)
+
+
+def test_run_takes_what_the_command_line_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["rounds=1", "partition.num_clients=6", "partition.groups=[3,3]", "model=linear"]
+    found = fedclust.run(["strategy=fmcl", *small, "output_dir=here", "device=cpu"])
+    assert found.folder == tmp_path / "here"
+    assert found.summary["strategy"] == "fmcl"
+    with np.errstate(all="ignore"):
+        again = fedclust.load("here")
+    x = np.zeros((2, 1, 8, 8), dtype=np.uint8)
+    assert torch.equal(again.predict(0, x), found.predict(0, x))
+    longer = fedclust.run(["resume=here", "rounds=2"])
+    assert [*longer.rounds["round"]] == [1, 2]
+    one, other = (fedclust.run(small).folder for _ in range(2))  # within a second, perhaps
+    assert one != other
+    for overrides, said in (
+        (["task=inspect"], "task must be train or advise to get a result, got inspect"),
+        (["rounds=0"], "rounds must be >= 1, got 0"),
+        (["rounds=two"], "rounds must be"),
+        (["client_app=no.such"], "client_app must be importable, got 'no.such'"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            fedclust.run([*small, *overrides, "output_dir=bad"])
+    assert not (tmp_path / "bad").exists()
+    with pytest.raises(FileExistsError):
+        fedclust.run([*small, "output_dir=here"])
+    with pytest.raises(FileNotFoundError, match="folder must hold a run"):
+        fedclust.load(tmp_path / "bad")

@@ -1,0 +1,128 @@
+import http.client
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedclust.results import Recorder
+from fedclust.runs.watch import Watch, main
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with Recorder(tmp_path / "run", {"choices": {"strategy": "fmcl"}}) as recorder:
+        recorder.assignment(0, [0, 0], "before round 1")
+        recorder.round({"round": 1, "mean_client_accuracy": 0.5})
+    (tmp_path / "secret.txt").write_text("secret")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[Watch]:
+    with Watch(folder, 0) as watch:
+        thread = threading.Thread(target=watch.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield watch
+        watch.shutdown()
+        thread.join()
+
+
+def ask(server: Watch, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+    connection.putrequest(method, path, skip_host="Host" in headers)
+    for name, value in headers.items():
+        connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, dict(answer.getheaders()), body
+
+
+def test_the_page_and_its_data(server: Watch, folder: Path) -> None:
+    status, headers, body = ask(server, "/")
+    assert status == 200
+    assert headers["Content-Type"] == "text/html; charset=utf-8"
+    assert b'data-live="yes"' in body
+    status, headers, body = ask(server, "/data.json")
+    assert json.loads(body)["done"] == 1
+    tag = headers["ETag"]
+    assert ask(server, "/data.json", If_None_Match=tag)[0] == 304
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 2, "mean_client_accuracy": 0.75}\n')
+    status, headers, body = ask(server, "/data.json", If_None_Match=tag)
+    assert status == 200
+    assert headers["ETag"] != tag
+    assert json.loads(body)["courses"][0]["values"]["accuracy"] == [0.5, 0.75]
+    assert ask(server, "/", "HEAD")[2] == b""
+
+
+def test_a_sweep_leads_to_each_of_its_runs_while_they_go_on(folder: Path) -> None:
+    with Watch(folder.parent, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            _, _, body = ask(server, "/data.json")  # no run has finished yet
+            assert [job["folder"] for job in json.loads(body)["jobs"]] == ["run"]
+            status, _, body = ask(server, "/run/")
+            assert status == 200
+            assert b'data-live="yes"' in body
+            status, headers, body = ask(server, "/run/data.json")
+            assert (status, json.loads(body)["title"]) == (200, "fmcl")
+            assert ask(server, "/run/data.json", If_None_Match=headers["ETag"])[0] == 304
+            for path in ("/run", "/run/rounds.jsonl", "/run/../run/", "/run//", "/none/", "/run%2F"):
+                assert ask(server, path)[0] == 404, path
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../secret.txt",
+        "/%2e%2e/secret.txt",
+        "/rounds.jsonl",
+        "/config.yaml",
+        "//rounds.jsonl",
+        "/data.json/..",
+        "/?x",
+        "/..",
+    ],
+)
+def test_nothing_else_is_served(server: Watch, path: str) -> None:
+    status, _, body = ask(server, path)
+    assert status == 404
+    assert b"secret" not in body
+
+
+def test_only_this_machines_own_names_are_answered(server: Watch) -> None:
+    port = server.server_address[1]
+    assert server.server_address[0] == "127.0.0.1"
+    assert ask(server, "/", Host=f"localhost:{port}")[0] == 200
+    assert ask(server, "/data.json", Host=f"attacker.example:{port}")[0] == 403
+    assert ask(server, "/", Host="")[0] == 403
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_nothing_can_be_changed(server: Watch, method: str) -> None:
+    assert ask(server, "/", method)[0] == 501
+
+
+def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 1
+    assert "must hold" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_named_before_anything_large_is_imported(tmp_path: Path) -> None:
+    script = (
+        "import sys; from fedclust.runs.watch import main; print(main([sys.argv[1]]), 'torch' in sys.modules)"
+    )
+    missing = tmp_path / "none"
+    done = subprocess.run([sys.executable, "-c", script, missing], capture_output=True, text=True, timeout=60)
+    said = f"fedclust watch: folder must be that of a run or of a sweep, there is none at {missing}\n"
+    assert (done.stdout, done.stderr) == ("1 False\n", said)

@@ -1,0 +1,61 @@
+import io
+
+import numpy as np
+import pytest
+from flwr.app import Array
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from fedclust.support.array_bytes import from_numpy, to_numpy
+
+VALUES = arrays.arrays(
+    st.sampled_from([np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_]),
+    arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+)
+
+
+@given(VALUES)
+def test_reads_what_flower_writes_and_writes_what_flower_reads(values) -> None:
+    for read in (to_numpy(Array(values)), from_numpy(values).numpy()):
+        assert read.dtype == values.dtype
+        np.testing.assert_array_equal(read, values)
+    written, flowers = from_numpy(values), Array(values)
+    assert (written.dtype, written.shape, written.stype) == (flowers.dtype, flowers.shape, flowers.stype)
+
+
+def test_both_memory_orders() -> None:
+    values = np.asfortranarray(np.arange(6).reshape(2, 3))
+    np.testing.assert_array_equal(to_numpy(Array(values)), [[0, 1, 2], [3, 4, 5]])
+    np.testing.assert_array_equal(from_numpy(values.T).numpy(), [[0, 3], [1, 4], [2, 5]])
+
+
+def test_values_are_read_only() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        to_numpy(from_numpy(np.zeros(2)))[0] = 1
+
+
+def test_other_versions_of_the_format() -> None:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.arange(3), version=(2, 0))
+    read = to_numpy(Array("int64", (3,), "numpy.ndarray", file.getvalue()))
+    np.testing.assert_array_equal(read, [0, 1, 2])
+
+
+def _npy(values: np.ndarray, keep: int | None = None) -> Array:
+    file = io.BytesIO()
+    np.save(file, values, allow_pickle=True)
+    return Array(str(values.dtype), tuple(values.shape), "numpy.ndarray", file.getvalue()[:keep])
+
+
+@pytest.mark.parametrize(
+    ("array", "complaint"),
+    [
+        (_npy(np.zeros(4), keep=-8), "all bytes of its values: buffer is too small"),
+        (_npy(np.array([{}], dtype=object)), "array must hold numbers, got dtype object"),
+        (Array("float64", (1,), "numpy.ndarray", b"not an array"), "magic|pickled"),
+    ],
+)
+def test_bytes_that_are_no_array(array, complaint) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        to_numpy(array)

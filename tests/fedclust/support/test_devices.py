@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedclust.clustering.fedgmcc.curve_fitting import fit_pairs, profile
+from fedclust.clustering.fedgmcc.parameters import Parameters
+from fedclust.models.encoders import PixelEncoder
+from fedclust.models.prototypes import prototypes
+from fedclust.models.subspaces import class_subspaces
+from fedclust.support.devices import exact_kernels
+
+EXACT = (False, False, True)  # TF32 in products, TF32 in cuDNN, cuDNN
+
+
+def flags() -> tuple[bool, bool, bool]:
+    cudnn = torch.backends.cudnn
+    return torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.enabled
+
+
+class Watched(nn.Module):
+    """A network that notes PyTorch's settings in each pass."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.seen: set[tuple[bool, bool, bool]] = set()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.seen.add(flags())
+        outputs = self.layer(inputs)
+        return outputs[0] if isinstance(outputs, tuple) else outputs
+
+    def __deepcopy__(self, memo: object) -> "Watched":
+        copied = Watched(self.layer)
+        copied.seen = self.seen  # what a copy sees counts
+        return copied
+
+
+class WatchedEncoder(PixelEncoder):
+    def __init__(self) -> None:
+        super().__init__((1, 2, 2))
+        self.seen: set[tuple[bool, bool, bool]] = set()
+
+    def encode(self, *arguments: object) -> torch.Tensor:
+        self.seen.add(flags())
+        return super().encode(*arguments[:3])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("network", "inside"),
+    [
+        (None, EXACT),
+        (nn.Sequential(nn.Conv2d(1, 1, 1)), EXACT),
+        # cuDNN has no gradient of it in evaluation.
+        (nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.GRU(1, 1))), (False, False, False)),
+    ],
+)
+@pytest.mark.parametrize("fails", [False, True])
+def test_settings_inside_and_after(
+    network: nn.Module | None, inside: tuple[bool, bool, bool], fails: bool
+) -> None:
+    before = flags()
+    with pytest.raises(ZeroDivisionError) if fails else exact_kernels(), exact_kernels(network):
+        assert flags() == inside
+        assert not fails or 1 / 0
+    assert flags() == before
+
+
+@pytest.mark.parametrize(("recurrent", "inside"), [(False, EXACT), (True, (False, False, False))])
+def test_curves_are_fitted_exactly(recurrent: bool, inside: tuple[bool, bool, bool]) -> None:
+    network = Watched(nn.LSTM(2, 3, batch_first=True) if recurrent else nn.Linear(2, 3))
+    models = {name: torch.stack([tensor, -tensor]) for name, tensor in network.state_dict().items()}
+    inputs = torch.ones(4, 5, 2)
+    parameters = Parameters(steps=1, num_points=5, batch_size=2)
+    chains = fit_pairs(network, models, inputs, parameters, torch.Generator())
+    assert network.seen == {inside}
+    network.seen.clear()
+    profile(network, models, inputs, chains, [0], parameters)
+    assert network.seen == {inside}
+
+
+def test_examples_are_encoded_exactly() -> None:
+    encoder, images = WatchedEncoder(), torch.zeros(3, 1, 2, 2)
+    labels, rows = torch.tensor([0, 1, 1]), np.arange(3)
+    prototypes(encoder, images, labels, [rows], 2, device="cuda")
+    assert encoder.seen == {EXACT}
+    encoder.seen.clear()
+    class_subspaces(encoder, images, labels, rows, 2, 1, device="cuda")
+    assert encoder.seen == {EXACT}

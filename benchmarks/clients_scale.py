@@ -64,7 +64,7 @@ def measure(strategy: str, clients: int, rounds: int) -> dict[str, float]:
 
     from fedclust.results import Recorder
     from fedclust.runs.engines import make_engine
-    from fedclust.server_app import federate
+    from fedclust.runs.server import federate
     from fedclust.settings import compose
     from fedclust.strategies import ClusteredStrategy
 

@@ -29,7 +29,7 @@ def _run(damage: Callable[[Path], None], place: Place) -> Row:
 
 def _forked(place: Place, folder: Path, env: dict[str, str]) -> tuple[int, str]:
     """Run in a copy of this process: thirteen runs import everything once."""
-    import fedclust.server_app
+    import fedclust.runs.server
     import fedclust.strategies  # noqa: F401
     from fedclust.runs.command_line import main
 

@@ -19,7 +19,7 @@ WAYS = {
     "fedclust training.learning_rate=fast": ["-m", "fedclust", "training.learning_rate=fast"],
     "import fedclust.clients.app": ["-c", "import fedclust.clients.app"],
     "import fedclust.strategies.clustered": ["-c", "import fedclust.strategies.clustered"],
-    "import fedclust.server_app": ["-c", "import fedclust.server_app"],
+    "import fedclust.runs.server": ["-c", "import fedclust.runs.server"],
 }
 _MOST = 4
 

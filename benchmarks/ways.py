@@ -92,7 +92,7 @@ def in_flower(setting: Setting, turns: Turns, _: int, pause: float | None = None
 
     @server.main()
     def main(grid: Grid, _: Context) -> None:
-        _serve_strategy(setting, turns, PromptGrid(grid))  # as fedclust.server_app does
+        _serve_strategy(setting, turns, PromptGrid(grid))  # as fedclust.runs.server does
 
     class Configured(ClientApp):
         def __call__(self, message: Message, context: Context) -> Message:

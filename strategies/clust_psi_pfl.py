@@ -36,7 +36,7 @@ class ClustPSIPFL(ClusteredStrategy):
     cohorts
         Clients that take part in a round: a ``"share"`` of each cluster, rounded up; or, as in the authors'
         ``"released"`` code, rounded down but at least two, with four copies of each client in clusters of one
-        or two (:func:`fedclust.support.sampling.draw_replicas`). Every drawn copy counts as a reply, so the mean of a
+        or two (:func:`.draw_replicas`). Every drawn copy counts as a reply, so the mean of a
         pair weights its clients by their samples times the copies drawn: in half of the rounds equally, else
         mostly three to one, and in one of 35 rounds one client is left out. A single client's model becomes
         its own reply. Copies of a client train on the same batches here; the released code shuffles the data

@@ -16,9 +16,9 @@ from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import fedgmcc
 from fedclust.clustering.fedgmcc import Outcome, Parameters, Threshold
 from fedclust.clustering.fedgmcc.placement import chain_scores, place
+from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.findings import Findings, padded
-from fedclust.newcomers.placement import Placement
 from fedclust.newcomers.placing import silent
 from fedclust.selection import Candidates
 from fedclust.strategies.clustered import ClusteredStrategy

@@ -7,10 +7,10 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.aggregation.optimiser_state import StateValue
+from fedclust.clustering.shared.placement import Placement
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.findings import Findings
-from fedclust.newcomers.placement import Placement
 from fedclust.newcomers.placing import by_least_loss, by_rule
 from fedclust.personal.layers import NoLayer, Personal
 from fedclust.selection import Candidates, Selection, Uniform
@@ -261,7 +261,7 @@ class Hooks:
     def grown(self, clusters: Clusters, homes: IntArray) -> Any:
         """Return the memory of a federation in which clients have joined.
 
-        A method whose memory is neither None nor :class:`~fedclust.federation.findings.Findings` overrides this.
+        A method whose memory is neither None nor Findings overrides this.
 
         Parameters
         ----------
@@ -288,7 +288,7 @@ class Hooks:
     def state(self, clusters: Clusters) -> dict[str, StateValue]:
         """Return ``clusters.memory`` as arrays and scalars by name, for a checkpoint.
 
-        A method whose memory is neither None nor :class:`~fedclust.federation.findings.Findings` overrides this and
+        A method whose memory is neither None nor Findings overrides this and
         :meth:`restore`.
 
         Raises

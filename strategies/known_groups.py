@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from flwr.app import ArrayRecord
 
+from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation, FederationError
 from fedclust.federation.findings import Findings
-from fedclust.newcomers.placement import Placement
 from fedclust.newcomers.placing import silent
 from fedclust.strategies.clustered import ClusteredStrategy
 

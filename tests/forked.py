@@ -9,7 +9,7 @@ import os
 import sys
 
 import fedclust.results.plots
-import fedclust.server_app  # noqa: F401
+import fedclust.runs.server  # noqa: F401
 from fedclust import clients  # noqa: F401
 from fedclust.runs.command_line import main
 from fedclust.strategies import FedGMCC, FedGWC  # noqa: F401

@@ -375,7 +375,7 @@ def test_a_run_that_is_asked_to_end_says_how_to_go_on(
         time.sleep(5)
 
     monkeypatch.setattr("sys.argv", ["fedclust", f"output_dir={tmp_path / 'run'}"])
-    monkeypatch.setattr("fedclust.server_app.federate", asked_to_end)
+    monkeypatch.setattr("fedclust.runs.server.federate", asked_to_end)
     before = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(SystemExit) as ended:
@@ -394,7 +394,7 @@ def test_an_interrupted_run_says_how_to_go_on(
 
     folder = tmp_path / "a run"
     monkeypatch.setattr("sys.argv", ["fedclust", f"output_dir='{folder}'"])
-    monkeypatch.setattr("fedclust.server_app.federate", interrupted)
+    monkeypatch.setattr("fedclust.runs.server.federate", interrupted)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130

@@ -15,7 +15,7 @@ from fedclust import load
 from fedclust.grids.wrapped_grid import WrappedGrid
 from fedclust.results.recorder import comparable
 from fedclust.runs.engines import make_engine
-from fedclust.server_app import federate
+from fedclust.runs.server import federate
 from fedclust.settings import compose
 from fedclust.settings.shorthand import expand
 

@@ -20,7 +20,7 @@ from fedclust import clients, records
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, LocalGrid
 from fedclust.results import Checkpoints, SavedRun, comparable, print_report
-from fedclust.server_app import federate
+from fedclust.runs.server import federate
 from fedclust.settings import compose, to_run_config
 from fedclust.settings.resume import expand
 from fedclust.strategies import ClusteredStrategy

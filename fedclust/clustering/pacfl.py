@@ -29,8 +29,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedclust.clustering.shared.agglomerative import Details, Grouping, group
+from fedclust.clustering.shared.placement import Placement
 from fedclust.clustering.shared.placing import NONE, average_distances, nearest
-from fedclust.newcomers.placement import Placement
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Input", "Measure", "Parameters", "SubspaceRule", "angles", "assign", "basis", "distances"]

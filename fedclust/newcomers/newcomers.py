@@ -8,12 +8,12 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, RecordDict
 
 from fedclust import records
+from fedclust.clustering.shared.placement import Placement
 from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.evaluations import Measured
 from fedclust.federation.federation import Federation
 from fedclust.federation.proof import shifts_for
-from fedclust.newcomers.placement import Placement
 from fedclust.proof import compare, holm
 from fedclust.records import BadReply, Description
 from fedclust.typing import BoolArray

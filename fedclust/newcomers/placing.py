@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedclust import records
+from fedclust.clustering.shared.placement import Placement
 from fedclust.clustering.shared.placing import NONE, least_loss
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
-from fedclust.newcomers.placement import Placement
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:

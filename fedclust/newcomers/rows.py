@@ -8,11 +8,11 @@ import torch
 from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.clustering.fmcl.placement import EvidenceRule
 from fedclust.clustering.pacfl import SubspaceRule
+from fedclust.clustering.shared.placement import Placement
 from fedclust.models import Encoder
 from fedclust.models.encoders import PixelEncoder
 from fedclust.models.prototypes import prototypes
 from fedclust.models.subspaces import class_subspaces
-from fedclust.newcomers.placement import Placement
 from fedclust.newcomers.rules import Rule
 
 __all__ = ["place_rows"]

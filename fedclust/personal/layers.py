@@ -138,7 +138,7 @@ def named(personal: Personal | str) -> Personal:
         return personal
     if personal not in _CHOICES:
         raise ValueError(
-            f"personal must be one of {', '.join(_CHOICES)}, or made by fedclust.personal.layers, got {personal!r}"
+            f"personal must be one of {', '.join(_CHOICES)}, or of fedclust.personal.layers, got {personal!r}"
         )
     return _CHOICES[personal]()
 

@@ -21,7 +21,7 @@ from fedclust.federation.evaluations import Measured
 from fedclust.federation.run_state import RunState
 from fedclust.grids.traffic import Traffic
 from fedclust.metrics import Outcomes
-from fedclust.results.intervals import parse_interval
+from fedclust.settings.intervals import parse_interval
 from fedclust.support.array_bytes import from_numpy, to_numpy
 
 __all__ = ["Checkpoints", "load_checkpoint", "parse_interval"]

@@ -11,7 +11,7 @@ from fedclust.results.proof import SERVED_FIGURES
 
 if TYPE_CHECKING:  # federation imports findings, which write with fedclust.results
     from fedclust.federation import Measured
-    from fedclust.personal.serving import Layered
+    from fedclust.federation.personal import Layered
 
 __all__ = ["PREFIX", "personal_figure", "personal_line", "personal_summary", "personal_table"]
 

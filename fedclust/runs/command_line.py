@@ -74,7 +74,7 @@ def _main(config: DictConfig) -> float | None:
             returned = sweep.objective(summary, str(config.objective))
     except Exception as error:
         from fedclust.federation import RunFailed
-        from fedclust.server_app import USER_ERRORS
+        from fedclust.runs.server import USER_ERRORS
 
         expected = isinstance(error, (*USER_ERRORS, RunFailed))
         if hydra_config.mode == RunMode.MULTIRUN:  # the other jobs still run
@@ -102,7 +102,7 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
 
     from fedclust.grids.watchdog import end_process_when_stuck
     from fedclust.runs.engines import make_engine
-    from fedclust.server_app import federate
+    from fedclust.runs.server import federate
 
     end_process_when_stuck()
     folder = Path(hydra_config.runtime.output_dir)

@@ -31,13 +31,13 @@ from fedclust.results import Checkpoints, Recorder
 from fedclust.results.checkpoints import parse_interval
 from fedclust.results.page import LivePage
 from fedclust.results.progress import Progress
+from fedclust.results.rescue import rescuing, writing
 from fedclust.runs.engines import make_engine
 from fedclust.runs.given import describe_run, one_for_all, strategy_of
 from fedclust.runs.privacy_checks import check_delta, check_loss, check_network, check_strategy
-from fedclust.runs.rescue import rescuing, writing
 from fedclust.runs.result import Result
 from fedclust.runs.runner import OnRound, Schedule, StrategyRun
-from fedclust.server_app import federate
+from fedclust.runs.server import federate
 from fedclust.settings import ConfigError, build, compose, run_settings
 from fedclust.settings.allowed import EVERYTHING, check_folder
 from fedclust.settings.checks import check

@@ -13,11 +13,11 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from fedclust import records
+from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import to_inputs, to_targets
 from fedclust.federation.run_state import RunState
 from fedclust.models import Encoder
 from fedclust.models.encoders import PixelEncoder
-from fedclust.newcomers.placement import Placement
 from fedclust.newcomers.placing import placed_by_losses
 from fedclust.newcomers.rows import place_rows
 from fedclust.newcomers.rules import unpacked

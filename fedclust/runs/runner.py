@@ -20,13 +20,13 @@ from fedclust import records, results
 from fedclust.aggregation.flower import buffer_names
 from fedclust.federation import Federation, RunFailed, Traffic, confuse_clusters
 from fedclust.federation.encoder import ask_encoder
+from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import ask_differences
 from fedclust.federation.run_state import RunState
 from fedclust.grids.failures import check_answered, check_round
 from fedclust.layers.client_dp import Guard
 from fedclust.newcomers.newcomers import Newcomers, against_common, place_newcomers
 from fedclust.personal.layers import Personal
-from fedclust.personal.serving import Serving, ask_personal
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy
 from fedclust.proof import prove_grouping
 from fedclust.results import Checkpoints, Progress, Recorder
@@ -35,8 +35,8 @@ from fedclust.results.newcomers import add_newcomers
 from fedclust.results.personal import personal_summary, personal_table
 from fedclust.results.progress import quiet_flower
 from fedclust.results.proof import SERVED_FIGURES, method_name, proof_summary
+from fedclust.results.rescue import writing
 from fedclust.runs.figures import RunFigures
-from fedclust.runs.rescue import writing
 from fedclust.runs.schedule import Schedule
 from fedclust.runs.traffic import meter
 from fedclust.typing import IntArray

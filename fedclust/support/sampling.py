@@ -3,8 +3,7 @@
 import math
 
 import numpy as np
-
-from fedclust.typing import FloatArray, IntArray
+from numpy.typing import NDArray
 
 __all__ = [
     "cohort_size",
@@ -66,7 +65,7 @@ def number_of(asked: int | float, num_clients: int) -> int:
     return min(asked, num_clients) if isinstance(asked, int) else cohort_size(num_clients, asked)
 
 
-def draw(members: IntArray, size: int, generator: np.random.Generator) -> IntArray:
+def draw(members: NDArray[np.integer], size: int, generator: np.random.Generator) -> NDArray[np.integer]:
     """Draw clients uniformly without replacement.
 
     Parameters
@@ -84,8 +83,8 @@ def draw(members: IntArray, size: int, generator: np.random.Generator) -> IntArr
 
 
 def draw_least_sampled(
-    members: IntArray, counts: IntArray, size: int, generator: np.random.Generator
-) -> IntArray:
+    members: NDArray[np.integer], counts: NDArray[np.integer], size: int, generator: np.random.Generator
+) -> NDArray[np.integer]:
     """Draw clients without replacement; those that took part less often have a higher probability.
 
     Source: FedGWC, Section 4.1, "a dynamic adjustment process to prioritize clients that are infrequently
@@ -110,7 +109,9 @@ def draw_least_sampled(
     return np.sort(members[np.argsort(-keys, kind="stable")[:size]])
 
 
-def draw_order(weights: IntArray | FloatArray, generator: np.random.Generator) -> IntArray:
+def draw_order(
+    weights: NDArray[np.integer] | NDArray[np.floating], generator: np.random.Generator
+) -> NDArray[np.integer]:
     """Draw everyone, one after another without replacement, in proportion to weights.
 
     Parameters
@@ -128,12 +129,14 @@ def draw_order(weights: IntArray | FloatArray, generator: np.random.Generator) -
         return np.argsort(-(np.log(np.asarray(weights, dtype=np.float64)) + noise), kind="stable")
 
 
-def largest(values: FloatArray, size: int) -> IntArray:
+def largest(values: NDArray[np.floating], size: int) -> NDArray[np.integer]:
     """Find the positions of the largest values, sorted; of equal values the first, shape (size,)."""
     return np.sort(np.argsort(-values, kind="stable")[:size])
 
 
-def draw_replicas(members: IntArray, participation: float, generator: np.random.Generator) -> IntArray:
+def draw_replicas(
+    members: NDArray[np.integer], participation: float, generator: np.random.Generator
+) -> NDArray[np.integer]:
     """Draw the cohort of a cluster as in Clust-PSI-PFL's released code.
 
     Source: that code, which uses four copies of each client in a cluster of one or two, and rounds the cohort

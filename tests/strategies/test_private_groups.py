@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import fedclust
-from fedclust import server_app
 from fedclust.clustering.private_groups import Parameters, apart, deserted, groups_help, vote
 from fedclust.privacy import ClientDP
 from fedclust.privacy.accountant import epsilon_of
 from fedclust.results import Checkpoints
+from fedclust.runs import server as server_app
 
 DRAWS = np.random.default_rng(0)
 LABELS = DRAWS.integers(0, 4, (12, 60))

@@ -13,8 +13,8 @@ from scipy.spatial.distance import cdist
 
 from fedclust.clustering.clust_psi_pfl import algorithm, label_groups
 from fedclust.clustering.shared.limits import limit_sizes
+from fedclust.clustering.shared.placement import Placement
 from fedclust.clustering.shared.placing import NONE, nearest
-from fedclust.newcomers.placement import Placement
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["LabelRule"]

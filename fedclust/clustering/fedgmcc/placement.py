@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fedclust.clustering.fedgmcc.algorithm import Parameters
 from fedclust.clustering.fedgmcc.curve_fitting import fit_pairs
+from fedclust.clustering.shared.placement import Placement
 from fedclust.clustering.shared.placing import NONE, nearest
-from fedclust.newcomers.placement import Placement
 from fedclust.typing import FloatArray, IntArray, State
 
 __all__ = ["chain_scores", "place"]

@@ -19,8 +19,8 @@ from scipy.special import stdtr
 from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.clustering.fmcl import algorithm
 from fedclust.clustering.fmcl.prototype_evidence import Prototypes, compare, sent_counts
+from fedclust.clustering.shared.placement import Placement
 from fedclust.clustering.shared.placing import NONE, nearest
-from fedclust.newcomers.placement import Placement
 from fedclust.proof import holm
 from fedclust.typing import BoolArray, FloatArray, IntArray
 

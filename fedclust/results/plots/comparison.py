@@ -1,4 +1,4 @@
-"""The pictures of a paper, from the folders of a sweep: ``python -m fedclust.runs.compare FOLDER --plots DIR``."""
+"""Pictures for a paper from a sweep: ``python -m fedclust.runs.compare FOLDER --plots DIR``."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -16,11 +16,11 @@ from fedclust.clustering import pacfl
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation import ClientGrid, Clusters, Federation, FederationError, Measured, pack, unpack
 from fedclust.federation.confusion import confuse_clusters
+from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import ask_differences
 from fedclust.grids.wrapped_grid import WrappedGrid
 from fedclust.layers import looks
 from fedclust.personal.layers import Prior
-from fedclust.personal.serving import Serving, ask_personal
 from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, ClustPSIPFL, FedGWC
 from fedclust.support.array_bytes import from_numpy
 

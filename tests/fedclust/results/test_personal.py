@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 
 from fedclust.federation import Measured
+from fedclust.federation.personal import Layered
 from fedclust.personal.layers import Auto
-from fedclust.personal.serving import Layered
 from fedclust.results.personal import personal_figure, personal_line, personal_summary, personal_table
 
 LAYERED = Layered(

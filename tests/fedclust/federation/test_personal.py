@@ -11,10 +11,10 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedclust import records
 from fedclust.federation import Answers, Measured
+from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import prior_shifts
 from fedclust.grids.identity import assume_identity
 from fedclust.personal.layers import Auto, Finetune, Prior
-from fedclust.personal.serving import Serving, ask_personal
 from fedclust.records import Bounds, Evaluation, PersonalAnswer
 
 COUNTS = np.array([[90, 10], [10, 90], [90, 10], [10, 90]])

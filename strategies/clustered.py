@@ -6,6 +6,7 @@ Results read a run through the properties of :mod:`fedclust.strategies.run_view`
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -21,12 +22,12 @@ from fedclust.federation.replies import read_replies, weighted_loss
 from fedclust.federation.run_state import RunState
 from fedclust.layers.client_dp import Guard
 from fedclust.layers.going_back import at_fault
-from fedclust.layers.update_norms import ANY, DEFAULT_CAP, Caps
+from fedclust.layers.update_norms import ANY, Caps
 from fedclust.selection import Selection
+from fedclust.settings.run_options import RunOptions
 from fedclust.strategies.hooks import Hooks
 from fedclust.strategies.run_view import RunView
 from fedclust.strategies.running import Running
-from fedclust.support.fractions import check_number_or_share
 
 __all__ = ["ClusteredStrategy"]
 
@@ -48,27 +49,10 @@ class ClusteredStrategy(Hooks, RunView, Strategy):
 
     Parameters
     ----------
-    participation
-        Share ρ of each cluster's clients that takes part in a round, in (0, 1].
-    seed
-        The run's seed.
-    aggregator
-        Makes the Flower strategy that aggregates within a cluster; FedAvg by default.
-    selection
-        Chooses the clients of a cluster that take part; None for the method's own policy.
-    evaluate_every
-        Evaluate every so many rounds, >= 1; the last round always is.
-    evaluate_clients
-        How many clients do, or which share of all in (0, 1], drawn anew each time of those that are online;
-        None, and the last round: all.
-    update_norm_cap
-        How many times as long as the round's median an update may be, > 1; a longer one is left out, its
-        client named. None for any length. See :mod:`fedclust.layers.update_norms`.
-    update_pull_cap
-        How many times the round's median rows times length of an update count for at most, > 1; None: any.
-    drift_every
-        Look every so many rounds, where clients evaluate, for those that another cluster's model serves
-        better; 0 for never. See :mod:`fedclust.layers.drift`.
+    options
+        What the run tells every strategy, see :class:`~fedclust.settings.run_options.RunOptions`.
+    given
+        The same, value by value, such as ``participation=0.5``; not both.
 
     Raises
     ------
@@ -81,32 +65,21 @@ class ClusteredStrategy(Hooks, RunView, Strategy):
     def __init__(
         self,
         *,
-        participation: float = 1.0,
-        seed: int = 0,
-        aggregator: Callable[[], Strategy] = _fedavg,
-        selection: Selection | None = None,
-        evaluate_every: int = 1,
-        evaluate_clients: int | float | None = None,
-        update_norm_cap: float | None = DEFAULT_CAP,
-        update_pull_cap: float | None = None,
-        drift_every: int = 0,
+        options: RunOptions | None = None,
+        **given: Any,
     ) -> None:
-        if not 0 < participation <= 1:
-            raise ValueError(f"participation must be in (0, 1], got {participation}")
-        if evaluate_every < 1:
-            raise ValueError(f"evaluate_every must be >= 1, got {evaluate_every}")
-        if drift_every < 0:
-            raise ValueError(f"drift_every must be >= 0, got {drift_every}")
-        check_number_or_share("evaluate_clients", evaluate_clients)
-        self._caps = Caps(update_norm_cap, update_pull_cap)
-        self.participation = participation
-        self.seed = seed
-        self.evaluate_every, self.evaluate_clients = evaluate_every, evaluate_clients
-        self.drift_every = drift_every
+        if options is not None and given:
+            raise ValueError(f"{', '.join(given)} must be given once: the run's options have it already")
+        self.options = options = RunOptions(**given) if options is None else options
+        self._caps = Caps(options.update_norm_cap, options.update_pull_cap)
+        self.participation = options.participation
+        self.seed = options.seed
+        self.evaluate_every, self.evaluate_clients = options.evaluate_every, options.evaluate_clients
+        self.drift_every, selection = options.drift_every, options.selection
         self.selection: Selection = self.own_selection() if selection is None else selection
         self.observer: Observer = NoObserver()
         self.guard: Guard | None = None  # makes the run differentially private, if set before it starts
-        self._make_aggregator = aggregator
+        self._make_aggregator: Callable[[], Strategy] = options.aggregator or _fedavg
         self._run = None
 
     # -- The run --------------------------------------------------------------------------------------------

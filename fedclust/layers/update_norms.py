@@ -19,6 +19,7 @@ from statistics import median
 import numpy as np
 from flwr.app import ArrayRecord
 
+from fedclust.settings.run_options import DEFAULT_CAP, check_cap
 from fedclust.support.array_bytes import to_numpy
 
 __all__ = [
@@ -32,18 +33,7 @@ __all__ = [
     "update_norm",
 ]
 
-DEFAULT_CAP = 30.0
-"""Times the median; see docs/SECURITY.md for what honest clients reach."""
-
 _FEWEST = 3  # of two, either may be the one that is wrong
-
-
-def check_cap(cap: float | None, name: str = "update_norm_cap") -> None:
-    """Check a cap; raise ValueError unless it is a number above 1, or None for no cap."""
-    if cap is not None and (
-        isinstance(cap, bool) or not isinstance(cap, int | float) or not 1 < cap < math.inf
-    ):
-        raise ValueError(f"{name} must be > 1 and finite, or null, got {cap}")
 
 
 @dataclass(frozen=True)

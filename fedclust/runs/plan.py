@@ -17,8 +17,9 @@ from fedclust.personal.layers import Personal, check_validation
 from fedclust.privacy import NoPrivacy, Privacy
 from fedclust.runs.experiments import published_beside
 from fedclust.runs.privacy_checks import check_delta, check_network, check_strategy, setting
-from fedclust.settings import ConfigError, RunSettings, build, plain, with_strategy
+from fedclust.settings import ConfigError, RunSettings, build, build_strategy, plain, with_strategy
 from fedclust.settings.checks import check_num_clients
+from fedclust.settings.run_options import RunOptions
 
 if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
     from fedclust.strategies import ClusteredStrategy
@@ -162,19 +163,18 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
         check_aggregator(aggregator)
     except ValueError as error:
         raise ConfigError(f"aggregator.{error}") from error
-    chosen = {"selection": build(config.selection)} if config.selection else {}
-    return build(
-        config.strategy,
+    options = RunOptions(
         participation=settings.participation,
         seed=settings.seed,
         aggregator=partial(build, config.aggregator),
+        selection=build(config.selection) if config.selection else None,
         evaluate_every=settings.evaluate_every,
         evaluate_clients=settings.evaluate_clients,
         update_norm_cap=settings.update_norm_cap,
         update_pull_cap=settings.update_pull_cap,
         drift_every=settings.drift_every,
-        **chosen,
     )
+    return build_strategy(config.strategy, options)
 
 
 def _personal(config: DictConfig, strategy: "ClusteredStrategy") -> Personal:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedclust.settings import defaults, override_errors, own_data, proof
 from fedclust.settings.options import TRUSTED, VERSION_BASE
+from fedclust.settings.run_options import RunOptions
 from fedclust.support.layout import CONF
 
 __all__ = [
     "CONF",
     "ConfigError",
     "build",
+    "build_strategy",
     "compose",
     "from_run_config",
     "join_overrides",
@@ -190,6 +193,24 @@ def build(node: Any, **arguments: Any) -> Any:
     except (InstantiationException, OmegaConfBaseException, *_REFUSALS) as error:
         said = error.__cause__ if isinstance(error, InstantiationException) else None
         raise ConfigError(override_errors.one_line(said or error)) from error
+
+
+def build_strategy(node: Any, options: RunOptions) -> Any:
+    """Build the strategy that a node of the configuration describes, for a run with these options.
+
+    Raises
+    ------
+    ConfigError
+        If it does not exist, refuses its arguments, or the node gives what the run's options do.
+    """
+    given = [field.name for field in fields(RunOptions) if field.name in node]
+    if given:
+        raise ConfigError(f"strategy.{given[0]} must not be given, it is an option of the run: {given[0]}=")
+    make = build(node, _partial_=True)  # Hydra would make a configuration of a dataclass among the arguments
+    try:
+        return make(options=options)
+    except _REFUSALS as error:
+        raise ConfigError(override_errors.one_line(error)) from error
 
 
 def to_run_config(config: DictConfig) -> dict[str, str]:

@@ -28,7 +28,7 @@ from rich.console import Console
 from scaling import seconds_of, seconds_per_round
 from tables import machine, show, spread, table
 
-from fedclust.runs.engines import make_engine
+from fedclust.runs.plan import make_engine
 from fedclust.runs.server import federate
 from fedclust.settings import compose
 from fedclust.training.scheduling.dispatch import Dispatcher

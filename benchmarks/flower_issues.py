@@ -22,8 +22,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from tables import show_parts, spread, table
 
-from fedclust.grids.identity import assume_identity
-from fedclust.grids.prompt_grid import PromptGrid
+from fedclust.grids.local_grid import assume_identity
+from fedclust.grids.superlink import PromptGrid
 
 EXCHANGES = 20
 NODES = 2

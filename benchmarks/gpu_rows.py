@@ -24,7 +24,7 @@ from ways import pfl_research
 
 import fedclust
 from fedclust.results import SavedRun
-from fedclust.runs.engines import make_engine
+from fedclust.runs.plan import make_engine
 from fedclust.training import Job, LocalTraining, Trainer
 from fedclust.training.kernels import sequential
 from fedclust.training.kernels.recorded import RecordedTraining

@@ -28,8 +28,7 @@ from torch import nn
 
 from fedclust import records
 from fedclust.federation import ClientGrid
-from fedclust.grids.identity import assume_identity
-from fedclust.grids.local_grid import DirectGrid, answer
+from fedclust.grids.local_grid import DirectGrid, answer, assume_identity
 from fedclust.settings import to_run_config
 from fedclust.strategies import ClusteredStrategy
 

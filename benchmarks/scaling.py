@@ -31,7 +31,7 @@ from tables import show_parts, spread, table
 
 from fedclust import records
 from fedclust.federation import ClientGrid
-from fedclust.runs.engines import make_engine
+from fedclust.runs.plan import make_engine
 from fedclust.runs.server import federate
 from fedclust.settings import build
 from fedclust.strategies import ClusteredStrategy

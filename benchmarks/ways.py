@@ -18,7 +18,7 @@ from training_speed import bare_vmap, plain_loop
 from turns import Turns
 
 from fedclust import records
-from fedclust.runs.engines import make_engine
+from fedclust.runs.plan import make_engine
 from fedclust.settings import to_run_config
 from fedclust.training.batches import draw_batches
 from fedclust.training.parameters import LocalTraining
@@ -85,7 +85,7 @@ def in_flower(setting: Setting, turns: Turns, _: int, pause: float | None = None
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
-    from fedclust.grids.prompt_grid import PromptGrid
+    from fedclust.grids.superlink import PromptGrid
 
     run_config = to_run_config(setting.config())
     server = ServerApp()

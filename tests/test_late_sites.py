@@ -12,9 +12,9 @@ from flwr.app import Message
 from rich.console import Console
 
 from fedclust import load
-from fedclust.grids.wrapped_grid import WrappedGrid
+from fedclust.grids.client_grid import WrappedGrid
 from fedclust.results.recorder import comparable
-from fedclust.runs.engines import make_engine
+from fedclust.runs.plan import make_engine
 from fedclust.runs.server import federate
 from fedclust.settings import compose
 from fedclust.settings.shorthand import expand

@@ -15,7 +15,7 @@ from fedclust.data.client_rows import ClientRows, save_client_rows
 from fedclust.data.load import _builder
 from fedclust.data.sites import Own, builder_of, read_site
 from fedclust.federation import FederationError
-from fedclust.grids.identity import assume_identity
+from fedclust.grids.local_grid import assume_identity
 from fedclust.runs.predict import main as predict
 from fedclust.settings import ConfigError, compose, plain, to_run_config
 

@@ -119,7 +119,7 @@ note("fedclust.clients.app")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedclust import models, records
 from fedclust.federation import pack, unpack
-from fedclust.grids.identity import assume_identity
+from fedclust.grids.local_grid import assume_identity
 from fedclust.settings import compose, plain, to_run_config
 config = compose({CLIENTS!r})
 assume_identity()

@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from fedclust.federation.federation import Federation
     from fedclust.federation.replies import Reply
     from fedclust.federation.starts import starting_models
-    from fedclust.grids.bundle import is_bundle, pack, unpack
+    from fedclust.grids.bundle import Traffic, is_bundle, pack, unpack
     from fedclust.grids.client_grid import ClientGrid, CohortView, FederationError
     from fedclust.grids.failures import RunFailed
-    from fedclust.grids.hosting import hosted_clients
     from fedclust.grids.local_grid import LocalGrid
-    from fedclust.grids.traffic import Traffic
+    from fedclust.grids.nodes import hosted_clients
 else:
     __getattr__, __dir__ = lazily(__name__)
 

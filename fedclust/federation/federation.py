@@ -16,7 +16,7 @@ from fedclust.clustering.shared.projection import Projection
 from fedclust.federation.asking import Answers, Asker
 from fedclust.federation.descriptions import Descriptions, check_fits, combine
 from fedclust.federation.roster import Roster
-from fedclust.grids.traffic import Traffic
+from fedclust.grids.bundle import Traffic
 from fedclust.layers.update_norms import DEFAULT_CAP, too_long, too_long_line
 from fedclust.privacy.settings import Tells
 from fedclust.records import BadReply, Bounds, Update

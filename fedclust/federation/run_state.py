@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord
 
 from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.federation.evaluations import Measured
-from fedclust.grids.traffic import Traffic
+from fedclust.grids.bundle import Traffic
 from fedclust.typing import IntArray
 
 __all__ = ["RunState"]

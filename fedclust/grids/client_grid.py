@@ -3,28 +3,213 @@
 Flower's grids address nodes, and a node may host many clients. :class:`ClientGrid` wraps any grid so that
 strategies address clients: its node ids *are* client ids. All messages for the clients of one node are sent
 as one, a record shared by many clients is sent once, and every client gets its own reply: a content, or an
-error with the reason.
+error with the reason. Where too few clients are left to go on, it waits for those that were lost: a message
+that is sent again is the same, and every draw of a run derives from its seed, so a run that has waited ends
+like one in which nobody was away.
 """
 
 import logging
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
+from flwr.supercore.run import Run
 
-from fedclust.grids.bundle import is_bundle, pack, unpack
-from fedclust.grids.claims import Host
-from fedclust.grids.node_registry import FederationError, NodeRegistry, error_reason, one_line
-from fedclust.grids.outages import Outages
-from fedclust.grids.traffic import Meter, Traffic
-from fedclust.grids.wrapped_grid import WrappedGrid
+from fedclust.grids.bundle import Meter, Traffic, is_bundle, pack, unpack
+from fedclust.grids.nodes import NODE_LOST, FederationError, Host, NodeRegistry, error_reason, one_line
+from fedclust.settings.options import MIN_REPLIES
 
-__all__ = ["ClientGrid", "CohortView", "FederationError"]
+__all__ = ["ClientGrid", "CohortView", "FederationError", "Outages", "WrappedGrid"]
+
+
+class WrappedGrid(Grid):
+    """A grid that forwards all calls to another grid, for subclasses to change."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def set_run(self, run: Run) -> None:
+        """Set the run of the wrapped grid."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """The run of the wrapped grid."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message; deprecated in Flower in favour of ``Message(...)``."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    @property
+    def shared(self) -> bool:
+        """Whether any node of the wrapped grid may train any client."""
+        return bool(getattr(self._grid, "shared", False))
+
+    def grow(self) -> None:
+        """Use nodes that joined the wrapped grid's cluster; for grids that are :attr:`shared`."""
+        self._grid.grow()  # type: ignore[attr-defined]
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of the nodes."""
+        return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return what is known of the nodes, such as their keys and registered names."""
+        return self._grid.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages; return the ids to pull the replies by."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies to these messages that have arrived."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and wait for the replies."""
+        return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+logger = logging.getLogger(__name__)
+
+_OF_A_ROUND = (MessageType.TRAIN, MessageType.EVALUATE)
+_SETTLE = 30.0  # seconds; once enough clients are back, how long nobody else must have come back
+_TRIES = 5  # questions in a row to clients that are online, and yet lost: the question may kill their nodes
+
+
+@dataclass(frozen=True)
+class Outages:
+    """How long to wait for clients, and for how many.
+
+    Attributes
+    ----------
+    seconds
+        How long after a reply was lost, >= 0; 0 to never wait.
+    share
+        Least share of the clients asked that must answer, in [0, 1]; with 0 there is nothing to wait for.
+    poll
+        Time between checks, in seconds.
+    say
+        Called with a message whenever the number of online clients changes while waiting.
+    settle
+        Once enough clients are back, for how many seconds nobody else must have come back.
+    """
+
+    seconds: float = 0.0
+    share: float = MIN_REPLIES
+    poll: float = 2.0
+    say: Callable[[str], None] = logger.info
+    settle: float = _SETTLE
+
+    def needed(self, clients: int) -> int:
+        """Return how many of so many clients must answer."""
+        return max(1, math.ceil(self.share * clients)) if self.seconds and self.share and clients else 0
+
+    def exchange(
+        self,
+        ask: Callable[[Sequence[Message]], list[Message]],
+        messages: Sequence[Message],
+        online: Callable[[], Collection[int]],
+        num_clients: int,
+    ) -> list[Message]:
+        """Ask clients; until enough have answered, ask those that were lost again when they are back.
+
+        A client that refuses or raises is not asked again. A question to half of the clients or fewer, other
+        than to train or to evaluate, is asked once: the run can do without its answer.
+
+        Parameters
+        ----------
+        ask
+            Sends messages and returns a reply to each, an error where it was lost.
+        messages
+            The messages, at most one per client.
+        online
+            Returns the ids of the clients that are online.
+        num_clients
+            Number of clients K of the federation.
+
+        Returns
+        -------
+        The last reply to each message.
+        """
+        replies = ask(messages)
+        counts = 2 * len(messages) > num_clients or any(
+            each.metadata.message_type in _OF_A_ROUND for each in messages
+        )
+        needed = self.needed(len(messages)) if counts else 0
+        deadline, tries = time.monotonic() + self.seconds, _TRIES
+        while lost := {each.metadata.src_node_id for each in replies if _is_lost(each)}:
+            missing = needed - sum(not each.has_error() for each in replies)
+            if not 0 < missing <= len(lost) or not tries:
+                break
+            tries = tries - 1 if lost <= set(online()) else _TRIES
+            if not self.wait_for(lost, missing, online, deadline):
+                break
+            again = ask([each for each in messages if each.metadata.dst_node_id in lost])
+            replies = [each for each in replies if each.metadata.src_node_id not in lost] + again
+        return replies
+
+    def wait_for(
+        self,
+        clients: Collection[int],
+        number: int,
+        online: Callable[[], Collection[int]],
+        deadline: float | None = None,
+    ) -> bool:
+        """Wait until clients are online.
+
+        Parameters
+        ----------
+        clients
+            Their ids.
+        number
+            How many of them are enough: once they are online, the others have `settle` seconds.
+        online
+            Returns the ids of the clients that are online.
+        deadline
+            When to give up, on the monotonic clock; after `seconds` unless given.
+
+        Returns
+        -------
+        Whether that many are online.
+        """
+        deadline = time.monotonic() + self.seconds if deadline is None else deadline
+        shown = -1
+        changed = time.monotonic()
+        while (here := len(set(clients) & set(online()))) < len(clients):
+            now = time.monotonic()
+            if here != shown:
+                shown, changed = here, now
+                self.say(
+                    f"waiting for clients: {here} of {len(clients)} online, {number} must answer "
+                    f"(min_replies={self.share:g}), for {max(0, deadline - now) / 60:.0f} minutes at most"
+                )
+            if now >= deadline or (here >= number and now - changed >= self.settle):
+                return here >= number
+            time.sleep(min(self.poll, max(0.0, deadline - now)))
+        return True
+
+
+def _is_lost(reply: Message) -> bool:
+    return reply.has_error() and reply.error.code in NODE_LOST
+
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +241,8 @@ class ClientGrid(WrappedGrid):
     min_clients
         How many clients must be online to start, >= 1; None for all of the partition.
     hosts
-        Which node may host which client, see :func:`fedclust.grids.claims.read_hosts`; None for the
-        rules of :mod:`fedclust.grids.claims`.
+        Which node may host which client, see :func:`fedclust.grids.nodes.read_hosts`; None for the
+        rules of :mod:`fedclust.grids.nodes`.
     outages
         How long to wait for clients that are lost later; not at all unless given.
     """
@@ -213,7 +398,7 @@ class ClientGrid(WrappedGrid):
         -------
         One reply per message, sorted by client id. The reply of a client that is offline, fails, or does not
         reply within ``timeout`` seconds is an error. Where too few are left, those that are lost are asked
-        again when they are back, see :class:`~fedclust.grids.outages.Outages`.
+        again when they are back, see :class:`~fedclust.grids.client_grid.Outages`.
         """
         asked = list(messages)
         ask = partial(self._exchange, timeout=timeout)

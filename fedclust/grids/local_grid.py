@@ -9,11 +9,27 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
 
-from fedclust.grids.identity import assume_identity
 from fedclust.grids.watchdog import time_limit
 
-__all__ = ["DirectGrid", "LocalGrid", "answer"]
+__all__ = ["DirectGrid", "LocalGrid", "answer", "assume_identity"]
+
+
+def assume_identity(run_id: int = 1, node_id: int = SUPERLINK_NODE_ID) -> None:
+    """Allow this process to create Flower messages.
+
+    Parameters
+    ----------
+    run_id
+        Id of the messages' run.
+    node_id
+        Id of the node that sends them; by default the server.
+    """
+    TaskIdentity.task_id = 1
+    TaskIdentity.run_id = run_id
+    TaskIdentity.node_id = node_id
+
 
 logger = logging.getLogger(__name__)
 

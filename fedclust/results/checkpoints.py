@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from fedclust.federation.evaluations import Measured
 from fedclust.federation.run_state import RunState
-from fedclust.grids.traffic import Traffic
+from fedclust.grids.bundle import Traffic
 from fedclust.metrics import Outcomes
 from fedclust.settings.intervals import parse_interval
 from fedclust.support.array_bytes import from_numpy, to_numpy

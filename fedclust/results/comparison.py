@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.results.newcomers import FIGURES as NEWCOMERS
-from fedclust.results.personal import PREFIX, personal_figure
-from fedclust.results.proof import SERVED_FIGURES
 from fedclust.results.report import figure
 from fedclust.results.saved_run import SavedRun
+from fedclust.results.summary import PREFIX, SERVED_FIGURES, personal_figure
 from fedclust.typing import FloatArray
 
 __all__ = ["Comparison", "Row", "compare", "find_runs", "runs_below"]
 
+_NEWCOMERS = ("newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none")
 # Top-level keys of a configuration that do not affect a run's results, such as where it ran.
 _NO_SETTINGS = {
     "checkpoint_every",
@@ -90,7 +89,7 @@ class Comparison:
         items = (item for row in self.rows for summary in row.summaries for item in summary.items())
         own = dict.fromkeys(key for key, value in items if _is_number(value))
         layered = (PREFIX + key for key in SERVED_FIGURES)
-        later = (*layered, *NEWCOMERS)
+        later = (*layered, *_NEWCOMERS)
         return (*own, *(key for key in later if any(row.values(key).size for row in self.rows)))
 
 

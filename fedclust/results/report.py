@@ -14,17 +14,111 @@ from rich.text import Text
 
 from fedclust.personal.layers import NONE
 from fedclust.proof import SCALE
-from fedclust.results.decisions import decision_lines
-from fedclust.results.drift import drift_line
-from fedclust.results.newcomers import newcomers_line
-from fedclust.results.personal import personal_line
-from fedclust.results.proof import how_to_get_one
 from fedclust.results.saved_run import SavedRun
-from fedclust.results.trials import trials_table
-from fedclust.results.went_back import went_back_line
+from fedclust.results.summary import decision_lines, how_to_get_one, personal_line
 from fedclust.settings.published import row_of
 
-__all__ = ["ROWS", "FigureRow", "figure", "final_table", "print_report", "verdict_lines"]
+__all__ = ["ROWS", "figure", "final_table", "newcomers_line", "print_report", "verdict_lines"]
+
+
+_MOST_NAMED = 5
+
+
+def went_back_line(rounds: Sequence[Mapping[str, Any]]) -> str | None:
+    """Write in one line which clusters went back to earlier models, and how often; None if none did.
+
+    Such a cluster's clients have trained for nothing in that round, and a run goes on while they are no more
+    than half of all.
+
+    Parameters
+    ----------
+    rounds
+        The lines of ``rounds.jsonl``.
+    """
+    found: dict[int, list[tuple[int, Mapping[str, Any]]]] = {}
+    for line in rounds:
+        last = {each["cluster"]: each for each in line.get("went_back", ())}  # once, if twice in a round
+        for cluster, each in last.items():
+            found.setdefault(cluster, []).append((line["round"], each))
+    if not found:
+        return None
+    named = []
+    for cluster, times in sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0]))[:_MOST_NAMED]:
+        number, each = times[-1]
+        clients = f" with {each['clients']} clients" if each.get("clients", 1) > 1 else ""
+        named.append(
+            f"cluster {cluster} in {len(times)} of {len(rounds)} rounds "
+            f"(round {number}{clients}: {each['reason']})"
+        )
+    more = f"; and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return f"Went back to an earlier model: {'; '.join(named)}{more}"
+
+
+_MOST_DRIFTED = 10
+
+
+def drift_line(rounds: Sequence[Mapping[str, Any]]) -> str | None:
+    """Write in one line which clients were found to have drifted; None if none were.
+
+    Parameters
+    ----------
+    rounds
+        The lines of ``rounds.jsonl``. A client that was named in several rounds counts in its last one.
+    """
+    last = {each["client"]: (line["round"], each) for line in rounds for each in line.get("drift", ())}
+    if not last:
+        return None
+    named = [
+        f"client {client} fits cluster {each['better']} better than {each['cluster']} (round {number}"
+        f"{', moved' if each['moved'] else ''})"
+        for client, (number, each) in list(last.items())[:_MOST_DRIFTED]
+    ]
+    more = f"; and {len(last) - _MOST_DRIFTED} more" if len(last) > _MOST_DRIFTED else ""
+    return f"Drift: {'; '.join(named)}{more}"
+
+
+_MOST_TRIALS = 12
+
+
+def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
+    """List groupings that got beyond their first round of trial, those that were kept first.
+
+    Parameters
+    ----------
+    trials
+        ``trials`` of ``summary.json``, see :class:`fedclust.strategies.Auto`.
+
+    Returns
+    -------
+    A row each: where it comes from, what it gained on held-out rows, and what came of it. The others are
+    counted.
+    """
+    table = Table(box=box.SIMPLE_HEAD)
+    for title in ("look", "cluster", "from", "sizes", "gain (95 % interval)", "p", "rounds", ""):
+        table.add_column(title, justify="left" if title in ("from", "sizes", "") else "right")
+    tested = sorted((each for each in trials if each["rounds"] > 1), key=lambda each: not each["kept"])
+    for each in tested[:_MOST_TRIALS]:
+        gain = "–"
+        if each.get("gain") is not None:
+            low, high = each["interval"]
+            gain = f"{each['gain']:.3f} ({low:.3f} to {high:.3f})"
+        corrected = each.get("p_value_corrected")
+        chance = "–" if corrected is None else ("< 0.001" if corrected < 0.001 else f"{corrected:.2g}")
+        table.add_row(
+            str(each["look"]),
+            str(each["cluster"]),
+            each["source"],
+            ", ".join(map(str, each["sizes"])),
+            gain,
+            chance,
+            str(each["rounds"]),
+            f"{'kept' if each['kept'] else 'dropped'}: {each['why']}",
+        )
+    left = len(trials) - len(tested[:_MOST_TRIALS])
+    if left:
+        table.caption = f"{left} more in summary.json, most of them dropped after one round"
+    return table
+
 
 _MOST_CLUSTERS = 12
 _MOST_SILENT = 10
@@ -72,6 +166,22 @@ ROWS = (
     FigureRow("received from clients", ("bytes_up",), bytes=True),
     FigureRow("seconds", ("seconds",), 1),
 )
+
+
+def newcomers_line(summary: Mapping[str, Any]) -> str | None:
+    """Write in one line how clients that were left out fare; None if there were none."""
+    found = summary.get("newcomers")
+    if not found:
+        return None
+    accuracy = "unknown" if found["accuracy"] is None else f"{found['accuracy']:.3f}"
+    parts = [f"{found['clients']} clients left out of training have accuracy {accuracy}"]
+    if found["adjusted_rand"] is not None:
+        parts.append(f"their clusters agree with the known groups to {found['adjusted_rand']:.2f}")
+    if found["none"]:
+        parts.append(f"{found['none']} fit no cluster")
+    if found["common"]:
+        parts.append(f"{found['common']} are served one model for all")
+    return "Newcomers: " + ", ".join(parts)
 
 
 def final_table(run: SavedRun) -> RenderableType:

@@ -1,18 +1,447 @@
-"""Summarise a run for ``summary.json``."""
+"""The table of a run's clients and the figures of its summary."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
 from fedclust import metrics
+from fedclust.federation.attendance import Attendance
 from fedclust.metrics import Outcomes
-from fedclust.results.decisions import client_decisions
+from fedclust.metrics.decisions import accuracy_interval, decisions, intervals, pooled_confusion
+from fedclust.personal.layers import NONE, PRIOR, Personal
+from fedclust.proof import GroupingProof
+from fedclust.settings.options import KEEP
+from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["client_table", "means_by_cluster", "named", "round_accuracies", "summarise"]
+if TYPE_CHECKING:
+    from fedclust.federation import Measured
+    from fedclust.federation.personal import Layered
+
+__all__ = ["client_table", "named", "round_accuracies", "summarise", "summarise_decisions"]
+
+
+MOST_CLIENTS = 500
+"""Of more clients, a matrix of float64 takes more than 2 MB, and a run of FedGWC leaves five."""
+
+
+def without_large(
+    arrays: Mapping[str, ArrayLike], keep: bool | str, num_clients: int
+) -> tuple[dict[str, ArrayLike], list[str]]:
+    """Leave out the matrices of clients by clients, unless they are wanted.
+
+    Parameters
+    ----------
+    arrays
+        By name.
+    keep
+        Whether to keep matrices of shape (K, K, …); ``"auto"`` for those of up to 500 clients.
+    num_clients
+        Number of clients K.
+
+    Returns
+    -------
+    The arrays that are kept, and the names of the others.
+    """
+    if keep is True or (keep == KEEP and num_clients <= MOST_CLIENTS):
+        return dict(arrays), []
+    large = [name for name, array in arrays.items() if np.shape(array)[:2] == (num_clients, num_clients)]
+    return {name: array for name, array in arrays.items() if name not in large}, large
+
+
+_MOST_CLASSES = 100  # with intervals, and with counts of each pair of classes
+_MOST_CLUSTERS = 50
+_KEY = "decisions"
+
+
+def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int, seed: int) -> dict[str, Any]:
+    """Make the columns of ``clients.parquet``.
+
+    Parameters
+    ----------
+    outcomes
+        Counts of each client that has any.
+    num_clients
+        Number of clients K.
+    seed
+        The run's seed, for the intervals.
+
+    Returns
+    -------
+    By name, a value per client: ``sensitivity`` and ``specificity`` (of the second class if there are two,
+    else the mean over classes, each against the rest), ``brier``, ``calibration_error``; ``accuracy_low`` and
+    ``accuracy_high``, and for two classes the same of the other two, the ends of 95% bootstrap intervals; and
+    ``confusion``, the counts of labels and predictions, C·C of them row by row, or None. Empty without
+    counts.
+    """
+    if not outcomes:
+        return {}
+    two = len(next(iter(outcomes.values())).there) == 2
+    names = ["sensitivity", "specificity", "brier", "calibration_error", "accuracy_low", "accuracy_high"]
+    if two:
+        names += [f"{name}_{end}" for name in ("sensitivity", "specificity") for end in ("low", "high")]
+    columns: dict[str, Any] = {name: np.full(num_clients, np.nan) for name in names}
+    columns["confusion"] = [None] * num_clients
+    for client, counts in outcomes.items():
+        found = decisions([counts])
+        values = [_one(found.sensitivity), _one(found.specificity), found.brier, found.calibration_error]
+        rng = generator(seed, "bootstrap", client)
+        if two:
+            accuracy, sensitivity, specificity = intervals(counts.there, counts.predicted, counts.hits, rng)
+            values += [*accuracy.tolist(), *sensitivity[1].tolist(), *specificity[1].tolist()]
+        else:
+            values += accuracy_interval(int(counts.hits.sum()), int(counts.there.sum()), rng).tolist()
+        for name, value in zip(names, values, strict=True):
+            columns[name][client] = value
+        if counts.confusion is not None:
+            columns["confusion"][client] = counts.confusion.ravel().tolist()
+    return columns
+
+
+def summarise_decisions(
+    outcomes: Mapping[int, Outcomes], assignment: IntArray, class_names: Sequence[str], seed: int
+) -> dict[str, Any] | None:
+    """Make ``decisions`` of ``summary.json``: of all clients' test rows together, and of each cluster's.
+
+    Parameters
+    ----------
+    outcomes
+        Counts of each client that has any, of the model that serves it.
+    assignment
+        Cluster of each client, shape (K,).
+    class_names
+        Names of the classes, shape (C,); their numbers if empty.
+    seed
+        The run's seed, for the intervals.
+
+    Returns
+    -------
+    None without counts.
+    """
+    if not outcomes:
+        return None
+    everyone = list(outcomes.values())
+    num_classes = len(everyone[0].there)
+    names = (
+        list(class_names) if len(class_names) == num_classes else [str(each) for each in range(num_classes)]
+    )
+    there, predicted, hits = (
+        np.sum([getattr(each, name) for each in everyone], axis=0) for name in ("there", "predicted", "hits")
+    )
+    found = decisions(everyone)
+    classes: list[dict[str, Any]] = []
+    accuracy = None
+    if num_classes <= _MOST_CLASSES:
+        overall, of_sensitivity, of_specificity = intervals(
+            there, predicted, hits, generator(seed, "bootstrap all")
+        )
+        accuracy = _numbers(overall)
+        classes = [
+            {
+                "name": names[label],
+                "rows": int(there[label]),
+                "sensitivity": _number(found.sensitivity[label]),
+                "sensitivity_interval": _numbers(of_sensitivity[label]),
+                "specificity": _number(found.specificity[label]),
+                "specificity_interval": _numbers(of_specificity[label]),
+            }
+            for label in range(num_classes)
+        ]
+    values = {
+        "rows": found.rows,
+        "positive": names[1] if num_classes == 2 else None,
+        "accuracy_interval": accuracy,
+        "brier": _number(found.brier),
+        "calibration_error": _number(found.calibration_error),
+        "classes": classes,
+        "confusion": _matrix(pooled_confusion(everyone)),
+    }
+    groups: dict[int, list[Outcomes]] = {}
+    for client, counts in outcomes.items():
+        groups.setdefault(int(assignment[client]), []).append(counts)
+    if 1 < len(groups) <= _MOST_CLUSTERS:
+        values["clusters"] = [_cluster(cluster, groups[cluster]) for cluster in sorted(groups)]
+    return values
+
+
+def decision_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Write what the final table leaves out in a line or two; none for a run without counts."""
+    values = summary.get(_KEY)
+    if not values:
+        return []
+    shown = [each for each in values["classes"] if each["sensitivity"] is not None]
+    lines = []
+    if values["positive"] is not None and shown and shown[-1]["name"] == values["positive"]:
+        rates_of = [
+            f"{name} {_with_interval(shown[-1][name], shown[-1][f'{name}_interval'])}"
+            for name in ("sensitivity", "specificity")
+            if shown[-1][name] is not None
+        ]
+        lines.append(f"{values['positive']}, all test rows: {', '.join(rates_of)}")
+    elif shown:
+        weakest = min(shown, key=lambda each: each["sensitivity"])
+        text = _with_interval(weakest["sensitivity"], weakest["sensitivity_interval"])
+        lines.append(f"least sensitivity: {weakest['name']}, {text}, of {weakest['rows']:,} test rows")
+    if values["brier"] is not None:
+        text = f"Brier score {values['brier']:.3f}, calibration error {values['calibration_error']:.3f}"
+        lines.append(f"{text} (0 is best; brackets: 95% intervals)" if lines else f"{text} (0 is best)")
+    return lines
+
+
+def _cluster(cluster: int, members: list[Outcomes]) -> dict[str, Any]:
+    found = decisions(members)
+    return {
+        "cluster": cluster,
+        "rows": found.rows,
+        "sensitivity": _numbers(found.sensitivity),
+        "specificity": _numbers(found.specificity),
+        "brier": _number(found.brier),
+        "calibration_error": _number(found.calibration_error),
+        "confusion": _matrix(pooled_confusion(members)),
+    }
+
+
+def _one(values: FloatArray) -> float:
+    if len(values) == 2:
+        return float(values[1])
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else float("nan")
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _numbers(values: FloatArray) -> list[float | None]:
+    return [_number(value) for value in values]
+
+
+def _matrix(counts: IntArray | None) -> list[list[int]] | None:
+    return None if counts is None or len(counts) > _MOST_CLASSES else counts.tolist()
+
+
+def _with_interval(value: float, interval: Sequence[float | None]) -> str:
+    low, high = interval
+    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def attended(joined: IntArray, attendance: Attendance, server_round: int) -> dict[str, Any]:
+    """Make the columns of ``clients.parquet`` about who joined and who left.
+
+    Parameters
+    ----------
+    joined
+        Round in which each client joined, 0 for those at the start, shape (K,).
+    attendance
+        Who is there, and what those measured last who are not.
+    server_round
+        The last round.
+
+    Returns
+    -------
+    ``joined``, if anybody joined after the start. ``last_round`` and ``last_accuracy``, if anybody has left:
+    the last round in which each client measured an accuracy, 0 for none, and that accuracy. Its
+    ``accuracy``, which is of the last round, is unknown, and no mean counts it.
+    """
+    columns: dict[str, Any] = {}
+    if joined.any():
+        columns["joined"] = joined
+    left = (attendance.last_round < server_round) & ~attendance.online
+    if left.any():
+        columns |= {"last_round": attendance.last_round, "last_accuracy": attendance.last_accuracy}
+        columns["left"] = left
+    return columns
+
+
+def attended_summary(clients: pd.DataFrame) -> dict[str, Any]:
+    """List who joined and who left, for ``summary.json``.
+
+    Returns
+    -------
+    ``joined``, the round of each client that joined after the start, by id as text; ``left``, for each client
+    that has left the last round and accuracy that it measured, 0 and None for none. Only what there is.
+    """
+    found: dict[str, Any] = {}
+    if "joined" in clients:
+        later = clients[clients["joined"] > 0]
+        found["joined"] = dict(zip(later["client"].astype(str), later["joined"].tolist(), strict=True))
+    if "left" in clients:
+        gone = clients[clients["left"]]
+        last = zip(
+            gone["client"].tolist(), gone["last_round"].tolist(), gone["last_accuracy"].tolist(), strict=True
+        )
+        found["left"] = [
+            {"client": client, "last_round": last_round, "last_accuracy": accuracy if last_round else None}
+            for client, last_round, accuracy in last
+        ]
+    return found
+
+
+SERVED_FIGURES = (
+    "global_accuracy",
+    "mean_client_accuracy",
+    "balanced_accuracy",
+    "share_weighted_accuracy",
+    "macro_f1",
+    "auc",
+    "pooled_macro_f1",
+    "pooled_auc",
+    "ad",
+    "sdad",
+)
+"""Keys of ``summary.json`` that depend on the serving models; ``serve_cluster`` has them for clusters'."""
+
+_NAMES = {"ClustPSIPFL": "Clust-PSI-PFL"}
+_TOO_FEW = "fewer than two held-out rows"
+
+
+def method_name(strategy: object) -> str:
+    """Return the paper's name of a strategy's method; by default the name of its class."""
+    name = type(strategy).__name__
+    return _NAMES.get(name, name)
+
+
+def proof_summary(
+    proof: GroupingProof,
+    silent: Mapping[int, str],
+    names: Sequence[str] | None,
+    traffic: Mapping[str, int],
+) -> dict[str, Any]:
+    """Write a proof for ``summary.json``.
+
+    Parameters
+    ----------
+    proof
+        The proof.
+    silent
+        Reason of each client that did not answer, by client id.
+    names
+        Name of each client in the data, or None.
+    traffic
+        Bytes sent and received for it.
+
+    Returns
+    -------
+    ``clusters``, a test each; ``did_not_vote``, clients with reasons; and the bytes.
+    """
+    reasons = dict.fromkeys(proof.too_few, _TOO_FEW) | {int(client): why for client, why in silent.items()}
+    return {
+        "clusters": [each.summary() for each in proof.clusters],
+        "did_not_vote": [
+            {
+                "client": client,
+                **({} if names is None else {"name": names[client]}),
+                "reason": reasons[client],
+            }
+            for client in sorted(reasons)
+        ],
+        "bytes_down": traffic["bytes_down"],
+        "bytes_up": traffic["bytes_up"],
+    }
+
+
+def how_to_get_one(config: Mapping[str, Any]) -> str:
+    """Explain in one line how to get a verdict, for a run without one."""
+    if str((config.get("choices") or {}).get("strategy")) == "fedavg":
+        return "No verdict: this is one model for all; strategy=fedgwc looks for groups and tests them"
+    return (
+        "No verdict on training in groups: a run with proof=true compare=[fedavg] tests it on held-out rows"
+    )
+
+
+PREFIX = "personal."
+"""Before the name of a figure with the personal layer, where runs are compared."""
+
+_MOST_FAILED = 10
+
+
+def personal_summary(
+    personal: Personal,
+    layered: "Layered",
+    none: Mapping[str, object],
+    summarised: Callable[["Measured"], Mapping[str, object]],
+    own_metrics: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Lay out personal layers for ``summary.json``.
+
+    Parameters
+    ----------
+    personal
+        The choice of layers.
+    layered
+        What clients measured.
+    none
+        The run's summary without a personal layer.
+    summarised
+        Makes a summary from what clients measured.
+    own_metrics
+        Names of the user's own metrics.
+
+    Returns
+    -------
+    ``choice``; ``figures``, by choice, ``none`` first; ``clients``, how many use which layer under `choice`;
+    and ``failures``, who could not make one, and why.
+    """
+    keys = (*SERVED_FIGURES, *own_metrics)
+    figures = {NONE: {key: none.get(key) for key in keys}}
+    for choice, measured in layered.measured.items():
+        summary = summarised(measured)
+        figures[choice] = {key: summary.get(key) for key in keys}
+    used = layered.used[personal.choice].tolist()
+    return {
+        "choice": personal.choice,
+        "figures": figures,
+        "clients": {layer: used.count(layer) for layer in (NONE, *personal.asked)},
+        "failures": [{"client": client, "reason": why} for client, why in layered.failures.items()],
+    }
+
+
+def personal_table(table: pd.DataFrame, personal: Personal, layered: "Layered") -> pd.DataFrame:
+    """Add to the table of clients which layer each uses and what it measured with each.
+
+    Returns
+    -------
+    The table with the columns ``personal`` (the layer that the client uses), ``personal_accuracy`` (with it),
+    ``accuracy_<layer>`` and ``validation_loss_<layer>`` of each layer that was tried, and ``prior_shift``
+    (lists: what the label-prior correction adds to the logits) where that was.
+    """
+    columns: dict[str, Any] = {"personal": layered.used[personal.choice].tolist()}
+    unknown = np.full(len(table), np.nan)
+    columns["personal_accuracy"] = layered.measured[personal.choice].figures.get("accuracy", unknown)
+    for layer in personal.asked:
+        made = layered.used[layer] == layer
+        measured = layered.measured[layer].figures.get("accuracy", unknown)
+        columns[f"accuracy_{layer}"] = np.where(made, measured, np.nan)
+    for layer, losses in layered.losses.items():
+        columns[f"validation_loss_{layer}"] = losses
+    if layered.shifts is not None and PRIOR in personal.asked:
+        columns["prior_shift"] = layered.shifts.tolist()
+    return table.assign(**columns)
+
+
+def personal_figure(summary: Mapping[str, Any], key: str) -> Any:
+    """Look up a figure with the personal layer that a run chose; None where it has none."""
+    personal = summary.get("personal") or {}
+    return (personal.get("figures") or {}).get(personal.get("choice"), {}).get(key)
+
+
+def personal_line(summary: Mapping[str, Any]) -> str | None:
+    """Say in one line how many clients use which layer, and who could not make one; None without layers."""
+    personal = summary.get("personal")
+    if not personal:
+        return None
+    counts = {layer: number for layer, number in personal["clients"].items() if number}
+    used = ", ".join(f"{number} {layer}" for layer, number in counts.items())
+    line = f"Personal layer: {personal['choice']} (clients: {used})"
+    if failures := personal.get("failures"):
+        shown = "; ".join(f"client {each['client']}: {each['reason']}" for each in failures[:_MOST_FAILED])
+        more = f"; and {len(failures) - _MOST_FAILED} more" if len(failures) > _MOST_FAILED else ""
+        line += f"; failed: {shown}{more}"
+    return line
+
 
 # Keys of a client's evaluation, and their columns.
 _COLUMNS = {
@@ -59,7 +488,7 @@ def client_table(
         Name of each client in the data (a hospital, a writer, a user), K of them, or None.
     outcomes
         Counts of a full evaluation, by client, from which ``share_weighted_accuracy`` is computed, and the
-        columns of :func:`fedclust.results.decisions.client_decisions`.
+        columns of :func:`fedclust.results.summary.client_decisions`.
     seed
         The run's seed, for their intervals.
     columns

@@ -101,7 +101,7 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
     from flwr.serverapp import Grid
 
     from fedclust.grids.watchdog import end_process_when_stuck
-    from fedclust.runs.engines import make_engine
+    from fedclust.runs.plan import make_engine
     from fedclust.runs.server import federate
 
     end_process_when_stuck()

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedclust.results.comparison import Comparison, Row, compare, find_runs
-from fedclust.results.personal import PREFIX
+from fedclust.results.summary import PREFIX
 
 __all__ = ["as_csv", "as_markdown", "as_text", "main"]
 

@@ -11,9 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.data.sites import Own, SiteError, builder_of, wanted_of
 from fedclust.data.sites.agreement import Agreement
-from fedclust.grids.outages import Outages
-from fedclust.grids.site_grid import SiteGrid
-from fedclust.grids.site_rules import Rules, read_site_hosts
+from fedclust.grids.client_grid import Outages
+from fedclust.grids.site_grid import Rules, SiteGrid, read_site_hosts
 from fedclust.settings import ConfigError, RunSettings
 from fedclust.settings.nodes import known_of
 from fedclust.settings.own_data import differing, fill

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flwr.clientapp import ClientApp
 from hydra.errors import InstantiationException
+from hydra.utils import get_object
 from omegaconf import DictConfig
 from torch import nn
 
@@ -17,14 +19,41 @@ from fedclust.personal.layers import Personal, check_validation
 from fedclust.privacy import NoPrivacy, Privacy
 from fedclust.runs.experiments import published_beside
 from fedclust.runs.privacy_checks import check_delta, check_network, check_strategy, setting
-from fedclust.settings import ConfigError, RunSettings, build, build_strategy, plain, with_strategy
+from fedclust.settings import ConfigError, RunSettings, build, build_strategy, plain, to_run_config, with_strategy
 from fedclust.settings.checks import check_num_clients
 from fedclust.settings.run_options import RunOptions
 
-if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
+if TYPE_CHECKING:
     from fedclust.strategies import ClusteredStrategy
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "make_engine"]
+
+
+def make_engine(config: DictConfig) -> Any:
+    """Build the engine that ``engine`` names, for the ClientApp that ``client_app`` names.
+
+    Returns
+    -------
+    A Flower grid whose nodes run the app; or an object that submits the run to another machine.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such app or the engine refuses its settings.
+    """
+    return build(config.engine, app=_client_app(config.client_app), run_config=to_run_config(config))
+
+
+def _client_app(name: str) -> ClientApp:
+    try:
+        app = get_object(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"client_app must be importable, got {name!r}: {error.__cause__ or error}"
+        ) from error
+    if not isinstance(app, ClientApp):
+        raise ConfigError(f"client_app must be a ClientApp, {name!r} is a {type(app).__name__}")
+    return app
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,17 +8,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from flwr.serverapp import Grid
 from numpy.typing import ArrayLike
 from torch import nn
 
 from fedclust import records, results
 from fedclust.aggregation.flower import buffer_names
-from fedclust.federation import Federation, RunFailed, Traffic, confuse_clusters
+from fedclust.federation import Descriptions, Federation, Measured, RunFailed, Traffic, confuse_clusters
 from fedclust.federation.encoder import ask_encoder
 from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import ask_differences
@@ -30,21 +32,211 @@ from fedclust.personal.layers import Personal
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy
 from fedclust.proof import prove_grouping
 from fedclust.results import Checkpoints, Progress, Recorder
-from fedclust.results.matrices import without_large
-from fedclust.results.newcomers import add_newcomers
-from fedclust.results.personal import personal_summary, personal_table
 from fedclust.results.progress import quiet_flower
-from fedclust.results.proof import SERVED_FIGURES, method_name, proof_summary
-from fedclust.results.rescue import writing
-from fedclust.runs.figures import RunFigures
-from fedclust.runs.schedule import Schedule
-from fedclust.runs.traffic import meter
+from fedclust.results.recorder import writing
+from fedclust.results.summary import (
+    SERVED_FIGURES,
+    attended,
+    attended_summary,
+    method_name,
+    personal_summary,
+    personal_table,
+    proof_summary,
+    summarise_decisions,
+    without_large,
+)
+from fedclust.runs.newcomers import add_newcomers
+from fedclust.settings.options import KEEP, MIN_REPLIES
 from fedclust.typing import IntArray
 
-if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
+if TYPE_CHECKING:
     from fedclust.strategies import ClusteredStrategy
 
-__all__ = ["OnRound", "Schedule", "StrategyRun"]
+__all__ = ["OnRound", "RunFigures", "Schedule", "StrategyRun", "meter"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Length, seed, checkpoints and limits of a run.
+
+    Attributes
+    ----------
+    rounds
+        The last round.
+    seed
+        The run's seed.
+    timeout
+        Seconds that a client has to answer.
+    checkpoint_every
+        See :func:`fedclust.results.checkpoints.parse_interval`.
+    min_replies
+        See :func:`fedclust.grids.failures.check_round`.
+    keep_matrices
+        See :func:`fedclust.results.summary.without_large`.
+    """
+
+    rounds: int
+    seed: int = 0
+    timeout: float = 3600.0
+    checkpoint_every: int | str = "1min"
+    min_replies: float = MIN_REPLIES
+    keep_matrices: bool | str = KEEP
+
+
+def meter(
+    grid: Grid,
+    described: Descriptions,
+    resume: RunState | None,
+    strategy: "ClusteredStrategy | None" = None,
+    *,
+    separate: bool = False,
+) -> Callable[[], Traffic]:
+    """Make what reads the bytes of this run so far, those before it was resumed included.
+
+    So are those of clients' descriptions, which were asked for before the run, if the strategy uses them: in
+    round 1 at the latest, so that a run that goes on has counted them.
+
+    With `separate`, totals too are counted as if every client had messages of its own: a model that clients
+    of one node share is sent once, so the bytes as sent would say whether they are in one cluster.
+    """
+    nothing = np.zeros(len(described.num_train), dtype=np.int64)
+    begin = getattr(grid, "traffic", Traffic(0, 0, nothing, nothing))  # of newcomers, too
+    none = begin.since(begin)
+    earlier = getattr(resume, "traffic", None) or none
+
+    def read() -> Traffic:
+        now = earlier.plus(getattr(grid, "traffic", none).since(begin))
+        asked = None if strategy is None or resume is not None else strategy.description_traffic
+        now = now if asked is None else now.plus(asked)
+        if not separate:
+            return now
+        each = now.down_by_client, now.up_by_client
+        return Traffic(int(each[0].sum()), int(each[1].sum()), *each)
+
+    return read
+
+
+@dataclass(frozen=True, eq=False)
+class RunFigures:
+    """What the figures of an ended run need besides what clients measured.
+
+    Attributes
+    ----------
+    name
+        Name of the strategy in the results.
+    strategy
+        The strategy, after its last round.
+    schedule
+        Its number of rounds and seed.
+    seconds
+        How long the rounds of this process took.
+    traffic
+        The bytes of all rounds.
+    figures_of_round
+        The last round with an evaluation.
+    class_names
+        Names of the classes, or none.
+    tells_rows
+        Whether clients have told how many test rows they have.
+    published
+        The paper's figures for this setting.
+    late
+        Failures after the last round.
+    left_out
+        Names of the matrices that were too large to keep.
+    """
+
+    name: str
+    strategy: "ClusteredStrategy" = field(repr=False)
+    schedule: Schedule
+    seconds: float
+    traffic: Traffic
+    figures_of_round: int
+    class_names: Sequence[str]
+    tells_rows: bool
+    published: Mapping[str, object] | None
+    late: Sequence[Mapping[str, Any]]
+    left_out: Sequence[str]
+
+    def table(self, described: Descriptions, measured: Measured, **columns: ArrayLike) -> pd.DataFrame:
+        """Build the table of clients, with what they measured of the models that serve them.
+
+        Parameters
+        ----------
+        described
+            What clients told of themselves.
+        measured
+            What they measured.
+        columns
+            Further columns, each of shape (K,).
+        """
+        strategy = self.strategy
+        return results.client_table(
+            strategy.assignment,
+            described.num_train,
+            described.num_test if self.tells_rows else _tested(measured, strategy.num_clients),
+            None if described.counts is None else described.train_counts,
+            [
+                {name: float(values[client]) for name, values in measured.figures.items()}
+                for client in range(strategy.num_clients)
+            ],
+            described.groups,
+            described.client_names,
+            measured.outcomes,
+            self.schedule.seed,
+            **columns,
+            **attended(strategy.federation.joined, strategy.attendance, strategy.server_round),
+            **self.traffic.by_client(strategy.num_clients),
+            **strategy.findings(strategy.clusters).clients,
+            **(strategy.guard.columns() if strategy.guard else {}),
+        )
+
+    def summary(self, table: pd.DataFrame, measured: Measured) -> dict[str, object]:
+        """Summarise what clients measured, for ``summary.json``.
+
+        Parameters
+        ----------
+        table
+            What :meth:`table` built of it.
+        measured
+            What clients measured.
+        """
+        strategy = self.strategy
+        return results.summarise(
+            table,
+            strategy=self.name,
+            seed=self.schedule.seed,
+            rounds=self.schedule.rounds,
+            seconds=self.seconds,
+            failed_replies=strategy.failed_replies + len(self.late),
+            outcomes=measured.outcomes.values(),
+            own_metrics=measured.own_metrics,
+            traffic=self.traffic.totals(),
+            published=self.published,
+            decisions=summarise_decisions(
+                measured.outcomes, strategy.assignment, self.class_names, self.schedule.seed
+            ),
+            **self._about_files(),
+            **attended_summary(table),
+            **strategy.findings(strategy.clusters).summary,
+            **(strategy.guard.summary() if strategy.guard else {}),
+        )
+
+    def _about_files(self) -> dict[str, Any]:
+        """Return which round the figures are of, and what failed or was left out after the last round."""
+        found: dict[str, Any] = {"figures_of_round": self.figures_of_round}
+        if self.late:
+            found["late_failures"] = list(self.late)
+        if self.left_out:
+            found["matrices_left_out"] = list(self.left_out)
+        return found
+
+
+def _tested(measured: Measured, num_clients: int) -> IntArray:
+    """Return on how many rows each client measured, 0 where it did not."""
+    rows = measured.figures.get(records.NUM_EXAMPLES, np.zeros(num_clients))
+    return np.nan_to_num(rows).astype(np.int64)
+
 
 logger = logging.getLogger(__name__)
 

@@ -27,15 +27,14 @@ from fedclust.federation.imbalance import imbalance_line
 from fedclust.federation.predictions import save_predictions
 from fedclust.federation.roster import Roster
 from fedclust.federation.run_state import RunState
-from fedclust.grids.claims import read_hosts
+from fedclust.grids.client_grid import Outages
 from fedclust.grids.local_grid import DirectGrid
-from fedclust.grids.outages import Outages
-from fedclust.grids.prompt_grid import PromptGrid
+from fedclust.grids.nodes import read_hosts
+from fedclust.grids.superlink import PromptGrid
 from fedclust.grids.watchdog import end_hung_actors
 from fedclust.results import Checkpoints, Progress, Recorder
 from fedclust.results.page import LivePage
-from fedclust.results.recorder import write_summary
-from fedclust.results.rescue import rescuing, writing
+from fedclust.results.recorder import rescuing, write_summary, writing
 from fedclust.results.trackers import Tracking
 from fedclust.runs.baselines import take_from_sweep
 from fedclust.runs.leaving import leaving_line

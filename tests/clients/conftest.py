@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from fedclust import clients, data, models, records
 from fedclust.data import FederatedData
 from fedclust.federation import pack, unpack
-from fedclust.grids.identity import assume_identity
+from fedclust.grids.local_grid import assume_identity
 from fedclust.settings import compose, plain, to_run_config
 
 CONFIG = compose(

@@ -6,7 +6,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from fedclust import records
 from fedclust.clustering.shared.projection import Projection
-from fedclust.grids.identity import assume_identity
+from fedclust.grids.local_grid import assume_identity
 from fedclust.records import BadReply
 
 SEVERAL = {"clients": "0-3"}

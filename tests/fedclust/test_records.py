@@ -8,7 +8,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedclust import records
-from fedclust.grids.identity import assume_identity
+from fedclust.grids.local_grid import assume_identity
 from fedclust.metrics import outcomes
 from fedclust.records import BadReply, Description, Hosted, Names
 from fedclust.records.kinds import Content, of_kind

@@ -14,7 +14,7 @@ from fedclust import models, records, simulate
 from fedclust.aggregation.flower import NotFinite
 from fedclust.clustering.auto import Parameters, most_spending
 from fedclust.federation import ClientGrid, Federation, FederationError
-from fedclust.grids.wrapped_grid import WrappedGrid
+from fedclust.grids.client_grid import WrappedGrid
 from fedclust.results import Checkpoints
 from fedclust.settings import compose, plain, to_run_config
 from fedclust.strategies import Auto, ClusteredStrategy

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 from fedclust import models, records, strategies
 from fedclust.federation import ClientGrid, Federation
-from fedclust.grids.wrapped_grid import WrappedGrid
+from fedclust.grids.client_grid import WrappedGrid
 from fedclust.results import Checkpoints
 from fedclust.settings import CONF, compose, plain, to_run_config
 

@@ -17,7 +17,7 @@ from fedclust.clustering.ifca import Parameters
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
 from fedclust.results import Checkpoints
-from fedclust.runs.given import strategy_of
+from fedclust.runs.library import strategy_of
 from fedclust.strategies import IFCA
 from fedclust.strategies.ifca import Memory
 

@@ -12,7 +12,7 @@ from hydra.utils import get_object, instantiate
 from fedclust import models, records
 from fedclust.federation import ClientGrid, Federation
 from fedclust.federation.roster import Roster
-from fedclust.grids.wrapped_grid import WrappedGrid
+from fedclust.grids.client_grid import WrappedGrid
 from fedclust.results import Checkpoints
 from fedclust.settings import plain, to_run_config
 from tests.strategies.test_contract import STRATEGIES, _config

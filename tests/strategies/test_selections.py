@@ -12,7 +12,7 @@ from hydra.utils import get_object, instantiate
 import fedclust
 from fedclust import models, records
 from fedclust.federation import ClientGrid, Federation
-from fedclust.grids.wrapped_grid import WrappedGrid
+from fedclust.grids.client_grid import WrappedGrid
 from fedclust.results import Checkpoints
 from fedclust.settings import CONF, ConfigError, compose, plain, to_run_config
 

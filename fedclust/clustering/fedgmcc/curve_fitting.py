@@ -30,8 +30,7 @@ from torch import Tensor, nn
 from fedclust.clustering.fedgmcc.chains import curve_finding_loss, steepest
 from fedclust.clustering.fedgmcc.fitter import Fitter, finite_models
 from fedclust.clustering.fedgmcc.parameters import Parameters
-from fedclust.support.devices import exact_kernels
-from fedclust.support.threads import thread_pool
+from fedclust.support.devices import exact_kernels, thread_pool
 from fedclust.typing import FloatArray, IntArray, State
 
 __all__ = ["Chains", "Profile", "fit_pairs", "profile"]

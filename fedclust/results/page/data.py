@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.results.drift import drift_line
-from fedclust.results.newcomers import newcomers_line
 from fedclust.results.page.curves import Curve, Trace, view_accuracies, view_curves, view_traces
 from fedclust.results.page.fedgwc import Dots, Rewards, view_convergence, view_rewards, view_splits
 from fedclust.results.page.matrices import Across, Matrix, small_arrays, view_across, view_matrices
@@ -25,9 +23,8 @@ from fedclust.results.page.tables import (
 )
 from fedclust.results.page.thinned import ThinnedRun
 from fedclust.results.page.values import evenly, short, shorts
-from fedclust.results.report import ROWS, figure, verdict_lines
+from fedclust.results.report import ROWS, drift_line, figure, newcomers_line, verdict_lines, went_back_line
 from fedclust.results.saved_run import SavedRun
-from fedclust.results.went_back import went_back_line
 from fedclust.settings.published import row_of
 from fedclust.typing import FloatArray, IntArray
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from fedclust.results.page.write import write_page
-from fedclust.results.rescue import CannotWrite
+from fedclust.results.recorder import CannotWrite
 
 __all__ = ["LivePage"]
 

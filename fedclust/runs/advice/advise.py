@@ -15,8 +15,15 @@ from fedclust.clustering.fmcl.prototype_groups import MIN_EXAMPLES
 from fedclust.clustering.shared.projection import Projection
 from fedclust.federation import Descriptions, Federation
 from fedclust.federation.asking import unlike
-from fedclust.runs.advice.agreement import Agreement, agreement
-from fedclust.runs.advice.shifts import Looks, Shift, label_shift, looks_shift, quantity_skew
+from fedclust.runs.advice.shifts import (
+    Agreement,
+    Looks,
+    Shift,
+    agreement,
+    label_shift,
+    looks_shift,
+    quantity_skew,
+)
 from fedclust.support.rng import generator, torch_seed
 from fedclust.typing import FloatArray, IntArray
 

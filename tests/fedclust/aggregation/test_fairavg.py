@@ -12,7 +12,7 @@ import fedclust
 from fedclust import records
 from fedclust.aggregation.flower import aggregate
 from fedclust.federation import FairAvg, Reply
-from fedclust.grids.identity import assume_identity
+from fedclust.grids.local_grid import assume_identity
 from fedclust.strategies import ClusteredStrategy, Local
 
 

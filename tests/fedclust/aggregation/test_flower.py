@@ -37,7 +37,7 @@ from fedclust.aggregation.flower import (
 )
 from fedclust.aggregation.optimiser_state import pack_state
 from fedclust.federation import Reply
-from fedclust.grids.identity import assume_identity
+from fedclust.grids.local_grid import assume_identity
 from fedclust.settings import CONF
 from fedclust.training import CohortUpdate, ModelMean
 

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import (
 )
 
 from fedclust.aggregation.optimiser_state import pack_state, restore_state
-from fedclust.grids.identity import assume_identity
+from fedclust.grids.local_grid import assume_identity
 
 FEW = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 

@@ -14,7 +14,7 @@ from fedclust import records
 from fedclust.aggregation.flower import aggregate
 from fedclust.aggregation.robust_rules import bulyan_attackers, geometric_median, krum_attackers
 from fedclust.federation import Bulyan, GeometricMedian, MultiKrum, Reply
-from fedclust.grids.identity import assume_identity
+from fedclust.grids.local_grid import assume_identity
 
 FEW = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 Rows = Sequence[Sequence[float]]

@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 
 from fedclust import records
 from fedclust.federation import Clusters, Federation, confuse_clusters
-from fedclust.grids.identity import assume_identity
+from fedclust.grids.local_grid import assume_identity
 
 
 class Nodes:

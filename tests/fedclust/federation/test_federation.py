@@ -5,7 +5,7 @@ from flwr.app import Message
 
 from fedclust import records
 from fedclust.federation import ClientGrid, CohortView, Federation, FederationError
-from fedclust.grids.wrapped_grid import WrappedGrid
+from fedclust.grids.client_grid import WrappedGrid
 
 
 class Counting(WrappedGrid):

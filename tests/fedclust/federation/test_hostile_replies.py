@@ -18,7 +18,7 @@ from fedclust.federation import ClientGrid, Clusters, Federation, FederationErro
 from fedclust.federation.confusion import confuse_clusters
 from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import ask_differences
-from fedclust.grids.wrapped_grid import WrappedGrid
+from fedclust.grids.client_grid import WrappedGrid
 from fedclust.layers import looks
 from fedclust.personal.layers import Prior
 from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, ClustPSIPFL, FedGWC

@@ -13,7 +13,7 @@ from fedclust import records
 from fedclust.federation import Answers, Measured
 from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import prior_shifts
-from fedclust.grids.identity import assume_identity
+from fedclust.grids.local_grid import assume_identity
 from fedclust.personal.layers import Auto, Finetune, Prior
 from fedclust.records import Bounds, Evaluation, PersonalAnswer
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from fedclust.federation import Reply
-from fedclust.grids.identity import assume_identity
+from fedclust.grids.local_grid import assume_identity
 from fedclust.layers.client_dp import Guard
 from fedclust.privacy import ClientDP, NoPrivacy
 from fedclust.privacy.accountant import epsilon_of

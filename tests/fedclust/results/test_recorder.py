@@ -1,12 +1,22 @@
+import errno
 import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from torch import nn
 
-from fedclust.results import Recorder, SavedRun, comparable
+import fedclust
+from fedclust.federation import RunFailed
+from fedclust.results import Checkpoints, Recorder, SavedRun, comparable
 
 
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
@@ -143,3 +153,167 @@ def test_two_runs_compare_but_for_their_times() -> None:
     }
     assert comparable([first]) == [{"round": 1, "loss": 2.0, "strategy": {"mse": [{"a": 1}]}}]
     assert first["seconds"] == 0.1  # the records themselves stay
+
+
+_TRAINING = fedclust.LocalTraining(learning_rate=0.2, batch_size=8, epochs=1, mode="sequential")
+
+
+def _clients() -> list[tuple[np.ndarray, np.ndarray]]:
+    made = []
+    for client in range(4):
+        labels = np.full(24, client % 2)
+        inputs = 3.0 * np.eye(2, 5)[labels] + np.random.default_rng(client).normal(size=(24, 5))
+        made.append((inputs.astype(np.float32), labels))
+    return made
+
+
+def _simulate(folder: Path, **changes: Any) -> fedclust.Result:
+    linear = nn.Linear(5, 2)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    options = {"rounds": 4, "training": _TRAINING, "checkpoint_every": 1, "folder": folder, **changes}
+    return fedclust.simulate("fedavg", linear, _clients(), **options)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
+    """A run that nothing happens to."""
+    return _simulate(tmp_path_factory.mktemp("whole") / "run").saved
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def _full(method: Callable, folder: Path, number: int) -> Callable:
+    """Make a method of a run's files fail like a full disk at one call, below one folder."""
+    calls = []
+
+    def write(self: Any, *arguments: Any, **named: Any) -> Any:
+        if self.folder.is_relative_to(folder):
+            calls.append(1)
+            if len(calls) >= number:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return method(self, *arguments, **named)
+
+    return write
+
+
+def _assert_goes_on(error: RunFailed, temporary: Path, rounds: int, whole: SavedRun) -> None:
+    found = re.search(r"now in (\S+); to resume: fedclust resume=\1$", str(error))
+    assert found, error
+    folder = Path(found[1])
+    assert folder.parent == temporary
+    assert len(SavedRun(folder).rounds) == rounds
+    again = _simulate(folder, resume=True).saved
+    assert comparable(again.rounds) == comparable(whole.rounds)
+    assert again.changes == whole.changes
+    assert again.summary["mean_client_accuracy"] == whole.summary["mean_client_accuracy"]
+
+
+@pytest.mark.parametrize(("written", "method"), [(Checkpoints, "save"), (Recorder, "clients")])
+def test_a_full_disk(
+    written: type,
+    method: str,
+    tmp_path: Path,
+    temporary: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    whole: SavedRun,
+) -> None:
+    folder = tmp_path / "run"
+    rounds = {"save": 3, "clients": 4}[method]  # clients.parquet comes after the last of four rounds
+    number = {"save": 3, "clients": 1}[method]
+    monkeypatch.setattr(written, method, _full(getattr(written, method), folder, number))
+    with pytest.raises(
+        RunFailed, match=f"in round {rounds} of 4, .*/run cannot be written .No space left"
+    ) as e:
+        _simulate(folder)
+    _assert_goes_on(e.value, temporary, rounds, whole)
+
+
+def test_a_folder_that_is_removed(tmp_path: Path, temporary: Path, whole: SavedRun) -> None:
+    folder = tmp_path / "run"
+
+    def remove(line: Any) -> None:
+        if line["round"] == 2:
+            shutil.rmtree(folder)
+
+    # The checkpoint of round 2 makes the folder anew; that the rounds are gone is seen in round 3.
+    with pytest.raises(RunFailed, match="in round 3 of 4, .*No such file or directory") as error:
+        _simulate(folder, on_round=remove)
+    _assert_goes_on(error.value, temporary, 3, whole)
+
+
+def test_a_run_is_not_resumed_while_it_goes_on(tmp_path: Path, whole: SavedRun) -> None:
+    folder = tmp_path / "run"
+
+    def resume(line: Any) -> None:
+        if line["round"] == 2:
+            with pytest.raises(FileExistsError, match=f"that no other run is writing to, got {folder}"):
+                _simulate(folder, resume=True)
+
+    assert comparable(_simulate(folder, on_round=resume).saved.rounds) == comparable(whole.rounds)
+
+
+def test_nowhere_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    monkeypatch.setattr(tempfile, "tempdir", str(gone))
+    folder = tmp_path / "run"
+    monkeypatch.setattr(Checkpoints, "save", _full(Checkpoints.save, folder, 2))
+    with pytest.raises(
+        RunFailed, match=r"nor can .*/gone \(No such file or directory\): the last checkpoint"
+    ):
+        _simulate(folder)
+    assert [path.stem for path in (folder / "checkpoints").iterdir()] == ["round-000001"]
+
+
+def test_a_resumed_run_that_stops_has_no_figures_of_an_earlier_round(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert _simulate(folder, rounds=2).summary["figures_of_round"] == 2
+
+    def stop(line: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _simulate(folder, resume=True, on_round=stop)
+    assert not (folder / "summary.json").exists()
+    assert _simulate(folder, resume=True).summary["figures_of_round"] == 4
+
+
+def test_failures_after_the_last_round_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def confuse(federation: Any, clusters: Any) -> dict[str, Any]:  # as one that asks, and is refused
+        federation.failed(2, "query.confusion", "disk on fire")
+        return {}
+
+    monkeypatch.setattr("fedclust.runs.runner.confuse_clusters", confuse)
+    summary = _simulate(tmp_path / "run", rounds=1).summary
+    assert summary["late_failures"] == [{"client": 2, "phase": "query.confusion", "reason": "disk on fire"}]
+    assert summary["failed_replies"] == 1
+
+
+def test_arguments_about_faults_are_checked(tmp_path: Path) -> None:
+    for wrong in ({"timeout": 0}, {"min_replies": 1.5}, {"keep_matrices": "some"}):
+        (name,) = wrong
+        with pytest.raises(ValueError, match=name):
+            _simulate(tmp_path / "run", **wrong)
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"round": 3, "lo', b"\x00" * 20, b"\xff\xfe\n"])
+def test_what_a_power_failure_leaves_in_rounds_jsonl(damage: bytes, tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.assignment(0, [0, 0], "start")
+        recorder.round({"round": 1})
+        recorder.round({"round": 2})
+    with (tmp_path / "rounds.jsonl").open("ab") as file:
+        file.write(damage)
+    assert Recorder.rounds_in(tmp_path) == 2
+    with (tmp_path / "clusters.json").open("rb+") as file:
+        file.truncate(file.seek(0, os.SEEK_END) - 2)
+    with Recorder.resume(tmp_path, 2) as recorder:
+        recorder.round({"round": 3})
+    assert [line["round"] for line in SavedRun(tmp_path).rounds] == [1, 2, 3]
+    assert [line["assignment"] for line in SavedRun(tmp_path).changes] == [[0, 0]]

@@ -1,12 +1,63 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from fedclust.results import Recorder, SavedRun, client_table, print_report, summarise
+from fedclust.results.report import trials_table, went_back_line
+
+
+def back(cluster: int, clients: int, reason: str = "not finite") -> dict[str, Any]:
+    return {"cluster": cluster, "clients": clients, "reason": reason, "in_a_row": 1}
+
+
+def test_the_clusters_that_lost_most_rounds_come_first_with_their_last_reason() -> None:
+    rounds = [
+        {"round": 1, "went_back": [back(0, 1)]},
+        {"round": 2, "went_back": [back(3, 5), back(3, 5)]},  # twice in one round: one round
+        {"round": 3},
+        {"round": 4, "went_back": [back(3, 4, "too large")]},
+    ]
+    assert went_back_line(rounds) == (
+        "Went back to an earlier model: cluster 3 in 2 of 4 rounds (round 4 with 4 clients: too large); "
+        "cluster 0 in 1 of 4 rounds (round 1: not finite)"
+    )
+
+
+def test_many_clusters_are_counted() -> None:
+    line = went_back_line([{"round": 1, "went_back": [back(cluster, 1) for cluster in range(7)]}])
+    assert line is not None
+    assert line.count("cluster") == 5
+    assert line.endswith("; and 2 more")
+
+
+def test_without_any_there_is_no_line_and_runs_of_before_have_no_number_of_clients() -> None:
+    assert went_back_line([{"round": 1}]) is None
+    old = [{"round": 1, "went_back": [{"cluster": 2, "reason": "not finite", "in_a_row": 1}]}]
+    assert went_back_line(old) == (
+        "Went back to an earlier model: cluster 2 in 1 of 1 rounds (round 1: not finite)"
+    )
+
+
+def trial(rounds: int = 7, kept: bool = False, **figures: object) -> dict:
+    known = {"look": 1, "cluster": 0, "source": "update", "sizes": [20, 10], "why": "no gain"}
+    return {**known, "rounds": rounds, "kept": kept, **figures}
+
+
+def test_what_was_kept_comes_first_and_the_rest_is_counted() -> None:
+    tested = {"gain": 0.1234, "interval": [0.1, 0.15], "p_value_corrected": 0.0004}
+    table = trials_table([trial(1), trial(7), trial(7, kept=True, **tested)])
+    console = Console(file=io.StringIO(), width=200)
+    console.print(table)
+    text = console.file.getvalue()
+    first, second = [line for line in text.splitlines() if "update" in line]
+    assert "20, 10   0.123 (0.100 to 0.150)   < 0.001        7   kept" in first
+    assert "dropped: no gain" in second
+    assert "1 more in summary.json" in text
 
 
 def printed(folder: Path) -> str:

@@ -2,8 +2,172 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedclust.federation import Measured
+from fedclust.federation.attendance import Attendance
+from fedclust.federation.personal import Layered
 from fedclust.metrics import outcomes
+from fedclust.personal.layers import Auto
 from fedclust.results import client_table, named, summarise
+from fedclust.results.summary import (
+    MOST_CLIENTS,
+    attended,
+    attended_summary,
+    client_decisions,
+    decision_lines,
+    personal_figure,
+    personal_line,
+    personal_summary,
+    personal_table,
+    summarise_decisions,
+    without_large,
+)
+from fedclust.settings.options import check_keep
+
+
+def arrays(clients: int) -> dict[str, np.ndarray]:
+    """Make one matrix of clients by clients, one with a further axis, and two that are neither."""
+    return {
+        "affinity": np.zeros((clients, clients)),
+        "scores": np.zeros((clients, clients, 2)),
+        "losses": np.zeros((clients, 3)),
+        "names": np.array(["a", "b"]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("keep", "clients", "left_out"),
+    [
+        ("auto", 6, []),
+        ("auto", MOST_CLIENTS, []),
+        ("auto", MOST_CLIENTS + 1, ["affinity", "scores"]),
+        (True, MOST_CLIENTS + 1, []),
+        (False, 6, ["affinity", "scores"]),
+    ],
+)
+def test_matrices_of_many_clients_are_left_out(keep: bool | str, clients: int, left_out: list[str]) -> None:
+    kept, found = without_large(arrays(clients), keep, clients)
+    assert found == left_out
+    assert kept.keys() == arrays(clients).keys() - set(left_out)
+
+
+@pytest.mark.parametrize("wrong", ["yes", None, 500])
+def test_what_is_no_choice(wrong: object) -> None:
+    with pytest.raises(ValueError, match="keep_matrices must be true, false or auto, got"):
+        check_keep(wrong)
+
+
+def counted(labels, predicted, num_classes):
+    return outcomes(np.array(labels), np.array(predicted), np.eye(num_classes)[predicted] * 0.98 + 0.01)
+
+
+def test_columns_of_three_classes_by_hand() -> None:
+    clients = {0: counted([0, 0, 1, 2], [0, 1, 1, 1], 3), 2: counted([1], [1], 3)}
+    found = client_decisions(clients, 3, seed=0)
+    # Client 0: sensitivities 1/2, 1, 0; specificities 2/2, 1/3, 3/3.
+    assert found["sensitivity"][0] == pytest.approx(0.5)
+    assert found["specificity"][0] == pytest.approx(7 / 9)
+    assert found["confusion"] == [[1, 1, 0, 0, 1, 0, 0, 1, 0], None, [0, 0, 0, 0, 1, 0, 0, 0, 0]]
+    assert 0 <= found["accuracy_low"][0] < 0.5 < found["accuracy_high"][0] <= 1
+    assert np.isnan(found["accuracy_low"][1])
+    assert found["accuracy_low"][2] == found["accuracy_high"][2] == 1
+    assert "sensitivity_low" not in found
+    assert client_decisions({}, 3, seed=0) == {}
+
+
+def test_the_summary_and_its_lines_by_hand() -> None:
+    clients = {0: counted([0, 0, 1, 2], [0, 1, 1, 1], 3), 1: counted([2, 2], [2, 0], 3)}
+    found = summarise_decisions(clients, np.array([1, 0]), ("a", "b", "c"), seed=0)
+    assert found["confusion"] == [[1, 1, 0], [0, 1, 0], [1, 1, 1]]
+    assert [each["sensitivity"] for each in found["classes"]] == pytest.approx([1 / 2, 1, 1 / 3])
+    assert [each["specificity"] for each in found["classes"]] == pytest.approx([3 / 4, 3 / 5, 1])
+    assert [each["cluster"] for each in found["clusters"]] == [0, 1]
+    assert found["clusters"][0]["confusion"] == [[0, 0, 0], [0, 0, 0], [1, 0, 1]]
+    assert found["positive"] is None
+    first, second = decision_lines({"decisions": found})
+    assert first.startswith("least sensitivity: c, 0.333 [")
+    assert first.endswith("], of 3 test rows")
+    assert second.startswith("Brier score ")
+    assert summarise_decisions({}, np.array([0]), (), seed=0) is None
+    assert decision_lines({}) == []
+
+
+def test_who_left_is_told_even_if_it_was_never_asked_to_measure() -> None:
+    # Client 0 is there; 1 measured 0.5 in round 2 and left; 2 left before a sample had it; 3 is there and was
+    # in no sample yet.
+    attendance = Attendance(
+        np.array([True, False, False, True]), np.array([4, 2, 0, 0]), np.array([0.75, 0.5, np.nan, np.nan])
+    )
+    columns = attended(np.zeros(4, dtype=np.int64), attendance, 4)
+    assert columns["left"].tolist() == [False, True, True, False]
+    assert attended_summary(pd.DataFrame({"client": range(4), **columns}))["left"] == [
+        {"client": 1, "last_round": 2, "last_accuracy": 0.5},
+        {"client": 2, "last_round": 0, "last_accuracy": None},
+    ]
+
+
+def test_nobody_left_and_nobody_joined() -> None:
+    assert attended(np.zeros(2, dtype=np.int64), Attendance.of(2), 4) == {}
+
+
+LAYERED = Layered(
+    measured={
+        "prior": Measured({"accuracy": np.array([0.5, 0.75])}),
+        "finetune": Measured({"accuracy": np.array([0.25, 1.0])}),
+        "auto": Measured({"accuracy": np.array([0.25, 1.0])}),
+    },
+    used={
+        "prior": np.array(["prior", "prior"]),
+        "finetune": np.array(["none", "finetune"]),
+        "auto": np.array(["none", "finetune"]),
+    },
+    losses={
+        "none": np.array([0.5, 0.5]),
+        "prior": np.array([0.6, 0.4]),
+        "finetune": np.array([np.nan, 0.3]),
+    },
+    shifts=np.array([[0.0, 1.0], [1.0, 0.0]]),
+    failures={0: "finetune: non-finite loss at step 3"},
+)
+
+
+def _summary(measured: Measured) -> dict[str, object]:
+    return {"mean_client_accuracy": float(measured.figures["accuracy"].mean()), "top_two": 0.5, "seed": 3}
+
+
+def test_what_stands_in_a_summary() -> None:
+    none = {"mean_client_accuracy": 0.375, "top_two": 0.25, "seed": 3}
+    found = personal_summary(Auto(), LAYERED, none, _summary, ("top_two",))
+    assert found["choice"] == "auto"
+    means = {choice: each["mean_client_accuracy"] for choice, each in found["figures"].items()}
+    assert means == {"none": 0.375, "prior": 0.625, "finetune": 0.625, "auto": 0.625}
+    assert list(means) == ["none", "prior", "finetune", "auto"]
+    assert found["figures"]["none"]["top_two"] == 0.25
+    assert "seed" not in found["figures"]["prior"]
+    assert found["clients"] == {"none": 1, "prior": 0, "finetune": 1}
+    assert found["failures"] == [{"client": 0, "reason": "finetune: non-finite loss at step 3"}]
+    assert personal_figure({"personal": found}, "mean_client_accuracy") == 0.625
+    assert personal_line({"personal": found}) == (
+        "Personal layer: auto (clients: 1 none, 1 finetune); "
+        "failed: client 0: finetune: non-finite loss at step 3"
+    )
+
+
+def test_a_run_without_a_layer_has_nothing_to_say() -> None:
+    assert personal_figure({"mean_client_accuracy": 0.5}, "mean_client_accuracy") is None
+    assert personal_line({}) is None
+
+
+def test_columns_of_the_clients() -> None:
+    table = personal_table(pd.DataFrame({"client": [0, 1]}), Auto(), LAYERED)
+    assert table["personal"].tolist() == ["none", "finetune"]
+    assert table["personal_accuracy"].tolist() == [0.25, 1.0]
+    assert table["accuracy_prior"].tolist() == [0.5, 0.75]
+    # Who could not fine-tune has no accuracy of it, though its figures under finetune are those without.
+    assert np.isnan(table["accuracy_finetune"][0])
+    assert table["accuracy_finetune"][1] == 1.0
+    assert np.isnan(table["validation_loss_finetune"][0])
+    assert table["prior_shift"].tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
 
 # As listed on the architecture page, "Results of a run".
 KEYS = [

@@ -19,7 +19,7 @@ from fedclust import strategies
 from fedclust.clustering import ifca
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import RunFailed
-from fedclust.runs.given import one_for_all
+from fedclust.runs.library import one_for_all
 from fedclust.selection import LeastSampled, PowerOfChoice, Uniform
 from fedclust.settings import ConfigError
 

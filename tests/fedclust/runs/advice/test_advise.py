@@ -7,8 +7,7 @@ from hydra.utils import get_object, instantiate
 from fedclust import models, records
 from fedclust.federation import ClientGrid, Federation
 from fedclust.runs.advice.advise import Seen, advise, agreement_text, look, summarise
-from fedclust.runs.advice.agreement import agreement
-from fedclust.runs.advice.shifts import Looks, Shift
+from fedclust.runs.advice.shifts import Looks, Shift, agreement
 from fedclust.settings import compose, plain, to_run_config
 
 HALVES = np.repeat([0, 1], 3)

@@ -1,6 +1,6 @@
-"""Clients that were left out of training, in a run's results."""
+"""Clients that were left out of training, in a run's table and summary."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,7 @@ from fedclust import metrics
 from fedclust.newcomers.newcomers import COMMON, Newcomers
 from fedclust.results.summary import client_table, named
 
-__all__ = ["FIGURES", "NONE", "add_newcomers", "newcomers_line", "newcomers_summary", "newcomers_table"]
-
-FIGURES = ("newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none")
-"""Keys of summaries that tables show."""
+__all__ = ["NONE", "add_newcomers", "newcomers_summary", "newcomers_table"]
 
 NONE = -1
 """Cluster of a newcomer that is in none, in ``clients.parquet``."""
@@ -125,22 +122,6 @@ def newcomers_summary(newcomers: Newcomers, table: pd.DataFrame, names: Sequence
         "failures": named(list(newcomers.failures), names or None),
         "placements": [{"client": client, **each.summary()} for client, each in newcomers.placements.items()],
     }
-
-
-def newcomers_line(summary: Mapping[str, Any]) -> str | None:
-    """Write in one line how clients that were left out fare; None if there were none."""
-    found = summary.get("newcomers")
-    if not found:
-        return None
-    accuracy = "unknown" if found["accuracy"] is None else f"{found['accuracy']:.3f}"
-    parts = [f"{found['clients']} clients left out of training have accuracy {accuracy}"]
-    if found["adjusted_rand"] is not None:
-        parts.append(f"their clusters agree with the known groups to {found['adjusted_rand']:.2f}")
-    if found["none"]:
-        parts.append(f"{found['none']} fit no cluster")
-    if found["common"]:
-        parts.append(f"{found['common']} are served one model for all")
-    return "Newcomers: " + ", ".join(parts)
 
 
 def _mean(values: np.ndarray) -> float | None:

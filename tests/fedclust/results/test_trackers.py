@@ -6,9 +6,16 @@ import pytest
 
 from fedclust.results import Recorder
 from fedclust.results.summary import means_by_cluster
-from fedclust.results.trackers import TensorBoard, TrackedRun, Tracker, Tracking
-from fedclust.results.trackers.protocol import optional
-from fedclust.results.trackers.tracking import final_figures, flat_settings, round_metrics
+from fedclust.results.trackers import (
+    TensorBoard,
+    TrackedRun,
+    Tracker,
+    Tracking,
+    final_figures,
+    flat_settings,
+    optional,
+    round_metrics,
+)
 
 NAN = float("nan")
 

@@ -1,0 +1,589 @@
+"""Which nodes are online, which clients they host, and which of them speaks for which client.
+
+A node says itself which clients it hosts, so any node could speak for any client. The rules, for one run:
+
+1. With a file of hosts, a client belongs to the node that the file names by its registered name or its key.
+2. Otherwise a client belongs to the node that hosts it when the run starts, or the first one afterwards.
+   Flower keeps a node's id for as long as it keeps its key, so a node that returns with its key is the same.
+3. While that node is away, another may stand in for it: one that is known by the same name, or, where neither
+   has a name, one that hosts exactly the same clients. A name under which a key was registered at the
+   SuperLink and one that a node gives itself are never the same. When the first node is back, it has its
+   clients again.
+4. All other claims are refused and named.
+"""
+
+import base64
+import hashlib
+import heapq
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+
+from fedclust import records
+
+__all__ = ["Claims", "FederationError", "Host", "NodeRegistry", "hosted_clients", "read_hosts"]
+
+
+def hosted_clients(node_config: Mapping[str, object], num_clients: int) -> tuple[int, ...]:
+    """List the clients that a node hosts.
+
+    A node of Flower's simulation or of ``flower-supernode --node-config "partition-id=0 num-partitions=3"``
+    hosts every third client; ``--node-config "clients='0,4-6'"`` names them. A node with ``shared`` may train
+    any client: each message says which.
+
+    Parameters
+    ----------
+    node_config
+        The node's configuration: ``shared``, ``clients``, or ``partition-id`` and ``num-partitions``.
+    num_clients
+        Number of clients K of the federation.
+
+    Returns
+    -------
+    Client ids, sorted; possibly none if there are more nodes than clients.
+
+    Raises
+    ------
+    ValueError
+        If neither is given, or a client is not in 0…K−1.
+    """
+    if node_config.get("shared"):
+        return tuple(range(num_clients))
+    if "clients" in node_config:
+        return _listed(str(node_config["clients"]), num_clients)
+    if "partition-id" not in node_config or "num-partitions" not in node_config:
+        raise ValueError(
+            "node_config must have 'clients', or 'partition-id' and 'num-partitions', "
+            f"got keys {sorted(node_config)}"
+        )
+    node, num_nodes = int(str(node_config["partition-id"])), int(str(node_config["num-partitions"]))
+    if not 0 <= node < num_nodes:
+        raise ValueError(f"partition-id must be in 0..{num_nodes - 1}, got {node}")
+    return tuple(range(node, num_clients, num_nodes))
+
+
+def _listed(text: str, num_clients: int) -> tuple[int, ...]:
+    clients = listed_clients(text)
+    if outside := [client for client in clients if client >= num_clients]:
+        raise ValueError(f"clients must be in 0..{num_clients - 1}, got {outside}")
+    return clients
+
+
+def listed_clients(text: str) -> tuple[int, ...]:
+    """Read a list of clients such as ``"0,4-6"``.
+
+    Returns
+    -------
+    Client ids, sorted.
+
+    Raises
+    ------
+    ValueError
+        If the text is not of this form.
+    """
+    clients: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise ValueError(f"clients must be ids and ranges such as '0,4-6', got {text!r}")
+        clients.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(clients))
+
+
+def longest_first(steps: Mapping[int, int], nodes: Sequence[int]) -> dict[int, int]:
+    """Divide clients among equally fast nodes, so that the nodes finish at about the same time.
+
+    The longest client goes first, each to the node with the fewest steps so far. The last node finishes
+    after at most 4/3 - 1/(3m) times the shortest time that m nodes allow (R. L. Graham, "Bounds on
+    multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17(2), 1969).
+
+    Parameters
+    ----------
+    steps
+        Steps of each client, >= 0, by client id.
+    nodes
+        Ids of the nodes.
+
+    Returns
+    -------
+    The node of each client; of equal clients the lowest id goes first, of equal nodes the first is taken.
+
+    Raises
+    ------
+    ValueError
+        If there is no node.
+    """
+    if not nodes:
+        raise ValueError("nodes must have at least one id, got none")
+    loads = [(0, 0, position) for position in range(len(nodes))]  # steps, clients, place in `nodes`
+    placed = {}
+    for client in sorted(steps, key=lambda client: (-steps[client], client)):
+        load, number, position = loads[0]
+        heapq.heapreplace(loads, (load + steps[client], number + 1, position))
+        placed[client] = nodes[position]
+    return placed
+
+
+_FINGERPRINT = "SHA256:"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A node that is online, and what is known of it.
+
+    Attributes
+    ----------
+    node
+        Its id in Flower.
+    clients
+        Ids of the clients that it says it hosts.
+    key
+        Fingerprint of its public key, see :func:`key_fingerprint`; empty if unknown.
+    registered
+        The name under which its key was registered at the SuperLink; empty if there is none.
+    declared
+        The name that it gives itself (``--node-config "name='north'"``); empty if there is none.
+    data
+        Digest of the data that it holds, see :func:`fedclust.data.alike.content_digest`; empty if unknown.
+    steps
+        Of each client, the local steps of a round, if the node may train any client; empty for all others.
+    """
+
+    node: int
+    clients: tuple[int, ...]
+    key: str = ""
+    registered: str = ""
+    declared: str = ""
+    data: str = ""
+    steps: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """How messages name it."""
+        name = self.registered or self.declared
+        return f"node {name!r}" if name else f"node {self.node}"
+
+    def is_meant(self, wanted: str) -> bool:
+        """Return whether a file of hosts means this node, by a registered name or a key's fingerprint.
+
+        A fingerprint is compared with keys only: whoever may register a key may choose its name.
+        """
+        return wanted == (self.key if wanted.startswith(_FINGERPRINT) else self.registered) != ""
+
+    def is_same(self, other: "Host") -> bool:
+        """Return whether this is a node that was there before: it has the same id or the same key."""
+        return self.node == other.node or (self.key != "" and self.key == other.key)
+
+    def stands_in_for(self, other: "Host") -> bool:
+        """Return whether it may speak for another node's clients while that one is away; see rule 3."""
+        if self.registered or other.registered:
+            return self.registered == other.registered
+        if self.declared or other.declared:
+            return self.declared == other.declared
+        return self.clients == other.clients
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A claim that is refused.
+
+    Attributes
+    ----------
+    host
+        The node that claims.
+    clients
+        The clients that it does not get.
+    holder
+        Whom they belong to, in words.
+    """
+
+    host: Host
+    clients: tuple[int, ...]
+    holder: str
+
+    @property
+    def reason(self) -> str:
+        """The reason in one line."""
+        claimed, whose = ranges(self.clients), self.holder
+        return f"{self.host.label} claims clients {claimed}, which belong to {whose}: refused"
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Whom each client belongs to.
+
+    Attributes
+    ----------
+    holders
+        By client, the node that it belongs to.
+    given
+        The file of hosts: by client, the registered name or key fingerprint of its node; None without one.
+    """
+
+    holders: Mapping[int, Host] = field(default_factory=dict)
+    given: Mapping[int, str] | None = None
+
+    def settle(self, online: Sequence[Host]) -> tuple["Claims", dict[int, int], list[Refused]]:
+        """Find the node that speaks for each client.
+
+        Parameters
+        ----------
+        online
+            The nodes that are online, in the order in which they came.
+
+        Returns
+        -------
+        claims
+            With the clients that nobody hosted before.
+        node_of
+            By client, the id of the node that speaks for it; none for those whose node is away.
+        refused
+            The claims that are refused, in the order of the nodes. A node that may stand in for one that is
+            still online waits, and is not refused.
+        """
+        holders = dict(self.holders)
+        node_of: dict[int, int] = {}
+        refused: dict[tuple[int, str], list[int]] = {}
+        by_client: dict[int, list[Host]] = {}
+        for host in online:
+            for client in host.clients:
+                by_client.setdefault(client, []).append(host)
+        for client, claiming in sorted(by_client.items()):
+            entitled = claiming
+            if self.given is not None:
+                wanted = self.given.get(client, "")
+                entitled = [host for host in claiming if host.is_meant(wanted)]
+                whose = f"{wanted!r} by the file of hosts" if wanted else "no node of the file of hosts"
+                for host in claiming:
+                    if host not in entitled:
+                        refused.setdefault((host.node, whose), []).append(client)
+            if not entitled:
+                continue
+            holder = holders.setdefault(client, entitled[0])
+            own = [host for host in entitled if host.is_same(holder)]
+            others = [host for host in entitled if not host.is_same(holder)]
+            # Where the file names a node's key or name, whoever has it is the one.
+            able = others if self.given is not None else [h for h in others if h.stands_in_for(holder)]
+            speaking = own or able
+            if speaking:
+                node_of[client] = speaking[0].node
+            for host in others:
+                if host not in able:
+                    refused.setdefault((host.node, holder.label), []).append(client)
+        nodes = {host.node: host for host in online}
+        found = [Refused(nodes[node], tuple(clients), whose) for (node, whose), clients in refused.items()]
+        order = list(nodes)
+        return (
+            Claims(holders, self.given),
+            node_of,
+            sorted(found, key=lambda each: (order.index(each.host.node), each.clients)),
+        )
+
+
+def key_fingerprint(public_key: bytes) -> str:
+    """Compute the fingerprint of a public key as ``ssh-keygen -lf node.key.pub`` shows it.
+
+    Parameters
+    ----------
+    public_key
+        In PEM format, as Flower keeps it.
+
+    Returns
+    -------
+    ``"SHA256:…"``; empty if the bytes hold no key.
+    """
+    try:
+        key = serialization.load_pem_public_key(public_key)
+        line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    except (ValueError, UnsupportedAlgorithm):
+        return ""
+    digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
+    return f"{_FINGERPRINT}{base64.b64encode(digest).decode().rstrip('=')}"
+
+
+def read_hosts(path: Path) -> dict[int, str]:
+    """Read a file of hosts: which clients each node may host.
+
+    Parameters
+    ----------
+    path
+        A TOML file with a line per node: its registered name or its key's fingerprint, and its clients as in
+        a node's configuration, such as ``"site-a" = "0-9"``.
+
+    Returns
+    -------
+    By client, the name or fingerprint of its node.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read or is not of this form, or names a client twice.
+    """
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"hosts must be a TOML file, got {path}: {error}") from error
+    found: dict[int, str] = {}
+    for name, clients in entries.items():
+        if not isinstance(clients, str):
+            raise ValueError(f"hosts must give each node clients such as '0-9', got {clients!r} for {name!r}")
+        for client in listed_clients(clients):
+            if client in found:
+                raise ValueError(
+                    f"hosts must name each client once, client {client} is of {found[client]!r} and {name!r}"
+                )
+            found[client] = name
+    if not found:
+        raise ValueError(f"hosts must name at least one node, {path} names none")
+    return found
+
+
+def ranges(clients: Iterable[int]) -> str:
+    """Write client ids in short, such as ``"0-9, 12"``."""
+    parts: list[list[int]] = []
+    for client in sorted(clients):
+        if parts and client == parts[-1][-1] + 1:
+            parts[-1][1:] = [client]
+        else:
+            parts.append([client])
+    return ", ".join("-".join(map(str, part)) for part in parts)
+
+
+_LONGEST_REASON = 900  # characters of a reason
+_RAY_LOST = re.compile(r"<class 'ray\.exceptions\.((Actor|Worker|Node)\w*Error)'>")
+NODE_LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
+
+
+class FederationError(RuntimeError):
+    """The federation cannot start: a node has an error, or clients are missing or hosted twice."""
+
+
+class NodeRegistry:
+    """The nodes of a grid and their clients, by the clients' ids in the partition.
+
+    Parameters
+    ----------
+    grid
+        The grid of nodes.
+    timeout
+        How long a node may take to say which clients it hosts, in seconds.
+    say
+        Called with a line about each node or claim that is left out.
+    hosts
+        Which node may host which client, see :func:`fedclust.grids.nodes.read_hosts`; None for the
+        rules of :mod:`fedclust.grids.nodes`.
+
+    read
+        Adds to a node what its reply says; a reply of ids unless given.
+
+    Attributes
+    ----------
+    size
+        Number of clients of the partition; None before a node has said it.
+    node_of
+        By client, the node that speaks for it; only those that are online. Where any node may train any
+        client, see :meth:`divide`.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        timeout: float,
+        say: Callable[[str], None],
+        hosts: Mapping[int, str] | None = None,
+        read: Callable[[Message, Host], Host] | None = None,
+    ) -> None:
+        self.size: int | None = None
+        self.node_of: dict[int, int] = {}
+        self._grid, self._timeout, self._say = grid, timeout, say
+        self._read = read or self._read_ids
+        # Only a grid that starts its nodes itself may say so: elsewhere a node would get others' clients.
+        self._sharing = bool(getattr(grid, "shared", False))
+        self._started = False
+        self._online: dict[int, Host] = {}  # what each node said of itself, oldest node first
+        self._claims = Claims(given=hosts)
+        self._said: set[str] = set()
+        self._data = ""  # the digest of the nodes' data
+
+    def update(self) -> None:
+        """Ask new nodes for their clients, and remove nodes that have left.
+
+        Raises
+        ------
+        FederationError
+            Before :meth:`start`, if a node has an error or disagrees with another on the number of clients;
+            afterwards such a node is left out, and its reason is said.
+        """
+        if self._sharing and self._started:
+            self._grid.grow()  # type: ignore[attr-defined]
+        nodes = set(self._grid.get_node_ids())
+        if nodes == self._online.keys():
+            return
+        self._online = {node: host for node, host in self._online.items() if node in nodes}
+        questions = [
+            Message(RecordDict(), dst_node_id=node, message_type=records.QUERY_CLIENTS)
+            for node in sorted(nodes - self._online.keys())
+        ]
+        known = {info.node_id: info for info in self._grid.get_nodes()} if questions else {}
+        for reply in self._grid.send_and_receive(questions, timeout=self._timeout) if questions else ():
+            if reply.has_error() and reply.error.code in NODE_LOST:
+                continue
+            node = reply.metadata.src_node_id
+            host = _known_host(node, known.get(node))
+            try:
+                host = self._read(reply, host)
+                if self._data and host.data and host.data != self._data:
+                    raise FederationError(
+                        f"clients {ranges(host.clients)}: all nodes must hold the same data and partition, "
+                        "its data is another"
+                    )
+                self._online[node] = host
+            except FederationError as error:
+                if not self._started:
+                    raise
+                # The run continues without the faulty node.
+                self._online[node] = replace(host, clients=())
+                self._say(f"{host.label} is left out: {error}")
+        self._settle()
+
+    def divide(self, clients: Collection[int]) -> Mapping[int, int]:
+        """Find the node of each client of a message, for those that are online.
+
+        Where any node may train any client, the clients are divided so that the nodes finish at about the
+        same time, see :func:`fedclust.grids.nodes.longest_first`; else each node has its own.
+        """
+        sharing = self._shared()
+        if not sharing:
+            return self.node_of
+        steps = sharing[0].steps
+        mine = {client: steps[client] for client in clients if client in self.node_of}
+        return longest_first(mine, [host.node for host in sharing])
+
+    @property
+    def online(self) -> Mapping[int, Host]:
+        """The nodes that are online, oldest first."""
+        return self._online
+
+    def rehost(self, clients: Mapping[int, tuple[int, ...]]) -> None:
+        """Set the clients of nodes that had none to name yet."""
+        self._online = {
+            node: replace(host, clients=clients.get(node, ())) for node, host in self._online.items()
+        }
+        self._settle()
+
+    def check(self) -> None:
+        """Check that no client is hosted twice.
+
+        Raises
+        ------
+        FederationError
+            If one is, with both nodes. With a file of hosts it says which of them counts.
+        """
+        hosting: dict[int, int] = {}
+        for node, host in self._online.items() if self._claims.given is None else ():
+            if host.steps:
+                continue
+            for client in host.clients:
+                if hosting.setdefault(client, node) != node:
+                    raise FederationError(
+                        f"client {client} must be hosted by one node, "
+                        f"nodes {hosting[client]} and {node} claim it"
+                    )
+
+    def start(self) -> None:
+        """Bind clients to the nodes that host them now; from now on, a faulty node does not end the run.
+
+        Raises
+        ------
+        FederationError
+            If the nodes hold different data; the message names those that differ from most.
+        """
+        serving = {*self._shared()} or {self._online[node] for node in self.node_of.values()}
+        digests = Counter(host.data for host in serving if host.data)
+        if digests:
+            (self._data, most), *others = digests.most_common()
+            undecided = bool(others) and others[0][1] == most
+            odd = [host for host in serving if host.data and (undecided or host.data != self._data)]
+            if odd and others:
+                named = "; ".join(sorted(f"{host.label} (clients {ranges(host.clients)})" for host in odd))
+                raise FederationError(
+                    f"all nodes must hold the same dataset and partition, of {digests.total()} nodes "
+                    f"{'these differ' if undecided else 'the data of these is another'}: {named}"
+                )
+        self._started = True
+        self._settle()
+
+    def missing(self) -> str:
+        """List the clients that are not online, for a message."""
+        if self.size is None:
+            return "no node came online"
+        missing = sorted(set(range(self.size)) - self.node_of.keys())
+        shown = ", ".join(map(str, missing[:20])) + (", …" if len(missing) > 20 else "")
+        return f"{len(missing)} of {self.size} are missing: {shown}"
+
+    def _read_ids(self, reply: Message, host: Host) -> Host:
+        """Read which clients a node hosts."""
+        if reply.has_error():
+            raise FederationError(f"a node cannot serve its clients: {error_reason(reply.error)}")
+        try:
+            told = records.read_hosted(reply.content)
+        except records.BadReply as error:
+            raise FederationError(str(error)) from error
+        if self.size not in (None, told.num_clients):
+            raise FederationError(
+                "all nodes must have the same number of clients, "
+                f"one has {self.size} and another {told.num_clients}"
+            )
+        self.size = told.num_clients
+        everyone = told.clients == tuple(range(told.num_clients))
+        steps = told.steps if self._sharing and everyone else ()
+        return replace(host, clients=told.clients, declared=told.name, data=told.data, steps=steps)
+
+    def _shared(self) -> list[Host]:
+        return [host for host in self._online.values() if host.steps and host.clients]
+
+    def _settle(self) -> None:
+        # A node that reconnects has a new id while the old one still counts as online. The old one keeps its
+        # clients until it is gone; then they move to the new one.
+        if sharing := self._shared():
+            self.node_of = dict.fromkeys(sharing[0].clients, sharing[0].node)
+            return
+        claims, self.node_of, refused = self._claims.settle(list(self._online.values()))
+        if self._started:
+            self._claims = claims  # before, nobody has served anybody
+        for each in refused if self._started or self._claims.given is not None else ():
+            if each.reason not in self._said:
+                self._said.add(each.reason)
+                self._say(each.reason)
+
+
+def _known_host(node: int, info: NodeInfo | None) -> Host:
+    """Note what Flower knows of a node."""
+    if info is None:
+        return Host(node, ())
+    return Host(node, (), key_fingerprint(info.public_key), info.name)
+
+
+def one_line(reason: str) -> str:
+    """Make what a node says one line, of what can be printed, and not long."""
+    line = " ".join(reason[: 4 * _LONGEST_REASON].split())
+    line = "".join(character if character.isprintable() else "?" for character in line)
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]} …"
+
+
+def error_reason(error: Error) -> str:
+    """Return the app's own message; in Flower's simulation it is the end of Ray's traceback."""
+    reason = error.reason or "the node failed without a reason"
+    if lost := _RAY_LOST.match(reason):
+        return f"the node died ({lost[1]}); Flower's simulation does not replace it, engine=ray does"
+    return one_line(reason.rpartition("ClientAppException occurred. Message: ")[2].removesuffix("'>"))

@@ -1,0 +1,495 @@
+"""Send a run's metrics to TensorBoard, MLflow, Weights & Biases or a tracker of your own."""
+
+import importlib
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, Protocol, runtime_checkable
+
+from fedclust.results.saved_run import SavedRun
+from fedclust.support.strict_json import dumps, replace_file
+
+__all__ = ["MLflow", "TensorBoard", "TrackedRun", "Tracker", "Tracking", "WandB"]
+
+
+Setting = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """One strategy's run, as a tracker sees it.
+
+    Attributes
+    ----------
+    name
+        Such as ``"12-30-05/fedgwc"``: the name of the results' folder and of the strategy.
+    group
+        The results' folder; compared strategies have the same one.
+    folder
+        The run's own folder.
+    settings
+        The configuration by dotted key, such as ``"partition.alpha"``; lists as text.
+    kept
+        What :meth:`Tracker.start` returned for this run before it was resumed; None for a new one.
+    rounds
+        Rounds that the run has done before it was resumed; 0 for a new one.
+    parent
+        What ``start`` returned for the run that this one is compared with; None for that run itself.
+    """
+
+    name: str
+    group: str
+    folder: Path
+    settings: Mapping[str, Setting]
+    kept: str | None = None
+    rounds: int = 0
+    parent: str | None = None
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Where the metrics of one run go. An object is built for each run; it is not used after an error."""
+
+    def start(self, run: TrackedRun) -> tuple[str, int]:
+        """Begin a run or continue it.
+
+        Returns
+        -------
+        An id to continue it with, which is kept in the run's folder; and the last round that the tracker has
+        of it, 0 for none. Rounds after that one, which were done before the run was resumed, are logged next.
+        """
+
+    def log(self, server_round: int, metrics: Mapping[str, float]) -> None:
+        """Log the metrics of a round; all are finite."""
+
+    def finish(self, figures: Mapping[str, float], files: Sequence[Path], failed: bool) -> None:
+        """End the run.
+
+        Parameters
+        ----------
+        figures
+            The numbers of ``summary.json``; empty if the run failed before it.
+        files
+            Files and folders to keep with the run.
+        failed
+            Whether the run failed or was interrupted.
+        """
+
+
+def optional(module: str, extra: str) -> ModuleType:
+    """Import what an extra of fedclust installs.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If it or a package that it needs is not installed; the message names the extra.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            f"tracker={extra} needs fedclust[{extra}], pip install 'fedclust[{extra}]': {error}"
+        ) from error
+
+
+_ID = "tracker.json"
+_KEPT = ("summary.json", "clients.parquet", "report.html", "plots")
+_NO_SETTINGS = ("overrides", "choices.tracker", "tracker", "resume", "searchpath")
+
+
+class Tracking:
+    """The tracked runs of one command: the chosen strategy's, and those that it is compared with.
+
+    A context; leaving it ends the runs that are still open, as failed ones.
+
+    Parameters
+    ----------
+    make
+        Builds a tracker for one run; None to track nothing. It is called once now, so that a missing package
+        is reported before anything is computed.
+    folder
+        The results' folder.
+    say
+        Prints a line. The first error of a tracker is printed; the run that had it is no longer tracked.
+
+    Raises
+    ------
+    TypeError
+        If what was built is no tracker.
+    """
+
+    def __init__(self, make: Callable[[], Tracker] | None, folder: Path, say: Callable[[str], None]) -> None:
+        self._make, self._folder, self._say = make, folder, say
+        self._ready = None if make is None else make()
+        if self._ready is not None and not isinstance(self._ready, Tracker):
+            kind = type(self._ready).__name__
+            raise TypeError(f"tracker must have the methods start, log and finish, got a {kind}")
+        self._open: dict[str, tuple[Tracker, Path, int]] = {}  # the last round that the tracker has
+        self._chosen: str | None = None
+        self._warned = False
+
+    def __enter__(self) -> "Tracking":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for name in [*self._open]:
+            self.end(name, failed=True)
+
+    def begin(self, name: str, folder: Path) -> Callable[[Mapping[str, Any]], None]:
+        """Start to track a strategy's run; the chosen strategy's comes first.
+
+        Parameters
+        ----------
+        name
+            The strategy's name.
+        folder
+            The run's folder, with its ``config.yaml`` and the rounds that it has already.
+
+        Returns
+        -------
+        To call after every round with its line of ``rounds.jsonl``.
+        """
+        if self._make is not None:
+            self._attempt(name, lambda: self._begin(name, folder))
+        return lambda record: self._round(name, record)
+
+    def _begin(self, name: str, folder: Path) -> None:
+        assert self._make is not None
+        tracker = self._make() if self._ready is None else self._ready
+        self._ready = None
+        kind = f"{type(tracker).__module__}.{type(tracker).__qualname__}"
+        saved = SavedRun(folder)
+        run = TrackedRun(
+            name=f"{self._folder.name}/{name}",
+            group=self._folder.name,
+            folder=folder,
+            settings=flat_settings(saved.config),
+            kept=_kept(folder / _ID, kind),
+            rounds=len(saved.rounds),
+            parent=self._chosen,
+        )
+        number, last = tracker.start(run)
+        self._open[name] = tracker, folder, last
+        if self._chosen is None:
+            self._chosen = number
+        replace_file(folder / _ID, dumps({"tracker": kind, "id": number}) + "\n")
+        for record in saved.rounds:
+            self._log(name, record)
+
+    def _round(self, name: str, record: Mapping[str, Any]) -> None:
+        if name in self._open:
+            self._attempt(name, lambda: self._log(name, record))
+
+    def _log(self, name: str, record: Mapping[str, Any]) -> None:
+        tracker, _, last = self._open[name]
+        if record["round"] > last:
+            tracker.log(int(record["round"]), round_metrics(record))
+
+    def end(self, name: str, failed: bool = False) -> None:
+        """End a strategy's run, with the results that its folder has now."""
+        if name not in self._open:
+            return
+        tracker, folder, _ = self._open[name]
+        self._attempt(name, lambda: _finish(tracker, folder, failed))
+        self._open.pop(name, None)
+
+    def _attempt(self, name: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # whatever is wrong with the tracker, the run is worth more
+            self._open.pop(name, None)
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            if not self._warned:
+                self._say(f"{name}: warning: no longer tracked, results are in its folder: {reason}")
+            self._warned = True
+
+
+def _finish(tracker: Tracker, folder: Path, failed: bool) -> None:
+    # A run that failed before its end may be a resumed one: what it has in its folder is then of before.
+    figures = {} if failed else final_figures(SavedRun(folder).summary)
+    files = [] if failed else [folder / name for name in _KEPT if (folder / name).exists()]
+    tracker.finish(figures, files, failed)
+
+
+def _kept(path: Path, kind: str) -> str | None:
+    """Read a tracked run's id; None if there is none, or it is of another tracker."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return str(kept["id"]) if kept["tracker"] == kind else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def round_metrics(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite numbers of a line of ``rounds.jsonl``, by name.
+
+    ``failures`` is the number of clients that failed, ``cluster_0/accuracy`` the mean accuracy of the clients
+    of cluster 0.
+    """
+    metrics = final_figures({key: value for key, value in record.items() if key != "round"})
+    metrics["failures"] = float(len(record.get("failures") or ()))
+    for part in ("accuracy", "size"):
+        source = {"accuracy": "cluster_accuracy", "size": "cluster_sizes"}[part]
+        for cluster, value in enumerate(record.get(source) or ()):
+            if _finite(value):
+                metrics[f"cluster_{cluster}/{part}"] = float(value)
+    return metrics
+
+
+def final_figures(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite numbers of a summary, by name; nested ones are left out."""
+    return {_metric_name(key): float(value) for key, value in summary.items() if _finite(value)}
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _metric_name(key: str) -> str:
+    return re.sub(r"[^\w\-./ ]", "_", key)
+
+
+def flat_settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, Setting]:
+    """List the settings of a configuration by dotted key; a list or None becomes text."""
+    flat: dict[str, Setting] = {}
+    for name, value in config.items():
+        key = f"{prefix}{name}"
+        if key in _NO_SETTINGS:
+            continue
+        if isinstance(value, Mapping):
+            flat |= flat_settings(value, f"{key}.")
+        else:
+            flat[_metric_name(key)] = value if isinstance(value, bool | int | float | str) else str(value)
+    return flat
+
+
+_METRICS_AT_ONCE = 500  # MLflow takes at most 1,000 metrics and 100 parameters in one request
+_PARAMS_AT_ONCE = 100
+_LONGEST_VALUE = 6_000
+_ROUND = "round"
+
+
+class MLflow:
+    """Log to an MLflow server or database.
+
+    Parameters
+    ----------
+    tracking_uri
+        Such as ``http://127.0.0.1:5000`` or ``sqlite:///mlflow.db``; None for ``MLFLOW_TRACKING_URI`` or
+        MLflow's default.
+    experiment
+        Name of the experiment; made if missing.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If neither ``mlflow`` nor ``mlflow-skinny`` is installed.
+    """
+
+    def __init__(self, tracking_uri: str | None = None, experiment: str = "fedclust") -> None:
+        self._module = optional("mlflow", "mlflow")
+        self._uri, self._experiment = tracking_uri, experiment
+        self._client: Any = None
+        self._id = ""
+
+    def start(self, run: TrackedRun) -> tuple[str, int]:
+        """Create the run, or continue the one that was kept if it still exists."""
+        self._client = self._module.MlflowClient(tracking_uri=self._uri)
+        found = self._existing(run.kept)
+        if found is None:
+            experiment = self._client.get_experiment_by_name(self._experiment)
+            experiment_id = (
+                self._client.create_experiment(self._experiment)
+                if experiment is None
+                else experiment.experiment_id
+            )
+            tags = {"fedclust.group": run.group}
+            if run.parent is not None:
+                tags["mlflow.parentRunId"] = run.parent
+            found = self._client.create_run(experiment_id, run_name=run.name, tags=tags)
+        else:
+            self._client.update_run(found.info.run_id, status="RUNNING")
+        self._id = found.info.run_id
+        make = self._module.entities.Param
+        new = [  # a parameter cannot be changed, so a resumed run keeps those of its start
+            make(key, str(value)[:_LONGEST_VALUE])
+            for key, value in run.settings.items()
+            if key not in found.data.params
+        ]
+        for part in _parts(new, _PARAMS_AT_ONCE):
+            self._client.log_batch(self._id, params=part)
+        return self._id, int(found.data.metrics.get(_ROUND, 0))
+
+    def _existing(self, kept: str | None) -> Any:
+        if kept is None:
+            return None
+        try:
+            found = self._client.get_run(kept)
+        except self._module.exceptions.MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None
+        return found if found.info.lifecycle_stage == "active" else None
+
+    def log(self, server_round: int, metrics: Mapping[str, float]) -> None:
+        """Log the metrics of a round, and its number last: a resumed run goes on after it."""
+        self._metrics({**metrics, _ROUND: float(server_round)}, server_round)
+
+    def _metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        now, make = int(time.time() * 1000), self._module.entities.Metric
+        for part in _parts([make(key, value, now, step) for key, value in metrics.items()], _METRICS_AT_ONCE):
+            self._client.log_batch(self._id, metrics=part)
+
+    def finish(self, figures: Mapping[str, float], files: Sequence[Path], failed: bool) -> None:
+        """Log the final figures as ``final/…``, upload the files, and end the run."""
+        self._metrics({f"final/{name}": value for name, value in figures.items()}, 0)
+        for path in files:
+            if path.is_dir():
+                self._client.log_artifacts(self._id, str(path), path.name)
+            else:
+                self._client.log_artifact(self._id, str(path))
+        self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
+
+
+def _parts(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    for begin in range(0, len(values), size):
+        yield values[begin : begin + size]
+
+
+class TensorBoard:
+    """Write event files to ``<run's folder>/tensorboard``.
+
+    Pictures and the summary are copied into them; the other results are files beside them.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If ``tensorboard`` is not installed.
+    """
+
+    def __init__(self) -> None:
+        self._module = optional("torch.utils.tensorboard", "tensorboard")
+        self._writer: Any = None
+        self._run: TrackedRun | None = None
+        self._last = 0
+
+    def start(self, run: TrackedRun) -> tuple[str, int]:
+        """Open the event files; those of a resumed run are continued, and its later rounds are hidden."""
+        self._run = run
+        folder = run.folder / "tensorboard"
+        has = run.rounds if run.kept is not None and any(folder.glob("events.*")) else 0
+        # Without this mark TensorBoard would show the rounds after the checkpoint twice.
+        purge = has + 1 if run.kept is not None else None
+        self._writer = self._module.SummaryWriter(str(folder), purge_step=purge)
+        self._last = has
+        rows = [f"| {key} | {_cell(value)} |" for key, value in run.settings.items()]
+        self._writer.add_text("config", "\n".join(["| setting | value |", "| --- | --- |", *rows]), has)
+        return "tensorboard", has
+
+    def log(self, server_round: int, metrics: Mapping[str, float]) -> None:
+        """Log the metrics of a round; they are on disk when this returns."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, server_round)
+        self._writer.flush()
+        self._last = server_round
+
+    def finish(self, figures: Mapping[str, float], files: Sequence[Path], failed: bool) -> None:  # noqa: ARG002
+        """Write the final figures, the hyperparameters, the pictures and the summary."""
+        last = self._last
+        final = {f"final/{name}": value for name, value in figures.items()}
+        for name, value in final.items():
+            self._writer.add_scalar(name, value, last)
+        if final and self._run is not None:
+            from torch.utils.tensorboard.summary import hparams
+
+            for part in hparams(dict(self._run.settings), final):
+                self._writer.file_writer.add_summary(part)
+        for path in files:
+            if path.name == "summary.json":
+                text = json.dumps(json.loads(path.read_text(encoding="utf-8")), indent=1)
+                self._writer.add_text("summary", f"```\n{text}\n```", last)
+            for picture in sorted(path.glob("*.png")) if path.is_dir() else ():
+                self._writer.add_image(f"plots/{picture.stem}", _pixels(picture), last, dataformats="HWC")
+        self._writer.close()
+
+
+def _pixels(path: Path) -> Any:
+    import numpy as np
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+def _cell(value: object) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+class WandB:
+    """Log to Weights & Biases.
+
+    Parameters
+    ----------
+    project
+        The project's name.
+    entity
+        A team's name; None for your own account.
+    mode
+        ``"online"``, ``"offline"`` or ``"disabled"``; None for ``WANDB_MODE``.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If ``wandb`` is not installed.
+    ValueError
+        If the mode is not one of these.
+    """
+
+    def __init__(self, project: str = "fedclust", entity: str | None = None, mode: str | None = None) -> None:
+        if mode not in (None, "online", "offline", "disabled"):
+            raise ValueError(f"mode must be online, offline, disabled or null, got {mode!r}")
+        self._module = optional("wandb", "wandb")
+        self._project, self._entity, self._mode = project, entity, mode
+        self._run: Any = None
+
+    def start(self, run: TrackedRun) -> tuple[str, int]:
+        """Start the run, or continue the one with the id that was kept."""
+        self._run = self._module.init(
+            project=self._project,
+            entity=self._entity,
+            mode=self._mode,
+            name=run.name,
+            group=run.group,
+            dir=str(run.folder),
+            config=dict(run.settings),
+            id=run.kept,
+            resume="allow",
+            allow_val_change=True,  # such as more rounds
+            reinit="create_new",  # that of the chosen strategy stays open while compared ones run
+        )
+        # An offline run cannot ask what the server has: it writes all rounds again, and the server keeps one.
+        return str(self._run.id), max(int(self._run.step) - 1, 0) if self._run.resumed else 0
+
+    def log(self, server_round: int, metrics: Mapping[str, float]) -> None:
+        """Log the metrics of a round."""
+        self._run.log(dict(metrics), step=server_round, commit=True)
+
+    def finish(self, figures: Mapping[str, float], files: Sequence[Path], failed: bool) -> None:
+        """Write the final figures into the run's summary, add the files as one artifact, and end the run."""
+        self._run.summary.update({f"final/{name}": value for name, value in figures.items()})
+        kept = self._module.Artifact(f"results-{self._run.id}", type="results")
+        for path in files:
+            kept.add_dir(str(path), path.name) if path.is_dir() else kept.add_file(str(path))
+        if files:
+            self._run.log_artifact(kept)
+        self._run.finish(exit_code=int(failed))

@@ -19,7 +19,15 @@ from fedclust.personal.layers import Personal, check_validation
 from fedclust.privacy import NoPrivacy, Privacy
 from fedclust.runs.experiments import published_beside
 from fedclust.runs.privacy_checks import check_delta, check_network, check_strategy, setting
-from fedclust.settings import ConfigError, RunSettings, build, build_strategy, plain, to_run_config, with_strategy
+from fedclust.settings import (
+    ConfigError,
+    RunSettings,
+    build,
+    build_strategy,
+    plain,
+    to_run_config,
+    with_strategy,
+)
 from fedclust.settings.checks import check_num_clients
 from fedclust.settings.run_options import RunOptions
 

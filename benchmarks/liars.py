@@ -16,9 +16,18 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from scipy.special import ndtri
 
-from fedclust import records
 from fedclust.clients import app as honest
 from fedclust.federation import is_bundle, pack, unpack
+from fedclust.messages import (
+    ARRAYS,
+    CONFIG,
+    LOSSES,
+    MEAN_REPLY,
+    METRICS,
+    NUM_EXAMPLES,
+    ROUND,
+    prototypes_content,
+)
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.rng import generator
 
@@ -70,11 +79,11 @@ def _models(answers: Answers, asked: Asked, change: Callable[[int, str, Any, Any
     made = {}
     for liar in asked.liars:
         start, sent = asked.start(liar), ArrayRecord()
-        for name, array in answers[liar][records.ARRAYS].items():
+        for name, array in answers[liar][ARRAYS].items():
             before, after = (to_numpy(each) for each in (start[name], array))
             with np.errstate(over="ignore"):
                 sent[name] = from_numpy(np.asarray(change(liar, name, before, after), dtype=after.dtype))
-        made[liar] = RecordDict({**answers[liar], records.ARRAYS: sent})
+        made[liar] = RecordDict({**answers[liar], ARRAYS: sent})
     answers.update(made)  # not before: liars read each other's
 
 
@@ -96,7 +105,7 @@ def _noise(answers: Answers, asked: Asked) -> None:
 
 
 def _stacked(answers: Answers, clients: Sequence[int], name: str) -> Any:
-    return np.stack([to_numpy(answers[client][records.ARRAYS][name]) for client in clients])
+    return np.stack([to_numpy(answers[client][ARRAYS][name]) for client in clients])
 
 
 def _little_is_enough(answers: Answers, asked: Asked) -> None:
@@ -142,9 +151,9 @@ def _many_rows(answers: Answers, asked: Asked) -> None:
     """Say one has a million times as many rows, and send the update times −3."""
     _moved(-3.0)(answers, asked)
     for liar in asked.liars:
-        told = MetricRecord({**answers[liar][records.METRICS]})
-        told[records.NUM_EXAMPLES] = _MANY * int(told[records.NUM_EXAMPLES])  # type: ignore[arg-type]
-        answers[liar] = RecordDict({**answers[liar], records.METRICS: told})
+        told = MetricRecord({**answers[liar][METRICS]})
+        told[NUM_EXAMPLES] = _MANY * int(told[NUM_EXAMPLES])  # type: ignore[arg-type]
+        answers[liar] = RecordDict({**answers[liar], METRICS: told})
 
 
 def _flipped_rows(model: ArrayRecord) -> ArrayRecord:
@@ -164,10 +173,10 @@ def _flipped_rows(model: ArrayRecord) -> ArrayRecord:
 def _losses(change: Callable[[np.ndarray, np.random.Generator], Any]) -> Callable[[Answers, Asked], None]:
     def lie(answers: Answers, asked: Asked) -> None:
         for liar in asked.liars:
-            true = np.asarray(answers[liar][records.LOSSES][records.LOSSES], dtype=float)
+            true = np.asarray(answers[liar][LOSSES][LOSSES], dtype=float)
             told = np.asarray(change(true, asked.draws), dtype=float).tolist()
-            losses = ConfigRecord({records.LOSSES: told})
-            answers[liar] = RecordDict({**answers[liar], records.LOSSES: losses})
+            losses = ConfigRecord({LOSSES: told})
+            answers[liar] = RecordDict({**answers[liar], LOSSES: losses})
 
     return lie
 
@@ -176,18 +185,18 @@ def _copied(answers: Answers, asked: Asked) -> None:
     """Send another client's losses: those of the first honest one that takes part."""
     others = [client for client in answers if client not in asked.liars]
     for liar in asked.liars if others else ():
-        copied = answers[others[0]][records.LOSSES]
-        answers[liar] = RecordDict({**answers[liar], records.LOSSES: copied})
+        copied = answers[others[0]][LOSSES]
+        answers[liar] = RecordDict({**answers[liar], LOSSES: copied})
 
 
 def _counts(change: Callable[[np.ndarray, np.random.Generator], Any]) -> Callable[[Answers, Asked], None]:
     def lie(answers: Answers, asked: Asked) -> None:
         for liar in asked.liars:
-            config = answers[liar][records.CONFIG]
+            config = answers[liar][CONFIG]
             true = np.asarray(config["train-counts"])
             told = [int(number) for number in change(true, asked.draws)]
             mine = ConfigRecord({**config, "train-counts": told})
-            answers[liar] = RecordDict({**answers[liar], records.CONFIG: mine})
+            answers[liar] = RecordDict({**answers[liar], CONFIG: mine})
 
     return lie
 
@@ -197,9 +206,9 @@ def _prototypes(
 ) -> Callable[[Answers, Asked], None]:
     def lie(answers: Answers, asked: Asked) -> None:
         for liar in asked.liars:
-            record = answers[liar][records.ARRAYS]
+            record = answers[liar][ARRAYS]
             true = [to_numpy(record[name]) for name in ("prototypes", "counts", "scatter")]
-            answers[liar] = records.prototypes_content(*change(*true, asked.draws))
+            answers[liar] = prototypes_content(*change(*true, asked.draws))
 
     return lie
 
@@ -335,7 +344,7 @@ def _app(name: str, number: int) -> ClientApp:
         alone = contents if name == "inner" else mine
         for client in alone if _kind(message) == TRAIN else ():  # no mean of honest clients and liars
             record = contents[client]
-            config = ConfigRecord({**next(iter(record.config_records.values())), records.MEAN_REPLY: False})
+            config = ConfigRecord({**next(iter(record.config_records.values())), MEAN_REPLY: False})
             asked[client] = RecordDict({**record, next(iter(record.config_records)): config})
         if name == "label_flip":
             for client in mine:
@@ -347,10 +356,10 @@ def _app(name: str, number: int) -> ClientApp:
         lying = [client for client in mine if client in answers]
         if name == "label_flip":
             for client in lying:
-                model = _flipped_rows(answers[client][records.ARRAYS])
-                answers[client] = RecordDict({**answers[client], records.ARRAYS: model})
+                model = _flipped_rows(answers[client][ARRAYS])
+                answers[client] = RecordDict({**answers[client], ARRAYS: model})
         config = next(iter(contents[mine[0]].config_records.values()), ConfigRecord())
-        draws = generator(0, "lie", int(config.get(records.ROUND, 0)), min(mine))  # type: ignore[arg-type]
+        draws = generator(0, "lie", int(config.get(ROUND, 0)), min(mine))  # type: ignore[arg-type]
         tell(answers, Asked(lying, contents, draws))
         return Message(pack(answers, errors), reply_to=message)
 

@@ -26,9 +26,9 @@ from settings import Setting
 from tables import machine, show, table
 from torch import nn
 
-from fedclust import records
 from fedclust.federation import ClientGrid
 from fedclust.grids.local_grid import DirectGrid, answer, assume_identity
+from fedclust.messages import from_state
 from fedclust.settings import to_run_config
 from fedclust.strategies import ClusteredStrategy
 
@@ -184,7 +184,7 @@ def on_a_node(chunk: str) -> dict[str, float]:
     node = Elsewhere(to_run_config(config))
     grid = ClientGrid(node)
     grid.connect()
-    arrays = records.from_state(large_model().state_dict())
+    arrays = from_state(large_model().state_dict())
     Training().start(grid, arrays, num_rounds=1)
     peaks, began = _Peaks(), time.perf_counter()
     Training().start(grid, arrays, num_rounds=1)

@@ -24,10 +24,10 @@ from ray.cluster_utils import Cluster
 from settings import Setting
 from tables import machine, show, spread, table
 
-from fedclust import records
 from fedclust.data.partitioners.base import Assignment, ClientPartitioner
 from fedclust.federation import ClientGrid, unpack
 from fedclust.grids.ray_grid import RayGrid
+from fedclust.messages import from_state
 from fedclust.settings import to_run_config
 from fedclust.strategies import ClusteredStrategy
 from fedclust.typing import IntArray
@@ -158,7 +158,7 @@ class Way:
     def train(self, cohort: int, rounds: int, *, counts: bool = True) -> None:
         """Train some rounds, always the same ones; those that do not count are dropped."""
         strategy = Training(participation=cohort / SETTING.clients)
-        start = records.from_state(SETTING.network().state_dict())
+        start = from_state(SETTING.network().state_dict())
         before, noted = self.clients.traffic, len(self.nodes.rounds)
         began = time.perf_counter()
         strategy.start(self.clients, start, num_rounds=rounds)

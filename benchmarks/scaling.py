@@ -29,8 +29,8 @@ from rich.console import Console
 from settings import SETTINGS
 from tables import show_parts, spread, table
 
-from fedclust import records
 from fedclust.federation import ClientGrid
+from fedclust.messages import from_state
 from fedclust.runs.plan import make_engine
 from fedclust.runs.server import federate
 from fedclust.settings import build
@@ -61,7 +61,7 @@ def rounds(
     setting = dataclasses.replace(DIGITS, clients=clients)
     grid = ClientGrid(make_engine(setting.config()))
     grid.connect()
-    arrays = records.from_state(setting.network().state_dict())
+    arrays = from_state(setting.network().state_dict())
     share = cohort / clients
     if cohort_size(clients, share) != cohort:
         raise ValueError(f"cohort must be a share of {clients} clients, got {cohort}")

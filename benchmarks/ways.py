@@ -17,7 +17,7 @@ from settings import Setting
 from training_speed import bare_vmap, plain_loop
 from turns import Turns
 
-from fedclust import records
+from fedclust.messages import from_state
 from fedclust.runs.plan import make_engine
 from fedclust.settings import to_run_config
 from fedclust.training.batches import draw_batches
@@ -66,7 +66,7 @@ def _serve_strategy(setting: Setting, turns: Turns, grid: object) -> None:
 
     clients = ClientGrid(grid)
     clients.connect()
-    arrays = records.from_state(setting.network().state_dict())
+    arrays = from_state(setting.network().state_dict())
     turns.serve(
         lambda number: Training(participation=setting.share).start(clients, arrays, num_rounds=number)
     )

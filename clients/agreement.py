@@ -2,9 +2,9 @@
 
 from flwr.app import Context, Message
 
-from fedclust import records
 from fedclust.clients.app import app
 from fedclust.clients.own_data import OwnSites, own_sites
+from fedclust.messages import refused_content, stated_content
 
 __all__ = ["agree", "state"]
 
@@ -12,14 +12,14 @@ __all__ = ["agree", "state"]
 @app.query("statement")
 def state(message: Message, context: Context) -> Message:
     """Say of each site's data what all must know to encode theirs alike."""
-    return Message(records.stated_content(_sites(context).stated()), reply_to=message)
+    return Message(stated_content(_sites(context).stated()), reply_to=message)
 
 
 @app.query("agreement")
 def agree(message: Message, context: Context) -> Message:
     """Encode each site's rows as agreed."""
     refused = _sites(context).agree(context, message.content)
-    return Message(records.refused_content(refused), reply_to=message)
+    return Message(refused_content(refused), reply_to=message)
 
 
 def _sites(context: Context) -> OwnSites:

@@ -6,12 +6,11 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedclust import records
 from fedclust.clients.node import Node
 from fedclust.clients.own_data import own_sites
 from fedclust.data.alike import content_digest
 from fedclust.federation import is_bundle, pack, unpack
-from fedclust.records import Instruction
+from fedclust.messages import Instruction, clients_content, read_instruction, registered_content
 from fedclust.training.batches import num_steps
 
 __all__ = ["Answers", "app", "read_shared", "respond"]
@@ -29,7 +28,7 @@ def hosted(message: Message, context: Context) -> Message:
     A node that may train any client adds the steps of each.
     """
     if (sites := own_sites(context)) is not None:
-        return Message(records.registered_content(sites.registered()), reply_to=message)
+        return Message(registered_content(sites.registered()), reply_to=message)
     node = Node.of(context)
     name = str(context.node_config.get("name", ""))
     steps: list[int] = []
@@ -37,7 +36,7 @@ def hosted(message: Message, context: Context) -> Message:
         examples = np.array([max(1, len(node.data.train[client])) for client in node.clients])
         steps = num_steps(examples, node.trainer.training).tolist()
     digest = content_digest(node.data)
-    content = records.clients_content(node.clients, node.data.num_clients, name, digest, steps)
+    content = clients_content(node.clients, node.data.num_clients, name, digest, steps)
     return Message(content, reply_to=message)
 
 
@@ -92,4 +91,4 @@ def read_shared(contents: Mapping[int, RecordDict]) -> list[tuple[Instruction, l
     sharing: dict[int, list[int]] = {}
     for client, content in contents.items():
         sharing.setdefault(id(content), []).append(client)
-    return [(records.read_instruction(contents[clients[0]]), clients) for clients in sharing.values()]
+    return [(read_instruction(contents[clients[0]]), clients) for clients in sharing.values()]

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from flwr.app import Context, Message, RecordDict
 
-from fedclust import records
 from fedclust.clients.app import Answers, app, read_shared, respond
 from fedclust.clients.node import Node
+from fedclust.messages import confusion_content, to_state
 from fedclust.training import Job
 
 __all__ = ["confusion"]
@@ -21,8 +21,8 @@ def confusion(message: Message, context: Context) -> Message:
 def _confusion(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     answers: dict[int, RecordDict] = {}
     for instruction, clients in read_shared(contents):
-        state = records.to_state(instruction.arrays)
+        state = to_state(instruction.arrays)
         jobs = [Job(client, node.data.test[client], state) for client in clients]
         for client, counts in zip(clients, node.trainer.confusions(jobs), strict=True):
-            answers[client] = records.confusion_content(counts)
+            answers[client] = confusion_content(counts)
     return answers, {}

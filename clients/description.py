@@ -4,10 +4,9 @@ from collections.abc import Mapping
 
 from flwr.app import Context, Message, RecordDict
 
-from fedclust import records
 from fedclust.clients.app import Answers, app, respond
 from fedclust.clients.node import Node
-from fedclust.records import Description, Names
+from fedclust.messages import Description, Names, description_content, names_record, read_description_question
 
 __all__ = ["describe"]
 
@@ -22,10 +21,10 @@ def _describe(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     data = node.data
     train, test = data.label_counts("train"), data.label_counts("test")
     names = Names(data.class_names, data.left_out)
-    shared = records.names_record(names)
-    tells = {client: records.read_description_question(content) for client, content in contents.items()}
+    shared = names_record(names)
+    tells = {client: read_description_question(content) for client, content in contents.items()}
     return {
-        client: records.description_content(
+        client: description_content(
             Description(
                 train[client],
                 test[client],

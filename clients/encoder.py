@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from flwr.app import Context, Message, RecordDict
 
-from fedclust import records
 from fedclust.clients.app import Answers, app, respond
 from fedclust.clients.node import Node
+from fedclust.messages import encoder_content
 
 __all__ = ["encoder"]
 
@@ -18,5 +18,5 @@ def encoder(message: Message, context: Context) -> Message:
 
 
 def _encoder(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
-    content = records.encoder_content(node.data.input_encoder())
+    content = encoder_content(node.data.input_encoder())
     return dict.fromkeys(contents, content), {}

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from flwr.app import Context, Message, RecordDict
 
-from fedclust import records
 from fedclust.clients.app import Answers, app, read_shared, respond
 from fedclust.clients.node import Node
+from fedclust.messages import evaluate_content, to_state
 from fedclust.training import Job
 from fedclust.training.scores import Scores
 
@@ -22,7 +22,7 @@ def evaluate(message: Message, context: Context) -> Message:
 def _evaluate(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     jobs: dict[bool, list[Job]] = {}
     for instruction, clients in read_shared(contents):
-        state = records.to_state(instruction.arrays)
+        state = to_state(instruction.arrays)
         jobs.setdefault(instruction.full, []).extend(
             Job(client, node.data.test[client], state) for client in clients
         )
@@ -31,8 +31,7 @@ def _evaluate(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     for full, batch in jobs.items():
         measured, failed = scores(node, batch, full)
         answers.update(
-            (client, records.evaluate_content(each.figures, each.outcomes))
-            for client, each in measured.items()
+            (client, evaluate_content(each.figures, each.outcomes)) for client, each in measured.items()
         )
         errors.update(failed)
     return answers, errors

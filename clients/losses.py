@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 
-from fedclust import records
 from fedclust.clients.app import Answers, app, respond
 from fedclust.clients.node import Node
+from fedclust.messages import losses_content, read_losses_question, to_state
 from fedclust.training import Job
 from fedclust.typing import FloatArray, State
 
@@ -31,13 +31,13 @@ def _losses(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     answers: dict[int, RecordDict] = {}
     errors: dict[int, str] = {}
     for clients in asked.values():  # clients that share a content have the same models
-        models = records.read_losses_question(contents[clients[0]])
-        found, failed = _by_row(node, clients, [records.to_state(model) for model in models])
+        models = read_losses_question(contents[clients[0]])
+        found, failed = _by_row(node, clients, [to_state(model) for model in models])
         errors |= failed
         for client, rows in found.items():
             wins = np.bincount(np.nan_to_num(rows, nan=np.inf).argmin(axis=0), minlength=len(models))
             means = rows.mean(axis=1) if rows.shape[1] else np.full(len(models), np.nan)
-            answers[client] = records.losses_content(means.tolist(), wins.tolist())
+            answers[client] = losses_content(means.tolist(), wins.tolist())
     return answers, errors
 
 

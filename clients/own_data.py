@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from fedclust import records
 from fedclust.data import FederatedData
 from fedclust.data.sites.own import Own, SiteError, sites_here
 from fedclust.data.sites.statement import Statement
-from fedclust.records import Agreed, Registered, Stated
+from fedclust.messages import Agreed, Registered, Stated, read_agreed
 from fedclust.settings import SiteSettings, site_settings
 from fedclust.settings.allowed import EVERYTHING, NotAllowed, allowed_here
 
@@ -119,7 +118,7 @@ class OwnSites:
         -------
         Why each site that cannot be encoded like this cannot.
         """
-        agreed = records.read_agreed(content)
+        agreed = read_agreed(content)
         prepared: dict[str, str] = {}
         refused: dict[str, str] = {}
         for site in self._of(agreed):
@@ -143,7 +142,7 @@ class OwnSites:
         where = context.state.get(_PREPARED)
         if not isinstance(where, ConfigRecord):
             raise SiteError("a node must be told the encoding before anything else, this one was not")
-        agreed = records.read_agreed(context.state)
+        agreed = read_agreed(context.state)
         folders = dict(zip(map(str, where[_SITES]), map(str, where[_FOLDERS]), strict=True))  # type: ignore[arg-type]
         for site, folder in folders.items():
             # The cache may be emptied at any time.

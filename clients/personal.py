@@ -6,12 +6,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 
-from fedclust import records
 from fedclust.clients.app import Answers, app, respond
 from fedclust.clients.evaluate import scores
 from fedclust.clients.node import Node
+from fedclust.messages import (
+    LOSS,
+    Evaluation,
+    PersonalAnswer,
+    PersonalQuestion,
+    personal_content,
+    read_personal_question,
+    to_state,
+)
 from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
-from fedclust.records import Evaluation, PersonalAnswer, PersonalQuestion
 from fedclust.training import Job
 from fedclust.typing import FloatArray, IntArray, State
 
@@ -28,10 +35,10 @@ def personal(message: Message, context: Context) -> Message:
 
 
 def _personal(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
-    asked = {client: records.read_personal_question(content) for client, content in contents.items()}
+    asked = {client: read_personal_question(content) for client, content in contents.items()}
     # Clients that were sent one model share its state, and so their passes.
     distinct = {id(question.model): question.model for question in asked.values()}
-    states = {key: records.to_state(model) for key, model in distinct.items()}
+    states = {key: to_state(model) for key, model in distinct.items()}
     trial = _Trial(node)
     served = {client: states[id(question.model)] for client, question in asked.items()}
     trial.measure(NONE, served, test=False)
@@ -79,7 +86,7 @@ class _Trial:
         validated, failed = scores(self.node, [job for job in held_out if len(job.rows)], False, own=False)
         self.errors |= failed
         for client, each in validated.items():
-            self.losses.setdefault(client, {})[layer] = each.figures[records.LOSS]
+            self.losses.setdefault(client, {})[layer] = each.figures[LOSS]
         if test:
             tested, failed = scores(self.node, jobs(data.test), True)
             self.errors |= failed
@@ -109,7 +116,7 @@ class _Trial:
     def answers(self, asked: Mapping[int, PersonalQuestion]) -> Answers:
         """Write what each client measured."""
         return {
-            client: records.personal_content(
+            client: personal_content(
                 PersonalAnswer(
                     self.tests.get(client, {}), self.losses.get(client, {}), self.failed.get(client, {})
                 )

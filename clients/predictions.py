@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 
-from fedclust import records
 from fedclust.clients.app import Answers, app, read_shared, respond
 from fedclust.clients.node import Node
 from fedclust.data.prediction_table import prediction_table
+from fedclust.messages import predictions_content, to_state
 from fedclust.training import Job
 
 __all__ = ["predictions"]
@@ -38,13 +38,13 @@ def _predictions(node: Node, contents: Mapping[int, RecordDict], *, where: str, 
     answers: dict[int, RecordDict] = {}
     errors: dict[int, str] = {}
     for instruction, clients in read_shared(contents):
-        state = records.to_state(instruction.arrays)
+        state = to_state(instruction.arrays)
         jobs = [Job(client, node.data.test[client], state) for client in clients]
         for client, (logits, labels) in zip(clients, node.trainer.logits(jobs), strict=True):
             rows = node.data.test[client]
             chances = softmax(logits.astype(np.float32), axis=-1)
             if where == _REPLY:
-                answers[client] = records.predictions_content(rows, labels, chances)
+                answers[client] = predictions_content(rows, labels, chances)
                 continue
             names = node.data.client_names
             table = prediction_table(
@@ -57,5 +57,5 @@ def _predictions(node: Node, contents: Mapping[int, RecordDict], *, where: str, 
             except OSError as error:
                 errors[client] = f"predictions cannot be written: {error}"
                 continue
-            answers[client] = records.predictions_content(rows)
+            answers[client] = predictions_content(rows)
     return answers, errors

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
-from fedclust import records
 from fedclust.clients.app import Answers, app, respond
 from fedclust.clients.node import Node
+from fedclust.messages import ProofQuestion, proof_content, read_proof_question, to_state
 from fedclust.proof import brier_scores, difference
 from fedclust.training import Job
 from fedclust.typing import FloatArray, State
@@ -22,7 +22,7 @@ def proof(message: Message, context: Context) -> Message:
 
 
 def _proof(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
-    asked = {client: records.read_proof_question(content) for client, content in contents.items()}
+    asked = {client: read_proof_question(content) for client, content in contents.items()}
     errors: dict[int, str] = {}
     scores: list[dict[int, FloatArray]] = []
     for side in ("a", "b"):
@@ -34,21 +34,19 @@ def _proof(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
         errors |= failed
     first, second = scores
     answers = {
-        client: records.proof_content(difference(first[client], second[client]))
+        client: proof_content(difference(first[client], second[client]))
         for client in contents
         if client not in errors
     }
     return answers, errors
 
 
-def _jobs(
-    node: Node, asked: Mapping[int, records.ProofQuestion], models: Mapping[int, ArrayRecord]
-) -> list[Job]:
+def _jobs(node: Node, asked: Mapping[int, ProofQuestion], models: Mapping[int, ArrayRecord]) -> list[Job]:
     """Make a job per client; clients with the same model share its state, and a pass."""
     states: dict[int, State] = {}
     for model in models.values():
         if id(model) not in states:
-            states[id(model)] = records.to_state(model)
+            states[id(model)] = to_state(model)
     nothing = np.zeros(0, dtype=np.int64)
     held_out = node.data.validation or (nothing,) * node.data.num_clients
     rows = {

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 
 from flwr.app import Context, Message, RecordDict
 
-from fedclust import records
 from fedclust.clients.app import Answers, app, respond
 from fedclust.clients.inputs import encoder_for
 from fedclust.clients.node import Node
+from fedclust.messages import PrototypesQuestion, prototypes_content, read_prototypes_question
 from fedclust.models.prototypes import cached_prototypes, pooled, withheld
-from fedclust.records import PrototypesQuestion
 from fedclust.settings.allowed import NotAllowed
 
 __all__ = ["prototypes"]
@@ -24,7 +23,7 @@ def prototypes(message: Message, context: Context) -> Message:
 def _prototypes(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     asked: dict[PrototypesQuestion, list[int]] = {}
     for client in sorted(contents):
-        asked.setdefault(records.read_prototypes_question(contents[client]), []).append(client)
+        asked.setdefault(read_prototypes_question(contents[client]), []).append(client)
     answers: dict[int, RecordDict] = {}
     errors: dict[int, str] = {}
     for question, clients in asked.items():
@@ -38,5 +37,5 @@ def _prototypes(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
             found = pooled(found)
         found = withheld(found, question.min_examples)
         for position, client in enumerate(clients):
-            answers[client] = records.prototypes_content(*(values[position] for values in found))
+            answers[client] = prototypes_content(*(values[position] for values in found))
     return answers, errors

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from flwr.app import Context, Message, RecordDict
 
-from fedclust import records
 from fedclust.clients.app import Answers, app, respond
 from fedclust.clients.inputs import encoder_for
 from fedclust.clients.node import Node
+from fedclust.messages import read_subspaces_question, subspaces_content
 from fedclust.models.subspaces import class_subspaces
 
 __all__ = ["subspaces"]
@@ -24,7 +24,7 @@ def _subspaces(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     errors: dict[int, str] = {}
     data = node.data
     for client, content in contents.items():
-        name, vectors = records.read_subspaces_question(content)
+        name, vectors = read_subspaces_question(content)
         try:
             found = class_subspaces(
                 encoder_for(node, name),
@@ -41,5 +41,5 @@ def _subspaces(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
         except ValueError as error:
             errors[client] = str(error)
         else:
-            answers[client] = records.subspaces_content(found)
+            answers[client] = subspaces_content(found)
     return answers, errors

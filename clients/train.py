@@ -6,11 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
-from fedclust import records
 from fedclust.clients.app import Answers, app, read_shared, respond
 from fedclust.clients.node import Node
-from fedclust.clustering.shared.projection import Projection
-from fedclust.records import Instruction, Projected
+from fedclust.messages import (
+    Instruction,
+    Projected,
+    from_stacked,
+    from_state,
+    pooled_content,
+    to_state,
+    train_content,
+    within_content,
+)
+from fedclust.messages.projecting import Projection
 from fedclust.training import CohortUpdate, Job, ModelMean
 from fedclust.training.batches import steps_to_see, total_seen
 from fedclust.training.clipping import clip_updates
@@ -42,11 +50,11 @@ def _train(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
     for shared in means.values():
         answers.update(shared.answers())
     for client in short.keys() & answers.keys():
-        answers[client] = records.within_content(answers[client], short[client])
+        answers[client] = within_content(answers[client], short[client])
     for client in answers:
         if instructions[client].pooled:
             used = len(instructions[client].pooled_rows) or node.data.num_clients
-            answers[client] = records.pooled_content(answers[client], used)
+            answers[client] = pooled_content(answers[client], used)
     return answers, errors
 
 
@@ -169,7 +177,7 @@ def _norms(
 def _jobs(node: Node, instructions: Mapping[int, Instruction]) -> list[Job]:
     # By model, not by instruction: clients that answer differently may start from the same one.
     distinct = {id(instruction.arrays): instruction.arrays for instruction in instructions.values()}
-    states = {key: records.to_state(arrays) for key, arrays in distinct.items()}
+    states = {key: to_state(arrays) for key, arrays in distinct.items()}
     return [
         _job(node, client, instruction, states[id(instruction.arrays)])
         for client, instruction in instructions.items()
@@ -212,10 +220,8 @@ class _Shared:
             self.reported[client] = number, update.losses[position], sketches.get(client), norm
 
     def answers(self) -> dict[int, RecordDict]:
-        arrays: ArrayRecord = records.from_state(self.mean.state(exact=True))
-        return {
-            client: records.train_content(arrays, *reported) for client, reported in self.reported.items()
-        }
+        arrays: ArrayRecord = from_state(self.mean.state(exact=True))
+        return {client: train_content(arrays, *reported) for client, reported in self.reported.items()}
 
 
 class _Means:
@@ -282,9 +288,9 @@ def _collect(
             sharing.setdefault(id(instruction), []).append(position)
         else:
             own.append(position)
-    for position, model in zip(own, records.from_stacked(update.state, own), strict=True):
+    for position, model in zip(own, from_stacked(update.state, own), strict=True):
         client = int(update.clients[position])
-        answers[client] = records.train_content(
+        answers[client] = train_content(
             model, int(update.num_examples[position]), update.losses[position], sketches.get(client)
         )
     for key, positions in sharing.items():

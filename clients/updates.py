@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
-from fedclust import records
 from fedclust.clients.app import Answers, app, read_shared, respond
 from fedclust.clients.node import Node
 from fedclust.clients.train import changes, passes, projected
+from fedclust.messages import read_update_names, update_content
 from fedclust.support.array_bytes import from_numpy
 
 __all__ = ["update"]
@@ -31,10 +31,8 @@ def _update(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
         for position, client in enumerate(trained.clients.tolist()):
             if client in trained.failed:
                 continue
-            names = records.read_update_names(contents[client])
+            names = read_update_names(contents[client])
             changed = changes(trained, [position], starts[client], names)
             kept = ArrayRecord({name: from_numpy(array[0].astype("f4")) for name, array in changed.items()})
-            answers[client] = records.update_content(
-                int(trained.num_examples[position]), sketches.get(client), kept
-            )
+            answers[client] = update_content(int(trained.num_examples[position]), sketches.get(client), kept)
     return answers, errors

@@ -7,8 +7,8 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from fedclust import records
 from fedclust.federation import Clusters, Federation, RunFailed
+from fedclust.messages import POOLED, POOLED_ROWS, read_pooled
 from fedclust.strategies.clustered import ClusteredStrategy
 from fedclust.typing import IntArray
 
@@ -55,8 +55,8 @@ class Centralised(ClusteredStrategy):
         for message in messages:
             cluster = run.cohort[message.metadata.dst_node_id]
             told = {
-                records.POOLED: [int(one) for one in replaced if run.clusters.assignment[one] == cluster],
-                records.POOLED_ROWS: run.clusters.members(cluster).tolist(),
+                POOLED: [int(one) for one in replaced if run.clusters.assignment[one] == cluster],
+                POOLED_ROWS: run.clusters.members(cluster).tolist(),
             }
             message.content = RecordDict(
                 {
@@ -81,7 +81,7 @@ class Centralised(ClusteredStrategy):
         for answer in answers:
             if answer.has_error():
                 continue
-            pooled = records.read_pooled(answer)
+            pooled = read_pooled(answer)
             wanted = int(run.clusters.sizes[run.cohort[answer.metadata.src_node_id]])
             if pooled < wanted:
                 raise RunFailed(

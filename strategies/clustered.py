@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
-from fedclust import records
 from fedclust.aggregation import flower as aggregation
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.evaluations import evaluation_messages, evaluation_sample, read_evaluations
@@ -23,6 +22,7 @@ from fedclust.federation.run_state import RunState
 from fedclust.layers.client_dp import Guard
 from fedclust.layers.going_back import at_fault
 from fedclust.layers.update_norms import ANY, Caps
+from fedclust.messages import FULL, LOSS, ROUND, UPDATE_NORM_CAP, join_models, projection_config
 from fedclust.selection import Selection
 from fedclust.settings.run_options import RunOptions
 from fedclust.strategies.hooks import Hooks
@@ -129,7 +129,7 @@ class ClusteredStrategy(Hooks, RunView, Strategy):
 
         Returns
         -------
-        Flower's result; its arrays hold every cluster's model, see :func:`fedclust.records.split_models`.
+        Flower's result; its arrays hold every cluster's model, see :func:`fedclust.messages.split_models`.
         """
         federation = (
             federation.run(num_rounds, timeout, 0 if resume is None else resume.server_round)
@@ -150,7 +150,7 @@ class ClusteredStrategy(Hooks, RunView, Strategy):
         self._run.shows_models = evaluate_fn is not None
         return super().start(
             grid,
-            records.join_models(self.clusters.models),
+            join_models(self.clusters.models),
             num_rounds - self._run.server_round,
             timeout,
             train_config,
@@ -184,8 +184,8 @@ class ClusteredStrategy(Hooks, RunView, Strategy):
         if self.guard:
             told |= self.guard.told
         elif self.caps.norm is not None:
-            told[records.UPDATE_NORM_CAP] = self.caps.norm
-        settings = ConfigRecord({**config, **told, **records.projection_config(wanted)})
+            told[UPDATE_NORM_CAP] = self.caps.norm
+        settings = ConfigRecord({**config, **told, **projection_config(wanted)})
         return run.training_messages(grid, settings, own, self._takes_means)
 
     def aggregate_train(
@@ -235,8 +235,8 @@ class ClusteredStrategy(Hooks, RunView, Strategy):
             clusters = run.aggregated(self.entering(clusters, valid, number))
         self._adopt(self.after_round(clusters, valid, number, run.federation), number)
         read = run.shows_models or number == run.federation.num_rounds
-        joined = records.join_models(run.clusters.models) if read else None
-        return joined, None if loss is None else MetricRecord({records.LOSS: loss})
+        joined = join_models(run.clusters.models) if read else None
+        return joined, None if loss is None else MetricRecord({LOSS: loss})
 
     def configure_evaluate(
         self,
@@ -256,9 +256,7 @@ class ClusteredStrategy(Hooks, RunView, Strategy):
             self._adopt(run.follow_drift(look, moves=self.moves_clients), number)
         online = set(grid.get_node_ids())
         run.attend(online)
-        settings = ConfigRecord(
-            {**config, records.ROUND: number, records.FULL: last and run.federation.tells == "labels"}
-        )
+        settings = ConfigRecord({**config, ROUND: number, FULL: last and run.federation.tells == "labels"})
         asked = None if last else self.evaluate_clients
         sample = evaluation_sample(asked, run.clusters.num_clients, self.seed, number, online)
         run.sampled = sample is not None

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust import records
 from fedclust.clustering import fecfl
 from fedclust.clustering.fecfl import Parameters
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
 from fedclust.federation.findings import Findings
+from fedclust.messages import QUERY_PROTOTYPES, PrototypesQuestion, prototypes_question, read_prototypes
 from fedclust.strategies.clustered import ClusteredStrategy
 
 __all__ = ["FECFL"]
@@ -42,10 +42,10 @@ class FECFL(ClusteredStrategy):
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Ask every client for its mean embedding and group by them."""
-        question = records.PrototypesQuestion(self.parameters.input, True, self.vocabulary_size)
-        content = records.prototypes_question(question)
-        read = partial(records.read_prototypes, bounds=replace(federation.bounds, num_classes=1))
-        told = federation.ask(records.QUERY_PROTOTYPES, content=content).read_all(read)
+        question = PrototypesQuestion(self.parameters.input, True, self.vocabulary_size)
+        content = prototypes_question(question)
+        read = partial(read_prototypes, bounds=replace(federation.bounds, num_classes=1))
+        told = federation.ask(QUERY_PROTOTYPES, content=content).read_all(read)
         means, counts, _ = zip(*told, strict=True)
         check_alike("width of embeddings", [each.shape for each in means])
         embeddings = fecfl.mean_embeddings(np.stack(means), np.stack(counts))

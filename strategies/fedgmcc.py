@@ -11,7 +11,6 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedProx
 from torch import nn
 
-from fedclust import records
 from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import fedgmcc
 from fedclust.clustering.fedgmcc import Outcome, Parameters, Threshold
@@ -19,6 +18,7 @@ from fedclust.clustering.fedgmcc.placement import chain_scores, place
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.findings import Findings, padded
+from fedclust.messages import from_state, like, to_state
 from fedclust.newcomers.placing import silent
 from fedclust.selection import Candidates
 from fedclust.strategies.clustered import ClusteredStrategy
@@ -122,7 +122,7 @@ class FedGMCC(ClusteredStrategy):
             return clusters
         memory: Memory = clusters.memory
         members = np.array([reply.client for reply in replies])
-        models = _stack([records.to_state(reply.model) for reply in replies])
+        models = _stack([to_state(reply.model) for reply in replies])
         draws = torch.Generator().manual_seed(torch_seed(self.seed, "curves", server_round))
         inputs = self._inputs(federation, draws)
         threshold, outcome = fedgmcc.step(
@@ -149,7 +149,7 @@ class FedGMCC(ClusteredStrategy):
         tried = np.sort(tried[clusters.sizes[tried] > 0])
         if len(tried) == 1:
             return super().place(clusters, newcomers, server_round, federation)
-        models = [records.to_state(clusters.models[each]) for each in tried]
+        models = [to_state(clusters.models[each]) for each in tried]
         names = [name for name, tensor in models[0].items() if tensor.is_floating_point()]
         told = [
             federation.updates(clusters.models[each], newcomers, server_round + 1, names=names)
@@ -237,9 +237,7 @@ def _adopted(clusters: Clusters, members: IntArray, outcome: Outcome) -> Cluster
     template = clusters.models[0]
     found = int(outcome.labels.max()) + 1
     models = [
-        records.like(
-            records.from_state({name: stack[cluster] for name, stack in outcome.models.items()}), template
-        )
+        like(from_state({name: stack[cluster] for name, stack in outcome.models.items()}), template)
         for cluster in range(found)
     ]
     held = clusters.assignment.copy()

@@ -9,7 +9,6 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedProx
 
-from fedclust import records
 from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import fedgwc, loss_traces
@@ -18,6 +17,7 @@ from fedclust.clustering.shared import wording
 from fedclust.federation import Clusters, FairAvg, Federation, Reply
 from fedclust.federation.findings import Findings, padded
 from fedclust.federation.replies import by_cluster
+from fedclust.messages import like
 from fedclust.selection import LeastSampled
 from fedclust.strategies.clustered import ClusteredStrategy
 from fedclust.support.array_bytes import from_numpy, to_numpy
@@ -151,7 +151,7 @@ class FedGWCTraces(ClusteredStrategy):
         """Return each cluster's probe, or its model if it has none."""
         probes = clusters.memory.probes
         return [
-            records.like(probes[cluster], model) if cluster in probes else model
+            like(probes[cluster], model) if cluster in probes else model
             for cluster, model in enumerate(clusters.models)
         ]
 

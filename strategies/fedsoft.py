@@ -11,12 +11,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
-from fedclust import records
 from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import fedsoft
 from fedclust.clustering.fedsoft import Parameters
 from fedclust.federation import Clusters, Federation, Reply, starting_models
 from fedclust.federation.findings import Findings, padded
+from fedclust.messages import PROXIMAL_MU, like, split_models, unstacked
 from fedclust.selection import Candidates
 from fedclust.strategies.clustered import ClusteredStrategy
 from fedclust.support.array_bytes import from_numpy, to_numpy
@@ -152,7 +152,7 @@ class FedSoft(ClusteredStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Tell clients the weight of the proximal term."""
-        told = ConfigRecord({**config, records.PROXIMAL_MU: float(self.parameters.proximal)})
+        told = ConfigRecord({**config, PROXIMAL_MU: float(self.parameters.proximal)})
         return super().configure_train(server_round, arrays, told, grid)
 
     def after_round(
@@ -176,7 +176,7 @@ class FedSoft(ClusteredStrategy):
         )
         models = list(clusters.models)
         for reply in replies:
-            models[reply.client] = records.like(reply.model, reply.start)
+            models[reply.client] = like(reply.model, reply.start)
         trained = memory.trained.copy()
         trained[members] = True
         memory = dataclasses.replace(memory, centres=centres, trained=trained)
@@ -217,7 +217,7 @@ class FedSoft(ClusteredStrategy):
             for path, value in state.items()
             if path.startswith("centre/")
         }
-        centres = records.split_models(ArrayRecord(joined))
+        centres = split_models(ArrayRecord(joined))
         return Memory(
             tuple(centres[number] for number in sorted(centres)),
             np.asarray(state["importance"]),
@@ -229,4 +229,4 @@ def _mixed(
     models: Sequence[ArrayRecord], shares: FloatArray, template: ArrayRecord | None = None
 ) -> list[ArrayRecord]:
     arrays = [{name: to_numpy(array) for name, array in model.items()} for model in models]
-    return records.unstacked(fedsoft.middle(arrays, shares), models[0] if template is None else template)
+    return unstacked(fedsoft.middle(arrays, shares), models[0] if template is None else template)

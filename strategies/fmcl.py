@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust import records
 from fedclust.clustering import fmcl
 from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.clustering.fmcl import Parameters, prototype_groups
@@ -15,6 +14,7 @@ from fedclust.clustering.fmcl.prototype_evidence import Prototypes, sent_counts
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
 from fedclust.federation.findings import Findings
+from fedclust.messages import QUERY_PROTOTYPES, PrototypesQuestion, prototypes_question, read_prototypes
 from fedclust.newcomers.rules import packed
 from fedclust.strategies.clustered import ClusteredStrategy
 from fedclust.support.rng import torch_seed
@@ -64,13 +64,13 @@ class FMCL(ClusteredStrategy):
         The memory holds the decision, the evidence that each pair of clients differs (by the paper's rule
         their distance, up to 4,096 clients), and the curve that chose the number of clusters.
         """
-        read = partial(records.read_prototypes, bounds=federation.bounds)
-        question = records.PrototypesQuestion()
+        read = partial(read_prototypes, bounds=federation.bounds)
+        question = PrototypesQuestion()
         if isinstance(self.parameters, prototype_groups.Parameters):
             least, norm = self.parameters.min_examples, self.parameters.max_norm
-            question = records.PrototypesQuestion(min_examples=least, max_norm=norm)
-        content = records.prototypes_question(question)
-        answers = federation.ask(records.QUERY_PROTOTYPES, content=content).read_all(read)
+            question = PrototypesQuestion(min_examples=least, max_norm=norm)
+        content = prototypes_question(question)
+        answers = federation.ask(QUERY_PROTOTYPES, content=content).read_all(read)
         check_alike("shape of prototypes", [each.shape for each, _, _ in answers])
         prototypes, counts, scatter = (np.stack(values) for values in zip(*answers, strict=True))
         if isinstance(self.parameters, prototype_groups.Parameters):

@@ -8,9 +8,9 @@ from flwr.app import ArrayRecord
 
 from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering.shared.placement import Placement
-from fedclust.clustering.shared.projection import Projection
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.findings import Findings
+from fedclust.messages.projecting import Projection
 from fedclust.newcomers.placing import by_least_loss, by_rule
 from fedclust.personal.layers import NoLayer, Personal
 from fedclust.selection import Candidates, Selection, Uniform
@@ -133,7 +133,7 @@ class Hooks:
         """Return the length of the projection of its change that each client sends; unless overridden, 0.
 
         :attr:`Reply.projected` has it, a random projection that keeps lengths and angles on average, see
-        :class:`~fedclust.clustering.shared.projection.Projection`: enough to compare updates, even if a node
+        :class:`~fedclust.messages.projecting.Projection`: enough to compare updates, even if a node
         may reply with a mean. Projections of all rounds of a run can be compared.
         """
         return 0

@@ -9,12 +9,13 @@ import numpy as np
 from flwr.app import ArrayRecord
 from torch import nn
 
-from fedclust import models, records
+from fedclust import models
 from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import ifca
 from fedclust.clustering.ifca import Parameters
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
 from fedclust.federation.findings import Findings, padded
+from fedclust.messages import like
 from fedclust.strategies.clustered import ClusteredStrategy
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -181,7 +182,7 @@ class IFCA(ClusteredStrategy):
         arrays = [{name: to_numpy(array) for name, array in model.items()} for model in of]
         shared = ifca.share_layers(arrays, weights, models.last_layer(self.network))
         return [
-            records.like(ArrayRecord({name: from_numpy(array) for name, array in each.items()}), model)
+            like(ArrayRecord({name: from_numpy(array) for name, array in each.items()}), model)
             for each, model in zip(shared, of, strict=True)
         ]
 

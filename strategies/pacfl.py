@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust import records
 from fedclust.clustering import pacfl
 from fedclust.clustering.pacfl import Parameters, SubspaceRule
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
 from fedclust.federation.findings import Findings
+from fedclust.messages import QUERY_SUBSPACES, read_subspaces, subspaces_question
 from fedclust.newcomers.rules import packed
 from fedclust.strategies.clustered import ClusteredStrategy
 
@@ -39,9 +39,9 @@ class PACFL(ClusteredStrategy):
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Ask every client for the first singular vectors of its classes and group by the angles."""
         vectors = self.parameters.vectors
-        question = records.subspaces_question(self.parameters.input, vectors)
-        read = partial(records.read_subspaces, vectors=vectors, bounds=federation.bounds)
-        bases = federation.ask(records.QUERY_SUBSPACES, content=question).read_all(read)
+        question = subspaces_question(self.parameters.input, vectors)
+        read = partial(read_subspaces, vectors=vectors, bounds=federation.bounds)
+        bases = federation.ask(QUERY_SUBSPACES, content=question).read_all(read)
         check_alike("shape of subspaces", [each.shape for each in bases])
         assignment, report = pacfl.assign(np.stack(bases), self.parameters)
         found = Findings.of_distances(report.distances, report.scores)

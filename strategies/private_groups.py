@@ -10,7 +10,6 @@ import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
-from fedclust import records
 from fedclust.aggregation.flower import NotFinite
 from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import ifca, private_groups
@@ -19,7 +18,16 @@ from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.findings import Findings
 from fedclust.layers.client_dp import Guard
 from fedclust.layers.trials import Trainee, copy_aggregator, train_beside
-from fedclust.records import BadReply
+from fedclust.messages import (
+    CLIP_TELLS,
+    QUERY_LOSSES,
+    QUERY_PROOF,
+    BadReply,
+    proof_question,
+    read_proof,
+    to_vector,
+    with_vector,
+)
 from fedclust.strategies.clustered import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
@@ -72,7 +80,7 @@ class PrivateGroups(ClusteredStrategy):
 
     holds_client_dp = True
     holds_out_rows = True  # for the vote
-    covered_by_client_dp = frozenset({records.QUERY_LOSSES, records.QUERY_PROOF})
+    covered_by_client_dp = frozenset({QUERY_LOSSES, QUERY_PROOF})
 
     def __init__(self, *, network: nn.Module, parameters: Parameters | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -148,10 +156,10 @@ class PrivateGroups(ClusteredStrategy):
     def _start_groups(self, clusters: Clusters, *again: int) -> Clusters:
         """Put the k models around the model for all; `again` is the round where they start anew."""
         model, given = clusters.models[0], self.parameters
-        values = records.to_vector(model, self._trained)
+        values = to_vector(model, self._trained)
         draws = generator(self.seed, "private groups", *again)
         starts = [
-            records.with_vector(model, self._trained, start, cast=True)
+            with_vector(model, self._trained, start, cast=True)
             for start in private_groups.apart(values, given.num_groups, given.spread, draws)
         ]
         parents = dict.fromkeys(range(1, given.num_groups + 1), 0)
@@ -192,7 +200,7 @@ class PrivateGroups(ClusteredStrategy):
                 shared_means=self._takes_means(fresh),
                 caps=self.caps,
                 private=private,
-                told={**guard.told, records.CLIP_TELLS: False} if guard else {},
+                told={**guard.told, CLIP_TELLS: False} if guard else {},
             )
         except NotFinite as error:  # of an aggregator; the groups stay as they are
             return clusters.with_report(groups=str(error))
@@ -242,16 +250,16 @@ class PrivateGroups(ClusteredStrategy):
         nothing = np.zeros(federation.describe().num_classes)
         common = clusters.models[0]
         questions: dict[int, RecordDict] = {
-            client: records.proof_question(common, clusters.models[1 + group], nothing, nothing)
+            client: proof_question(common, clusters.models[1 + group], nothing, nothing)
             for client, group in chosen.items()
         }
-        answers = federation.ask(records.QUERY_PROOF, questions, questions)
+        answers = federation.ask(QUERY_PROOF, questions, questions)
         found: dict[int, float] = {}
         for client, reply in answers.replies.items():
             try:
-                measured = records.read_proof(reply, federation.bounds)
+                measured = read_proof(reply, federation.bounds)
             except BadReply as error:
-                federation.failed(client, records.QUERY_PROOF, error)
+                federation.failed(client, QUERY_PROOF, error)
                 continue
             if measured.count:
                 found[client] = float(private_groups.vote([measured.mean], self.parameters.vote_clip)[0])

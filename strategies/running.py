@@ -12,7 +12,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedclust import records
 from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.flower import NotFinite
 from fedclust.aggregation.optimiser_state import StateValue, pack_state, restore_state
@@ -22,7 +21,7 @@ from fedclust.federation.replies import by_cluster
 from fedclust.federation.run_state import RunState
 from fedclust.layers.drift import look_for_drift, moved
 from fedclust.layers.going_back import Earlier
-from fedclust.records import Evaluation
+from fedclust.messages import MEAN_REPLY, Evaluation
 
 __all__ = ["Running"]
 
@@ -165,7 +164,7 @@ class Running:
             aggregator, model = self.aggregators[cluster], self.clusters.models[cluster]
             told = settings.copy()  # its own: an aggregator may write into it
             # The mean of one client is its model, in half the bytes.
-            told[records.MEAN_REPLY] = len(chosen) > 1 and takes_means(aggregator)
+            told[MEAN_REPLY] = len(chosen) > 1 and takes_means(aggregator)
             view, number = CohortView(grid, chosen), self.server_round + 1
             sent = self.sent[cluster]
             shown = model if aggregation.remembers(aggregator) else sent

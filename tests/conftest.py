@@ -15,11 +15,31 @@ from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from hypothesis import settings
 
-from fedclust import records
 from fedclust.federation import ClientGrid, LocalGrid, hosted_clients, pack, unpack
+from fedclust.messages import (
+    Description,
+    Evaluation,
+    Instruction,
+    PersonalAnswer,
+    Projected,
+    clients_content,
+    confusion_content,
+    description_content,
+    evaluate_content,
+    losses_content,
+    personal_content,
+    proof_content,
+    prototypes_content,
+    read_instruction,
+    read_losses_question,
+    read_prototypes_question,
+    read_update_names,
+    subspaces_content,
+    train_content,
+    update_content,
+)
 from fedclust.models.prototypes import ClassPrototypes, pooled
 from fedclust.proof import Difference
-from fedclust.records import Description, Evaluation, PersonalAnswer, Projected
 
 # A machine with other work to do takes longer for a single example than hypothesis allows by default.
 settings.register_profile("fedclust", deadline=None)
@@ -105,12 +125,12 @@ class Toy:
         @app.query("clients")
         def clients(message: Message, context: Context) -> Message:
             hosted = hosted_clients(context.node_config, self.num_clients)
-            return Message(records.clients_content(hosted, self.num_clients), reply_to=message)
+            return Message(clients_content(hosted, self.num_clients), reply_to=message)
 
         @app.query("description")
         def describe(message: Message, context: Context) -> Message:
             answers = {
-                client: records.description_content(
+                client: description_content(
                     Description(
                         np.asarray(self.counts(client)),
                         np.asarray(self.counts(client)),
@@ -128,16 +148,15 @@ class Toy:
             for client, content in unpack(message.content)[0].items():
                 told = self.prototypes(client), self.counts(client), self.scatter(client)
                 found = ClassPrototypes(*(np.asarray(values)[None] for values in told))
-                if records.read_prototypes_question(content).pooled:
+                if read_prototypes_question(content).pooled:
                     found = pooled(found)
-                answers[client] = records.prototypes_content(*(values[0] for values in found))
+                answers[client] = prototypes_content(*(values[0] for values in found))
             return Message(pack(answers), reply_to=message)
 
         @app.query("subspaces")
         def subspaces(message: Message, context: Context) -> Message:
             answers = {
-                client: records.subspaces_content(self.subspaces(client))
-                for client in unpack(message.content)[0]
+                client: subspaces_content(self.subspaces(client)) for client in unpack(message.content)[0]
             }
             return Message(pack(answers), reply_to=message)
 
@@ -145,29 +164,27 @@ class Toy:
         def update(message: Message, context: Context) -> Message:
             answers, errors = {}, {}
             for client, content in unpack(message.content)[0].items():
-                told = records.read_instruction(content)
+                told = read_instruction(content)
                 change = np.broadcast_to(self.move(client, told.server_round), 2)
                 if reason := self.error(client, told.server_round):
                     errors[client] = reason
                     continue
                 arrays = ArrayRecord()
-                for name in records.read_update_names(content):
+                for name in read_update_names(content):
                     arrays[name] = Array(change.astype(np.float32))
-                answers[client] = records.update_content(
-                    self.num_examples(client), _projected(told, change), arrays
-                )
+                answers[client] = update_content(self.num_examples(client), _projected(told, change), arrays)
             return Message(pack(answers, errors), reply_to=message)
 
         @app.query("losses")
         def losses(message: Message, context: Context) -> Message:
             answers, errors = {}, {}
             for client, content in unpack(message.content)[0].items():
-                models = records.read_losses_question(content)
+                models = read_losses_question(content)
                 if reason := self.error(client, 0):
                     errors[client] = reason
                 else:
                     apart = [abs(client - float(model["w"].numpy()[0])) for model in models]
-                    answers[client] = records.losses_content(apart, self.wins(client))
+                    answers[client] = losses_content(apart, self.wins(client))
             return Message(pack(answers, errors), reply_to=message)
 
         @app.query("personal")
@@ -177,7 +194,7 @@ class Toy:
                 share = 1 / (2 + client)
                 told = {"num-examples": self.num_examples(client), "loss": 0.5}
                 figures = {"accuracy": share, "balanced-accuracy": share, **told}
-                answers[client] = records.personal_content(
+                answers[client] = personal_content(
                     PersonalAnswer({"prior": Evaluation(client, figures)}, {"none": 0.75, "prior": 0.5})
                 )
             return Message(pack(answers), reply_to=message)
@@ -185,15 +202,14 @@ class Toy:
         @app.query("proof")
         def proof(message: Message, context: Context) -> Message:
             answers = {
-                client: records.proof_content(Difference(0.1, 0.2, 3))
-                for client in unpack(message.content)[0]
+                client: proof_content(Difference(0.1, 0.2, 3)) for client in unpack(message.content)[0]
             }
             return Message(pack(answers), reply_to=message)
 
         @app.query("confusion")
         def confusion(message: Message, context: Context) -> Message:
             answers = {
-                client: records.confusion_content(np.array([[count, 0] for count in self.counts(client)]))
+                client: confusion_content(np.array([[count, 0] for count in self.counts(client)]))
                 for client in unpack(message.content)[0]
             }
             return Message(pack(answers), reply_to=message)
@@ -202,7 +218,7 @@ class Toy:
         def train(message: Message, context: Context) -> Message:
             answers, errors = {}, {}
             for client, content in unpack(message.content)[0].items():
-                told = records.read_instruction(content)
+                told = read_instruction(content)
                 start = told.arrays["w"].numpy()
                 self.trained.append((client, told.server_round, float(start[0])))
                 self.proximal.add(told.proximal_mu)
@@ -215,7 +231,7 @@ class Toy:
                 )
                 losses = np.asarray(self.losses(client, told.server_round))
                 change = np.broadcast_to(self.move(client, told.server_round), 2)
-                answers[client] = records.train_content(
+                answers[client] = train_content(
                     arrays, self.num_examples(client), losses, _projected(told, change)
                 )
             return Message(pack(answers, errors), reply_to=message)
@@ -224,7 +240,7 @@ class Toy:
         def evaluate(message: Message, context: Context) -> Message:
             answers = {}
             for client, content in unpack(message.content)[0].items():
-                weight = float(records.read_instruction(content).arrays["w"].numpy()[0])
+                weight = float(read_instruction(content).arrays["w"].numpy()[0])
                 accuracy = self.accuracy(client, weight)
                 measured = {
                     "num-examples": self.num_examples(client),
@@ -232,13 +248,13 @@ class Toy:
                     "accuracy": accuracy,
                     "balanced-accuracy": accuracy,
                 }
-                answers[client] = records.evaluate_content(measured)
+                answers[client] = evaluate_content(measured)
             return Message(pack(answers), reply_to=message)
 
         return app
 
 
-def _projected(told: records.Instruction, change: np.ndarray) -> Projected | None:
+def _projected(told: Instruction, change: np.ndarray) -> Projected | None:
     if told.projection is None:
         return None
     return Projected(told.projection.of({"w": change[None]})[0], float(np.linalg.norm(change)))

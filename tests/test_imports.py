@@ -61,7 +61,7 @@ def breaches(
 
 
 def test_the_mathematics_imports_no_framework_and_no_federation() -> None:
-    above = ("data", "federation", "records", "results", "settings", "strategies", "clients")
+    above = ("data", "federation", "messages", "results", "settings", "strategies", "clients")
     packages = tuple(
         f"fedclust.{package}" for package in (*above, "training", "server_app", "runner", "library")
     )
@@ -88,7 +88,7 @@ def test_lower_layers_do_not_import_the_entry_points() -> None:
         "metrics",
         "models",
         "proof",
-        "records",
+        "messages",
         "results",
     )
     lower = tuple(f"fedclust.{package}" for package in (*packages, "settings", "strategies", "training"))
@@ -96,7 +96,7 @@ def test_lower_layers_do_not_import_the_entry_points() -> None:
 
 
 def test_only_records_uses_its_keys() -> None:
-    assert breaches(("fedclust",), ("fedclust.records.keys",), besides=("fedclust.records",)) == []
+    assert breaches(("fedclust",), ("fedclust.messages.keys",), besides=("fedclust.messages",)) == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from torch import nn
 
 import fedclust
 import fedclust.clustering
-from fedclust import records, strategies
+from fedclust import strategies
+from fedclust.messages import from_state
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -71,7 +72,7 @@ def test_ifca_lets_clients_choose(ifca: types.ModuleType, toy, watch) -> None:
     strategy = ifca.IFCA(network=Vector(), num_clusters=2)
     strategy.observer = watch
     federation = toy(num_clients=6, move=lambda *_: 0.0)
-    strategy.start(federation.grid(2), records.from_state(Vector().state_dict()), num_rounds=1)
+    strategy.start(federation.grid(2), from_state(Vector().state_dict()), num_rounds=1)
     # The toy's loss is |client − first entry|: clients 0, 1, 2 are nearer to 0, clients 3, 4, 5 to 5.
     assert strategy.assignment.tolist() == [0, 0, 0, 1, 1, 1]
     assert watch.assignments[1] == (1, [0, 0, 0, 1, 1, 1], "clients chose")
@@ -83,7 +84,7 @@ def test_a_client_that_cannot_choose_stays(ifca: types.ModuleType, toy, watch) -
     strategy = ifca.IFCA(network=Vector(), num_clusters=2)
     strategy.observer = watch
     federation = toy(num_clients=6, error=lambda client, r: "busy" if (client, r) == (5, 0) else None)
-    strategy.start(federation.grid(), records.from_state(Vector().state_dict()), num_rounds=1)
+    strategy.start(federation.grid(), from_state(Vector().state_dict()), num_rounds=1)
     assert strategy.assignment[5] == 0
     failed = [(failure["client"], failure["phase"]) for failure in watch.rounds[0]["failures"]]
     assert failed == [(5, "query.losses"), (5, "query.losses")]  # before the round, and before evaluation

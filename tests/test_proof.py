@@ -16,9 +16,10 @@ from rich.console import Console
 from torch import nn
 
 import fedclust
-from fedclust import clients, records
+from fedclust import clients
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, LocalGrid
+from fedclust.messages import to_state
 from fedclust.results import Checkpoints, SavedRun, comparable, print_report
 from fedclust.runs.server import federate
 from fedclust.settings import compose, to_run_config
@@ -123,7 +124,7 @@ def test_clients_that_are_alike_are_trained_by_one_model(alike: SavedRun) -> Non
 def test_the_models_of_a_result_are_those_that_serve(alike: SavedRun) -> None:
     common = Checkpoints(alike.folder / "compare" / "fedavg" / "checkpoints", 40).newest()
     assert common is not None
-    wanted = records.to_state(common.models[0])
+    wanted = to_state(common.models[0])
     result = fedclust.load(alike.folder)
     for client in (0, 29):
         for name, tensor in result.model_for(client).state_dict().items():
@@ -147,7 +148,7 @@ def test_a_resumed_run_repeats_its_proof(alike: SavedRun, known: Path) -> None:
     own = Checkpoints(alike.folder / "checkpoints", 40).newest()
     assert own is not None
     served = fedclust.load(alike.folder).model_for(29).state_dict()
-    state = records.to_state(own.models[1])
+    state = to_state(own.models[1])
     assert all(torch.equal(served[name], state[name]) for name in state)
 
 

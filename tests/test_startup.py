@@ -117,7 +117,7 @@ from fedclust.clients.app import app
 from fedclust.clients import app
 note("fedclust.clients.app")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from fedclust import models, records
+from fedclust import messages, models
 from fedclust.federation import pack, unpack
 from fedclust.grids.local_grid import assume_identity
 from fedclust.settings import compose, plain, to_run_config
@@ -131,8 +131,8 @@ def ask(kind, content):
     note(kind)
 
 ask("query.description", RecordDict())
-model = records.from_state(models.build(plain(config.model), config.seed).state_dict())
-told = RecordDict({{records.ARRAYS: model, records.CONFIG: ConfigRecord({{"server-round": 1}})}})
+model = messages.from_state(models.build(plain(config.model), config.seed).state_dict())
+told = RecordDict({{messages.ARRAYS: model, messages.CONFIG: ConfigRecord({{"server-round": 1}})}})
 ask("train", told)
 ask("evaluate", told)
 from fedclust.strategies import ClusteredStrategy

@@ -24,10 +24,10 @@ from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 from torch import nn
 
-from fedclust import records
 from fedclust.aggregation.fairavg import FairAvg
 from fedclust.federation.replies import Reply, weighted_loss, weighted_mean
-from fedclust.records.kinds import Content
+from fedclust.messages import ARRAYS, LOSS, MEAN_REPLY, METRICS, NUM_EXAMPLES, as_record, is_finite, like
+from fedclust.messages.kinds import Content
 
 __all__ = [
     "NotFinite",
@@ -141,7 +141,7 @@ def configure_train(
             if not isinstance(chosen, ArrayRecord):
                 continue
             if id(chosen) not in whole:
-                whole[id(chosen)] = records.as_record({name: chosen.get(name, model[name]) for name in model})
+                whole[id(chosen)] = as_record({name: chosen.get(name, model[name]) for name in model})
             content[key] = whole[id(chosen)]
     return messages
 
@@ -192,9 +192,7 @@ def ask_for_own_models(messages: Sequence[Message], clients: Collection[int]) ->
         _with_contents(
             asked,
             lambda record: (
-                ConfigRecord({**record, records.MEAN_REPLY: False})
-                if isinstance(record, ConfigRecord)
-                else record
+                ConfigRecord({**record, MEAN_REPLY: False}) if isinstance(record, ConfigRecord) else record
             ),
         )
     )
@@ -251,13 +249,13 @@ def aggregate(
     """
     if isinstance(aggregator, FairAvg):  # buffers, too, are averaged with these weights
         replies, shared_means = [dataclasses.replace(reply, num_examples=1) for reply in replies], True
-    by_samples = getattr(aggregator, "weighted_by_key", records.NUM_EXAMPLES) == records.NUM_EXAMPLES
+    by_samples = getattr(aggregator, "weighted_by_key", NUM_EXAMPLES) == NUM_EXAMPLES
     if type(aggregator) in _PLAIN_MEANS and by_samples:  # parameters and buffers alike
         first = replies[0].model
         if all(reply.model is first for reply in replies):
             chosen = first
         else:
-            chosen = records.as_record(weighted_mean(replies, model))
+            chosen = as_record(weighted_mean(replies, model))
     else:
         parameters = _parameters(model, buffers)
         if shared_means:
@@ -270,10 +268,10 @@ def aggregate(
         if aggregated is None:
             return model
         others = [name for name in model if name not in parameters]
-        chosen = records.as_record({**aggregated, **weighted_mean(replies, others)})
+        chosen = as_record({**aggregated, **weighted_mean(replies, others)})
     with np.errstate(over="ignore", invalid="ignore"):  # looked at next
-        chosen = records.like(chosen, model)
-    if not records.is_finite(chosen):
+        chosen = like(chosen, model)
+    if not is_finite(chosen):
         raise NotFinite(
             f"{type(aggregator).__name__} made a model that is not finite from {len(replies)} finite replies"
         )
@@ -287,14 +285,14 @@ def _parameters(model: ArrayRecord, buffers: frozenset[str]) -> ArrayRecord:
         for name, array in model.items()
         if name not in buffers and np.dtype(array.dtype).kind in "fc"
     }
-    return model if len(chosen) == len(model) else records.as_record(chosen)
+    return model if len(chosen) == len(model) else as_record(chosen)
 
 
 def _only(message: Message, parameters: ArrayRecord) -> Message:
     """Copy a reply with only the model's parameters, in the model's order."""
     content = Content(
         {
-            key: records.as_record({name: record[name] for name in parameters})
+            key: as_record({name: record[name] for name in parameters})
             if isinstance(record, ArrayRecord)
             else record
             for key, record in message.content.items()
@@ -309,12 +307,12 @@ def _mean_message(replies: Sequence[Reply], parameters: ArrayRecord) -> Message:
     """Make one reply of several: their mean, with the sum of their samples."""
     metrics = MetricRecord(
         {
-            records.NUM_EXAMPLES: sum(reply.num_examples for reply in replies),
-            records.LOSS: weighted_loss(replies) or 0.0,
+            NUM_EXAMPLES: sum(reply.num_examples for reply in replies),
+            LOSS: weighted_loss(replies) or 0.0,
         }
     )
     message = copy.copy(replies[0].message)
     # Rounded: a server optimiser remembers it, and float64's last bits depend on who shares a node.
-    mean = records.like(records.as_record(weighted_mean(replies, parameters)), parameters)
-    message.content = Content({records.ARRAYS: mean, records.METRICS: metrics})
+    mean = like(as_record(weighted_mean(replies, parameters)), parameters)
+    message.content = Content({ARRAYS: mean, METRICS: metrics})
     return message

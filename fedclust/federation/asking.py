@@ -9,10 +9,9 @@ from typing import TypeVar
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedclust import records
 from fedclust.grids.client_grid import FederationError
+from fedclust.messages import QUERY_DESCRIPTION, BadReply
 from fedclust.privacy.settings import Tells
-from fedclust.records import BadReply
 
 __all__ = ["Answers", "Asker", "Failure", "check_alike", "send_questions", "unlike"]
 
@@ -171,7 +170,7 @@ class Asker(ABC):
         FederationError
             If the run is differentially private and this is no question for descriptions.
         """
-        if self.tells == "nothing" and query not in (records.QUERY_DESCRIPTION, *self.covered):
+        if self.tells == "nothing" and query not in (QUERY_DESCRIPTION, *self.covered):
             raise FederationError(f"privacy=client_dp must ask clients nothing but to train, got {query}")
         self.asked.add(query)
         asked = sorted(map(int, range(self.num_clients) if clients is None else clients))

@@ -3,11 +3,10 @@
 import numpy as np
 from flwr.app import RecordDict
 
-from fedclust import records
 from fedclust.federation.asking import Answers
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
-from fedclust.records import BadReply
+from fedclust.messages import ARRAYS, QUERY_CONFUSION, BadReply, read_confusion
 from fedclust.typing import IntArray
 
 __all__ = ["confuse_clusters"]
@@ -44,8 +43,8 @@ def confuse_clusters(federation: Federation, clusters: Clusters) -> dict[str, In
     everyone = np.concatenate(list(clients.values()))
     table: list[list[IntArray]] = [[] for _ in shown]
     for model in shown:
-        content = RecordDict({records.ARRAYS: clusters.models[int(model)]})
-        counts = _read(federation, federation.ask(records.QUERY_CONFUSION, everyone, content))
+        content = RecordDict({ARRAYS: clusters.models[int(model)]})
+        counts = _read(federation, federation.ask(QUERY_CONFUSION, everyone, content))
         for row, members in zip(table, clients.values(), strict=True):
             answered = [counts[int(client)] for client in members if int(client) in counts]
             if not answered:
@@ -64,7 +63,7 @@ def _read(federation: Federation, answers: Answers) -> dict[int, IntArray]:
     counts = {}
     for client, reply in answers.replies.items():
         try:
-            counts[client] = records.read_confusion(reply, federation.bounds)
+            counts[client] = read_confusion(reply, federation.bounds)
         except BadReply as error:  # a missing picture must not end a run
-            federation.failed(client, records.QUERY_CONFUSION, error)
+            federation.failed(client, QUERY_CONFUSION, error)
     return counts

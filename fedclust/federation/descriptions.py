@@ -7,8 +7,8 @@ import numpy as np
 
 from fedclust.federation.asking import check_alike
 from fedclust.grids.client_grid import FederationError
+from fedclust.messages import BadReply, Description
 from fedclust.privacy.settings import Tells
-from fedclust.records import BadReply, Description
 from fedclust.typing import IntArray
 
 __all__ = ["Descriptions", "check_fits", "combine", "left_out_line"]

@@ -5,10 +5,9 @@ from typing import Any
 
 from flwr.app import Message, RecordDict
 
-from fedclust import records
 from fedclust.data.input_values import to_values
 from fedclust.federation.federation import Federation
-from fedclust.records import BadReply
+from fedclust.messages import QUERY_ENCODER, BadReply, read_encoder
 
 __all__ = ["ask_encoder"]
 
@@ -28,11 +27,11 @@ def ask_encoder(federation: Federation) -> dict[str, Any] | None:
     Its values, see :mod:`fedclust.data.input_values`; None if three clients in a row did not answer.
     """
     for client in range(min(_MOST_ASKED, federation.num_clients)):
-        question = Message(RecordDict(), dst_node_id=client, message_type=records.QUERY_ENCODER)
+        question = Message(RecordDict(), dst_node_id=client, message_type=QUERY_ENCODER)
         for reply in federation.grid.send_and_receive([question], timeout=federation.timeout):
             try:
                 if not reply.has_error():
-                    return to_values(records.read_encoder(reply))
+                    return to_values(read_encoder(reply))
             except BadReply as error:
                 logger.warning("%s", error)
     return None

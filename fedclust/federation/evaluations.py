@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from fedclust import metrics, records
+from fedclust import metrics
 from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
+from fedclust.messages import ARRAYS, CONFIG, LOSS, NUM_EXAMPLES, BadReply, Bounds, Evaluation, read_evaluate
 from fedclust.metrics import Outcomes
-from fedclust.records import BadReply, Bounds, Evaluation
 from fedclust.support.rng import generator
 from fedclust.support.sampling import draw, number_of
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -131,7 +131,7 @@ def evaluation_messages(
     asked = asked[np.isin(asked, np.fromiter(online, dtype=np.int64))]
     messages = []
     for cluster, model in enumerate(clusters.models):
-        content = RecordDict({records.ARRAYS: model, records.CONFIG: settings})
+        content = RecordDict({ARRAYS: model, CONFIG: settings})
         messages += [
             Message(content, dst_node_id=client, message_type=MessageType.EVALUATE)
             for client in asked[clusters.assignment[asked] == cluster].tolist()
@@ -175,7 +175,7 @@ def read_evaluations(
         try:
             if message.has_error():
                 raise BadReply(str(message.error.reason))
-            found.append(records.read_evaluate(message, server_round, bounds))
+            found.append(read_evaluate(message, server_round, bounds))
         except BadReply as error:
             failures.append(
                 {"client": message.metadata.src_node_id, "phase": "evaluate", "reason": str(error)}
@@ -185,7 +185,7 @@ def read_evaluations(
         return found, failures, []
     measuring: dict[int, list[int]] = {}
     for each in found:
-        if each.metrics[records.NUM_EXAMPLES]:
+        if each.metrics[NUM_EXAMPLES]:
             measuring.setdefault(int(assignment[each.client]), []).append(each.client)
     sizes = np.bincount(assignment)
     broken = [
@@ -199,8 +199,8 @@ def read_evaluations(
         {
             "client": each.client,
             "phase": "evaluate",
-            "reason": f"client {each.client}, round {server_round}: {records.LOSS} must be finite, "
-            f"got {each.metrics[records.LOSS]}",
+            "reason": f"client {each.client}, round {server_round}: {LOSS} must be finite, "
+            f"got {each.metrics[LOSS]}",
         }
         for each in kept
         if each.client in odd
@@ -210,7 +210,7 @@ def read_evaluations(
 
 def _lost(evaluation: Evaluation) -> bool:
     measured = evaluation.metrics
-    return bool(measured[records.NUM_EXAMPLES]) and not np.isfinite(measured[records.LOSS])
+    return bool(measured[NUM_EXAMPLES]) and not np.isfinite(measured[LOSS])
 
 
 def round_figures(measured: Measured, sampled: bool = False) -> dict[str, float]:
@@ -236,8 +236,8 @@ def round_figures(measured: Measured, sampled: bool = False) -> dict[str, float]
     mark: dict[str, float] = {"evaluated_clients": int(known.sum())} if sampled else {}
     if not known.any():
         return mark
-    accuracy, num_examples = figures["accuracy"][known], figures[records.NUM_EXAMPLES][known].astype(np.int64)
-    losses = figures[records.LOSS][known]
+    accuracy, num_examples = figures["accuracy"][known], figures[NUM_EXAMPLES][known].astype(np.int64)
+    losses = figures[LOSS][known]
     # A mean over the other clients would hide one client's overflow.
     loss = float(np.average(losses, weights=num_examples)) if np.isfinite(losses).all() else float("nan")
     return {

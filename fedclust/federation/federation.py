@@ -10,16 +10,30 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from fedclust import records
 from fedclust.aggregation.optimiser_state import StateValue
-from fedclust.clustering.shared.projection import Projection
 from fedclust.federation.asking import Answers, Asker
 from fedclust.federation.descriptions import Descriptions, check_fits, combine
 from fedclust.federation.roster import Roster
 from fedclust.grids.bundle import Traffic
 from fedclust.layers.update_norms import DEFAULT_CAP, too_long, too_long_line
+from fedclust.messages import (
+    QUERY_DESCRIPTION,
+    QUERY_LOSSES,
+    QUERY_UPDATE,
+    BadReply,
+    Bounds,
+    Description,
+    Update,
+    description_question,
+    losses_question,
+    read_description,
+    read_losses,
+    read_update,
+    read_wins,
+    update_question,
+)
+from fedclust.messages.projecting import Projection
 from fedclust.privacy.settings import Tells
-from fedclust.records import BadReply, Bounds, Update
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Federation"]
@@ -188,7 +202,7 @@ class Federation(Asker):
                 self._description_traffic = after.since(before)
         return self._descriptions
 
-    def _ask_descriptions(self, clients: Sequence[int]) -> dict[int, records.Description]:
+    def _ask_descriptions(self, clients: Sequence[int]) -> dict[int, Description]:
         """Ask clients to describe themselves; those that have left are as a checkpoint has them."""
         earlier = self._roster.earlier
         answers = self._ask_to_describe(clients)
@@ -198,10 +212,10 @@ class Federation(Asker):
         return {**dict(zip(answers.replies, found, strict=True)), **left}
 
     def _ask_to_describe(self, clients: Iterable[int]) -> Answers:
-        return self.ask(records.QUERY_DESCRIPTION, clients, records.description_question(self.tells))
+        return self.ask(QUERY_DESCRIPTION, clients, description_question(self.tells))
 
-    def _read_description(self, reply: Message) -> records.Description:
-        return records.read_description(reply, tells=self.tells)
+    def _read_description(self, reply: Message) -> Description:
+        return read_description(reply, tells=self.tells)
 
     def _combine(self) -> Descriptions:
         """Combine the descriptions of this run's clients, and bound what they may reply by them."""
@@ -216,7 +230,7 @@ class Federation(Asker):
         )
         return described
 
-    def describe_newcomers(self, newcomers: Iterable[int]) -> dict[int, records.Description]:
+    def describe_newcomers(self, newcomers: Iterable[int]) -> dict[int, Description]:
         """Get the label counts, known group and name of clients that came later; each is asked only once.
 
         Parameters
@@ -235,7 +249,7 @@ class Federation(Asker):
                 answer = self._read_description(reply)
                 check_fits(answer, described)
             except BadReply as error:
-                self.failed(client, records.QUERY_DESCRIPTION, error)
+                self.failed(client, QUERY_DESCRIPTION, error)
             else:
                 known[client] = answer
         return {client: known[client] for client in wanted if client in known}
@@ -257,7 +271,7 @@ class Federation(Asker):
         By client id, the mean loss of each model on the client's whole training part, in nats, shape
         (models,). Clients that failed are left out and recorded.
         """
-        return self._fits(models, clients, records.read_losses)
+        return self._fits(models, clients, read_losses)
 
     def wins(self, models: Sequence[ArrayRecord], clients: Iterable[int]) -> dict[int, IntArray]:
         """Ask clients on how many of their training rows each of several models has the smallest loss.
@@ -276,7 +290,7 @@ class Federation(Asker):
         By client id, the number of rows of each model, shape (models,); on a tie the row counts for the
         first. Clients that failed are left out and recorded.
         """
-        return self._fits(models, clients, records.read_wins)
+        return self._fits(models, clients, read_wins)
 
     def _fits(
         self,
@@ -284,13 +298,13 @@ class Federation(Asker):
         clients: Iterable[int],
         read: Callable[[Message, int, Bounds], Values],
     ) -> dict[int, Values]:
-        answers = self.ask(records.QUERY_LOSSES, clients, records.losses_question(models))
+        answers = self.ask(QUERY_LOSSES, clients, losses_question(models))
         measured: dict[int, Values] = {}
         for client, reply in answers.replies.items():
             try:
                 measured[client] = read(reply, len(models), self._bounds)
             except BadReply as error:
-                self.failed(client, records.QUERY_LOSSES, error)
+                self.failed(client, QUERY_LOSSES, error)
         return measured
 
     def updates(
@@ -326,14 +340,14 @@ class Federation(Asker):
         -------
         The changes by client id, in ascending order. Clients that failed are left out and recorded.
         """
-        question = records.update_question(model, server_round, projection, names)
-        answers = self.ask(records.QUERY_UPDATE, clients, question)
+        question = update_question(model, server_round, projection, names)
+        answers = self.ask(QUERY_UPDATE, clients, question)
         found: dict[int, Update] = {}
         for client, reply in answers.replies.items():
             try:
-                found[client] = records.read_update(reply, model, projection, names, self._bounds)
+                found[client] = read_update(reply, model, projection, names, self._bounds)
             except BadReply as error:
-                self.failed(client, records.QUERY_UPDATE, error)
+                self.failed(client, QUERY_UPDATE, error)
         return self._not_too_long(found, cap)
 
     def _not_too_long(self, found: dict[int, Update], cap: float | None) -> dict[int, Update]:
@@ -346,7 +360,7 @@ class Federation(Asker):
             if position in long:
                 self.failed(
                     client,
-                    records.QUERY_UPDATE,
+                    QUERY_UPDATE,
                     f"client {client}: {too_long_line(update.norm, long[position], cap)}",
                 )
         return {

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import RecordDict
 
-from fedclust import records
 from fedclust.federation.evaluations import Measured
 from fedclust.federation.federation import Federation
 from fedclust.federation.proof import Models, prior_shifts
+from fedclust.messages import QUERY_PERSONAL, BadReply, Evaluation, personal_question, read_personal
 from fedclust.personal.layers import NONE, PRIOR, Auto, Personal, choose
-from fedclust.records import BadReply, Evaluation
 from fedclust.typing import BoolArray, FloatArray
 
 __all__ = ["Layered", "Serving", "ask_personal"]
@@ -89,14 +88,14 @@ def ask_personal(federation: Federation, serving: Serving, personal: Personal, s
         assignment, models = serving.common if serving.by_common[client] else serving.clusters
         shift = None if shifts is None else shifts[client]
         model = models[int(assignment[client])]
-        questions[client] = records.personal_question(model, server_round, shift, personal.finetune)
-    answers = federation.ask(records.QUERY_PERSONAL, None, questions)
+        questions[client] = personal_question(model, server_round, shift, personal.finetune)
+    answers = federation.ask(QUERY_PERSONAL, None, questions)
     failures = dict(answers.failures)
     tests: dict[str, list[Evaluation]] = {layer: [] for layer in personal.asked}
     losses = {layer: np.full(len(clients), np.nan) for layer in (NONE, *personal.asked)}
     for client, reply in answers.replies.items():
         try:
-            answer = records.read_personal(reply, personal.asked, federation.bounds)
+            answer = read_personal(reply, personal.asked, federation.bounds)
         except BadReply as error:
             failures[client] = str(error)
             continue

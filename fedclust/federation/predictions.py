@@ -6,10 +6,9 @@ from pathlib import Path
 import pandas as pd
 from flwr.app import ArrayRecord, RecordDict
 
-from fedclust import records
 from fedclust.data.prediction_table import prediction_table
 from fedclust.federation.federation import Federation
-from fedclust.records import BadReply
+from fedclust.messages import ARRAYS, QUERY_PREDICTIONS, BadReply, read_predictions
 from fedclust.typing import IntArray
 
 __all__ = ["FILE", "save_predictions"]
@@ -38,17 +37,17 @@ def save_predictions(
     A line that says what was saved where.
     """
     questions = {
-        client: RecordDict({records.ARRAYS: models[int(cluster)]})
+        client: RecordDict({ARRAYS: models[int(cluster)]})
         for client, cluster in enumerate(assignment.tolist())
     }
-    answers = federation.ask(records.QUERY_PREDICTIONS, None, questions)
+    answers = federation.ask(QUERY_PREDICTIONS, None, questions)
     failures, described = dict(answers.failures), federation.describe()
     names, classes = described.client_names, described.class_names
     tables: list[pd.DataFrame] = []
     kept = 0
     for client, reply in answers.replies.items():
         try:
-            count, found = records.read_predictions(reply, federation.bounds)
+            count, found = read_predictions(reply, federation.bounds)
             if found is None:
                 kept += count
                 continue

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 
-from fedclust import records
 from fedclust.clustering.clust_psi_pfl import label_prior
 from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.federation.federation import Federation
+from fedclust.messages import QUERY_PROOF, BadReply, proof_question, read_proof
 from fedclust.proof import Difference
-from fedclust.records import BadReply
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["ask_differences", "prior_shifts", "shifts_for"]
@@ -49,13 +48,13 @@ def ask_differences(
     questions: dict[int, RecordDict] = {}
     for client in map(int, range(federation.num_clients) if clients is None else clients):
         first, second = (models[int(assignment[client])] for assignment, models in (common, grouped))
-        questions[client] = records.proof_question(first, second, shifts[0][client], shifts[1][client])
-    answers = federation.ask(records.QUERY_PROOF, questions, questions)
+        questions[client] = proof_question(first, second, shifts[0][client], shifts[1][client])
+    answers = federation.ask(QUERY_PROOF, questions, questions)
     measured: dict[int, Difference] = {}
     failures = dict(answers.failures)
     for client, reply in answers.replies.items():
         try:
-            measured[client] = records.read_proof(reply, federation.bounds)
+            measured[client] = read_proof(reply, federation.bounds)
         except BadReply as error:
             failures[client] = str(error)
     return measured, failures

@@ -9,12 +9,21 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
-from fedclust import records
 from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.federation.asking import Failure
 from fedclust.layers.update_norms import ANY, Caps, limited_weights, too_long, too_long_line, update_norm
-from fedclust.records import BadReply, Bounds, Projected
-from fedclust.records.kinds import Content
+from fedclust.messages import (
+    ARRAYS,
+    LOSS,
+    METRICS,
+    NUM_EXAMPLES,
+    BadReply,
+    Bounds,
+    Projected,
+    canonical,
+    read_train,
+)
+from fedclust.messages.kinds import Content
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray
 
@@ -67,10 +76,8 @@ class Reply:
         message = copy.copy(self.message)
         message.content = Content(
             {
-                records.ARRAYS: self.model,
-                records.METRICS: MetricRecord(
-                    {records.NUM_EXAMPLES: self.num_examples, records.LOSS: self.loss}
-                ),
+                ARRAYS: self.model,
+                METRICS: MetricRecord({NUM_EXAMPLES: self.num_examples, LOSS: self.loss}),
             }
         )
         return message
@@ -136,7 +143,7 @@ def read_replies(
         try:
             if message.has_error():
                 raise BadReply(str(message.error.reason))
-            trained = records.read_train(
+            trained = read_train(
                 message, server_round, bounds, projection_size=projection_size, pooled=pooled
             )
             start = models[cohort[client]]
@@ -173,7 +180,7 @@ def read_replies(
 def _model(arrays: ArrayRecord, start: ArrayRecord, means: bool) -> ArrayRecord | BadReply:
     """Make a reply's model one that can be aggregated, or return why it cannot be."""
     try:
-        return records.canonical(arrays, start, means=means)
+        return canonical(arrays, start, means=means)
     except ValueError as error:
         return BadReply(str(error))
 

@@ -7,11 +7,17 @@ from typing import Any
 import numpy as np
 from flwr.serverapp import Grid
 
-from fedclust import records
 from fedclust.federation.asking import send_questions
 from fedclust.federation.descriptions import Descriptions, check_fits
+from fedclust.messages import (
+    QUERY_DESCRIPTION,
+    BadReply,
+    Description,
+    Names,
+    description_question,
+    read_description,
+)
 from fedclust.privacy.settings import Tells
-from fedclust.records import BadReply, Description, Names
 
 __all__ = ["Roster"]
 
@@ -77,15 +83,15 @@ class Roster:
         if not places:
             return
         asked, others = door.admit(places), described()
-        question = records.description_question(tells)
-        answers = send_questions(grid, records.QUERY_DESCRIPTION, asked, question, timeout)
+        question = description_question(tells)
+        answers = send_questions(grid, QUERY_DESCRIPTION, asked, question, timeout)
         door.withdraw(len(asked))
         fitting: dict[int, Description] = {}
         for client, place in zip(asked, places, strict=True):
             try:
                 if client in answers.failures:
                     raise BadReply(answers.failures[client])
-                answer = records.read_description(answers.replies[client], tells=tells)
+                answer = read_description(answers.replies[client], tells=tells)
                 check_fits(answer, others)
             except BadReply as error:
                 door.refuse(place, str(error).removeprefix(f"client {client}: "))

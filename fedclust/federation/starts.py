@@ -3,7 +3,8 @@
 from flwr.app import ArrayRecord
 from torch import nn
 
-from fedclust import models, records
+from fedclust import models
+from fedclust.messages import from_state, like
 from fedclust.support.rng import torch_seed
 
 __all__ = ["starting_models"]
@@ -34,9 +35,9 @@ def starting_models(
         the one that clients train.
     """
     try:
-        records.like(records.from_state(network.state_dict()), model)
+        like(from_state(network.state_dict()), model)
     except ValueError as error:
         raise ValueError(f"network must be the one that clients train: {error}") from error
     seeds = (torch_seed(seed, "starting models", index) for index in range(1, number))
     drawn = (models.reinitialised(network, each) for each in seeds)
-    return (model, *(records.from_state(each.state_dict()) for each in drawn))
+    return (model, *(from_state(each.state_dict()) for each in drawn))

@@ -29,7 +29,7 @@ from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from fedclust import records
+from fedclust.messages import QUERY_CLIENTS, BadReply, read_hosted
 
 __all__ = ["Claims", "FederationError", "Host", "NodeRegistry", "hosted_clients", "read_hosts"]
 
@@ -431,7 +431,7 @@ class NodeRegistry:
             return
         self._online = {node: host for node, host in self._online.items() if node in nodes}
         questions = [
-            Message(RecordDict(), dst_node_id=node, message_type=records.QUERY_CLIENTS)
+            Message(RecordDict(), dst_node_id=node, message_type=QUERY_CLIENTS)
             for node in sorted(nodes - self._online.keys())
         ]
         known = {info.node_id: info for info in self._grid.get_nodes()} if questions else {}
@@ -536,8 +536,8 @@ class NodeRegistry:
         if reply.has_error():
             raise FederationError(f"a node cannot serve its clients: {error_reason(reply.error)}")
         try:
-            told = records.read_hosted(reply.content)
-        except records.BadReply as error:
+            told = read_hosted(reply.content)
+        except BadReply as error:
             raise FederationError(str(error)) from error
         if self.size not in (None, told.num_clients):
             raise FederationError(

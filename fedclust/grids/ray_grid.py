@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fedclust.grids.client_grid import FederationError
 from fedclust.grids.failures import RunFailed
 from fedclust.grids.local_grid import DirectGrid, answer, assume_identity
-from fedclust.records import QUERY_CLIENTS
+from fedclust.messages import QUERY_CLIENTS
 
 __all__ = ["Machine", "RayGrid", "Shares", "places", "share_out"]
 

@@ -14,13 +14,22 @@ from pathlib import Path
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedclust import records
 from fedclust.data.sites.agreement import Agreement, Wanted, agree
 from fedclust.data.sites.late import other_units, unfit_for
 from fedclust.data.sites.statement import Statement
 from fedclust.grids.client_grid import ClientGrid, FederationError, Outages, error_reason, logger
 from fedclust.grids.nodes import NODE_LOST, Host
-from fedclust.records import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, BadReply, Registered
+from fedclust.messages import (
+    QUERY_AGREEMENT,
+    QUERY_STATEMENT,
+    Agreed,
+    BadReply,
+    Registered,
+    agreed_content,
+    read_refused,
+    read_registered,
+    read_stated,
+)
 
 __all__ = ["Rules", "SiteGrid", "read_site_hosts"]
 
@@ -283,7 +292,7 @@ class SiteGrid(ClientGrid):
         if reply.has_error():
             return {}, dict.fromkeys(sites, error_reason(reply.error))
         try:
-            stated = records.read_stated(reply.content)
+            stated = read_stated(reply.content)
         except BadReply as error:
             return {}, dict.fromkeys(sites, str(error))
         return stated.statements, stated.refused
@@ -292,7 +301,7 @@ class SiteGrid(ClientGrid):
         """Make the message that tells a node the encoding; None for one without a client in the run."""
         mine = set(registered.site_of())
         ids = {name: client for client, name in enumerate(self._names) if name in mine}
-        return records.agreed_content(Agreed(self.agreement, ids, len(self._names))) if ids else None
+        return agreed_content(Agreed(self.agreement, ids, len(self._names))) if ids else None
 
     def _failed(self, node: int, reply: Message | None) -> Mapping[str, str]:
         """Return why sites of a node cannot use the encoding that it was told."""
@@ -302,7 +311,7 @@ class SiteGrid(ClientGrid):
         if reply.has_error():
             return dict.fromkeys(sites, error_reason(reply.error))
         try:
-            refused = records.read_refused(reply.content)
+            refused = read_refused(reply.content)
         except BadReply as error:
             return dict.fromkeys(sites, str(error))
         return {site: reason for site, reason in refused.items() if site in sites}
@@ -361,7 +370,7 @@ class SiteGrid(ClientGrid):
         if reply.has_error():
             raise FederationError(f"node {node} cannot serve its clients: {error_reason(reply.error)}")
         try:
-            registered, others = self._rules.divided(records.read_registered(reply.content), host)
+            registered, others = self._rules.divided(read_registered(reply.content), host)
         except BadReply as error:
             raise FederationError(f"node {node}: {error}") from error
         for claim in others:

@@ -18,13 +18,21 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 
-from fedclust import records
 from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.federation.replies import Reply, by_cluster
+from fedclust.messages import (
+    CLIP,
+    CLIP_TELLS,
+    EQUAL_WEIGHTS,
+    LOSS,
+    NUM_EXAMPLES,
+    Evaluation,
+    to_vector,
+    with_vector,
+)
 from fedclust.privacy import ClientDP
 from fedclust.privacy.accountant import epsilon_of
 from fedclust.privacy.noise import Noise, seeded, system
-from fedclust.records import Evaluation
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Guard"]
@@ -81,9 +89,9 @@ class Guard:
     def told(self) -> dict[str, float]:
         """What clients are told with each model to train."""
         return {
-            records.CLIP: self.clip,
-            records.CLIP_TELLS: self.settings.adaptive,
-            records.EQUAL_WEIGHTS: True,
+            CLIP: self.clip,
+            CLIP_TELLS: self.settings.adaptive,
+            EQUAL_WEIGHTS: True,
         }
 
     def private(
@@ -213,20 +221,20 @@ class Guard:
     ) -> ArrayRecord:
         """Compute model + (Σ clipped updates + noise) / `by`; without replies, the sum is noise alone."""
         names = [name for name in model if name in self._trained_names]
-        before = records.to_vector(model, names)
+        before = to_vector(model, names)
         sent: dict[int, tuple[ArrayRecord, int]] = {}
         for reply in replies:
             sent[id(reply.model)] = reply.model, sent.get(id(reply.model), (None, 0))[1] + 1
         total = np.zeros_like(before)
         for record, sharing in sent.values():
-            change = records.to_vector(record, names) - before
+            change = to_vector(record, names) - before
             # Done already by honest nodes, also for a mean; a node that does not is held to it.
             length = float(np.linalg.norm(change))
             longest = self.clip * (1 + _ROUNDING)
             total += sharing * change * (1.0 if length <= longest else self.clip / length)
         noise = self._noise(purpose, server_round, cluster, len(total))
         ended = before + (total + self.settings.noise_multiplier * self.clip * noise) / by
-        return records.with_vector(model, names, ended)
+        return with_vector(model, names, ended)
 
     def _adapt(self, within: Sequence[bool | None], asked: int, server_round: int) -> None:
         """Move the clip towards a quantile of the updates' lengths; who did not say counts as half."""
@@ -244,13 +252,11 @@ class Guard:
         clients = len(self._spent)
         self._spend(list(range(clients)), self.settings.evaluation_noise)
         total = sum(
-            float(np.clip(each.metrics[_ACCURACY], 0, 1))
-            for each in found
-            if each.metrics[records.NUM_EXAMPLES]
+            float(np.clip(each.metrics[_ACCURACY], 0, 1)) for each in found if each.metrics[NUM_EXAMPLES]
         )
         noise = self.settings.evaluation_noise * float(self._noise("accuracy", server_round, 0, 1)[0])
         mean = float(np.clip((total + noise) / clients, 0, 1))
-        figures = {_ACCURACY: mean, _BALANCED: math.nan, records.LOSS: math.nan, records.NUM_EXAMPLES: 1.0}
+        figures = {_ACCURACY: mean, _BALANCED: math.nan, LOSS: math.nan, NUM_EXAMPLES: 1.0}
         return [Evaluation(client, dict(figures)) for client in range(clients)]
 
     def grow(self, number: int) -> None:

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 from flwr.app import RecordDict
 
-from fedclust import records
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.federation.proof import shifts_for
+from fedclust.messages import QUERY_PROOF, BadReply, proof_question, read_proof
 from fedclust.proof import compare, holm
-from fedclust.records import BadReply
 from fedclust.typing import IntArray
 
 __all__ = ["LEVEL", "Drifted", "level_of_look", "look_for_drift", "moved"]
@@ -99,15 +98,15 @@ def look_for_drift(
     questions: dict[int, RecordDict] = {}
     for client in clients.tolist():
         own, other = int(clusters.assignment[client]), int(others[client])
-        questions[client] = records.proof_question(
+        questions[client] = proof_question(
             clusters.models[own], clusters.models[other], shifts[own][client], shifts[other][client]
         )
     tests = {}
-    for client, reply in federation.ask(records.QUERY_PROOF, questions, questions).replies.items():
+    for client, reply in federation.ask(QUERY_PROOF, questions, questions).replies.items():
         try:
-            told = records.read_proof(reply, federation.bounds)
+            told = read_proof(reply, federation.bounds)
         except BadReply as error:
-            federation.failed(client, records.QUERY_PROOF, error)
+            federation.failed(client, QUERY_PROOF, error)
             continue
         if told.count > 1:
             tests[client] = compare([told.mean], [told.variance], [told.count])

@@ -8,14 +8,20 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust import records
 from fedclust.clustering import auto
 from fedclust.clustering.auto import Parameters, Proposal
 from fedclust.clustering.fmcl.prototype_groups import MIN_EXAMPLES
 from fedclust.clustering.loss_traces import Trace
-from fedclust.clustering.shared.projection import Projection
 from fedclust.federation.asking import unlike
 from fedclust.federation.federation import Federation
+from fedclust.messages import (
+    QUERY_PROTOTYPES,
+    BadReply,
+    PrototypesQuestion,
+    prototypes_question,
+    read_prototypes,
+)
+from fedclust.messages.projecting import Projection
 from fedclust.support.rng import generator, torch_seed
 from fedclust.typing import FloatArray, IntArray
 
@@ -136,18 +142,18 @@ def _prototypes(
     """Ask for class prototypes; only the first two clients where these cannot tell any."""
     found: dict[int, tuple[FloatArray, IntArray, FloatArray]] = {}
     for asked in (clients[:_TRIED_FIRST], clients[_TRIED_FIRST:]):
-        question = records.prototypes_question(records.PrototypesQuestion(min_examples=MIN_EXAMPLES))
-        answers = federation.ask(records.QUERY_PROTOTYPES, asked.tolist(), question)
+        question = prototypes_question(PrototypesQuestion(min_examples=MIN_EXAMPLES))
+        answers = federation.ask(QUERY_PROTOTYPES, asked.tolist(), question)
         for client, reply in answers.replies.items():
             try:
-                found[client] = records.read_prototypes(reply, federation.bounds)
-            except records.BadReply as error:
-                federation.failed(client, records.QUERY_PROTOTYPES, error)
+                found[client] = read_prototypes(reply, federation.bounds)
+            except BadReply as error:
+                federation.failed(client, QUERY_PROTOTYPES, error)
         if not found:
             break
     shapes = {client: means.shape for client, (means, _, _) in found.items()}
     for client, reason in unlike("shape of prototypes", shapes).items():
-        federation.failed(client, records.QUERY_PROTOTYPES, reason)
+        federation.failed(client, QUERY_PROTOTYPES, reason)
         del found[client]
     return found
 

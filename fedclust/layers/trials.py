@@ -8,13 +8,13 @@ from types import MappingProxyType
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import Strategy
 
-from fedclust import records
 from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.optimiser_state import StateValue, pack_state, restore_state
 from fedclust.federation.federation import Federation
 from fedclust.federation.replies import Reply, by_cluster, read_replies
 from fedclust.grids.client_grid import CohortView
 from fedclust.layers.update_norms import ANY, Caps
+from fedclust.messages import MEAN_REPLY, UPDATE_NORM_CAP
 
 __all__ = ["TRIAL", "Trainee", "copy_aggregator", "train_beside"]
 
@@ -105,9 +105,9 @@ def train_beside(
     """
     aggregators: dict[int, Strategy] = {}
     messages = []
-    asking = ConfigRecord({**config, records.MEAN_REPLY: shared_means, **told})
+    asking = ConfigRecord({**config, MEAN_REPLY: shared_means, **told})
     if caps.norm is not None:
-        asking[records.UPDATE_NORM_CAP] = caps.norm
+        asking[UPDATE_NORM_CAP] = caps.norm
     for number, trainee in enumerate(trainees):
         chosen = sorted(client for client, model in clients.items() if model == number)
         if not chosen and private is None:

@@ -7,15 +7,25 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, RecordDict
 
-from fedclust import records
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.evaluations import Measured
 from fedclust.federation.federation import Federation
 from fedclust.federation.proof import shifts_for
+from fedclust.messages import (
+    ARRAYS,
+    CONFIG,
+    FULL,
+    QUERY_PROOF,
+    ROUND,
+    BadReply,
+    Description,
+    proof_question,
+    read_evaluate,
+    read_proof,
+)
 from fedclust.proof import compare, holm
-from fedclust.records import BadReply, Description
 from fedclust.typing import BoolArray
 
 __all__ = ["CLUSTER", "COMMON", "Newcomers", "against_common", "place_newcomers"]
@@ -110,19 +120,17 @@ def against_common(
     }
     shifts = _shifts(newcomers, clusters, federation, placed)
     questions = {
-        client: records.proof_question(
-            clusters.models[cluster], common, *shifts[client], on_training_rows=True
-        )
+        client: proof_question(clusters.models[cluster], common, *shifts[client], on_training_rows=True)
         for client, cluster in placed.items()
         if client in shifts
     }
-    answers = federation.ask(records.QUERY_PROOF, questions, questions)
+    answers = federation.ask(QUERY_PROOF, questions, questions)
     tests = {}
     for client, reply in answers.replies.items():
         try:
-            told = records.read_proof(reply, federation.bounds, on_training_rows=True)
+            told = read_proof(reply, federation.bounds, on_training_rows=True)
         except BadReply as error:
-            federation.failed(client, records.QUERY_PROOF, error)
+            federation.failed(client, QUERY_PROOF, error)
             continue
         tests[client] = compare([told.mean], [told.variance], [told.count])
     corrected = holm([each.p_value for each in tests.values()])
@@ -171,17 +179,15 @@ def _shifts(
 
 def _measured(federation: Federation, models: Mapping[int, ArrayRecord], server_round: int) -> Measured:
     """Ask clients to evaluate models on their test parts."""
-    config = ConfigRecord({records.ROUND: server_round, records.FULL: True})
+    config = ConfigRecord({ROUND: server_round, FULL: True})
     contents: dict[int, RecordDict] = {}
     shared: dict[int, RecordDict] = {}
     for client, model in models.items():
-        contents[client] = shared.setdefault(
-            id(model), RecordDict({records.ARRAYS: model, records.CONFIG: config})
-        )
+        contents[client] = shared.setdefault(id(model), RecordDict({ARRAYS: model, CONFIG: config}))
     found = []
     for client, reply in federation.ask(MessageType.EVALUATE, models, contents).replies.items():
         try:
-            found.append(records.read_evaluate(reply, server_round, federation.bounds))
+            found.append(read_evaluate(reply, server_round, federation.bounds))
         except BadReply as error:
             federation.failed(client, MessageType.EVALUATE, error)
     return Measured.of(found, federation.num_clients + len(federation.newcomers))

@@ -5,11 +5,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedclust import records
 from fedclust.clustering.shared.placement import Placement
 from fedclust.clustering.shared.placing import NONE, least_loss
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
+from fedclust.messages import (
+    QUERY_PROTOTYPES,
+    QUERY_SUBSPACES,
+    BadReply,
+    PrototypesQuestion,
+    prototypes_question,
+    read_prototypes,
+    read_subspaces,
+    subspaces_question,
+)
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -103,22 +112,22 @@ def by_rule(rule: "Rule", newcomers: Sequence[int], federation: Federation) -> d
             newcomers, {client: rule.place(each.train_counts) for client, each in described.items()}
         )
     placed: dict[int, Placement] = {}
-    query, content = records.QUERY_PROTOTYPES, None
+    query, content = QUERY_PROTOTYPES, None
     if isinstance(rule, SubspaceRule):
-        query = records.QUERY_SUBSPACES
-        content = records.subspaces_question(rule.input, rule.bases.shape[-1])
+        query = QUERY_SUBSPACES
+        content = subspaces_question(rule.input, rule.bases.shape[-1])
     elif isinstance(rule, EvidenceRule):
-        question = records.PrototypesQuestion(min_examples=rule.min_examples, max_norm=rule.max_norm)
-        content = records.prototypes_question(question)
+        question = PrototypesQuestion(min_examples=rule.min_examples, max_norm=rule.max_norm)
+        content = prototypes_question(question)
     for client, reply in federation.ask(query, newcomers, content).replies.items():
         try:
             if isinstance(rule, SubspaceRule):
                 vectors = rule.bases.shape[-1]
-                placed[client] = rule.place(records.read_subspaces(reply, vectors, federation.bounds))
+                placed[client] = rule.place(read_subspaces(reply, vectors, federation.bounds))
             else:
-                means, counts, _ = records.read_prototypes(reply, federation.bounds)
+                means, counts, _ = read_prototypes(reply, federation.bounds)
                 placed[client] = rule.place(means, counts)
-        except (records.BadReply, ValueError) as error:
+        except (BadReply, ValueError) as error:
             federation.failed(client, query, str(error))
             placed[client] = Placement(None, f"its answer cannot be used: {error}")
     return silent(newcomers, placed)

@@ -2,20 +2,29 @@
 
 from collections.abc import Collection
 
-from fedclust import records
+from fedclust.messages import (
+    QUERY_CONFUSION,
+    QUERY_DESCRIPTION,
+    QUERY_LOSSES,
+    QUERY_PERSONAL,
+    QUERY_PROOF,
+    QUERY_PROTOTYPES,
+    QUERY_SUBSPACES,
+    QUERY_UPDATE,
+)
 from fedclust.privacy.settings import ClientDP, Privacy
 
 __all__ = ["leaving_line"]
 
 # In the order of a run. docs/SECURITY.md says what each gives away.
 _WHAT = {
-    records.QUERY_PROTOTYPES: "class prototypes",
-    records.QUERY_SUBSPACES: "class subspaces",
-    records.QUERY_LOSSES: "losses of models",
-    records.QUERY_UPDATE: "changes by training",
-    records.QUERY_PROOF: "how models compare on held-out rows",
-    records.QUERY_CONFUSION: "counts of label and prediction",
-    records.QUERY_PERSONAL: "figures of personal layers",
+    QUERY_PROTOTYPES: "class prototypes",
+    QUERY_SUBSPACES: "class subspaces",
+    QUERY_LOSSES: "losses of models",
+    QUERY_UPDATE: "changes by training",
+    QUERY_PROOF: "how models compare on held-out rows",
+    QUERY_CONFUSION: "counts of label and prediction",
+    QUERY_PERSONAL: "figures of personal layers",
 }
 _DESCRIBED = {
     "labels": "label counts",
@@ -42,6 +51,6 @@ def leaving_line(asked: Collection[str], privacy: Privacy) -> str:
         else "models, a node's mean where the method allows it, with row counts and losses of each step"
     )
     further = [what for query, what in _WHAT.items() if query in asked]
-    others = sorted(set(asked) - _WHAT.keys() - {records.QUERY_DESCRIPTION, "evaluate"})
+    others = sorted(set(asked) - _WHAT.keys() - {QUERY_DESCRIPTION, "evaluate"})
     everything = "; ".join([first, trained, "test figures", *further, *others])
     return f"left the clients: {everything} (docs/SECURITY.md)"

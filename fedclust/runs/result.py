@@ -12,10 +12,10 @@ import torch
 from flwr.app import ArrayRecord
 from torch import nn
 
-from fedclust import records
 from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import to_inputs, to_targets
 from fedclust.federation.run_state import RunState
+from fedclust.messages import to_state
 from fedclust.models import Encoder
 from fedclust.models.encoders import PixelEncoder
 from fedclust.newcomers.placing import placed_by_losses
@@ -144,7 +144,7 @@ class Result:
         if self._module is None:
             raise ValueError("model must be given to get networks: load(folder, model)")
         network = self._module()
-        network.load_state_dict(records.to_state(self._serving[cluster]))
+        network.load_state_dict(to_state(self._serving[cluster]))
         return network.eval()
 
     def predict(self, client: int, inputs: Any) -> torch.Tensor:

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from numpy.typing import ArrayLike
 from torch import nn
 
-from fedclust import records, results
+from fedclust import results
 from fedclust.aggregation.flower import buffer_names
 from fedclust.federation import Descriptions, Federation, Measured, RunFailed, Traffic, confuse_clusters
 from fedclust.federation.encoder import ask_encoder
@@ -27,6 +27,7 @@ from fedclust.federation.proof import ask_differences
 from fedclust.federation.run_state import RunState
 from fedclust.grids.failures import check_answered, check_round
 from fedclust.layers.client_dp import Guard
+from fedclust.messages import NUM_EXAMPLES, from_state
 from fedclust.newcomers.newcomers import Newcomers, against_common, place_newcomers
 from fedclust.personal.layers import Personal
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy
@@ -234,7 +235,7 @@ class RunFigures:
 
 def _tested(measured: Measured, num_clients: int) -> IntArray:
     """Return on how many rows each client measured, 0 where it did not."""
-    rows = measured.figures.get(records.NUM_EXAMPLES, np.zeros(num_clients))
+    rows = measured.figures.get(NUM_EXAMPLES, np.zeros(num_clients))
     return np.nan_to_num(rows).astype(np.int64)
 
 
@@ -428,7 +429,7 @@ class StrategyRun:
             try:
                 strategy.start(
                     federation.grid,
-                    records.from_state(model.state_dict()),
+                    from_state(model.state_dict()),
                     schedule.rounds,
                     timeout=schedule.timeout,
                     buffers=buffer_names(model),

@@ -8,10 +8,11 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from fedclust import clients, data, models, records
+from fedclust import clients, data, messages, models
 from fedclust.data import FederatedData
 from fedclust.federation import pack, unpack
 from fedclust.grids.local_grid import assume_identity
+from fedclust.messages import ARRAYS, from_state, to_state
 from fedclust.settings import compose, plain, to_run_config
 
 CONFIG = compose(
@@ -71,7 +72,7 @@ def network() -> torch.nn.Module:
 @pytest.fixture(scope="session")
 def model() -> ArrayRecord:
     """Return the initial model."""
-    return records.from_state(models.build(plain(CONFIG.model), CONFIG.seed).state_dict())
+    return from_state(models.build(plain(CONFIG.model), CONFIG.seed).state_dict())
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Telling:
 
     def __call__(self, arrays: ArrayRecord | None = None, **config: Any) -> RecordDict:
         told = {"server-round": 1, **{key.replace("_", "-"): value for key, value in config.items()}}
-        return RecordDict({records.ARRAYS: arrays or self.model, records.CONFIG: ConfigRecord(told)})
+        return RecordDict({ARRAYS: arrays or self.model, messages.CONFIG: ConfigRecord(told)})
 
 
 @pytest.fixture(scope="session")
@@ -94,6 +95,4 @@ def tell(model: ArrayRecord) -> Telling:
 @pytest.fixture(scope="session")
 def broken(model: ArrayRecord) -> ArrayRecord:
     """Return a model of NaN only."""
-    return records.from_state(
-        {name: torch.full_like(tensor, torch.nan) for name, tensor in records.to_state(model).items()}
-    )
+    return from_state({name: torch.full_like(tensor, torch.nan) for name, tensor in to_state(model).items()})

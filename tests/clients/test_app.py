@@ -3,9 +3,10 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from fedclust import models, records
+from fedclust import models
 from fedclust.clients.app import app, respond
 from fedclust.federation import ClientGrid, LocalGrid
+from fedclust.messages import ARRAYS, METRICS, from_state, read_hosted
 from fedclust.settings import compose, plain, to_run_config
 from fedclust.strategies import ClusteredStrategy
 
@@ -16,7 +17,7 @@ NO_MINIMA = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes
 
 def test_a_node_says_which_clients_it_hosts(node) -> None:
     several, alone = (
-        records.read_hosted(node(config).ask("query.clients", RecordDict()).content)
+        read_hosted(node(config).ask("query.clients", RecordDict()).content)
         for config in (SEVERAL, {**ALONE, "name": "north"})
     )
     assert (several.clients, several.num_clients, several.name) == ((0, 2, 4), 6, "")
@@ -35,8 +36,8 @@ def test_a_plain_message_is_for_the_only_client(node, tell) -> None:
     reply = node(ALONE).ask("train", tell()).content
     contents, errors = node(ALONE).ask_clients("train", {2: tell()})
     assert errors == {}
-    assert reply.array_records[records.ARRAYS] == contents[2].array_records[records.ARRAYS]
-    assert reply.metric_records[records.METRICS] == contents[2].metric_records[records.METRICS]
+    assert reply.array_records[ARRAYS] == contents[2].array_records[ARRAYS]
+    assert reply.metric_records[METRICS] == contents[2].metric_records[METRICS]
 
 
 def test_a_plain_message_to_several_clients_is_refused(node, tell) -> None:
@@ -77,7 +78,7 @@ def test_contents_for_clients_of_other_nodes_are_ignored(node) -> None:
 def test_stock_fedavg_needs_no_grid_of_ours() -> None:
     """One client per node is plain Flower: its own strategy serves without ClientGrid."""
     config = compose(["partition.num_clients=3", "partition.groups=[2,1]", "training.mode=sequential"])
-    arrays = records.from_state(models.build(plain(config.model), 0).state_dict())
+    arrays = from_state(models.build(plain(config.model), 0).state_dict())
     result = FedAvg(**NO_MINIMA).start(LocalGrid(app, to_run_config(config), 3), arrays, num_rounds=2)
     grid = ClientGrid(LocalGrid(app, to_run_config(config), 1))
     grid.connect()

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from fedclust import records
+from fedclust.messages import ARRAYS
 
 
 def test_each_client_counts_answers_on_its_own_test_part(node, tell, network, federation) -> None:
@@ -15,5 +15,5 @@ def test_each_client_counts_answers_on_its_own_test_part(node, tell, network, fe
             with torch.no_grad():
                 answer = int(network(pixels.unsqueeze(0))[0].argmax())
             expected[int(federation.labels[row]), answer] += 1
-        array = contents[client].array_records[records.ARRAYS]["confusion"]
+        array = contents[client].array_records[ARRAYS]["confusion"]
         np.testing.assert_array_equal(array.numpy(), expected)

@@ -1,8 +1,7 @@
 import numpy as np
 from flwr.app import RecordDict
 
-from fedclust import records
-from fedclust.records import read_description
+from fedclust.messages import description_question, read_description
 
 
 def test_a_client_counts_its_labels_and_names_its_group(node, federation) -> None:
@@ -38,7 +37,7 @@ def test_what_is_said_of_rows(node, federation) -> None:
         ("nothing", {"num-classes"}),
     ):
         contents, errors = asked.ask_clients(
-            "query.description", dict.fromkeys(range(3), records.description_question(tells))
+            "query.description", dict.fromkeys(range(3), description_question(tells))
         )
         assert errors == {}
         for client, content in contents.items():

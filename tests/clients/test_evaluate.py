@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust import records
+from fedclust.messages import METRICS, from_state, to_state
 from fedclust.training import Trainer
 
 SEVERAL = {"clients": "0-3"}
 
 
 def _metrics(content) -> dict[str, float]:
-    return dict(content.metric_records[records.METRICS])
+    return dict(content.metric_records[METRICS])
 
 
 def test_each_client_measures_on_its_own_test_part(node, tell, network, federation) -> None:
@@ -41,7 +41,7 @@ def test_what_takes_longer_is_measured_when_asked_for(node, tell) -> None:
 
 
 def test_each_cluster_measures_its_own_model(node, tell, model) -> None:
-    other = records.from_state({name: -tensor for name, tensor in records.to_state(model).items()})
+    other = from_state({name: -tensor for name, tensor in to_state(model).items()})
     both, _ = node(SEVERAL).ask_clients("evaluate", {0: tell(), 1: tell(other)})
     swapped, _ = node(SEVERAL).ask_clients("evaluate", {0: tell(other), 1: tell()})
     for client in (0, 1):

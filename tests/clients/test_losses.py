@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust import records
+from fedclust.messages import LOSSES, from_state, losses_question, to_state
 from fedclust.training import Trainer
 
 SEVERAL = {"clients": "0-3"}
@@ -11,26 +11,26 @@ SEVERAL = {"clients": "0-3"}
 @pytest.fixture
 def two_models(model) -> list:
     """The network, and the same one with its last layer turned round."""
-    state = records.to_state(model)
+    state = to_state(model)
     *_, last = state
-    return [model, records.from_state({**state, last: state[last] + torch.arange(10.0)})]
+    return [model, from_state({**state, last: state[last] + torch.arange(10.0)})]
 
 
 def _answer(content) -> tuple[list[float], list[int]]:
-    listed = content.config_records[records.LOSSES]
-    return listed[records.LOSSES], listed["wins"]
+    listed = content.config_records[LOSSES]
+    return listed[LOSSES], listed["wins"]
 
 
 def test_each_client_measures_every_model_on_its_whole_training_part(
     node, network, two_models, federation
 ) -> None:
-    question = records.losses_question(two_models)
+    question = losses_question(two_models)
     contents, errors = node(SEVERAL).ask_clients("query.losses", {1: question, 3: question})
     assert errors == {}
     for client in (1, 3):
         by_row = np.zeros((2, len(federation.train[client])))
         for number, each in enumerate(two_models):
-            network.load_state_dict(records.to_state(each))
+            network.load_state_dict(to_state(each))
             for position, row in enumerate(federation.train[client]):  # one example after the other
                 pixels = (federation.inputs[row].float() / 255 - federation.mean[0]) / federation.std[0]
                 with torch.no_grad():
@@ -44,7 +44,7 @@ def test_each_client_measures_every_model_on_its_whole_training_part(
 
 
 def test_a_row_on_which_models_tie_counts_for_the_first(node, model, federation) -> None:
-    question = records.losses_question([model, model])
+    question = losses_question([model, model])
     contents, _ = node(SEVERAL).ask_clients("query.losses", {2: question})
     assert _answer(contents[2])[1] == [len(federation.train[2]), 0]
 
@@ -58,7 +58,7 @@ def test_all_clients_go_through_a_model_together(node, two_models, monkeypatch) 
         return honest(self, jobs)
 
     monkeypatch.setattr(Trainer, "losses", losses)
-    question = records.losses_question(two_models)
+    question = losses_question(two_models)
     node(SEVERAL).ask_clients("query.losses", dict.fromkeys(range(4), question))
     (jobs,) = calls
     assert len(jobs) == 8
@@ -74,7 +74,7 @@ def test_data_that_cannot_be_measured_cost_one_client(node, two_models, monkeypa
         return honest(self, jobs)
 
     monkeypatch.setattr(Trainer, "losses", losses)
-    question = records.losses_question(two_models)
+    question = losses_question(two_models)
     contents, errors = node(SEVERAL).ask_clients("query.losses", dict.fromkeys(range(3), question))
     assert errors == {1: "RuntimeError: no such token"}
     assert sorted(contents) == [0, 2]

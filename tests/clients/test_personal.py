@@ -8,11 +8,17 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch.nn import functional
 
-from fedclust import records
 from fedclust.clients.node import Node
 from fedclust.data import FederatedData
+from fedclust.messages import (
+    BadReply,
+    PersonalAnswer,
+    personal_question,
+    read_personal,
+    read_personal_question,
+    to_state,
+)
 from fedclust.personal.layers import Finetune
-from fedclust.records import BadReply, PersonalAnswer
 from fedclust.training.batches import draw_batches
 from fedclust.training.parameters import LocalTraining
 
@@ -27,7 +33,7 @@ def _ask(
     node, contents: dict[int, RecordDict], asked: tuple[str, ...]
 ) -> tuple[dict[int, PersonalAnswer], dict[int, str]]:
     answers, errors = node({"clients": "0-5"}).ask_clients("query.personal", contents)
-    told = {client: records.read_personal(_reply(client, each), asked) for client, each in answers.items()}
+    told = {client: read_personal(_reply(client, each), asked) for client, each in answers.items()}
     assert all(not content.array_records.keys() & {"arrays"} for content in answers.values())
     return told, errors
 
@@ -50,11 +56,11 @@ def test_as_a_slow_loop_has_it(
 ) -> None:
     shifts = np.random.default_rng(0).normal(size=(6, 10))
     how = Finetune(epochs=2, learning_rate=0.05)
-    asked = {client: records.personal_question(model, 9, shifts[client], how) for client in range(6)}
+    asked = {client: personal_question(model, 9, shifts[client], how) for client in range(6)}
     told, errors = _ask(node, asked, BOTH)
     assert not errors
     assert told.keys() == set(range(6))
-    start, federation_seed = records.to_state(model), 0
+    start, federation_seed = to_state(model), 0
     training = LocalTraining(learning_rate=0.05, batch_size=16, epochs=2)
     for client, answer in told.items():
         assert not answer.failed
@@ -86,18 +92,18 @@ def test_as_a_slow_loop_has_it(
 
 
 def test_what_is_not_asked_for_is_not_done(node, model: ArrayRecord) -> None:
-    asked = {0: records.personal_question(model, 4), 1: records.personal_question(model, 4, np.zeros(10))}
+    asked = {0: personal_question(model, 4), 1: personal_question(model, 4, np.zeros(10))}
     answers, errors = node({"clients": "0-5"}).ask_clients("query.personal", asked)
     assert not errors
     assert sorted(answers[0]) == ["failed", "validation-losses"]
-    assert not records.read_personal(_reply(1, answers[1]), ("prior",)).failed
+    assert not read_personal(_reply(1, answers[1]), ("prior",)).failed
     with pytest.raises(BadReply, match="^client 0: no figures of prior in reply"):
-        records.read_personal(_reply(0, answers[0]), ("prior",))
+        read_personal(_reply(0, answers[0]), ("prior",))
 
 
 def test_a_client_that_cannot_fine_tune_says_so_and_answers_the_rest(node, model: ArrayRecord) -> None:
     asked = {
-        client: records.personal_question(
+        client: personal_question(
             model, 4, np.zeros(10), Finetune(epochs=1, learning_rate=1e30 if client == 2 else 0.1)
         )
         for client in range(3)
@@ -115,8 +121,7 @@ def test_a_client_that_cannot_fine_tune_says_so_and_answers_the_rest(node, model
 
 def test_a_model_without_numbers_costs_its_client_only(node, model: ArrayRecord, broken: ArrayRecord) -> None:
     asked = {
-        client: records.personal_question(broken if client == 1 else model, 4, np.zeros(10))
-        for client in range(3)
+        client: personal_question(broken if client == 1 else model, 4, np.zeros(10)) for client in range(3)
     }
     told, _ = _ask(node, asked, ("prior",))
     assert np.isnan(told[1].losses["none"])
@@ -133,7 +138,7 @@ def test_without_validation_rows_there_are_no_losses(
         return dataclasses.replace(found, data=dataclasses.replace(found.data, validation=()))
 
     monkeypatch.setattr(Node, "of", classmethod(without))
-    told, errors = _ask(node, {0: records.personal_question(model, 4, np.zeros(10))}, ("prior",))
+    told, errors = _ask(node, {0: personal_question(model, 4, np.zeros(10))}, ("prior",))
     assert not errors
     assert told[0].losses == {}
     assert told[0].tests.keys() == {"prior"}
@@ -150,13 +155,13 @@ def test_counts_that_do_not_fit_are_refused() -> None:
         }
     )
     with pytest.raises(BadReply, match="^client 3: class-counts must be rows, predictions and hits"):
-        records.read_personal(_reply(3, content), ("prior",))
+        read_personal(_reply(3, content), ("prior",))
 
 
 def test_a_question_without_a_model_is_refused(model: ArrayRecord) -> None:
     with pytest.raises(ValueError, match="^message must hold a model and a round"):
-        records.read_personal_question(RecordDict())
-    asked = records.read_personal_question(records.personal_question(model, 4, None, Finetune(layers="last")))
+        read_personal_question(RecordDict())
+    asked = read_personal_question(personal_question(model, 4, None, Finetune(layers="last")))
     assert asked.finetune == Finetune(layers="last")
     assert asked.shift is None
     assert asked.server_round == 4

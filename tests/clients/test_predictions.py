@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedclust import records
+from fedclust.messages import ARRAYS, METRICS
 
 
 def by_hand(network, federation, client):
@@ -19,8 +19,8 @@ def test_a_deployed_node_keeps_its_rows(node, tell, network, federation, tmp_pat
     assert errors == {}
     rows, chances = by_hand(network, federation, 2)
     # Only the number of rows leaves the node.
-    assert list(contents[2]) == [records.METRICS]
-    assert dict(contents[2].metric_records[records.METRICS]) == {"num-examples": len(rows)}
+    assert list(contents[2]) == [METRICS]
+    assert dict(contents[2].metric_records[METRICS]) == {"num-examples": len(rows)}
     table = pd.read_parquet(tmp_path / "run-1" / "client-2.parquet")
     assert table["row"].tolist() == rows.tolist()
     assert table["label"].tolist() == [str(label) for label in federation.labels[rows].tolist()]
@@ -42,7 +42,7 @@ def test_a_simulated_node_replies_with_its_rows(node, tell, network, federation)
         "query.predictions", {1: content}
     )
     rows, chances = by_hand(network, federation, 1)
-    arrays = contents[1].array_records[records.ARRAYS]
+    arrays = contents[1].array_records[ARRAYS]
     np.testing.assert_array_equal(arrays["rows"].numpy(), rows)
     np.testing.assert_array_equal(arrays["labels"].numpy(), federation.labels[rows])
     np.testing.assert_allclose(arrays["probabilities"].numpy(), chances, atol=1e-6)

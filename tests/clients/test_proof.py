@@ -8,11 +8,10 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from fedclust import records
 from fedclust.clients.node import Node
 from fedclust.data import FederatedData
+from fedclust.messages import BadReply, from_state, proof_content, proof_question, read_proof, to_state
 from fedclust.proof import Difference
-from fedclust.records import BadReply
 
 C = 10
 EVEN = np.zeros(C)
@@ -20,15 +19,13 @@ EVEN = np.zeros(C)
 
 def _undecided(model: ArrayRecord) -> ArrayRecord:
     """Make a model whose logits are all 0."""
-    state = records.to_state(model)
-    return records.from_state({name: torch.zeros_like(tensor) for name, tensor in state.items()})
+    state = to_state(model)
+    return from_state({name: torch.zeros_like(tensor) for name, tensor in state.items()})
 
 
 def _ask(node, contents: dict[int, RecordDict]) -> tuple[dict[int, Difference], dict[int, str]]:
     answers, errors = node({"clients": "0-5"}).ask_clients("query.proof", contents)
-    return {
-        client: records.read_proof(_reply(client, content)) for client, content in answers.items()
-    }, errors
+    return {client: read_proof(_reply(client, content)) for client, content in answers.items()}, errors
 
 
 def _reply(client: int, content: RecordDict) -> Message:
@@ -43,7 +40,7 @@ def test_three_numbers_by_hand(node, federation: FederatedData, model: ArrayReco
     #   a 3: (1/2)² + 9·(1/18)² = 0.25 + 9/324; another: (1/2)² + (17/18)² + 8·(1/18)² = 0.25 + 297/324.
     undecided, shift = _undecided(model), EVEN.copy()
     shift[3] = math.log(9)
-    question = records.proof_question(undecided, undecided, EVEN, shift)
+    question = proof_question(undecided, undecided, EVEN, shift)
     told, errors = _ask(node, dict.fromkeys(range(6), question))
     assert not errors
     assert told.keys() == set(range(6))
@@ -67,7 +64,7 @@ def test_as_a_slow_loop_has_it(
 ) -> None:
     first, second = model, _undecided(model)
     shifts = np.random.default_rng(0).normal(size=(6, 2, C))
-    asked = {c: records.proof_question(first, second, shifts[c, 0], shifts[c, 1]) for c in range(6)}
+    asked = {c: proof_question(first, second, shifts[c, 0], shifts[c, 1]) for c in range(6)}
     told, _ = _ask(node, asked)
     mean, std = federation.mean[0], federation.std[0]
     for client in range(6):
@@ -76,7 +73,7 @@ def test_as_a_slow_loop_has_it(
             image = (federation.inputs[row : row + 1].float() / 255 - mean) / std
             scores = []
             for state, shift in ((first, shifts[client, 0]), (second, shifts[client, 1])):
-                network.load_state_dict(records.to_state(state))
+                network.load_state_dict(to_state(state))
                 with torch.no_grad():
                     logits = network.eval()(image)[0].double().numpy() + shift
                 p = np.exp(logits) / np.exp(logits).sum()
@@ -90,9 +87,9 @@ def test_as_a_slow_loop_has_it(
 def test_clients_may_be_asked_about_different_models(node, model: ArrayRecord) -> None:
     other = _undecided(model)
     apart = {
-        0: records.proof_question(model, other, EVEN, EVEN),
-        1: records.proof_question(other, model, EVEN, EVEN),
-        2: records.proof_question(other, other, EVEN, EVEN),
+        0: proof_question(model, other, EVEN, EVEN),
+        1: proof_question(other, model, EVEN, EVEN),
+        2: proof_question(other, other, EVEN, EVEN),
     }
     told, _ = _ask(node, apart)
     reverse, _ = _ask(node, {0: apart[1], 1: apart[0]})
@@ -102,8 +99,8 @@ def test_clients_may_be_asked_about_different_models(node, model: ArrayRecord) -
 
 
 def test_a_model_that_diverged_fails_its_client_alone(node, model: ArrayRecord, broken: ArrayRecord) -> None:
-    fine = records.proof_question(model, model, EVEN, EVEN)
-    told, errors = _ask(node, {0: fine, 1: records.proof_question(model, broken, EVEN, EVEN), 2: fine})
+    fine = proof_question(model, model, EVEN, EVEN)
+    told, errors = _ask(node, {0: fine, 1: proof_question(model, broken, EVEN, EVEN), 2: fine})
     assert told.keys() == {0, 2}
     assert list(errors) == [1]
     assert "logits must be finite" in errors[1]
@@ -120,7 +117,7 @@ def test_a_client_without_held_out_rows_says_so(
         return dataclasses.replace(found, data=dataclasses.replace(found.data, validation=validation))
 
     monkeypatch.setattr(Node, "of", without)
-    question = records.proof_question(model, model, EVEN, EVEN)
+    question = proof_question(model, model, EVEN, EVEN)
     told, errors = _ask(node, {0: question, 1: question})
     assert not errors
     assert (told[0].mean, told[0].variance, told[0].count) == (0, 0, 0)
@@ -133,6 +130,6 @@ def test_a_client_without_held_out_rows_says_so(
 )
 def test_numbers_that_cannot_be_are_refused(mean: float, variance: float, count: int) -> None:
     with pytest.raises(BadReply, match=r"client 4: mean must be in \[-2, 2\]"):
-        records.read_proof(_reply(4, records.proof_content(Difference(mean, variance, count))))
+        read_proof(_reply(4, proof_content(Difference(mean, variance, count))))
     with pytest.raises(BadReply, match="client 4: no mean, variance and count in reply"):
-        records.read_proof(_reply(4, RecordDict()))
+        read_proof(_reply(4, RecordDict()))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from flwr.app import RecordDict
 
-from fedclust import records
+from fedclust.messages import ARRAYS, PrototypesQuestion, prototypes_question, read_prototypes
 
 TWO = {"clients": "1,5"}
 
@@ -12,14 +12,14 @@ def test_prototypes_are_class_means_in_the_encoders_space(node, federation) -> N
     contents, errors = node(TWO).ask_clients("query.prototypes", {1: RecordDict(), 5: RecordDict()})
     assert errors == {}
     for client in (1, 5):
-        prototypes = contents[client].array_records[records.ARRAYS]["prototypes"].numpy()
+        prototypes = contents[client].array_records[ARRAYS]["prototypes"].numpy()
         examples = [[] for _ in range(10)]
         for row in federation.train[client]:
             label = int(federation.labels[row])
             pixels = federation.inputs[row].numpy().reshape(64) / 255
             examples[label].append((pixels - federation.mean[0]) / federation.std[0])
         np.testing.assert_allclose(prototypes, [np.mean(own, axis=0) for own in examples], atol=1e-5)
-        record = contents[client].array_records[records.ARRAYS]
+        record = contents[client].array_records[ARRAYS]
         np.testing.assert_array_equal(record["counts"].numpy(), [len(own) for own in examples])
         # Σ‖x − mean‖²/(n − 1) is the sum of the dimensions' sample variances.
         scatter = [np.var(own, axis=0, ddof=1).sum() for own in examples]
@@ -29,8 +29,8 @@ def test_prototypes_are_class_means_in_the_encoders_space(node, federation) -> N
 def test_an_only_client_answers_a_plain_message(node) -> None:
     contents, _ = node(TWO).ask_clients("query.prototypes", {1: RecordDict()})
     reply = node({"clients": "1"}).ask("query.prototypes", RecordDict())
-    bundled = contents[1].array_records[records.ARRAYS]
-    for key, values in zip(("prototypes", "counts", "scatter"), records.read_prototypes(reply), strict=True):
+    bundled = contents[1].array_records[ARRAYS]
+    for key, values in zip(("prototypes", "counts", "scatter"), read_prototypes(reply), strict=True):
         np.testing.assert_array_equal(values, bundled[key].numpy())
 
 
@@ -39,7 +39,7 @@ def test_an_only_client_answers_a_plain_message(node) -> None:
 )
 def test_a_node_embeds_its_data_with_none_but_its_own_encoders(node, asked, own) -> None:
     # The run's encoder is the pixels.
-    contents = {1: records.prototypes_question(records.PrototypesQuestion(input=asked))}
+    contents = {1: prototypes_question(PrototypesQuestion(input=asked))}
     named = {"encoder": "pixels", "untrained": "random"}.get(asked, asked)
     answers, errors = node({**TWO, "encoder": own}).ask_clients("query.prototypes", contents)
     assert not answers

@@ -3,18 +3,27 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from scipy.linalg import subspace_angles
 
-from fedclust import records
-from fedclust.records import BadReply
+from fedclust.messages import (
+    ARRAYS,
+    BadReply,
+    PrototypesQuestion,
+    prototypes_question,
+    read_prototypes,
+    read_subspaces,
+    read_subspaces_question,
+    subspaces_content,
+    subspaces_question,
+)
 
 TWO = {"clients": "1,5"}
 
 
 def _told(content: RecordDict, vectors: int) -> np.ndarray:
-    return records.read_subspaces(Message(content, dst_node_id=0, message_type="query.subspaces"), vectors)
+    return read_subspaces(Message(content, dst_node_id=0, message_type="query.subspaces"), vectors)
 
 
 def test_subspaces_are_the_left_singular_vectors_of_each_class(node, federation) -> None:
-    question = records.subspaces_question("pixels", 2)
+    question = subspaces_question("pixels", 2)
     contents, errors = node(TWO).ask_clients("query.subspaces", {1: question, 5: question})
     assert errors == {}
     for client in (1, 5):
@@ -33,7 +42,7 @@ def test_subspaces_are_the_left_singular_vectors_of_each_class(node, federation)
 def test_an_encoder_makes_the_columns_where_it_is_asked_for(node) -> None:
     """The default encoder is the pixels."""
     answers = [
-        node(TWO).ask_clients("query.subspaces", {1: records.subspaces_question(name, 1)})[0][1]
+        node(TWO).ask_clients("query.subspaces", {1: subspaces_question(name, 1)})[0][1]
         for name in ("pixels", "encoder", "untrained")
     ]
     pixels, encoder, untrained = (_told(answer, 1) for answer in answers)
@@ -42,16 +51,16 @@ def test_an_encoder_makes_the_columns_where_it_is_asked_for(node) -> None:
 
 
 def test_an_unknown_input_is_the_clients_error(node) -> None:
-    contents, errors = node(TWO).ask_clients("query.subspaces", {1: records.subspaces_question("x", 1)})
+    contents, errors = node(TWO).ask_clients("query.subspaces", {1: subspaces_question("x", 1)})
     assert contents == {}
     assert errors == {1: "input must be one of encoder, pixels, untrained, got 'x'"}
 
 
 def test_a_question_lacks_nothing() -> None:
     with pytest.raises(ValueError, match="message must hold an input and vectors >= 1"):
-        records.read_subspaces_question(RecordDict())
+        read_subspaces_question(RecordDict())
     with pytest.raises(ValueError, match="message must hold an input and vectors >= 1"):
-        records.read_subspaces_question(records.subspaces_question("pixels", 0))
+        read_subspaces_question(subspaces_question("pixels", 0))
 
 
 @pytest.mark.parametrize(
@@ -60,10 +69,10 @@ def test_a_question_lacks_nothing() -> None:
         (RecordDict(), r"no 'arrays' in reply, keys are \[\]"),
         (RecordDict({"config": ConfigRecord()}), r"no 'arrays' in reply, keys are \['config'\]"),
         (RecordDict({"arrays": ArrayRecord()}), r"no 'subspaces' in reply"),
-        (records.subspaces_content(np.ones((2, 3))), r"must have shape \(classes, width, 2\), got \(2, 3\)"),
-        (records.subspaces_content(np.ones((2, 3, 1))), r"got \(2, 3, 1\)"),
-        (records.subspaces_content(np.full((2, 3, 2), np.nan)), "subspaces must be finite"),
-        (records.subspaces_content(np.full((2, 3, 2), 0.5)), "must be orthonormal, or 0"),
+        (subspaces_content(np.ones((2, 3))), r"must have shape \(classes, width, 2\), got \(2, 3\)"),
+        (subspaces_content(np.ones((2, 3, 1))), r"got \(2, 3, 1\)"),
+        (subspaces_content(np.full((2, 3, 2), np.nan)), "subspaces must be finite"),
+        (subspaces_content(np.full((2, 3, 2), 0.5)), "must be orthonormal, or 0"),
     ],
 )
 def test_answers_that_cannot_be_used_are_refused(content: RecordDict, said: str) -> None:
@@ -72,10 +81,10 @@ def test_answers_that_cannot_be_used_are_refused(content: RecordDict, said: str)
 
 
 def test_pooled_prototypes_are_the_mean_over_all_examples(node, federation) -> None:
-    question = records.prototypes_question(records.PrototypesQuestion("pixels", pooled=True))
+    question = prototypes_question(PrototypesQuestion("pixels", pooled=True))
     contents, _ = node(TWO).ask_clients("query.prototypes", {1: question})
     reply = Message(contents[1], dst_node_id=1, message_type="query.prototypes")
-    means, counts, scatter = records.read_prototypes(reply)
+    means, counts, scatter = read_prototypes(reply)
     pixels = federation.inputs[federation.train[1]].numpy().reshape(-1, 64) / 255
     examples = (pixels - federation.mean[0]) / federation.std[0]
     np.testing.assert_allclose(means, examples.mean(axis=0, keepdims=True), atol=1e-5)
@@ -84,11 +93,11 @@ def test_pooled_prototypes_are_the_mean_over_all_examples(node, federation) -> N
 
 
 def test_prototypes_of_an_untrained_network_are_the_same_on_every_node(node) -> None:
-    question = records.prototypes_question(records.PrototypesQuestion("untrained", pooled=True))
+    question = prototypes_question(PrototypesQuestion("untrained", pooled=True))
     answers = [
         node(config).ask_clients("query.prototypes", {1: question})[0][1]
         for config in (TWO, {"clients": "1"})
     ]
-    one, other = (answer.array_records[records.ARRAYS]["prototypes"].numpy() for answer in answers)
+    one, other = (answer.array_records[ARRAYS]["prototypes"].numpy() for answer in answers)
     assert one.shape == (1, 128)
     np.testing.assert_array_equal(one, other)

@@ -7,9 +7,20 @@ import torch
 from torch import nn
 
 import fedclust
-from fedclust import records
 from fedclust.clients.train import _Means
 from fedclust.data.arrays import from_arrays
+from fedclust.messages import (
+    ARRAYS,
+    CLIP,
+    CLIP_TELLS,
+    EQUAL_WEIGHTS,
+    LOSS,
+    LOSSES,
+    METRICS,
+    NUM_EXAMPLES,
+    from_state,
+    to_state,
+)
 from fedclust.strategies import ClusteredStrategy
 from fedclust.training import CohortUpdate, LocalTraining, Trainer
 from fedclust.training.cohort import update_norms
@@ -18,25 +29,25 @@ SEVERAL = {"clients": "0-3"}
 
 
 def _arrays(content) -> dict[str, np.ndarray]:
-    return {name: array.numpy() for name, array in content.array_records[records.ARRAYS].items()}
+    return {name: array.numpy() for name, array in content.array_records[ARRAYS].items()}
 
 
 def _num_examples(content) -> int:
-    return content.metric_records[records.METRICS][records.NUM_EXAMPLES]
+    return content.metric_records[METRICS][NUM_EXAMPLES]
 
 
 def test_a_client_reports_model_losses_and_sample_count(node, tell, model, federation) -> None:
     contents, errors = node(SEVERAL).ask_clients("train", {1: tell()})
     assert errors == {}
-    trained = contents[1].array_records[records.ARRAYS]
+    trained = contents[1].array_records[ARRAYS]
     assert list(trained) == list(model)
     for name, array in trained.items():
         assert (array.shape, array.dtype) == (model[name].shape, model[name].dtype)
         assert np.abs(array.numpy() - model[name].numpy()).max() > 0
     assert _num_examples(contents[1]) == len(federation.train[1])
-    losses = contents[1].config_records[records.LOSSES][records.LOSSES]
+    losses = contents[1].config_records[LOSSES][LOSSES]
     assert len(losses) == 3  # training.steps
-    assert contents[1].metric_records[records.METRICS][records.LOSS] == pytest.approx(sum(losses) / 3)
+    assert contents[1].metric_records[METRICS][LOSS] == pytest.approx(sum(losses) / 3)
 
 
 def test_clients_that_share_a_model_answer_with_their_weighted_mean(node, tell) -> None:
@@ -45,7 +56,7 @@ def test_clients_that_share_a_model_answer_with_their_weighted_mean(node, tell) 
     shared, errors = asked.ask_clients("train", dict.fromkeys(range(4), tell(mean_reply=True)))
     assert errors == {}
     total = sum(_num_examples(alone[client]) for client in range(4))
-    records_of_all = {id(content.array_records[records.ARRAYS]) for content in shared.values()}
+    records_of_all = {id(content.array_records[ARRAYS]) for content in shared.values()}
     assert len(records_of_all) == 1  # it travels once
     for name, mean in _arrays(shared[0]).items():
         expected = np.zeros(mean.shape)
@@ -71,7 +82,7 @@ def test_some_may_answer_with_their_own_model_and_the_others_share_a_mean(node, 
 
 def test_clusters_have_a_mean_each(node, tell, model) -> None:
     asked = node(SEVERAL)
-    other = records.from_state({name: tensor * 0.5 for name, tensor in records.to_state(model).items()})
+    other = from_state({name: tensor * 0.5 for name, tensor in to_state(model).items()})
     first, second = tell(mean_reply=True), tell(other, mean_reply=True)
     contents, _ = asked.ask_clients("train", {0: first, 1: second, 2: first, 3: second})
     apart = {
@@ -81,8 +92,8 @@ def test_clusters_have_a_mean_each(node, tell, model) -> None:
     for client in range(4):
         for name, array in _arrays(contents[client]).items():
             np.testing.assert_allclose(array, _arrays(apart[client])[name], rtol=1e-6, atol=1e-7)
-    assert contents[0].array_records[records.ARRAYS] == contents[2].array_records[records.ARRAYS]
-    assert contents[0].array_records[records.ARRAYS] != contents[1].array_records[records.ARRAYS]
+    assert contents[0].array_records[ARRAYS] == contents[2].array_records[ARRAYS]
+    assert contents[0].array_records[ARRAYS] != contents[1].array_records[ARRAYS]
 
 
 @pytest.mark.parametrize("mean_reply", [False, True])
@@ -119,7 +130,7 @@ def test_rounds_differ_and_repeat(node, tell) -> None:
 
     def losses(server_round: int) -> list[float]:
         contents, _ = asked.ask_clients("train", {0: tell(server_round=server_round)})
-        return contents[0].config_records[records.LOSSES][records.LOSSES]
+        return contents[0].config_records[LOSSES][LOSSES]
 
     assert losses(1) == losses(1)
     assert losses(1) != losses(2)
@@ -158,7 +169,7 @@ def test_a_client_whose_update_is_much_longer_shares_no_mean(cap, groups, equal)
         expected = np.average([float(moved[client]) for client in group], weights=weights)
         for client in group:
             assert _arrays(answers[client])["w"] == pytest.approx(expected)
-            said = answers[client].metric_records[records.METRICS].get("update-norm")
+            said = answers[client].metric_records[METRICS].get("update-norm")
             assert said == (None if cap is None else float(moved[client]))
 
 
@@ -200,7 +211,7 @@ def test_a_poisoned_client_of_a_node_is_left_out_and_the_others_go_on(monkeypatc
 
 
 def test_a_model_that_does_not_fit_excludes_those_it_was_sent_to(node, tell, model) -> None:
-    wrong = records.from_state({**records.to_state(model), "extra": torch.zeros(1)})
+    wrong = from_state({**to_state(model), "extra": torch.zeros(1)})
     fits, other = tell(mean_reply=True), tell(wrong, mean_reply=True)
     contents, errors = node(SEVERAL).ask_clients("train", {0: other, 1: fits, 2: other, 3: fits})
     assert sorted(contents) == [1, 3]
@@ -210,7 +221,7 @@ def test_a_model_that_does_not_fit_excludes_those_it_was_sent_to(node, tell, mod
 
 
 def test_updates_are_clipped_before_they_become_a_mean(node, tell, model, federation) -> None:
-    asked, told = node(SEVERAL), {records.CLIP: 0.05, records.CLIP_TELLS: True, records.EQUAL_WEIGHTS: True}
+    asked, told = node(SEVERAL), {CLIP: 0.05, CLIP_TELLS: True, EQUAL_WEIGHTS: True}
     alone, _ = asked.ask_clients("train", dict.fromkeys(range(4), tell()))
     shared, errors = asked.ask_clients("train", dict.fromkeys(range(4), tell(mean_reply=True, **told)))
     assert errors == {}
@@ -222,8 +233,8 @@ def test_updates_are_clipped_before_they_become_a_mean(node, tell, model, federa
         assert length > 0.05
         for name, each in change.items():
             total[name] += each * (0.05 / length)
-        metrics = dict(shared[client].metric_records[records.METRICS])
+        metrics = dict(shared[client].metric_records[METRICS])
         assert metrics == {"num-examples": 1, "loss": 0.0, "within-clip": 0}
-        assert list(shared[client].config_records[records.LOSSES][records.LOSSES]) == [0.0]
+        assert list(shared[client].config_records[LOSSES][LOSSES]) == [0.0]
     for name, mean in _arrays(shared[0]).items():
         np.testing.assert_allclose(mean, start[name] + total[name] / 4, atol=1e-6)

@@ -4,10 +4,19 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedclust import records
-from fedclust.clustering.shared.projection import Projection
 from fedclust.grids.local_grid import assume_identity
-from fedclust.records import BadReply
+from fedclust.messages import (
+    ARRAYS,
+    BadReply,
+    Projected,
+    projection_config,
+    read_train,
+    read_update,
+    read_update_names,
+    update_content,
+    update_question,
+)
+from fedclust.messages.projecting import Projection
 
 SEVERAL = {"clients": "0-3"}
 PROJECTION = Projection(64, 5)
@@ -20,8 +29,7 @@ def _changes(node, tell, model, clients) -> dict[str, np.ndarray]:
     return {
         name: np.stack(
             [
-                trained[client].array_records[records.ARRAYS][name].numpy().astype("f8")
-                - array.numpy().astype("f8")
+                trained[client].array_records[ARRAYS][name].numpy().astype("f8") - array.numpy().astype("f8")
                 for client in clients
             ]
         )
@@ -36,50 +44,49 @@ def _reply(client: int, content: RecordDict) -> Message:
 
 def test_a_projection_and_named_arrays_instead_of_the_model(node, tell, model) -> None:
     clients, names = [0, 2, 3], [list(model)[-1]]
-    question = records.update_question(model, 1, PROJECTION, names)
+    question = update_question(model, 1, PROJECTION, names)
     contents, errors = node(SEVERAL).ask_clients("query.update", dict.fromkeys(clients, question))
     assert errors == {}
     changes = _changes(node, tell, model, clients)
     expected = PROJECTION.of(changes)
     for row, client in enumerate(clients):
-        told = records.read_update(_reply(client, contents[client]), model, PROJECTION, names)
+        told = read_update(_reply(client, contents[client]), model, PROJECTION, names)
         np.testing.assert_allclose(told.projected.values, expected[row], rtol=1e-4, atol=1e-6)
         flat = np.concatenate([array[row].ravel() for array in changes.values()])
         assert told.projected.norm == pytest.approx(np.sqrt((flat**2).sum()), rel=1e-5)
         assert list(told.changes) == names
         np.testing.assert_allclose(told.changes[names[0]], changes[names[0]][row], rtol=1e-4, atol=1e-7)
         assert told.num_examples > 0
-        assert list(contents[client].array_records[records.ARRAYS]) == names  # no other array travels
+        assert list(contents[client].array_records[ARRAYS]) == names  # no other array travels
 
 
 def test_training_answers_a_projection_beside_a_mean(node, tell, model) -> None:
     clients = [0, 1, 2, 3]
-    asked = {**records.projection_config(PROJECTION)}
+    asked = {**projection_config(PROJECTION)}
     content = tell(mean_reply=True, **asked)
     contents, errors = node(SEVERAL).ask_clients("train", dict.fromkeys(clients, content))
     assert errors == {}
     expected = PROJECTION.of(_changes(node, tell, model, clients))
     for client in clients:
-        told = records.read_train(_reply(client, contents[client]), 1, projection_size=PROJECTION.size)
+        told = read_train(_reply(client, contents[client]), 1, projection_size=PROJECTION.size)
         np.testing.assert_allclose(told.projected.values, expected[client], rtol=1e-4, atol=1e-6)
     # Their mean model is unlike any of their own, so it is not the mean that was projected.
     assert not np.allclose(expected[0], expected[1])
 
 
 def test_a_client_does_not_answer_for_another(node, model) -> None:
-    question = records.update_question(model, 1, PROJECTION, [])
+    question = update_question(model, 1, PROJECTION, [])
     both, _ = node(SEVERAL).ask_clients("query.update", {0: question, 1: question})
     alone, _ = node(SEVERAL).ask_clients("query.update", {1: question})
     first, second = (
-        records.read_update(_reply(1, content[1]), model, PROJECTION, []).projected
-        for content in (both, alone)
+        read_update(_reply(1, content[1]), model, PROJECTION, []).projected for content in (both, alone)
     )
     np.testing.assert_allclose(first.values, second.values, rtol=1e-5, atol=1e-7)
 
 
 def test_a_client_whose_training_fails_is_an_error(node, broken) -> None:
     contents, errors = node(SEVERAL).ask_clients(
-        "query.update", {1: records.update_question(broken, 1, PROJECTION, [])}
+        "query.update", {1: update_question(broken, 1, PROJECTION, [])}
     )
     assert contents == {}
     assert "finite" in errors[1]
@@ -87,12 +94,12 @@ def test_a_client_whose_training_fails_is_an_error(node, broken) -> None:
 
 def test_a_name_that_the_model_lacks_is_refused(model) -> None:
     with pytest.raises(ValueError, match=r"names must be arrays of the model, .*, got \['nose'\]"):
-        records.read_update_names(records.update_question(model, 1, None, ["nose"]))
+        read_update_names(update_question(model, 1, None, ["nose"]))
 
 
 INFINITE = np.full(4, np.inf, "f4").tobytes()
-GOOD = records.update_content(
-    7, records.Projected(np.arange(4.0), 3.0), ArrayRecord({"w": ArrayRecord([np.zeros(2, "f4")])["0"]})
+GOOD = update_content(
+    7, Projected(np.arange(4.0), 3.0), ArrayRecord({"w": ArrayRecord([np.zeros(2, "f4")])["0"]})
 )
 
 
@@ -122,12 +129,12 @@ GOOD = records.update_content(
 )
 def test_answers_that_cannot_be_used_are_refused(key: str, record: object, reason: str) -> None:
     template, projection = GOOD.array_records["arrays"], Projection(4, 0)
-    read = records.read_update(_reply(3, GOOD), template, projection, ["w"])
+    read = read_update(_reply(3, GOOD), template, projection, ["w"])
     assert (read.client, read.num_examples, read.projected.norm) == (3, 7, 3.0)
     damaged = RecordDict({name: value for name, value in GOOD.items() if name != key})
     if record is not None:
         damaged[key] = record
     with pytest.raises(BadReply) as raised:
-        records.read_update(_reply(3, damaged), template, projection, ["w"])
+        read_update(_reply(3, damaged), template, projection, ["w"])
     assert reason in str(raised.value)
     assert str(raised.value).startswith("client 3: ")

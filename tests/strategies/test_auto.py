@@ -10,11 +10,12 @@ from hydra.utils import get_object, instantiate
 from sklearn.metrics import adjusted_rand_score
 from torch import nn
 
-from fedclust import models, records, simulate
+from fedclust import models, simulate
 from fedclust.aggregation.flower import NotFinite
 from fedclust.clustering.auto import Parameters, most_spending
 from fedclust.federation import ClientGrid, Federation, FederationError
 from fedclust.grids.client_grid import WrappedGrid
+from fedclust.messages import QUERY_UPDATE, from_state
 from fedclust.results import Checkpoints
 from fedclust.settings import compose, plain, to_run_config
 from fedclust.strategies import Auto, ClusteredStrategy
@@ -43,7 +44,7 @@ class Counting(WrappedGrid):
             kind = message.metadata.message_type
             key = message.metadata.dst_node_id, kind
             self._sent[key] = self._sent.get(key, 0) + 1
-            self.trained += kind in ("train", records.QUERY_UPDATE)
+            self.trained += kind in ("train", QUERY_UPDATE)
         for reply in super().send_and_receive(messages, timeout=timeout):
             client, kind = reply.metadata.src_node_id, reply.metadata.message_type
             if self._lost(client, kind, self._sent.get((client, kind), 0)):
@@ -67,7 +68,7 @@ def build(*overrides: str, seed: int = 0, made=None):
         "evaluate_every": ROUNDS,
     }
     strategy = instantiate(config.strategy, **options) if made is None else made(**options)
-    return strategy, grid, records.from_state(models.build(plain(config.model), config.seed).state_dict())
+    return strategy, grid, from_state(models.build(plain(config.model), config.seed).state_dict())
 
 
 def trials_of(strategy: Auto) -> list[dict]:

@@ -5,9 +5,9 @@ import torch
 from flwr.app import ArrayRecord
 from torch import nn
 
-from fedclust import records
 from fedclust.clustering.clove import Parameters
 from fedclust.federation import Clusters, Federation
+from fedclust.messages import from_state
 from fedclust.strategies import CLoVE
 
 
@@ -23,7 +23,7 @@ class Scalar(nn.Module):
 
 
 def _model(value: float) -> ArrayRecord:
-    return records.from_state({"w": torch.tensor([value])})
+    return from_state({"w": torch.tensor([value])})
 
 
 def test_everybody_is_clustered_by_all_losses_not_by_the_smallest(toy) -> None:

@@ -7,8 +7,9 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 from hydra.utils import get_object, instantiate
 
-from fedclust import models, records
+from fedclust import models
 from fedclust.federation import ClientGrid, Clusters, CohortView, Federation
+from fedclust.messages import from_state, split_models
 from fedclust.settings import compose, plain, to_run_config
 from fedclust.strategies import ClusteredStrategy
 
@@ -32,7 +33,7 @@ def test_one_cluster_is_fedavg(toy, watch) -> None:
     result = strategy.start(toy(num_clients=3).grid(), toy.model(), num_rounds=2)
     # Clients add 0, 1, 2 and weigh 1, 2, 3: a round adds (0 + 2 + 6) / 6 = 4/3.
     np.testing.assert_allclose(_weights(strategy), [8 / 3], rtol=1e-6)
-    np.testing.assert_allclose(records.split_models(result.arrays)[0]["w"].numpy(), [8 / 3] * 2, rtol=1e-6)
+    np.testing.assert_allclose(split_models(result.arrays)[0]["w"].numpy(), [8 / 3] * 2, rtol=1e-6)
     first = watch.rounds[0]
     # Mean losses are 1, 1.5, 2 with weights 1, 2, 3: (1 + 3 + 6) / 6.
     assert first["loss"] == pytest.approx(10 / 6)
@@ -144,13 +145,13 @@ def test_all_models_are_in_the_result_and_shown_to_who_evaluates_them(toy, shown
     seen: list[list[int]] = []
 
     def look(_: int, arrays: ArrayRecord) -> None:
-        seen.append(sorted(records.split_models(arrays)))
+        seen.append(sorted(split_models(arrays)))
 
     evaluate = look if shown else None
     started = SplitsTwice().start(toy(num_clients=8).grid(), toy.model(), 3, evaluate_fn=evaluate)
     # One model at the start, two after the cut of round 1, three after that of round 2.
     assert seen == ([[0], [0, 1], [0, 1, 2], [0, 1, 2]] if shown else [])
-    assert sorted(records.split_models(started.arrays)) == [0, 1, 2]
+    assert sorted(split_models(started.arrays)) == [0, 1, 2]
 
 
 class EmptiesTheFirst(ClusteredStrategy):
@@ -307,7 +308,7 @@ def test_updates_are_each_clients_own_however_many_share_a_node() -> None:
         )
         grid.connect()
         strategy = Directions(seed=3)
-        strategy.start(grid, records.from_state(models.build(plain(config.model), 0).state_dict()), 2)
+        strategy.start(grid, from_state(models.build(plain(config.model), 0).state_dict()), 2)
         assert strategy.failed_replies == 0
         return strategy.clusters.memory
 

@@ -12,9 +12,10 @@ from flwr.app import Error, Message
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
 
-from fedclust import models, records, strategies
+from fedclust import models, strategies
 from fedclust.federation import ClientGrid, Federation
 from fedclust.grids.client_grid import WrappedGrid
+from fedclust.messages import from_state, is_finite
 from fedclust.results import Checkpoints
 from fedclust.settings import CONF, compose, plain, to_run_config
 
@@ -85,7 +86,7 @@ def _build(name: str, aggregator: str = "fedavg", num_nodes: int = 1):
         seed=config.seed,
         aggregator=partial(instantiate, config.aggregator),
     )
-    return strategy, grid, records.from_state(models.build(plain(config.model), config.seed).state_dict())
+    return strategy, grid, from_state(models.build(plain(config.model), config.seed).state_dict())
 
 
 def _run(name: str, watch, failing: bool = False):
@@ -130,7 +131,7 @@ def test_survives_a_failing_client(name: str, watch) -> None:
         assert len(trained) == (FAILING in record["cohort"])
     assert np.isnan(strategy.measured.figures["accuracy"][FAILING])
     assert np.isfinite(np.delete(strategy.measured.figures["accuracy"], FAILING)).all()
-    assert all(records.is_finite(model) for model in strategy.clusters.models)
+    assert all(is_finite(model) for model in strategy.clusters.models)
 
 
 class Keeping:

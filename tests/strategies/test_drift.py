@@ -117,6 +117,6 @@ def test_a_number_of_rounds_below_0_is_refused() -> None:
 def _models(*values: float):
     import torch
 
-    from fedclust import records
+    from fedclust.messages import from_state
 
-    return tuple(records.from_state({"w": torch.full((2,), value)}) for value in values)
+    return tuple(from_state({"w": torch.full((2,), value)}) for value in values)

@@ -7,8 +7,8 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedProx
 from torch import nn
 
-from fedclust import records
 from fedclust.clustering.fedgmcc import Parameters
+from fedclust.messages import from_state
 from fedclust.strategies import FedGMCC
 
 FEW = Parameters(num_inputs=16, steps=2, batch_size=8, num_points=5)
@@ -30,7 +30,7 @@ def _strategy(**options) -> FedGMCC:
 
 
 def _model() -> ArrayRecord:
-    return records.from_state(Vector().state_dict())
+    return from_state(Vector().state_dict())
 
 
 def test_a_cohort_of_one_model_stays_one_cluster(toy, watch) -> None:

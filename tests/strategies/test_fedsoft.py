@@ -8,8 +8,8 @@ import torch
 from flwr.serverapp.strategy import FedAvgM, FedProx
 from torch import nn
 
-from fedclust import records
 from fedclust.clustering.fedsoft import Parameters
+from fedclust.messages import from_state
 from fedclust.strategies import FedSoft
 
 
@@ -24,7 +24,7 @@ class Scalar(nn.Module):
         nn.init.constant_(self.w, 10.0)
 
 
-MODEL = records.from_state(Scalar().state_dict())
+MODEL = from_state(Scalar().state_dict())
 
 
 def _first(model) -> float:

@@ -12,10 +12,10 @@ from flwr.serverapp.strategy import FedAvgM
 from torch import nn
 
 import fedclust
-from fedclust import records
 from fedclust.clustering.ifca import Parameters
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
+from fedclust.messages import from_state
 from fedclust.results import Checkpoints
 from fedclust.runs.library import strategy_of
 from fedclust.strategies import IFCA
@@ -33,7 +33,7 @@ class Vector(nn.Module):
         nn.init.uniform_(self.w, 0, 5)
 
 
-MODEL = records.from_state(Vector().state_dict())
+MODEL = from_state(Vector().state_dict())
 
 
 def _first(model) -> float:
@@ -45,7 +45,7 @@ def _move(client: int, server_round: int) -> float:
 
 
 def _clusters(*values: float, clients: int = 6, cluster: int = 0) -> Clusters:
-    models = [records.from_state({"w": torch.full((2,), value)}) for value in values]
+    models = [from_state({"w": torch.full((2,), value)}) for value in values]
     return Clusters(np.full(clients, cluster), tuple(models), Memory(np.zeros(clients, dtype=bool)))
 
 
@@ -215,7 +215,7 @@ def test_it_is_built_by_name_around_the_users_network() -> None:
 def test_models_begin_as_drawn_or_with_the_first_ones_layers(toy, shared: bool) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model = records.from_state(network.state_dict())
+    model = from_state(network.state_dict())
     strategy = IFCA(network=network, parameters=Parameters(shared_layers=shared, restarts=2))
     first, second, third, _ = strategy.begin(Federation(toy().grid()), model).models
     for name in model:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hydra.utils import get_object, instantiate
 
-from fedclust import models, records
+from fedclust import models
 from fedclust.federation import ClientGrid, Federation
 from fedclust.federation.roster import Roster
 from fedclust.grids.client_grid import WrappedGrid
+from fedclust.messages import from_state
 from fedclust.results import Checkpoints
 from fedclust.settings import plain, to_run_config
 from tests.strategies.test_contract import STRATEGIES, _config
@@ -74,7 +75,7 @@ def _start(name: str, path: Path, save_after: int = 0, state=None):
     strategy.observer = Keeping(strategy, nodes, path, save_after)
     federation = Federation(grid, ROUNDS, roster=roster)
     federation.describe()
-    initial = records.from_state(models.build(plain(config.model), config.seed).state_dict())
+    initial = from_state(models.build(plain(config.model), config.seed).state_dict())
     strategy.start(grid, initial, ROUNDS, federation=federation, resume=state)
     return strategy, federation, grid
 

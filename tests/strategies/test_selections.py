@@ -10,9 +10,10 @@ from flwr.app import Error, Message
 from hydra.utils import get_object, instantiate
 
 import fedclust
-from fedclust import models, records
+from fedclust import models
 from fedclust.federation import ClientGrid, Federation
 from fedclust.grids.client_grid import WrappedGrid
+from fedclust.messages import from_state
 from fedclust.results import Checkpoints
 from fedclust.settings import CONF, ConfigError, compose, plain, to_run_config
 
@@ -60,7 +61,7 @@ def _build(*overrides: str):
         aggregator=partial(instantiate, config.aggregator),
         **selection,
     )
-    return strategy, grid, records.from_state(models.build(plain(config.model), config.seed).state_dict())
+    return strategy, grid, from_state(models.build(plain(config.model), config.seed).state_dict())
 
 
 class Keeping:

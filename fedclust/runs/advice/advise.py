@@ -7,14 +7,21 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust import metrics, records
+from fedclust import metrics
 from fedclust.clustering.clust_psi_pfl import label_groups
 from fedclust.clustering.fmcl import prototype_groups
 from fedclust.clustering.fmcl.prototype_evidence import Prototypes, sent_counts
 from fedclust.clustering.fmcl.prototype_groups import MIN_EXAMPLES
-from fedclust.clustering.shared.projection import Projection
 from fedclust.federation import Descriptions, Federation
 from fedclust.federation.asking import unlike
+from fedclust.messages import (
+    QUERY_PROTOTYPES,
+    BadReply,
+    PrototypesQuestion,
+    prototypes_question,
+    read_prototypes,
+)
+from fedclust.messages.projecting import Projection
 from fedclust.runs.advice.shifts import (
     Agreement,
     Looks,
@@ -205,14 +212,14 @@ def agreement_text(seen: Seen) -> str:
 
 def _looks(federation: Federation, described: Descriptions) -> tuple[Prototypes | None, Looks | None, str]:
     """Ask for prototypes; the reason where there are none."""
-    question = records.prototypes_question(records.PrototypesQuestion(min_examples=MIN_EXAMPLES))
-    answers = federation.ask(records.QUERY_PROTOTYPES, content=question)
+    question = prototypes_question(PrototypesQuestion(min_examples=MIN_EXAMPLES))
+    answers = federation.ask(QUERY_PROTOTYPES, content=question)
     told: dict[int, tuple[FloatArray, IntArray, FloatArray]] = {}
     failures = dict(answers.failures)
     for client, reply in answers.replies.items():
         try:
-            told[client] = records.read_prototypes(reply, federation.bounds)
-        except records.BadReply as error:
+            told[client] = read_prototypes(reply, federation.bounds)
+        except BadReply as error:
             failures[client] = str(error)
     for client, reason in unlike("shape of prototypes", {each: told[each][0].shape for each in told}).items():
         failures[client] = reason

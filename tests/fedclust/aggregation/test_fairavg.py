@@ -9,10 +9,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import nn
 
 import fedclust
-from fedclust import records
 from fedclust.aggregation.flower import aggregate
 from fedclust.federation import FairAvg, Reply
 from fedclust.grids.local_grid import assume_identity
+from fedclust.messages import read_instruction, train_content
 from fedclust.strategies import ClusteredStrategy, Local
 
 
@@ -28,7 +28,7 @@ def _reply(client: int, num_examples: int, model: ArrayRecord) -> Reply:
     assume_identity()
     asked = Message(RecordDict(), dst_node_id=client, message_type="train")
     losses = np.ones(1)
-    message = Message(records.train_content(model, num_examples, losses), reply_to=asked)
+    message = Message(train_content(model, num_examples, losses), reply_to=asked)
     return Reply(client, 0, model, model, num_examples, 1.0, losses, message)
 
 
@@ -50,7 +50,7 @@ def test_a_reply_counts_as_often_as_clients_share_it_and_so_do_buffers(shared_me
 def test_nodes_are_told(toy) -> None:
     aggregator = FairAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
     (message, *_) = aggregator.configure_train(1, toy.model(), ConfigRecord(), toy().grid())
-    assert records.read_instruction(message.content).equal_weights
+    assert read_instruction(message.content).equal_weights
 
 
 def _clients() -> list[tuple[np.ndarray, np.ndarray]]:

@@ -25,7 +25,6 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from torch import nn
 
-from fedclust import records
 from fedclust.aggregation.flower import (
     NotFinite,
     aggregate,
@@ -38,6 +37,7 @@ from fedclust.aggregation.flower import (
 from fedclust.aggregation.optimiser_state import pack_state
 from fedclust.federation import Reply
 from fedclust.grids.local_grid import assume_identity
+from fedclust.messages import MEAN_REPLY, from_state, read_instruction, train_content
 from fedclust.settings import CONF
 from fedclust.training import CohortUpdate, ModelMean
 
@@ -101,7 +101,7 @@ def one_round(
         client = message.metadata.dst_node_id
         num_examples, arrays = trained[client]
         message.metadata.__dict__["_message_id"] = str(client)
-        content = records.train_content(arrays, num_examples, np.ones(1))
+        content = train_content(arrays, num_examples, np.ones(1))
         reply = Message(content, reply_to=message)
         replies.append(Reply(client, 0, arrays, arrays, num_examples, 1.0, np.ones(1), reply))
     return aggregate(aggregator, server_round, model, replies, BUFFERS, shared_means=False)
@@ -202,7 +202,7 @@ def test_a_reply_that_is_listed_twice_counts_twice_and_stays_whole(name: str) ->
     for client, weight in enumerate((1.0, 7.0)):
         arrays = ArrayRecord({"weight": Array(np.full(2, weight, dtype=np.float32))})
         messages[client].metadata.__dict__["_message_id"] = str(client)
-        reply = Message(records.train_content(arrays, 5, np.ones(1)), reply_to=messages[client])
+        reply = Message(train_content(arrays, 5, np.ones(1)), reply_to=messages[client])
         replies.append(Reply(client, 0, model, arrays, 5, 1.0, np.ones(1), reply))
     one, other = replies
     made = aggregate(aggregator, 1, model, [one, one, one, other], frozenset(), shared_means=False)
@@ -257,11 +257,11 @@ def test_the_number_of_nodes_changes_nothing(nodes: list[list[int]]) -> None:
     for clients in nodes:
         mean = ModelMean()
         mean.add(update, clients)
-        arrays = records.from_state(mean.state(exact=True))
+        arrays = from_state(mean.state(exact=True))
         for client in clients:
             examples = int(update.num_examples[client])
             messages[client].metadata.__dict__["_message_id"] = str(client)
-            reply = Message(records.train_content(arrays, examples, np.ones(1)), reply_to=messages[client])
+            reply = Message(train_content(arrays, examples, np.ones(1)), reply_to=messages[client])
             replies.append(Reply(client, 0, arrays, arrays, examples, 1.0, np.ones(1), reply))
     result = aggregate(aggregator, 1, model, replies, BUFFERS, shared_means=True)
     # (1*1 + 3*3 + 4*10 + 2*0) / 10 = 5 and (1*2 + 3*6 + 4*10 + 2*4) / 10 = 6.8; the largest counter is 9.
@@ -275,7 +275,7 @@ def _memory(kind: type[FedAvg], nodes: list[list[int]]) -> dict[str, Any]:
     """Run two rounds of seven clients on some nodes; list what the aggregator remembers, and the model."""
     draws = np.random.default_rng(0)
     aggregator, examples = kind(**NO_MINIMA), np.array([1, 3, 4, 2, 7, 11, 5])
-    model = records.from_state({"weight": torch.zeros(500)})
+    model = from_state({"weight": torch.zeros(500)})
     for number in (1, 2):
         weights = torch.from_numpy(draws.normal(size=(7, 500)).astype(np.float32))
         update = CohortUpdate(np.arange(7), {"weight": weights}, (np.zeros(1),) * 7, examples, {})
@@ -283,13 +283,13 @@ def _memory(kind: type[FedAvg], nodes: list[list[int]]) -> dict[str, Any]:
         for clients in nodes:
             mean = ModelMean()
             mean.add(update, clients)
-            arrays |= dict.fromkeys(clients, records.from_state(mean.state(exact=True)))
+            arrays |= dict.fromkeys(clients, from_state(mean.state(exact=True)))
         replies = []
         for message in configure_train(aggregator, number, model, ConfigRecord(), Clients(7), BUFFERS):
             client = message.metadata.dst_node_id
             message.metadata.__dict__["_message_id"] = str(client)
             own, seen = arrays[client], int(examples[client])
-            reply = Message(records.train_content(own, seen, np.ones(1)), reply_to=message)
+            reply = Message(train_content(own, seen, np.ones(1)), reply_to=message)
             replies.append(Reply(client, 0, own, own, seen, 1.0, np.ones(1), reply))
         replies.sort(key=lambda reply: reply.client)
         model = aggregate(aggregator, number, model, replies, BUFFERS, shared_means=True)
@@ -317,17 +317,17 @@ def test_the_number_of_nodes_changes_nothing_if_some_clients_send_their_own_mode
     examples = np.array([1, 3, 4, 2])
     state = {"weight": torch.from_numpy(weights)}
     update = CohortUpdate(np.arange(4), state, (np.zeros(1),) * 4, examples, {})
-    arrays = {client: records.from_state({"weight": state["weight"][client]}) for client in (1, 3)}
+    arrays = {client: from_state({"weight": state["weight"][client]}) for client in (1, 3)}
     for clients in nodes:
         mean = ModelMean()
         mean.add(update, clients)
-        arrays |= dict.fromkeys(clients, records.from_state(mean.state(exact=True)))
-    model = records.from_state({"weight": torch.zeros(500)})
+        arrays |= dict.fromkeys(clients, from_state(mean.state(exact=True)))
+    model = from_state({"weight": torch.zeros(500)})
     replies = []
     for message in configure_train(FedAvg(**NO_MINIMA), 1, model, ConfigRecord(), Clients(4), BUFFERS):
         client = message.metadata.dst_node_id
         message.metadata.__dict__["_message_id"] = str(client)
-        content = records.train_content(arrays[client], int(examples[client]), np.ones(1))
+        content = train_content(arrays[client], int(examples[client]), np.ones(1))
         reply = Message(content, reply_to=message)
         own = arrays[client]
         replies.append(Reply(client, 0, own, own, int(examples[client]), 1.0, np.ones(1), reply))
@@ -355,11 +355,11 @@ def test_clients_can_start_from_another_model_than_the_aggregators() -> None:
 
 
 def test_some_clients_can_be_asked_for_models_of_their_own() -> None:
-    told = ConfigRecord({records.MEAN_REPLY: True, "lr": 0.5})
+    told = ConfigRecord({MEAN_REPLY: True, "lr": 0.5})
     asked = configure_train(FedProx(proximal_mu=0.1), 1, model_of(1, 2, 3), told, Clients(4), BUFFERS)
     sent = sorted(ask_for_own_models(asked, {1, 3, 9}), key=lambda message: message.metadata.dst_node_id)
     assert [message.metadata.dst_node_id for message in sent] == [0, 1, 2, 3]
-    read = [records.read_instruction(message.content) for message in sent]
+    read = [read_instruction(message.content) for message in sent]
     assert [instruction.mean_reply for instruction in read] == [True, False, True, False]
     assert {instruction.proximal_mu for instruction in read} == {0.1}
     assert {message.content["config"]["lr"] for message in sent} == {0.5}

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 
-from fedclust import records
 from fedclust.federation import Clusters, Federation, confuse_clusters
 from fedclust.grids.local_grid import assume_identity
+from fedclust.messages import ARRAYS, confusion_content
 
 
 class Nodes:
@@ -30,8 +30,8 @@ class Nodes:
         if client in self.odd:
             return Message(RecordDict(), reply_to=message)
         counts = np.zeros((3, 3), dtype=int)
-        counts[0, int(message.content.array_records[records.ARRAYS]["w"].numpy()[0])] = client + 1
-        return Message(records.confusion_content(counts), reply_to=message)
+        counts[0, int(message.content.array_records[ARRAYS]["w"].numpy()[0])] = client + 1
+        return Message(confusion_content(counts), reply_to=message)
 
 
 def _clusters(assignment: np.ndarray, *answers: int) -> Clusters:

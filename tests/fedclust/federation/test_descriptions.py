@@ -5,7 +5,6 @@ import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedclust import records
 from fedclust.federation import (
     ClientGrid,
     Descriptions,
@@ -17,7 +16,7 @@ from fedclust.federation import (
     pack,
     unpack,
 )
-from fedclust.records import Description, Names
+from fedclust.messages import Description, Names, clients_content, description_content
 
 
 def described(names: list[str | None], classes: list[tuple[str, ...]], **more: object) -> Descriptions:
@@ -27,13 +26,13 @@ def described(names: list[str | None], classes: list[tuple[str, ...]], **more: o
     @app.query("clients")
     def clients(message: Message, context: Context) -> Message:
         hosted = hosted_clients(context.node_config, num_clients)
-        return Message(records.clients_content(hosted, num_clients), reply_to=message)
+        return Message(clients_content(hosted, num_clients), reply_to=message)
 
     @app.query("description")
     def description(message: Message, context: Context) -> Message:
         counts = np.array([1, 2])
         answers = {
-            client: records.description_content(
+            client: description_content(
                 Description(counts, counts, None, name=names[client], names=Names(classes[client], **more))
             )
             for client in unpack(message.content)[0]

@@ -7,8 +7,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from fedclust.federation import Clusters, Measured, round_figures
 from fedclust.federation.evaluations import evaluation_messages, evaluation_sample
 from fedclust.grids.local_grid import assume_identity
+from fedclust.messages import Evaluation
 from fedclust.metrics import outcomes
-from fedclust.records import Evaluation
 
 
 def answer(client: int, num_examples: int, loss: float, accuracy: float) -> Evaluation:

@@ -3,9 +3,17 @@ import pytest
 import torch
 from flwr.app import Message
 
-from fedclust import records
 from fedclust.federation import ClientGrid, CohortView, Federation, FederationError
 from fedclust.grids.client_grid import WrappedGrid
+from fedclust.messages import (
+    QUERY_DESCRIPTION,
+    QUERY_LOSSES,
+    QUERY_UPDATE,
+    BadReply,
+    from_state,
+    losses_question,
+    read_losses,
+)
 
 
 class Counting(WrappedGrid):
@@ -26,7 +34,7 @@ def test_clients_describe_themselves_once_for_all_runs(toy) -> None:
     federation = Federation(grid)
     assert federation.describe().train_counts.tolist() == [[1, 1], [2, 1], [3, 1], [4, 1]]
     assert federation.describe() is federation.run(5, 10.0).describe()
-    assert grid.sent == [records.QUERY_DESCRIPTION] * 4
+    assert grid.sent == [QUERY_DESCRIPTION] * 4
 
 
 def test_a_failure_is_the_clients_own_and_recorded(toy) -> None:
@@ -57,7 +65,7 @@ class Hanging(WrappedGrid):
 def test_a_node_that_hangs_excludes_its_clients_after_the_timeout(toy) -> None:
     nodes = toy(num_clients=4).grid(2)._grid  # of clients 0 and 2, and of 1 and 3
     first = min(nodes.get_node_ids())
-    hanging = Hanging(nodes, first, records.QUERY_LOSSES)
+    hanging = Hanging(nodes, first, QUERY_LOSSES)
     grid = ClientGrid(hanging)
     grid.connect()
     federation = Federation(grid, timeout=7.5)
@@ -70,7 +78,7 @@ def test_a_node_that_hangs_excludes_its_clients_after_the_timeout(toy) -> None:
 
 def test_several_models_in_one_message(toy) -> None:
     near, far = toy.model(), toy.model()
-    far["w"] = records.from_state({"w": torch.full((2,), 3.0)})["w"]
+    far["w"] = from_state({"w": torch.full((2,), 3.0)})["w"]
     losses = Federation(toy(num_clients=3).grid(2)).losses((near, far), [0, 2])
     # The toy's loss is |client − first entry|: client 0 is at 0 and 3 from the models, client 2 at 2 and 1.
     np.testing.assert_array_equal(losses[0], [0.0, 3.0])
@@ -81,17 +89,15 @@ def test_an_answer_of_another_length_excludes_the_client(toy) -> None:
     federation = Federation(toy(num_clients=2).grid())
     reply = federation.losses((toy.model(),), [0])
     assert list(reply) == [0]
-    with pytest.raises(records.BadReply, match=r"client 0: losses must be 2 finite numbers, got \[0.0\]"):
-        records.read_losses(
-            federation.ask(records.QUERY_LOSSES, [0], records.losses_question([toy.model()])).all()[0], 2
-        )
+    with pytest.raises(BadReply, match=r"client 0: losses must be 2 finite numbers, got \[0.0\]"):
+        read_losses(federation.ask(QUERY_LOSSES, [0], losses_question([toy.model()])).all()[0], 2)
 
 
 def test_what_all_must_answer(toy) -> None:
     federation = Federation(
         toy(num_clients=3, error=lambda client, _: "gone" if client == 1 else None).grid()
     )
-    answers = federation.ask(records.QUERY_LOSSES, content=records.losses_question([toy.model()]))
+    answers = federation.ask(QUERY_LOSSES, content=losses_question([toy.model()]))
     assert list(answers.replies) == [0, 2]
     assert dict(answers.failures) == {1: "gone"}
     with pytest.raises(FederationError, match="client 1 must answer before round 1, it failed: gone"):
@@ -100,10 +106,10 @@ def test_what_all_must_answer(toy) -> None:
 
 def test_content_per_client(toy) -> None:
     one, two = toy.model(), toy.model()
-    two["w"] = records.from_state({"w": torch.ones(2)})["w"]
-    contents = {0: records.losses_question([one]), 1: records.losses_question([two])}
-    answers = Federation(toy(num_clients=2).grid()).ask(records.QUERY_LOSSES, [0, 1], contents)
-    assert [records.read_losses(reply, 1).tolist() for reply in answers.all()] == [[0.0], [0.0]]
+    two["w"] = from_state({"w": torch.ones(2)})["w"]
+    contents = {0: losses_question([one]), 1: losses_question([two])}
+    answers = Federation(toy(num_clients=2).grid()).ask(QUERY_LOSSES, [0, 1], contents)
+    assert [read_losses(reply, 1).tolist() for reply in answers.all()] == [[0.0], [0.0]]
 
 
 def test_a_grid_that_does_not_answer(toy) -> None:
@@ -149,7 +155,7 @@ def test_updates_many_times_as_long_as_the_others_are_left_out(toy) -> None:
     assert list(found) == [0, 1, 2, 3]
     assert [update.norm for update in found.values()] == pytest.approx([2**0.5] * 4)
     (failure,) = federation.take_failures()
-    assert (failure["client"], failure["phase"]) == (4, records.QUERY_UPDATE)
+    assert (failure["client"], failure["phase"]) == (4, QUERY_UPDATE)
     assert failure["reason"] == (
         "client 4: update must be at most 30 times as long as the median of 1.41, its length is 141"
     )

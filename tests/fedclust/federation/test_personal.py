@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
-from fedclust import records
 from fedclust.federation import Answers, Measured
 from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import prior_shifts
 from fedclust.grids.local_grid import assume_identity
+from fedclust.messages import Bounds, Evaluation, PersonalAnswer, personal_content, read_personal_question
 from fedclust.personal.layers import Auto, Finetune, Prior
-from fedclust.records import Bounds, Evaluation, PersonalAnswer
 
 COUNTS = np.array([[90, 10], [10, 90], [90, 10], [10, 90]])
 CLUSTERS, ONE = np.array([0, 0, 1, 1]), np.zeros(4, dtype=int)
@@ -48,11 +47,11 @@ class _Clients:
     def ask(self, query: str, clients: None, contents: dict[int, RecordDict]) -> Answers:
         assert query == "query.personal"
         assume_identity()
-        self.asked = {client: records.read_personal_question(each) for client, each in contents.items()}
+        self.asked = {client: read_personal_question(each) for client, each in contents.items()}
         replies = {}
         for client, answer in self.answers.items():
             question = Message(RecordDict(), dst_node_id=client, message_type=query)
-            replies[client] = Message(records.personal_content(answer), reply_to=question)
+            replies[client] = Message(personal_content(answer), reply_to=question)
         return Answers(replies, {client: "no reply" for client in range(4) if client not in replies})
 
 

@@ -2,14 +2,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedclust import records
 from fedclust.federation import starting_models
+from fedclust.messages import from_state
 
 
 def test_the_first_is_given_the_others_depend_on_the_seed_only() -> None:
     torch.manual_seed(0)
     network = nn.Linear(3, 2)
-    given = records.from_state(network.state_dict())
+    given = from_state(network.state_dict())
     three, again, fewer = (starting_models(network, given, number, seed=5) for number in (3, 3, 2))
     assert three[0] is given
     for one, other in zip(three, again, strict=True):

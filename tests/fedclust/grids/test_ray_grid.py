@@ -16,10 +16,11 @@ from flwr.clientapp import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedclust import data, records
+from fedclust import data
 from fedclust.clients import app
 from fedclust.federation import ClientGrid, Federation, FederationError, LocalGrid, pack, unpack
 from fedclust.grids.ray_grid import Machine, RayGrid, Shares, raylet_is_gone, share_out
+from fedclust.messages import clients_content, from_state
 from fedclust.settings import compose, to_run_config
 from fedclust.strategies import ClusteredStrategy
 
@@ -124,7 +125,7 @@ def _app(steps: list[int] | None = None) -> ClientApp:
         nodes = int(context.node_config["num-partitions"])
         own = range(int(context.node_config["partition-id"]), CLIENTS, nodes)
         hosted = tuple(range(CLIENTS) if steps else own)
-        return Message(records.clients_content(hosted, CLIENTS, steps=steps or ()), reply_to=message)
+        return Message(clients_content(hosted, CLIENTS, steps=steps or ()), reply_to=message)
 
     @app.query("do")
     def do(message: Message, context: Context) -> Message:
@@ -285,7 +286,7 @@ def _trained(grid: ClientGrid, overrides: list[str] = SMALL) -> np.ndarray:
     grid.connect()
     from fedclust.models import build
 
-    model = records.from_state(build(json.loads(to_run_config(config)["config"])["model"], 0).state_dict())
+    model = from_state(build(json.loads(to_run_config(config)["config"])["model"], 0).state_dict())
     strategy = ClusteredStrategy(participation=0.5, seed=3)
     strategy.start(grid, model, num_rounds=3)
     assert strategy.failed_replies == 0

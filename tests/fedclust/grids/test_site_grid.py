@@ -7,14 +7,23 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedclust import records
 from fedclust.data.sites.agreement import Wanted
 from fedclust.data.sites.moments import Moments
 from fedclust.data.sites.statement import NUMBER, Column, Statement
 from fedclust.federation import FederationError, LocalGrid
 from fedclust.grids.nodes import Host
 from fedclust.grids.site_grid import Rules, SiteGrid, read_site_hosts
-from fedclust.records import BadReply, Registered, Stated
+from fedclust.messages import (
+    BadReply,
+    Registered,
+    Stated,
+    read_agreed,
+    read_registered,
+    read_stated,
+    refused_content,
+    registered_content,
+    stated_content,
+)
 
 NORTH = Registered({"north": ("north/w1",)}, {"west": "no such file"})
 
@@ -76,19 +85,19 @@ def _app(nodes: Mapping[int, Registered], unable: Iterable[str] = ()) -> ClientA
 
     @app.query("clients")
     def clients(message: Message, context: Context) -> Message:
-        return Message(records.registered_content(mine(context)), reply_to=message)
+        return Message(registered_content(mine(context)), reply_to=message)
 
     @app.query("statement")
     def statement(message: Message, context: Context) -> Message:
         stated = Stated(dict.fromkeys(mine(context).clients, FINE))
-        return Message(records.stated_content(stated), reply_to=message)
+        return Message(stated_content(stated), reply_to=message)
 
     @app.query("agreement")
     def agreement(message: Message, context: Context) -> Message:
         context.state["agreement"] = message.content["agreement"]
         sites = mine(context).clients
         refused = {site: "the disk is full" for site in unable if site in sites}
-        return Message(records.refused_content(refused), reply_to=message)
+        return Message(refused_content(refused), reply_to=message)
 
     return app
 
@@ -105,7 +114,7 @@ def _told(grid: SiteGrid) -> dict[int, dict[str, int]]:
     local = grid._grid
     assert isinstance(local, LocalGrid)
     return {
-        node: dict(records.read_agreed(context.state).ids)
+        node: dict(read_agreed(context.state).ids)
         for node, context in local._contexts.items()
         if "agreement" in context.state
     }
@@ -213,12 +222,12 @@ def test_a_stranger_after_the_start_is_not_served() -> None:
 def test_a_statement_that_no_data_can_have_is_a_bad_reply(changed: dict[str, Any], message: str) -> None:
     import json
 
-    content = records.stated_content(Stated({"a": FINE}))
+    content = stated_content(Stated({"a": FINE}))
     record = content["statements"]
     body = json.loads(str(record["bodies"][0]))  # type: ignore[index,call-overload]
     record["bodies"] = [json.dumps({**body, **changed})]  # type: ignore[index,call-overload,assignment]
     with pytest.raises(BadReply, match=message):
-        records.read_stated(content)
+        read_stated(content)
 
 
 @pytest.mark.parametrize(
@@ -233,11 +242,11 @@ def test_moments_that_no_column_can_have_are_a_bad_reply(moments: dict[str, floa
     import json
 
     column = {"kind": "number", "moments": moments, "values": [], "trained": [], "unfit": ""}
-    content = records.stated_content(Stated({"a": FINE}))
+    content = stated_content(Stated({"a": FINE}))
     record = content["statements"]
     record["bodies"] = [json.dumps({"labels": ["a"], "columns": {"x": column}, "pixels": [], "words": {}})]  # type: ignore[index,call-overload,assignment]
     with pytest.raises(BadReply, match=message):
-        records.read_stated(content)
+        read_stated(content)
 
 
 @pytest.mark.parametrize(
@@ -250,12 +259,12 @@ def test_moments_that_no_column_can_have_are_a_bad_reply(moments: dict[str, floa
 )
 def test_names_that_are_none_are_a_bad_reply(registered: Registered, message: str) -> None:
     with pytest.raises(BadReply, match=message):
-        records.read_registered(records.registered_content(registered))
+        read_registered(registered_content(registered))
 
 
 def test_a_registration_survives_its_record() -> None:
-    content: RecordDict = records.registered_content(NODES[1])
-    assert records.read_registered(content) == NODES[1]
+    content: RecordDict = registered_content(NODES[1])
+    assert read_registered(content) == NODES[1]
 
 
 def test_a_node_whose_key_is_not_registered_gets_no_site_of_the_file_of_hosts() -> None:

@@ -12,9 +12,9 @@ from scipy.stats import chi2
 from fedclust.federation import Reply
 from fedclust.grids.local_grid import assume_identity
 from fedclust.layers.client_dp import Guard
+from fedclust.messages import Evaluation
 from fedclust.privacy import ClientDP, NoPrivacy
 from fedclust.privacy.accountant import epsilon_of
-from fedclust.records import Evaluation
 from fedclust.runs.privacy_checks import check_delta
 
 assume_identity()

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust import records
 from fedclust.federation import Clusters, Federation
+from fedclust.messages import from_state
 from fedclust.strategies import ClusteredStrategy
 
 
 def _clusters(*values: float, assignment=(0, 0, 2, 2)) -> Clusters:
-    models = [records.from_state({"w": torch.full((2,), value)}) for value in values]
+    models = [from_state({"w": torch.full((2,), value)}) for value in values]
     return Clusters(np.array(assignment), tuple(models))
 
 

@@ -6,16 +6,16 @@ import torch
 from flwr.app import ArrayRecord
 from safetensors.torch import save_file
 
-from fedclust import records
 from fedclust.federation import Measured, Traffic
 from fedclust.federation.run_state import RunState
+from fedclust.messages import from_state
 from fedclust.metrics.pooled import outcomes
 from fedclust.results import Checkpoints, load_checkpoint
 from fedclust.results.checkpoints import parse_interval
 
 
 def _model(**tensors: torch.Tensor) -> ArrayRecord:
-    return records.from_state(tensors)
+    return from_state(tensors)
 
 
 def _state(server_round: int = 1, **more) -> RunState:

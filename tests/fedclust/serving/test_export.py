@@ -9,8 +9,8 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 import fedclust
-from fedclust import records
 from fedclust.data import load as load_data
+from fedclust.messages import to_state
 from fedclust.models import build
 from fedclust.runs.predict import main
 from fedclust.settings import build as build_settings
@@ -77,7 +77,7 @@ def test_raw_rows_are_predicted_to_the_bits_of_the_run(local, exported, folder) 
     assert served.clusters == (0, 1, 2)
     for client, name in enumerate(SITES):
         rows = data.test[client]
-        state = records.to_state(local._state.models[client])
+        state = to_state(local._state.models[client])
         logits, labels = trainer.logits([Job(client, rows, state)])[0]
         expected = torch.from_numpy(logits).softmax(-1).numpy()
         found = served.predict(table.iloc[rows].drop(columns="diagnosis"), site=name)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hydra.utils import get_object, instantiate
 
-from fedclust import models, records
+from fedclust import models
 from fedclust.federation import ClientGrid, Federation
+from fedclust.messages import from_state
 from fedclust.runs.advice.advise import Seen, advise, agreement_text, look, summarise
 from fedclust.runs.advice.shifts import Looks, Shift, agreement
 from fedclust.settings import compose, plain, to_run_config
@@ -76,7 +77,7 @@ def _look(*overrides: str) -> Seen:
     )
     grid.connect()
     model = models.build(plain(config.model), config.seed)
-    return look(Federation(grid), records.from_state(model.state_dict()), 1, config.seed)
+    return look(Federation(grid), from_state(model.state_dict()), 1, config.seed)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedclust.clustering.shared.projection import Projection
-from fedclust.records.bounds import (
+from fedclust.messages.bounds import (
     LARGEST_LOSS,
     Bounds,
     check_keys,
@@ -16,7 +15,7 @@ from fedclust.records.bounds import (
     short,
     whole,
 )
-from fedclust.records.keys import (
+from fedclust.messages.keys import (
     ARRAYS,
     CLIP,
     CLIP_TELLS,
@@ -38,8 +37,9 @@ from fedclust.records.keys import (
     BadReply,
     _lacks,
 )
-from fedclust.records.kinds import of_kind
-from fedclust.records.projection import Projected, projected_record, read_projected, read_projection
+from fedclust.messages.kinds import of_kind
+from fedclust.messages.projecting import Projection
+from fedclust.messages.projection import Projected, projected_record, read_projected, read_projection
 from fedclust.typing import FloatArray
 
 __all__ = [
@@ -245,7 +245,7 @@ def read_train(
     ------
     BadReply
         If it holds no model, sample count, losses or projection that was asked for, anything else, or a
-        number outside its range. (Whether its model can be used is for :func:`fedclust.records.canonical`,
+        number outside its range. (Whether its model can be used is for :func:`fedclust.messages.canonical`,
         once for all clients that share it.)
     """
     client = message.metadata.src_node_id

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedclust.records.keys import BadReply
+from fedclust.messages.keys import BadReply
 from fedclust.support.array_bytes import parse
 from fedclust.typing import IntArray
 

@@ -8,12 +8,12 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import ArrayLike
 
+from fedclust.messages.bounds import LARGEST_NUMBER, Bounds, Record, check_keys, only_records, short
+from fedclust.messages.evaluation import Evaluation, checked_evaluation
+from fedclust.messages.keys import ARRAYS, ROUND, BadReply
+from fedclust.messages.kinds import of_kind
+from fedclust.messages.outcomes import write_outcomes
 from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
-from fedclust.records.bounds import LARGEST_NUMBER, Bounds, Record, check_keys, only_records, short
-from fedclust.records.evaluation import Evaluation, checked_evaluation
-from fedclust.records.keys import ARRAYS, ROUND, BadReply
-from fedclust.records.kinds import of_kind
-from fedclust.records.outcomes import write_outcomes
 from fedclust.typing import FloatArray
 
 __all__ = [

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, RecordDict
 
-from fedclust.records.bounds import check_keys, record_of, short, whole
-from fedclust.records.keys import _CLIENTS, _DATA, _NAME, _NUM_CLIENTS, _STEPS, BadReply
+from fedclust.messages.bounds import check_keys, record_of, short, whole
+from fedclust.messages.keys import _CLIENTS, _DATA, _NAME, _NUM_CLIENTS, _STEPS, BadReply
 
 __all__ = ["Hosted", "clients_content", "read_hosted"]
 

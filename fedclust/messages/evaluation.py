@@ -7,10 +7,10 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
+from fedclust.messages.bounds import LARGEST_NUMBER, Bounds, Record, only_records, short, whole
+from fedclust.messages.keys import _OUTCOMES, LOSS, METRICS, NUM_EXAMPLES, BadReply, _lacks
+from fedclust.messages.outcomes import read_outcomes, write_outcomes
 from fedclust.metrics import CLIENT_FIGURES, Outcomes
-from fedclust.records.bounds import LARGEST_NUMBER, Bounds, Record, only_records, short, whole
-from fedclust.records.keys import _OUTCOMES, LOSS, METRICS, NUM_EXAMPLES, BadReply, _lacks
-from fedclust.records.outcomes import read_outcomes, write_outcomes
 
 __all__ = ["Evaluation", "checked_evaluation", "evaluate_content", "read_evaluate"]
 

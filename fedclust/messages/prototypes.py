@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedclust.records.bounds import Bounds, array_in, record_of, short
-from fedclust.records.keys import (
+from fedclust.messages.bounds import Bounds, array_in, record_of, short
+from fedclust.messages.keys import (
     _COUNTS,
     _INPUT,
     _MAX_NORM,
@@ -19,7 +19,7 @@ from fedclust.records.keys import (
     CONFIG,
     BadReply,
 )
-from fedclust.records.kinds import of_kind
+from fedclust.messages.kinds import of_kind
 from fedclust.support.array_bytes import from_numpy
 from fedclust.typing import FloatArray, IntArray
 

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, RecordDict
 from fedclust.data.sites.agreement import Agreement
 from fedclust.data.sites.moments import Moments
 from fedclust.data.sites.statement import CATEGORY, EMPTY, NUMBER, Column, Label, Pixels, Statement
-from fedclust.records.bounds import (
+from fedclust.messages.bounds import (
     LARGEST_NUMBER,
     MOST_EXAMPLES,
     check_keys,
@@ -21,7 +21,7 @@ from fedclust.records.bounds import (
     short,
     whole,
 )
-from fedclust.records.keys import BadReply
+from fedclust.messages.keys import BadReply
 
 __all__ = [
     "Agreed",

@@ -8,8 +8,7 @@ from typing import Any, cast, get_args
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedclust.privacy.settings import Tells
-from fedclust.records.bounds import (
+from fedclust.messages.bounds import (
     MOST_EXAMPLES,
     check_keys,
     finite_list,
@@ -18,7 +17,7 @@ from fedclust.records.bounds import (
     short,
     whole,
 )
-from fedclust.records.keys import (
+from fedclust.messages.keys import (
     _CLASS_NAMES,
     _GROUP,
     _LEFT_OUT,
@@ -38,7 +37,8 @@ from fedclust.records.keys import (
     CONFIG,
     BadReply,
 )
-from fedclust.records.kinds import of_kind
+from fedclust.messages.kinds import of_kind
+from fedclust.privacy.settings import Tells
 from fedclust.typing import IntArray
 
 __all__ = [

@@ -3,8 +3,8 @@
 import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from fedclust.records.bounds import Bounds, array_in, record_of
-from fedclust.records.keys import _CONFUSION, ARRAYS, BadReply
+from fedclust.messages.bounds import Bounds, array_in, record_of
+from fedclust.messages.keys import _CONFUSION, ARRAYS, BadReply
 from fedclust.support.array_bytes import from_numpy
 from fedclust.typing import IntArray
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ConfigRecord, Message
 
-from fedclust.clustering.shared.projection import Projection
-from fedclust.records.bounds import LARGEST_NUMBER, check_keys, record_of, short
-from fedclust.records.keys import _NORM, PROJECTION, PROJECTION_SEED, PROJECTION_SIZE, BadReply
+from fedclust.messages.bounds import LARGEST_NUMBER, check_keys, record_of, short
+from fedclust.messages.keys import _NORM, PROJECTION, PROJECTION_SEED, PROJECTION_SIZE, BadReply
+from fedclust.messages.projecting import Projection
 from fedclust.typing import FloatArray
 
 __all__ = ["Projected", "projected_record", "projection_config", "read_projected", "read_projection"]

@@ -3,8 +3,8 @@
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from fedclust.records.bounds import Bounds, array_in, only_records, record_of, whole
-from fedclust.records.keys import ARRAYS, METRICS, NUM_EXAMPLES, BadReply
+from fedclust.messages.bounds import Bounds, array_in, only_records, record_of, whole
+from fedclust.messages.keys import ARRAYS, METRICS, NUM_EXAMPLES, BadReply
 from fedclust.support.array_bytes import from_numpy
 from fedclust.typing import FloatArray, IntArray
 

@@ -3,9 +3,9 @@
 import numpy as np
 from flwr.app import ArrayRecord
 
+from fedclust.messages.bounds import MOST_EXAMPLES
 from fedclust.metrics import Outcomes
 from fedclust.metrics.pooled import NUM_BINS
-from fedclust.records.bounds import MOST_EXAMPLES
 from fedclust.support.array_bytes import from_numpy, parse
 from fedclust.typing import IntArray
 

@@ -3,9 +3,9 @@
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedclust.records.bounds import Bounds, array_in, record_of
-from fedclust.records.keys import _INPUT, _SUBSPACES, _VECTORS, ARRAYS, CONFIG, BadReply
-from fedclust.records.kinds import of_kind
+from fedclust.messages.bounds import Bounds, array_in, record_of
+from fedclust.messages.keys import _INPUT, _SUBSPACES, _VECTORS, ARRAYS, CONFIG, BadReply
+from fedclust.messages.kinds import of_kind
 from fedclust.support.array_bytes import from_numpy
 from fedclust.typing import FloatArray
 

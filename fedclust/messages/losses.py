@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedclust.records.bounds import (
+from fedclust.messages.bounds import (
     LARGEST_NUMBER,
     Bounds,
     check_keys,
@@ -15,8 +15,8 @@ from fedclust.records.bounds import (
     record_of,
     short,
 )
-from fedclust.records.keys import _WINS, LOSSES, BadReply
-from fedclust.records.kinds import of_kind
+from fedclust.messages.keys import _WINS, LOSSES, BadReply
+from fedclust.messages.kinds import of_kind
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["losses_content", "losses_question", "read_losses", "read_losses_question", "read_wins"]

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from flwr.app import ConfigRecord, RecordDict
 
-from fedclust.records.bounds import check_keys, only_records, record_of, short
-from fedclust.records.keys import BadReply
+from fedclust.messages.bounds import check_keys, only_records, record_of, short
+from fedclust.messages.keys import BadReply
 
 __all__ = ["Registered", "read_registered", "registered_content"]
 

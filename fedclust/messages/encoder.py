@@ -7,8 +7,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedclust.data.input_encoders import InputEncoder
 from fedclust.data.input_values import encoder_from, to_values
-from fedclust.records.bounds import check_keys, only_records, record_of, short
-from fedclust.records.keys import CONFIG, BadReply
+from fedclust.messages.bounds import check_keys, only_records, record_of, short
+from fedclust.messages.keys import CONFIG, BadReply
 
 __all__ = ["encoder_content", "read_encoder"]
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedclust.clustering.shared.projection import Projection
-from fedclust.records.bounds import (
+from fedclust.messages.bounds import (
     LARGEST_NUMBER,
     Bounds,
     array_in,
@@ -17,9 +16,10 @@ from fedclust.records.bounds import (
     record_of,
     whole,
 )
-from fedclust.records.keys import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES, PROJECTION, ROUND, BadReply
-from fedclust.records.kinds import of_kind
-from fedclust.records.projection import Projected, projected_record, projection_config, read_projected
+from fedclust.messages.keys import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES, PROJECTION, ROUND, BadReply
+from fedclust.messages.kinds import of_kind
+from fedclust.messages.projecting import Projection
+from fedclust.messages.projection import Projected, projected_record, projection_config, read_projected
 from fedclust.typing import FloatArray
 
 __all__ = ["Update", "read_update", "read_update_names", "update_content", "update_question"]

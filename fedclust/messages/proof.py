@@ -7,10 +7,10 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import ArrayLike
 
+from fedclust.messages.bounds import Bounds, check_keys, short, whole
+from fedclust.messages.keys import BadReply
+from fedclust.messages.kinds import of_kind
 from fedclust.proof import Difference
-from fedclust.records.bounds import Bounds, check_keys, short, whole
-from fedclust.records.keys import BadReply
-from fedclust.records.kinds import of_kind
 from fedclust.typing import FloatArray
 
 __all__ = ["ProofQuestion", "proof_content", "proof_question", "read_proof", "read_proof_question"]

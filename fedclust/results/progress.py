@@ -1,6 +1,7 @@
-"""Show a run's progress: a live panel on a terminal, a few plain lines elsewhere."""
+"""Show a run's progress: a bar on a terminal, a few plain lines elsewhere."""
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,22 +10,18 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.live import Live
-
-from fedclust.results.live_panel import LivePanel, duration
 
 __all__ = ["Progress", "quiet_flower"]
 
-_REFRESH_PER_SECOND = 4
 _SECONDS_BETWEEN_LINES = 30.0
 
 
 class Progress:
     """The progress display of a run.
 
-    On a terminal a panel is redrawn in place, four times a second, and ends as one line. Elsewhere (a file, a
-    notebook, ``flwr run``'s log, ``TERM=dumb``) a plain line is printed for the first and the last round, at
-    each tenth of the rounds, and 30 s after the previous line.
+    On a terminal a bar is redrawn in place, which ends as one line. Elsewhere (a file, a notebook,
+    ``flwr run``'s log, ``TERM=dumb``) a plain line is printed for the first and the last round, at each tenth
+    of the rounds, and 30 s after the previous line.
 
     Parameters
     ----------
@@ -37,7 +34,7 @@ class Progress:
     clock
         Function that returns the time in seconds; for tests.
     task
-        Number of this run and number of runs, such as (2, 3) for the second of three; the panel shows it.
+        Number of this run and number of runs, such as (2, 3) for the second of three; the bar shows it.
 
     Raises
     ------
@@ -55,27 +52,29 @@ class Progress:
     ) -> None:
         if total_rounds < 1:
             raise ValueError(f"total_rounds must be >= 1, got {total_rounds}")
-        self._total = total_rounds
-        self._title = title
+        self._total, self._title, self._clock = total_rounds, title, clock
         self._console = console or Console()
-        self._clock = clock
         self._shown: dict[str, Any] = {}
         self._round = self._tenth = 0
         self._earlier = 0  # rounds before this process, of a resumed run
         self._started = self._updated = self._printed = clock()
-        self._live: Live | None = None
-        self._panel = LivePanel(title, total_rounds, self._seconds_left, task)
-        if _redraws(self._console):
-            self._live = Live(
-                self._panel, console=self._console, refresh_per_second=_REFRESH_PER_SECOND, transient=True
-            )
         self._handlers: list[tuple[logging.StreamHandler, Any]] = []
+        self._bar = None
+        if _redraws(self._console):
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            text = (TextColumn(f"{{task.{part}}}", markup=False) for part in ("description", "fields[text]"))
+            columns = next(text), BarColumn(), MofNCompleteColumn(), next(text)
+            self._bar = Bar(*columns, console=self._console, transient=True)
+            described = f"{task[0]} of {task[1]}: {title}" if task[1] > 1 else title
+            self._bar.add_task(described, total=total_rounds, text="")
 
     def __enter__(self) -> "Progress":
-        if self._live is not None:
+        if self._bar is not None:
             before = sys.stdout, sys.stderr
-            self._live.start()  # puts streams in their place that write above the panel
-            self._handlers = _move_handlers(before, (sys.stdout, sys.stderr))
+            self._bar.start()  # replaces both streams by ones that write above the bar
+            self._handlers = _redirect_handlers(dict(zip(before, (sys.stdout, sys.stderr), strict=True)))
         self._started = self._updated = self._printed = self._clock()
         return self
 
@@ -85,44 +84,31 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._live is not None:
+        if self._bar is not None:
             for handler, stream in self._handlers:
                 handler.setStream(stream)
-            self._live.stop()
+            self._bar.stop()
             if self._round:
                 self._print()
 
-    def changed(self, server_round: int, reason: str) -> None:
-        """Show that the clusters changed.
-
-        Parameters
-        ----------
-        server_round
-            Round after which they did; changes before round 1 are not shown.
-        reason
-            Why, such as ``"cluster 0 split in 2"``.
-        """
-        if server_round:
-            self._panel.changed(server_round, reason)
-
-    def update(self, record: Mapping[str, object]) -> None:
+    def update(self, record: Mapping[str, Any]) -> None:
         """Show a finished round.
 
         Parameters
         ----------
         record
             The line for ``rounds.jsonl``; the latest ``round``, ``num_clusters``, ``loss`` and
-            ``mean_client_accuracy`` are shown, and on a terminal ``cluster_sizes`` and ``failures``.
+            ``mean_client_accuracy`` are shown.
         """
         for key in ("num_clusters", "loss", "mean_client_accuracy"):
             if record.get(key) is not None:
                 self._shown[key] = record[key]
-        first, self._round = not self._round, int(record["round"])  # type: ignore[call-overload]
+        first, self._round = not self._round, int(record["round"])
         if first:
             self._earlier = self._round - 1
         self._updated = self._clock()
-        if self._live is not None:
-            self._panel.update(record)  # drawn by another thread
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=self._round, text=", ".join(self._parts()))
             return
         tenth = self._round * 10 // self._total
         late = self._updated - self._printed >= _SECONDS_BETWEEN_LINES
@@ -131,51 +117,44 @@ class Progress:
             self._tenth, self._printed = tenth, self._updated
 
     def _print(self) -> None:
-        self._console.print(self._line(), markup=False, highlight=False, soft_wrap=True)
+        line = ", ".join([f"{self._title}: round {self._round}/{self._total}", *self._parts()])
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def _seconds_left(self) -> float | None:
-        if not self._round:
-            return None
-        passed = self._updated - self._started
-        return passed / (self._round - self._earlier) * (self._total - self._round)
-
-    def _line(self) -> str:
-        parts = [f"{self._title}: round {self._round}/{self._total}"]
-        left = self._seconds_left()
-        if left is not None:
-            parts.append(f"ETA {duration(left)}")
-        shown = self._shown
-        # The most important values come first: a narrow terminal cuts the end.
+    def _parts(self) -> list[str]:
+        """List what is known of the last round, the most important first: a narrow terminal cuts the end."""
+        shown, passed = self._shown, self._updated - self._started
+        left = passed / (self._round - self._earlier) * (self._total - self._round)
+        parts = [f"ETA {_duration(left)}"]
         if "mean_client_accuracy" in shown:
             parts.append(f"accuracy {shown['mean_client_accuracy']:.3f}")
         if "num_clusters" in shown:
             parts.append(f"{shown['num_clusters']} cluster{'' if shown['num_clusters'] == 1 else 's'}")
         if "loss" in shown:
             parts.append(f"loss {shown['loss']:.4f}")
-        return ", ".join(parts)
+        return parts
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as minutes and seconds, with hours if there are any: ``1:05`` or ``2:00:07``."""
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _redraws(console: Console) -> bool:
-    """Whether a console can redraw lines: FORCE_COLOR alone, as in many CI logs, makes no terminal of it."""
+    """Return whether a console can redraw lines: FORCE_COLOR alone, as in many CI logs, is no terminal."""
     is_a_terminal = getattr(console.file, "isatty", lambda: False)
     return console.is_terminal and not console.is_dumb_terminal and bool(is_a_terminal())
 
 
-def _move_handlers(before: tuple[Any, Any], now: tuple[Any, Any]) -> list[tuple[logging.StreamHandler, Any]]:
-    """Let log handlers that hold a stream of before write into the one that is in its place now.
-
-    Returns
-    -------
-    The handlers moved, with their streams of before.
-    """
+def _redirect_handlers(streams: Mapping[Any, Any]) -> list[tuple[logging.StreamHandler, Any]]:
+    """Redirect log handlers from old streams to new ones; return them with their old streams."""
     moved = []
     for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
         for handler in getattr(logger, "handlers", ()):  # a placeholder has none
-            for old, new in zip(before, now, strict=True):
-                if isinstance(handler, logging.StreamHandler) and handler.stream is old:
-                    moved.append((handler, old))
-                    handler.setStream(new)
-                    break
+            if isinstance(handler, logging.StreamHandler) and handler.stream in streams:
+                moved.append((handler, handler.stream))
+                handler.setStream(streams[handler.stream])
     return moved
 
 

@@ -5,10 +5,10 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 from fedclust.results.saved_run import SavedRun
@@ -105,7 +105,8 @@ _NO_SETTINGS = ("overrides", "choices.tracker", "tracker", "resume", "searchpath
 class Tracking:
     """The tracked runs of one command: the chosen strategy's, and those that it is compared with.
 
-    A context; leaving it ends the runs that are still open, as failed ones.
+    A context; leaving it ends the runs that are still open, as failed ones. An error of a tracker never ends
+    a run: the first one is printed, and the run that had it is no longer tracked.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ class Tracking:
     folder
         The results' folder.
     say
-        Prints a line. The first error of a tracker is printed; the run that had it is no longer tracked.
+        Prints a line.
 
     Raises
     ------
@@ -136,12 +137,7 @@ class Tracking:
     def __enter__(self) -> "Tracking":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for name in [*self._open]:
             self.end(name, failed=True)
 
@@ -161,47 +157,38 @@ class Tracking:
         """
         if self._make is not None:
             self._attempt(name, lambda: self._begin(name, folder))
-        return lambda record: self._round(name, record)
-
-    def _begin(self, name: str, folder: Path) -> None:
-        assert self._make is not None
-        tracker = self._make() if self._ready is None else self._ready
-        self._ready = None
-        kind = f"{type(tracker).__module__}.{type(tracker).__qualname__}"
-        saved = SavedRun(folder)
-        run = TrackedRun(
-            name=f"{self._folder.name}/{name}",
-            group=self._folder.name,
-            folder=folder,
-            settings=flat_settings(saved.config),
-            kept=_kept(folder / _ID, kind),
-            rounds=len(saved.rounds),
-            parent=self._chosen,
-        )
-        number, last = tracker.start(run)
-        self._open[name] = tracker, folder, last
-        if self._chosen is None:
-            self._chosen = number
-        replace_file(folder / _ID, dumps({"tracker": kind, "id": number}) + "\n")
-        for record in saved.rounds:
-            self._log(name, record)
-
-    def _round(self, name: str, record: Mapping[str, Any]) -> None:
-        if name in self._open:
-            self._attempt(name, lambda: self._log(name, record))
-
-    def _log(self, name: str, record: Mapping[str, Any]) -> None:
-        tracker, _, last = self._open[name]
-        if record["round"] > last:
-            tracker.log(int(record["round"]), round_metrics(record))
+        return lambda record: self._attempt(name, lambda: self._log(name, record))
 
     def end(self, name: str, failed: bool = False) -> None:
         """End a strategy's run, with the results that its folder has now."""
-        if name not in self._open:
-            return
-        tracker, folder, _ = self._open[name]
-        self._attempt(name, lambda: _finish(tracker, folder, failed))
-        self._open.pop(name, None)
+        self._attempt(name, lambda: self._end(name, failed))
+
+    def _begin(self, name: str, folder: Path) -> None:
+        assert self._make is not None
+        tracker, self._ready = self._ready or self._make(), None
+        kind = f"{type(tracker).__module__}.{type(tracker).__qualname__}"
+        saved, file = SavedRun(folder), folder / _ID
+        settings, title = flat_settings(saved.config), f"{self._folder.name}/{name}"
+        done, kept = len(saved.rounds), _kept(file, kind)
+        run = TrackedRun(title, self._folder.name, folder, settings, kept, done, self._chosen)
+        number, last = tracker.start(run)
+        self._open[name] = tracker, folder, last
+        self._chosen = self._chosen or number
+        replace_file(file, dumps({"tracker": kind, "id": number}) + "\n")
+        for record in saved.rounds:
+            self._log(name, record)
+
+    def _log(self, name: str, record: Mapping[str, Any]) -> None:
+        if name in self._open and record["round"] > self._open[name][2]:
+            self._open[name][0].log(int(record["round"]), round_metrics(record))
+
+    def _end(self, name: str, failed: bool) -> None:
+        if name in self._open:
+            tracker, folder, _ = self._open.pop(name)
+            # One that failed before its end may be a resumed one: what its folder has is then of before.
+            figures = {} if failed else final_figures(SavedRun(folder).summary)
+            files = [] if failed else [folder / each for each in _KEPT if (folder / each).exists()]
+            tracker.finish(figures, files, failed)
 
     def _attempt(self, name: str, action: Callable[[], None]) -> None:
         try:
@@ -212,13 +199,6 @@ class Tracking:
             if not self._warned:
                 self._say(f"{name}: warning: no longer tracked, results are in its folder: {reason}")
             self._warned = True
-
-
-def _finish(tracker: Tracker, folder: Path, failed: bool) -> None:
-    # A run that failed before its end may be a resumed one: what it has in its folder is then of before.
-    figures = {} if failed else final_figures(SavedRun(folder).summary)
-    files = [] if failed else [folder / name for name in _KEPT if (folder / name).exists()]
-    tracker.finish(figures, files, failed)
 
 
 def _kept(path: Path, kind: str) -> str | None:
@@ -238,21 +218,16 @@ def round_metrics(record: Mapping[str, Any]) -> dict[str, float]:
     """
     metrics = final_figures({key: value for key, value in record.items() if key != "round"})
     metrics["failures"] = float(len(record.get("failures") or ()))
-    for part in ("accuracy", "size"):
-        source = {"accuracy": "cluster_accuracy", "size": "cluster_sizes"}[part]
-        for cluster, value in enumerate(record.get(source) or ()):
-            if _finite(value):
-                metrics[f"cluster_{cluster}/{part}"] = float(value)
+    for part, source in (("accuracy", "cluster_accuracy"), ("size", "cluster_sizes")):
+        values = {f"cluster_{cluster}/{part}": each for cluster, each in enumerate(record.get(source) or ())}
+        metrics |= final_figures(values)
     return metrics
 
 
 def final_figures(summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the finite numbers of a summary, by name; nested ones are left out."""
-    return {_metric_name(key): float(value) for key, value in summary.items() if _finite(value)}
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    numbers = {k: v for k, v in summary.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    return {_metric_name(key): float(value) for key, value in numbers.items() if math.isfinite(value)}
 
 
 def _metric_name(key: str) -> str:
@@ -305,29 +280,22 @@ class MLflow:
     def start(self, run: TrackedRun) -> tuple[str, int]:
         """Create the run, or continue the one that was kept if it still exists."""
         self._client = self._module.MlflowClient(tracking_uri=self._uri)
-        found = self._existing(run.kept)
-        if found is None:
-            experiment = self._client.get_experiment_by_name(self._experiment)
-            experiment_id = (
-                self._client.create_experiment(self._experiment)
-                if experiment is None
-                else experiment.experiment_id
-            )
+        if found := self._existing(run.kept):
+            self._client.update_run(found.info.run_id, status="RUNNING")
+        else:
+            there = self._client.get_experiment_by_name(self._experiment)
+            made = there.experiment_id if there else self._client.create_experiment(self._experiment)
             tags = {"fedclust.group": run.group}
             if run.parent is not None:
                 tags["mlflow.parentRunId"] = run.parent
-            found = self._client.create_run(experiment_id, run_name=run.name, tags=tags)
-        else:
-            self._client.update_run(found.info.run_id, status="RUNNING")
+            found = self._client.create_run(made, run_name=run.name, tags=tags)
         self._id = found.info.run_id
+        # A parameter cannot be changed, so a resumed run keeps those of its start.
+        new = {key: value for key, value in run.settings.items() if key not in found.data.params}
         make = self._module.entities.Param
-        new = [  # a parameter cannot be changed, so a resumed run keeps those of its start
-            make(key, str(value)[:_LONGEST_VALUE])
-            for key, value in run.settings.items()
-            if key not in found.data.params
-        ]
-        for part in _parts(new, _PARAMS_AT_ONCE):
-            self._client.log_batch(self._id, params=part)
+        params = [make(key, str(value)[:_LONGEST_VALUE]) for key, value in new.items()]
+        for begin in range(0, len(params), _PARAMS_AT_ONCE):
+            self._client.log_batch(self._id, params=params[begin : begin + _PARAMS_AT_ONCE])
         return self._id, int(found.data.metrics.get(_ROUND, 0))
 
     def _existing(self, kept: str | None) -> Any:
@@ -347,8 +315,9 @@ class MLflow:
 
     def _metrics(self, metrics: Mapping[str, float], step: int) -> None:
         now, make = int(time.time() * 1000), self._module.entities.Metric
-        for part in _parts([make(key, value, now, step) for key, value in metrics.items()], _METRICS_AT_ONCE):
-            self._client.log_batch(self._id, metrics=part)
+        values = [make(key, value, now, step) for key, value in metrics.items()]
+        for begin in range(0, len(values), _METRICS_AT_ONCE):
+            self._client.log_batch(self._id, metrics=values[begin : begin + _METRICS_AT_ONCE])
 
     def finish(self, figures: Mapping[str, float], files: Sequence[Path], failed: bool) -> None:
         """Log the final figures as ``final/…``, upload the files, and end the run."""
@@ -359,11 +328,6 @@ class MLflow:
             else:
                 self._client.log_artifact(self._id, str(path))
         self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
-
-
-def _parts(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    for begin in range(0, len(values), size):
-        yield values[begin : begin + size]
 
 
 class TensorBoard:

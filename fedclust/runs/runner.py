@@ -310,9 +310,7 @@ class StrategyRun:
     def assignment(self, server_round: int, assignment: IntArray, reason: str) -> None:
         """Record the cluster of each client."""
         with suppress(OSError):  # in the middle of a round; it fails again at its end, with a whole state
-            changed = self._recorder.assignment(server_round, assignment, reason)
-            if changed and self._progress is not None:
-                self._progress.changed(server_round, reason)
+            self._recorder.assignment(server_round, assignment, reason)
 
     def round(self, record: Mapping[str, Any]) -> None:
         """Record a round, show it, and keep a checkpoint if one is due."""

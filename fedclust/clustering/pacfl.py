@@ -260,16 +260,14 @@ class SubspaceRule:
         why = f"the client's classes are nearest to those of cluster {clusters[best]}"
         return Placement(int(clusters[best]), f"{why}, {means[-1][best]:.3g} degrees", {"degrees": told})
 
-    def pack(self) -> dict[str, np.ndarray]:
-        """List the rule as arrays by name; :meth:`unpack` reads it."""
-        settings = np.array([self.measure, self.input])
-        return {"bases": self.bases, "labels": self.labels, "settings": settings}
+    def pack(self) -> dict[str, np.ndarray | str]:
+        """List the rule as arrays and words by name; :meth:`unpack` reads it."""
+        return {"bases": self.bases, "labels": self.labels, "measure": self.measure, "input": self.input}
 
     @classmethod
     def unpack(cls, packed: Mapping[str, np.ndarray]) -> "SubspaceRule":
         """Make the rule from the result of :meth:`pack`."""
-        measure, source = packed["settings"].tolist()
-        return cls(packed["bases"], packed["labels"], measure, source)
+        return cls(packed["bases"], packed["labels"], str(packed["measure"]), str(packed["input"]))
 
 
 def _blocks(number: int) -> list[tuple[slice, slice]]:

@@ -71,7 +71,7 @@ class Findings:
     summary: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     clients: dict[str, np.ndarray] = field(default_factory=dict)
-    placing: dict[str, np.ndarray] = field(default_factory=dict)
+    placing: dict[str, np.ndarray | str] = field(default_factory=dict)
 
     def grown(self, num_clients: int, number: int) -> "Findings":
         """Make room for clients that join, of which nothing was found out: NaN, or −1 for whole numbers.

@@ -21,10 +21,10 @@ _RULES: dict[str, type[Rule]] = {
 }
 
 
-def packed(rule: Rule) -> dict[str, np.ndarray]:
-    """List a rule as arrays by name, with its kind as ``rule``."""
+def packed(rule: Rule) -> dict[str, np.ndarray | str]:
+    """List a rule as arrays by name, and its kind as ``rule``."""
     kind = next(name for name, each in _RULES.items() if type(rule) is each)
-    return {"rule": np.asarray(kind), **rule.pack()}
+    return {"rule": kind, **rule.pack()}
 
 
 def unpacked(arrays: Mapping[str, np.ndarray]) -> Rule | None:

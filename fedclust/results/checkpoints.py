@@ -1,35 +1,28 @@
 """Save a run to disk, so that it can be resumed and its models loaded.
 
 A checkpoint is one safetensors file: reading it runs no code, unlike a pickle, and any tool that knows the
-format can open it. The models' keys are ``<cluster>/<parameter>``. The rest of a run's state has keys that
-begin with ``run:``; scalars are JSON in the file's metadata.
+format can open it. Its keys are paths in the run's state, such as ``models/<cluster>/<parameter>``, see
+:mod:`fedclust.messages.packer`; scalars are JSON in the file's metadata.
 """
 
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from fedclust.federation.evaluations import Measured
 from fedclust.federation.run_state import RunState
-from fedclust.grids.bundle import Traffic
-from fedclust.metrics import Outcomes
+from fedclust.messages.packer import pack, unpack
 from fedclust.settings.intervals import parse_interval
-from fedclust.support.array_bytes import from_numpy, to_numpy
 
 __all__ = ["Checkpoints", "load_checkpoint", "parse_interval"]
 
-_RUN = "run:"
 _KEPT = 2  # files; the older one is for the case that the disk damages the newest
-_FORMAT = 2
-_LAST = "last_round"  # whether it was the run's last
+_FORMAT = 3
 
 
 class Checkpoints:
@@ -88,13 +81,22 @@ class Checkpoints:
         OSError
             If it cannot be written.
         """
-        tensors, scalars = _flat(state)
-        scalars[_LAST] = state.server_round == self._rounds
+        entries = pack(state)
+        # Not ascontiguousarray, which turns a scalar into a vector.
+        tensors = {
+            k: np.asarray(each, order="C") for k, each in entries.items() if isinstance(each, np.ndarray)
+        }
+        about = {
+            "format": _FORMAT,
+            "last_round": state.server_round == self._rounds,
+            "order": list(entries),  # the file has another one
+            "scalars": {name: each for name, each in entries.items() if name not in tensors},
+        }
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"round-{state.server_round:06d}.safetensors"
         partial = path.with_name(path.name + ".partial")
         try:
-            save_file(tensors, partial, {"fedclust": json.dumps(scalars)})
+            save_file(tensors, partial, {"fedclust": json.dumps(about)})
             with partial.open("rb") as file:
                 os.fsync(file.fileno())  # before renaming: a crash must not leave a part under this name
             os.replace(partial, path)
@@ -166,86 +168,13 @@ def _load(path: Path) -> tuple[RunState, bool]:
     """Read a checkpoint, and whether it is of its run's last round."""
     try:
         with safe_open(path, framework="numpy") as file:
-            scalars = json.loads((file.metadata() or {})["fedclust"])
-            if scalars["format"] != _FORMAT:
-                raise ValueError(f"format must be {_FORMAT}, it is {scalars['format']}")
-            # safe_open is not a mapping and cannot be iterated
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        return _state(tensors, scalars), bool(scalars.get(_LAST))
+            about = json.loads((file.metadata() or {})["fedclust"])
+            if about["format"] != _FORMAT:
+                raise ValueError(f"format must be {_FORMAT}, it is {about['format']}")
+            entries = {
+                name: about["scalars"][name] if name in about["scalars"] else file.get_tensor(name)
+                for name in about["order"]
+            }
+        return unpack(RunState, entries), bool(about["last_round"])
     except (SafetensorError, KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"checkpoint must be one written by fedclust, got {path}: {error}") from error
-
-
-def _flat(state: RunState) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays by name, and all other values in a dictionary that JSON can hold."""
-    tensors: dict[str, np.ndarray] = {}
-    names: list[list[str]] = []
-    for cluster, model in enumerate(state.models):
-        names.append(list(model))
-        tensors |= {f"{cluster}/{name}": to_numpy(array) for name, array in model.items()}
-    values: dict[str, Any] = {"assignment": state.assignment, "turns": state.turns}
-    values |= {f"metrics/{name}": array for name, array in state.measured.figures.items()}
-    for client, outcomes in state.measured.outcomes.items():
-        values |= {f"outcomes/{client}/{name}": array for name, array in vars(outcomes).items()}
-    if state.traffic is not None:
-        values |= {f"traffic/{name}": value for name, value in vars(state.traffic).items()}
-    values |= {f"attendance/{name}": value for name, value in state.attendance.items()}
-    values |= {f"earlier/{name}": value for name, value in state.earlier.items()}
-    values |= {f"memory/{name}": value for name, value in state.memory.items()}
-    for cluster, remembered in enumerate(state.aggregators):
-        values |= {f"aggregator/{cluster}/{name}": value for name, value in remembered.items()}
-    scalars: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, np.ndarray | np.generic) and np.asarray(value).dtype.kind in "biuf":
-            tensors[_RUN + name] = np.asarray(value)
-        else:
-            scalars[name] = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-    about = {
-        "format": _FORMAT,
-        "round": state.server_round,
-        "failed_replies": state.failed_replies,
-        "names": names,  # in the models' own order; the file has another one
-        "aggregators": len(state.aggregators),
-        "order": list(values),
-        "scalars": scalars,
-    }
-    # Not ascontiguousarray, which turns a scalar into a vector.
-    return {name: np.asarray(array, order="C") for name, array in tensors.items()}, about
-
-
-def _state(tensors: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> RunState:
-    models = []
-    for cluster, names in enumerate(about["names"]):
-        record = ArrayRecord()
-        for name in names:
-            record[name] = from_numpy(tensors[f"{cluster}/{name}"])
-        models.append(record)
-    values = {
-        name: about["scalars"][name] if name in about["scalars"] else tensors[_RUN + name]
-        for name in about["order"]
-    }
-
-    def below(prefix: str) -> dict[str, Any]:
-        return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
-
-    return RunState(
-        server_round=int(about["round"]),
-        assignment=values["assignment"],
-        models=tuple(models),
-        turns=values["turns"],
-        memory=below("memory/"),
-        aggregators=tuple(below(f"aggregator/{cluster}/") for cluster in range(about["aggregators"])),
-        measured=Measured(below("metrics/"), _outcomes(below("outcomes/"))),
-        traffic=Traffic(**traffic) if (traffic := below("traffic/")) else None,
-        failed_replies=int(about["failed_replies"]),
-        attendance=below("attendance/"),
-        earlier=below("earlier/"),
-    )
-
-
-def _outcomes(values: Mapping[str, Any]) -> dict[int, Outcomes]:
-    by_client: dict[int, dict[str, Any]] = {}
-    for path, value in values.items():
-        client, _, name = path.partition("/")
-        by_client.setdefault(int(client), {})[name] = value
-    return {client: Outcomes(**counts) for client, counts in by_client.items()}

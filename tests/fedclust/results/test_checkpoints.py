@@ -44,7 +44,6 @@ def test_everything_comes_back(tmp_path: Path) -> None:
         memory={
             "matrix": np.array([[0.1, np.nan]]),
             "met": np.array([True, False]),
-            "names": np.array(["a", "b"]),
             "mse": 0.1 + 0.2,
             "none": None,
             "whole": 7,
@@ -69,7 +68,6 @@ def test_everything_comes_back(tmp_path: Path) -> None:
             np.testing.assert_array_equal(model[name].numpy(), given[name].numpy())
     np.testing.assert_array_equal(read.memory["matrix"], state.memory["matrix"])
     assert read.memory["met"].dtype == np.bool_
-    assert read.memory["names"] == ["a", "b"]
     assert read.memory["mse"] == 0.1 + 0.2
     assert read.memory["none"] is None
     assert read.memory["whole"] == 7

@@ -37,7 +37,7 @@ from fedclust.settings import build
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.sampling import cohort_size
 from fedclust.training import Trainer
-from fedclust.training.scheduling.dispatch import Dispatcher
+from fedclust.training.dispatch import Dispatcher
 
 DIGITS = SETTINGS["digits"]
 STEPS = "forward, backward, update"

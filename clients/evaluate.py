@@ -8,7 +8,7 @@ from fedclust.clients.app import Answers, app, read_shared, respond
 from fedclust.clients.node import Node
 from fedclust.messages import evaluate_content, to_state
 from fedclust.training import Job
-from fedclust.training.scores import Scores
+from fedclust.training.evaluation import Scores
 
 __all__ = ["evaluate", "scores"]
 

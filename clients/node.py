@@ -22,7 +22,7 @@ from fedclust.models.encoders import PixelEncoder
 from fedclust.settings import NodeSettings, build, node_settings
 from fedclust.settings.allowed import allowed_here, check_encoder, encoders_here
 from fedclust.training import LocalTraining, Trainer
-from fedclust.training.own_metrics import Metric
+from fedclust.training.evaluation import Metric
 
 __all__ = ["Node", "offered"]
 

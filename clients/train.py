@@ -21,8 +21,7 @@ from fedclust.messages import (
 from fedclust.messages.projecting import Projection
 from fedclust.training import CohortUpdate, Job, ModelMean
 from fedclust.training.batches import steps_to_see, total_seen
-from fedclust.training.clipping import clip_updates
-from fedclust.training.cohort import update_norms
+from fedclust.training.cohort import clip_updates, update_norms
 from fedclust.typing import FloatArray, State
 
 __all__ = ["changes", "passes", "projected", "train"]

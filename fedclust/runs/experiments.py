@@ -15,7 +15,7 @@ __all__ = ["changed_settings", "published_beside"]
 _OF_EVERY_METHOD = ("rounds", "participation", "partition", "model", "training", "dataset", "encoder")
 # Only about speed, or about where files are and how they are read.
 _FREE = {
-    "partition.file", "partition.seed", "model.pretrained", "training.mode", "training.streams",
+    "partition.file", "partition.seed", "model.pretrained", "training.mode",
     "training.chunk", "training.compile", "training.precision", "training.evaluation_batch_size",
     "dataset.path", "dataset.hub",
     "dataset.hub_options", "dataset.image", "dataset.image_path", "dataset.label",

@@ -49,8 +49,8 @@ from fedclust.settings.shorthand import expand
 from fedclust.support.devices import check_device
 from fedclust.support.strict_json import plain
 from fedclust.training import LocalTraining
+from fedclust.training.evaluation import Metric
 from fedclust.training.losses import WeightedCrossEntropy, cross_entropy, least_loss
-from fedclust.training.own_metrics import Metric
 
 if TYPE_CHECKING:
     from fedclust.models import Encoder

@@ -1,4 +1,4 @@
-"""The dataset as training reads it: batches gathered, converted and normalised on the device."""
+"""The dataset as training reads it: batches gathered, augmented and normalised on the device."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedclust.training.augmentation import crop_and_flip
+from fedclust.training.working_model import scramble
 
 if TYPE_CHECKING:
     from fedclust.data.federated import FederatedData
 
-__all__ = ["DeviceData", "normalised"]
+__all__ = ["DeviceData", "crop_and_flip", "normalised"]
 
 # Datasets up to this size as float32 are normalised once and kept; larger ones batch by batch.
 _KEPT_BYTES = 64 << 20
 # Share of the GPU's free memory that the dataset may take; the rest is for models and activations.
 _GPU_SHARE = 0.5
+PADDING = 4  # pixels on each side that a crop may move
+_OFFSETS = 2 * PADDING + 1
+_MASK = 0xFFFFFFFF
+_MULTIPLIER = 0x243F6A89  # digits of pi, odd: places in a batch become numbers far from each other
 
 
 class DeviceData:
@@ -137,3 +141,43 @@ def _affine(
     means = torch.tensor(mean or (0.0,), dtype=torch.float64).view(shape)
     stds = torch.tensor(std or (1.0,), dtype=torch.float64).view(shape)
     return (1 / (255 * stds)).float().to(device), (-means / stds).float().to(device)
+
+
+def crop_and_flip(images: torch.Tensor, keys: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
+    """Pad images by 4 pixels on each side, crop each at random to its size, and mirror it with probability ½.
+
+    The same as torchvision's ``RandomCrop(size, padding=4)`` and ``RandomHorizontalFlip()`` on the raw image,
+    the usual augmentation of CIFAR, which FedGWC's code uses too. The crop and flip of an image depend only
+    on its key and its place in the batch.
+
+    Parameters
+    ----------
+    images
+        Shape (n, B, channels, height, width), of any type.
+    keys
+        A number per batch, int64 in [0, 2**32), shape (n,).
+    fill
+        The value in `images` of a black pixel (0 in the raw image): of the same type, shape (channels, 1, 1)
+        or (1, 1, 1).
+
+    Returns
+    -------
+    Images of the same shape and type.
+    """
+    clients, size, channels, height, width = images.shape
+    places = (torch.arange(size, device=images.device) * _MULTIPLIER) & _MASK
+    # One 32-bit number chooses among the 9 * 9 * 2 outcomes.
+    drawn = scramble(scramble(keys.to(images.device))[:, None] ^ places).reshape(-1)
+    choice = (drawn * (2 * _OFFSETS**2)) >> 32
+    down, right = choice // (2 * _OFFSETS), choice // 2 % _OFFSETS
+    mirrored = (choice % 2).bool()[:, None]
+
+    rows = down[:, None] + torch.arange(height, device=images.device)
+    columns = torch.arange(width, device=images.device)
+    columns = right[:, None] + torch.where(mirrored, columns.flip(0), columns)
+    padded_width = width + 2 * PADDING
+    padded = fill.expand(clients * size, channels, height + 2 * PADDING, padded_width).clone()
+    padded[:, :, PADDING:-PADDING, PADDING:-PADDING] = images.flatten(0, 1)
+    pixels = (rows[:, :, None] * padded_width + columns[:, None, :]).flatten(1)
+    cropped = padded.flatten(2).gather(2, pixels[:, None].expand(-1, channels, -1))
+    return cropped.view(images.shape)

@@ -1,29 +1,73 @@
-"""Evaluation of many clients' parts in few large batches, reduced per client."""
+"""What models answer for many clients' rows, in few large batches: scores, losses, logits, confusions."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import groupby
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
 from types import MappingProxyType
 
 import numpy as np
 import torch
 
+from fedclust.metrics import CLIENT_FIGURES, Outcomes, classification, classification_by_client, outcomes
 from fedclust.training.cohort import Job
 from fedclust.training.device_data import DeviceData
-from fedclust.training.kernels.working_model import WorkingModel
+from fedclust.training.lanes import Lanes
 from fedclust.training.losses import Loss, cross_entropy, example_losses
-from fedclust.training.own_metrics import Metric
-from fedclust.training.own_metrics import measure as measure_own
-from fedclust.training.scheduling.lanes import Lanes
-from fedclust.training.scores import Scores, scores_by_client
-from fedclust.typing import State
+from fedclust.training.working_model import WorkingModel
+from fedclust.typing import FloatArray, IntArray, State
 
-__all__ = ["evaluate_jobs"]
+__all__ = [
+    "Metric",
+    "Scores",
+    "check_names",
+    "confusion_counts",
+    "evaluate_jobs",
+    "logits_by_job",
+    "losses_by_job",
+    "measure_own",
+    "scores_by_client",
+]
+
+Metric = Callable[[torch.Tensor, torch.Tensor], float | torch.Tensor]
+"""From a client's outputs, shape (n, C), and labels, shape (n,), to a number, or one per example.
+
+Both are on the CPU, wherever the model computes.
+"""
+
+# Columns of clients.parquet, and keys of summary.json and of a round, which such a metric would replace.
+_TAKEN = {
+    *(name.replace("-", "_") for name in CLIENT_FIGURES), "ad", "adjusted_rand_index", "assignment",
+    "balanced_accuracy", "bytes_down", "bytes_down_unbundled", "bytes_up", "bytes_up_unbundled", "client",
+    "cluster", "cluster_sizes", "compare", "failed_replies", "failures", "gaussian_weight", "global_accuracy",
+    "group", "label_counts", "mean_client_accuracy", "name", "num_clients", "num_clusters", "num_test",
+    "num_train", "pooled_auc", "pooled_macro_f1", "published", "rand_index", "round", "rounds",
+    "sdad", "seconds", "seed", "share_weighted_accuracy", "strategy", "test_loss", "train_loss", "was",
+    "wadb", "weighted_psi",
+    "accuracy_finetune", "accuracy_prior", "personal", "personal_accuracy", "prior_shift",
+    "validation_loss_finetune", "validation_loss_none", "validation_loss_prior",
+}  # fmt: skip
 
 _MOST_VALUES = 1 << 26  # of models' outputs, kept until they are reduced: 256 MiB
 
 _Batch = tuple[State, torch.Tensor, torch.Tensor]
 """A model, rows, and the position of the job of each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """A model's scores on one client's rows.
+
+    Attributes
+    ----------
+    figures
+        ``num-examples``, ``loss`` (nats), ``accuracy``, ``balanced-accuracy``, of a full evaluation
+        ``macro-f1`` and ``auc``, and the user's own metrics; NaN where undefined.
+    outcomes
+        Of a full evaluation, the counts that figures over all clients' rows are computed from.
+    """
+
+    figures: dict[str, float]
+    outcomes: Outcomes | None = None
 
 
 def evaluate_jobs(
@@ -61,13 +105,130 @@ def evaluate_jobs(
     -------
     The scores of each job, in order.
     """
-    order = sorted(range(len(jobs)), key=lambda index: id(jobs[index].state))
     width = data.positions * (data.num_classes if full or metrics else 1)
     found: list[Scores] = []
-    for part in _parts([jobs[index] for index in order], max(1, _MOST_VALUES // width)):
-        found += _evaluate(lanes, data, part, batch_size, full, loss, metrics)
-    places = {index: place for place, index in enumerate(order)}
-    return [found[places[index]] for index in range(len(jobs))]
+    for part in _parts(jobs, max(1, _MOST_VALUES // width)):
+        shifts = _shifts(part, data)
+
+        def measure(
+            logits: torch.Tensor,
+            labels: torch.Tensor,
+            owners: torch.Tensor,
+            shifts: torch.Tensor | None = shifts,
+        ) -> tuple[torch.Tensor, ...]:
+            if shifts is not None:
+                own = shifts[owners.to(shifts.device)]
+                logits = logits + own.view(len(own), *[1] * (logits.dim() - 2), -1)
+            output = logits.softmax(-1) if full else logits
+            kept = ([output] if full else []) + ([logits] if metrics else [])
+            return example_losses(logits, labels, loss), labels, output.argmax(-1), *kept
+
+        answered = _answers(lanes, data, part, batch_size, measure)
+        counts = np.array([len(job.rows) for job in part], dtype=np.int64)
+        losses, labels, predictions, *more = (
+            torch.cat(parts).numpy() for parts in zip(*answered, strict=True)
+        )
+        scores = scores_by_client(
+            counts, losses, labels, predictions, data.num_classes, more[0] if full else None
+        )
+        for score, (_, truth, *_, outputs) in zip(scores, answered, strict=True):
+            score.figures.update(measure_own(metrics, outputs, truth))
+        found += scores
+    return found
+
+
+def losses_by_job(
+    lanes: Lanes, data: DeviceData, jobs: Sequence[Job], batch_size: int, loss: Loss = cross_entropy
+) -> list[FloatArray]:
+    """Compute models' losses row by row; see :func:`evaluate_jobs` for the parameters.
+
+    Returns
+    -------
+    For each job, in order, the losses of its rows in nats, float64, shape (n,).
+    """
+    answered = _answers(
+        lanes, data, jobs, batch_size, lambda logits, labels, _: (example_losses(logits, labels, loss),)
+    )
+    return [losses.numpy().astype(np.float64) for (losses,) in answered]
+
+
+def logits_by_job(
+    lanes: Lanes, data: DeviceData, jobs: Sequence[Job], batch_size: int
+) -> list[tuple[FloatArray, IntArray]]:
+    """Compute models' outputs before the softmax; see :func:`evaluate_jobs` for the parameters.
+
+    Returns
+    -------
+    For each job, in order, logits, shape (n, C) or (n, positions, C), and labels, shape (n,) or
+    (n, positions).
+    """
+    answered = _answers(lanes, data, jobs, batch_size, lambda logits, labels, _: (logits, labels))
+    return [(logits.numpy(), labels.numpy()) for logits, labels in answered]
+
+
+def confusion_counts(lanes: Lanes, data: DeviceData, jobs: Sequence[Job], batch_size: int) -> list[IntArray]:
+    """Count labels and predictions on clients' rows; see :func:`evaluate_jobs` for the parameters.
+
+    Returns
+    -------
+    For each job, in order, how often each label (rows) was predicted as each class (columns), shape (C, C).
+    Where labels have positions, every position counts as one.
+    """
+    classes = data.num_classes
+    answered = _answers(
+        lanes, data, jobs, batch_size, lambda logits, labels, _: (labels * classes + logits.argmax(-1),)
+    )
+    return [
+        np.bincount(pairs.numpy().ravel(), minlength=classes**2).reshape(classes, classes)
+        for (pairs,) in answered
+    ]
+
+
+def _answers(
+    lanes: Lanes,
+    data: DeviceData,
+    jobs: Sequence[Job],
+    batch_size: int,
+    measure: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]],
+) -> list[tuple[torch.Tensor, ...]]:
+    """Put jobs' rows through their models, those of one model together.
+
+    `measure` reduces a batch's logits, labels and positions of the rows' jobs to tensors with a row per
+    example. Returned are, for each job in order, its own rows of these, on the CPU.
+    """
+    loaded: dict[int, int] = {}
+
+    @torch.inference_mode()
+    def answer(working: WorkingModel, batch: _Batch) -> tuple[torch.Tensor, ...]:
+        state, rows, owners = batch
+        if loaded.get(id(working)) != id(state):
+            loaded[id(working)] = id(state)
+            working.load(state)
+            working.model.eval()
+        inputs, labels = data.batch(rows)
+        return measure(working.forward(inputs).float(), labels, owners)
+
+    together: dict[Hashable, list[int]] = {}
+    for place, key in enumerate(lanes.working.batch_keys([job.state for job in jobs])):
+        together.setdefault(key, []).append(place)
+    batches: list[_Batch] = []
+    for places in together.values():
+        rows = np.concatenate([jobs[place].rows for place in places]).astype(np.int64)
+        if len(rows):
+            owners = np.repeat(places, [len(jobs[place].rows) for place in places])
+            parts = torch.from_numpy(rows).to(data.rows_device).split(batch_size)
+            owned = torch.from_numpy(owners).split(batch_size)
+            batches += zip(repeat(jobs[places[0]].state), parts, owned, strict=False)
+    if batches:
+        answers = lanes.each("evaluate", answer, batches)
+    else:
+        none = torch.zeros(0, dtype=torch.int64)
+        answers = [measure(torch.zeros(0, data.num_classes), none, none)]
+    order = [place for places in together.values() for place in places]
+    sizes = [len(jobs[place].rows) for place in order]
+    columns = [torch.cat(parts).cpu().split(sizes) for parts in zip(*answers, strict=True)]
+    of_place = dict(zip(order, zip(*columns, strict=True), strict=True))
+    return [of_place[place] for place in range(len(jobs))]
 
 
 def _parts(jobs: Sequence[Job], most: int) -> Iterator[Sequence[Job]]:
@@ -82,81 +243,135 @@ def _parts(jobs: Sequence[Job], most: int) -> Iterator[Sequence[Job]]:
         yield jobs[first:]
 
 
-def _evaluate(
-    lanes: Lanes,
-    data: DeviceData,
-    jobs: Sequence[Job],
-    batch_size: int,
-    full: bool,
-    loss: Loss,
-    metrics: Mapping[str, Metric],
+def _shifts(jobs: Sequence[Job], data: DeviceData) -> torch.Tensor | None:
+    """Stack what is added to each job's logits, shape (n, C); None where nothing is."""
+    if all(job.shift is None for job in jobs):
+        return None
+    nothing = np.zeros(data.num_classes)
+    stacked = np.stack([nothing if job.shift is None else job.shift for job in jobs])
+    return torch.from_numpy(stacked).to(data.device, torch.float32)
+
+
+def scores_by_client(
+    counts: IntArray,
+    losses: FloatArray,
+    labels: IntArray,
+    predictions: IntArray,
+    num_classes: int,
+    probabilities: FloatArray | None = None,
 ) -> list[Scores]:
-    """Evaluate jobs, of which those with one state stand together; every batch is of one state."""
-    counts = np.array([len(job.rows) for job in jobs], dtype=np.int64)
-    shifts, owners = _shifts(jobs, data)
-    loaded: dict[int, int] = {}
+    """Reduce per-example results to scores per client, as :mod:`fedclust.metrics` defines them.
 
-    @torch.inference_mode()
-    def measure(working: WorkingModel, batch: _Batch) -> tuple[torch.Tensor, ...]:
-        state, some, whose = batch
-        if id(working) not in loaded:
-            working.model.eval()
-        if loaded.get(id(working)) != id(state):
-            loaded[id(working)] = id(state)
-            working.load(state)
-        inputs, labels = data.batch(some)
-        logits = working.forward(inputs).float()
-        if shifts is not None:
-            own = shifts[whose.to(shifts.device)]
-            logits = logits + own.view(len(own), *[1] * (logits.dim() - 2), -1)
-        output = logits.softmax(-1) if full else logits.argmax(-1)
-        return (example_losses(logits, labels, loss), output, labels, *([logits] if metrics else []))
+    Where labels have positions, every position counts as one prediction.
 
-    measured = lanes.each("evaluate", measure, _batches(lanes.working, jobs, owners, data, batch_size))
-    if not measured:
-        none, chances = np.zeros(0, int), np.zeros((0, data.num_classes)) if full else None
-        empty = scores_by_client(counts, np.zeros(0), none, none, data.num_classes, chances)
-        nothing = dict.fromkeys(metrics, float("nan"))
-        return [replace(score, figures=score.figures | nothing) for score in empty]
-    losses, output, labels, *outputs = (torch.cat(parts) for parts in zip(*measured, strict=True))
-    scores = scores_by_client(
-        counts,
-        losses.cpu().numpy(),
-        labels.cpu().numpy(),
-        (output.argmax(-1) if full else output).cpu().numpy(),
-        data.num_classes,
-        output.cpu().numpy() if full else None,
+    Parameters
+    ----------
+    counts
+        Examples of each client, shape (n,); examples lie client by client in the other arguments.
+    losses
+        Loss of each example in nats, shape (N,).
+    labels, predictions
+        Class indices, shape (N,) or (N, positions).
+    num_classes
+        Number of classes C.
+    probabilities
+        Class probabilities, shape (N, C) or (N, positions, C), for a full evaluation; else None.
+
+    Returns
+    -------
+    Scores of each client; figures are NaN where undefined, as with no examples or a model whose probabilities
+    are not finite.
+    """
+    owner = np.repeat(np.arange(len(counts)), counts)
+    positions = int(np.prod(labels.shape[1:]))
+    figures = classification_by_client(
+        np.repeat(owner, positions), labels.ravel(), predictions.ravel(), len(counts), num_classes
     )
-    if not outputs:
-        return scores
-    own = measure_own(metrics, counts, outputs[0], labels)
+    with np.errstate(invalid="ignore"):
+        columns = {
+            "num-examples": counts.astype(float),
+            "loss": np.bincount(owner, weights=losses, minlength=len(counts)) / counts,
+            "accuracy": figures["accuracy"],
+            "balanced-accuracy": figures["balanced_accuracy"],
+        }
+    counted: list[Outcomes | None] = [None] * len(counts)
+    if probabilities is not None:
+        columns["macro-f1"] = figures["macro_f1"]
+        ends = np.cumsum(counts * positions)[:-1]
+        parts = list(
+            zip(
+                np.split(labels.ravel(), ends),
+                np.split(predictions.ravel(), ends),
+                np.split(probabilities.reshape(-1, num_classes), ends),
+                strict=True,
+            )
+        )
+        columns["auc"] = np.array([_auc(truth, chances) for truth, _, chances in parts])
+        counted = [outcomes(*part) for part in parts]
+    rows = zip(*columns.values(), strict=True)
     return [
-        replace(score, figures=score.figures | figures) for score, figures in zip(scores, own, strict=True)
+        Scores(dict(zip(columns, map(float, row), strict=True)), each)
+        for row, each in zip(rows, counted, strict=True)
     ]
 
 
-def _batches(
-    working: WorkingModel, jobs: Sequence[Job], owners: torch.Tensor, data: DeviceData, batch_size: int
-) -> list[_Batch]:
-    """Divide the rows of the jobs of each state, with the position of each row's job, into batches."""
-    batches: list[_Batch] = []
-    first = 0
-    keys = working.batch_keys([job.state for job in jobs])
-    for _, group in groupby(zip(keys, jobs, strict=True), key=lambda pair: pair[0]):
-        together = [job for _, job in group]
-        rows = torch.from_numpy(np.concatenate([job.rows for job in together]).astype(np.int64))
-        whose, first = owners[first : first + len(rows)], first + len(rows)
-        if len(rows):
-            parts = zip(rows.to(data.rows_device).split(batch_size), whose.split(batch_size), strict=True)
-            batches += [(together[0].state, *part) for part in parts]
-    return batches
+def _auc(labels: IntArray, probabilities: FloatArray) -> float:
+    if not np.isfinite(probabilities).all():  # the probabilities of a diverged model have no order
+        return float("nan")
+    return classification(labels, probabilities)["auc"]
 
 
-def _shifts(jobs: Sequence[Job], data: DeviceData) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """Stack what is added to each job's logits, None where nothing is, and name the job of each row."""
-    owners = torch.from_numpy(np.repeat(np.arange(len(jobs)), [len(job.rows) for job in jobs]))
-    if all(job.shift is None for job in jobs):
-        return None, owners
-    nothing = np.zeros(data.num_classes)
-    stacked = np.stack([nothing if job.shift is None else job.shift for job in jobs])
-    return torch.from_numpy(stacked).to(data.device, torch.float32), owners
+def check_names(metrics: Mapping[str, Metric]) -> None:
+    """Check that metrics are functions, with names that are not taken.
+
+    Raises
+    ------
+    ValueError
+        If a name is taken or has other characters than letters, digits and underscores, or a metric is not a
+        function.
+    """
+    for name, metric in metrics.items():
+        if not name.isidentifier():
+            raise ValueError(f"metrics must have names of letters, digits and underscores, got {name!r}")
+        if name in _TAKEN:
+            raise ValueError(f"metrics must not have the name of an existing figure, got {name!r}")
+        if not callable(metric):
+            raise ValueError(f"metrics.{name} must be a function of outputs and labels, got {metric!r}")
+
+
+def measure_own(
+    metrics: Mapping[str, Metric], outputs: torch.Tensor, labels: torch.Tensor
+) -> dict[str, float]:
+    """Compute a client's own metrics.
+
+    Parameters
+    ----------
+    metrics
+        By name.
+    outputs
+        The model's outputs, shape (n, C), or (n, positions, C), on the CPU.
+    labels
+        Class indices, shape (n,), or (n, positions), on the CPU.
+
+    Returns
+    -------
+    Each metric: the number it returned, or the mean over the client's examples; NaN without examples.
+
+    Raises
+    ------
+    ValueError
+        If a metric returns neither a number nor one per example.
+    """
+    return {name: _number(name, metric, outputs, labels) for name, metric in metrics.items()}
+
+
+def _number(name: str, metric: Metric, outputs: torch.Tensor, labels: torch.Tensor) -> float:
+    if not len(labels):
+        return float("nan")
+    value = torch.as_tensor(metric(outputs, labels))
+    if value.shape not in ((), labels.shape[:1]):
+        raise ValueError(
+            f"metrics.{name} must return a number, or one per example, shape [{len(labels)}], "
+            f"got shape {list(value.shape)}"
+        )
+    return float(value.double().mean())

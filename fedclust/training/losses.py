@@ -1,13 +1,17 @@
-"""Losses per example: cross-entropy, weighted or not, binary cross-entropy, or the user's own function."""
+"""Losses per example: cross-entropy, weighted or not, binary cross-entropy, or the user's own function.
 
-import functools
+PyTorch is imported only where a loss is computed: settings are checked before it is.
+"""
+
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch.nn import functional
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "Loss",
@@ -17,10 +21,9 @@ __all__ = [
     "example_losses",
     "least_loss",
     "mean_loss",
-    "on_device",
 ]
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """From outputs, shape (B, C), and labels, shape (B,), to losses, shape (B,).
 
 Where each position of an example has its own label, outputs have shape (B, positions, C) and labels
@@ -42,8 +45,10 @@ def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     -------
     Losses in nats, shape (B,).
     """
+    from torch.nn import functional
+
     losses = functional.cross_entropy(_precise(outputs).flatten(0, -2), labels.flatten(), reduction="none")
-    return losses.unflatten(0, labels.shape).flatten(1).mean(1) if labels.dim() > 1 else losses
+    return _of_examples(losses, labels)
 
 
 def binary_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -62,6 +67,9 @@ def binary_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.T
     -------
     Losses in nats, shape (B,).
     """
+    import torch
+    from torch.nn import functional
+
     classes = torch.arange(outputs.shape[-1], device=outputs.device)
     logits = _precise(outputs)
     truth = (labels.unsqueeze(-1) == classes).to(logits.dtype)
@@ -100,7 +108,7 @@ class WeightedCrossEntropy:
                 raise ValueError(f"loss.class_weights must be finite numbers > 0, got {weight!r}")
         object.__setattr__(self, "class_weights", tuple(map(float, weights)))
 
-    def fitted(self, label_counts: Sequence[int]) -> "WeightedCrossEntropy":
+    def fitted(self, label_counts: Sequence[int]) -> WeightedCrossEntropy:
         """Return the loss with its weights as numbers.
 
         Parameters
@@ -130,27 +138,14 @@ class WeightedCrossEntropy:
         """Compute each example's loss, shape (B,); see :func:`cross_entropy`."""
         if isinstance(self.class_weights, str):
             raise ValueError("loss.class_weights must be numbers to compute a loss, got 'balanced'")
+        import torch
+        from torch.nn import functional
+
+        logits, classes = _precise(outputs).flatten(0, -2), labels.flatten()
         # Not by `device=`, which would make the host wait until a GPU has done all that is queued.
-        dtype = torch.promote_types(outputs.dtype, torch.float32)
-        weights = torch.tensor(self.class_weights, dtype=dtype).to(outputs.device, non_blocking=True)
-        return _weighted(outputs, labels, weights)
-
-    def on(self, device: torch.device) -> Loss:
-        """Return the loss with its weights, which must be numbers, on a device, so that none are copied."""
-        weights = torch.tensor(self.class_weights, dtype=torch.float64, device=device)
-        return functools.partial(_weighted, class_weights=weights)
-
-
-def on_device(loss: Loss, device: torch.device) -> Loss:
-    """Return a loss that copies nothing to the device at each call; see :meth:`WeightedCrossEntropy.on`."""
-    return loss.on(device) if isinstance(loss, WeightedCrossEntropy) else loss
-
-
-def _weighted(outputs: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor) -> torch.Tensor:
-    logits = _precise(outputs).flatten(0, -2)
-    weights = class_weights.to(logits.dtype)[labels.flatten()]
-    losses = weights * functional.cross_entropy(logits, labels.flatten(), reduction="none")
-    return losses.unflatten(0, labels.shape).flatten(1).mean(1) if labels.dim() > 1 else losses
+        weights = torch.tensor(self.class_weights, dtype=logits.dtype).to(logits.device, non_blocking=True)
+        losses = weights[classes] * functional.cross_entropy(logits, classes, reduction="none")
+        return _of_examples(losses, labels)
 
 
 def least_loss(loss: Loss | str) -> float:
@@ -182,6 +177,10 @@ def example_losses(outputs: torch.Tensor, labels: torch.Tensor, loss: Loss = cro
     ValueError
         If `loss` does not return one number per example.
     """
+    import torch
+
+    if not len(labels):
+        return outputs.new_zeros(0)
     losses = loss(_precise(outputs), labels)
     if not isinstance(losses, torch.Tensor) or losses.shape != labels.shape[:1]:
         got = list(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
@@ -213,10 +212,19 @@ def mean_loss(outputs: torch.Tensor, labels: torch.Tensor, loss: Loss = cross_en
     ValueError
         If `loss` does not return one number per example.
     """
+    from torch.nn import functional
+
     if loss is cross_entropy:  # in one call, which is faster
         return functional.cross_entropy(_precise(outputs).flatten(0, -2), labels.flatten())
     return example_losses(outputs, labels, loss).mean()
 
 
 def _precise(outputs: torch.Tensor) -> torch.Tensor:
+    import torch
+
     return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+
+
+def _of_examples(losses: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Average losses of all labels, flattened, over the positions of each example."""
+    return losses.unflatten(0, labels.shape).flatten(1).mean(1) if labels.dim() > 1 else losses

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from fedclust.training.augmentation import Augmentation
 from fedclust.training.losses import Loss, cross_entropy
 
-__all__ = ["LocalTraining", "Mode", "Optimizer", "Precision", "Schedule"]
+__all__ = ["Augmentation", "LocalTraining", "Mode", "Optimizer", "Precision", "Schedule"]
 
 Optimizer = Literal["sgd", "adam"]
 Schedule = Literal["constant", "cosine", "exponential"]
-Mode = Literal["auto", "vectorised", "sequential", "cuda_graphs", "vectorised_graphs"]
+Augmentation = Literal["none", "crop_flip"]
+Mode = Literal["auto", "vectorised", "sequential"]
 Precision = Literal["float32", "tf32", "bf16"]
 
 
@@ -60,16 +60,10 @@ class LocalTraining:
     proximal_mu
         FedProx's weight of ``mu / 2 * ||w - w_start||**2`` (Li et al., 2020, Eq. 2); 0 for none.
     mode
-        Train a cohort's clients in one pass (``"vectorised"``), one after another (``"sequential"``), or
-        whichever of the two a short timed trial finds faster (``"auto"``). ``"cuda_graphs"``, for GPUs only:
-        one after another, or `streams` at a time, each step recorded once as a CUDA graph and repeated.
-        ``"vectorised_graphs"``, for GPUs only: in one pass, the step of all clients recorded and repeated.
-        Neither has run on a GPU yet; both are tested on the CPU, against ``"sequential"`` and
-        ``"vectorised"``, and ``"auto"`` never chooses them. Results agree to float tolerance; only those of
-        ``"auto"`` depend on measured times.
-    streams
-        With ``"cuda_graphs"``, clients that train at the same time, each on a CUDA stream of its own with a
-        copy of the model; 1 in the other modes.
+        Train a cohort's clients in one pass (``"vectorised"``), one after another (``"sequential"``), or as
+        the kind of model says (``"auto"``): with recurrent or attention layers one after another; with
+        convolutions in one pass on a GPU and one after another on a CPU; all others in one pass. The two
+        ways agree to float tolerance.
     chunk
         Most clients in one pass; ``"auto"`` for as many as fit into a fixed amount of memory.
     compile
@@ -103,33 +97,31 @@ class LocalTraining:
     loss: Loss = cross_entropy
     proximal_mu: float = 0.0
     mode: Mode = "auto"
-    streams: int = 1
     chunk: int | Literal["auto"] = "auto"
     compile: bool = False
     precision: Precision = "float32"
     evaluation_batch_size: int = 1024
 
     def __post_init__(self) -> None:
-        for name, choices in (
-            ("optimizer", get_args(Optimizer)),
-            ("schedule", get_args(Schedule)),
-            ("augmentation", get_args(Augmentation)),
-            ("mode", get_args(Mode)),
-            ("precision", get_args(Precision)),
+        for name, kind in (
+            ("optimizer", Optimizer),
+            ("schedule", Schedule),
+            ("augmentation", Augmentation),
+            ("mode", Mode),
+            ("precision", Precision),
         ):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+            if getattr(self, name) not in get_args(kind):
+                rule = f"one of {', '.join(get_args(kind))}"
+                raise ValueError(f"{name} must be {rule}, got {getattr(self, name)!r}")
         if not callable(self.loss):
             raise ValueError(f"loss must be a function of outputs and labels, got {self.loss!r}")
         if isinstance(self.loss, functools.partial) and not (self.loss.args or self.loss.keywords):
             object.__setattr__(self, "loss", self.loss.func)  # as a configuration names a function
-        for name in ("batch_size", "evaluation_batch_size", "streams"):
+        for name in ("batch_size", "evaluation_batch_size"):
             _require_count(name, getattr(self, name))
         for name in ("epochs", "steps", "schedule_rounds"):
             if getattr(self, name) is not None:
                 _require_count(name, getattr(self, name))
-        if self.streams > 1 and self.mode != "cuda_graphs":
-            raise ValueError(f"streams must be 1 unless mode is cuda_graphs, got {self.streams}")
         if self.chunk != "auto":
             _require_count("chunk", self.chunk, "or 'auto'")
         if (self.epochs is None) == (self.steps is None):

@@ -17,22 +17,22 @@ from fedclust.personal.layers import Finetune
 from fedclust.support.rng import torch_seed
 from fedclust.training.batches import draw_batches, num_steps
 from fedclust.training.cohort import CohortUpdate, Job
-from fedclust.training.confusion import confusion_counts
 from fedclust.training.device_data import DeviceData
-from fedclust.training.evaluation import evaluate_jobs
-from fedclust.training.kernels.last_layer import only_last_layer
-from fedclust.training.kernels.step_context import step_keys
-from fedclust.training.kernels.working_model import WorkingModel
-from fedclust.training.logits import logits_by_job
+from fedclust.training.dispatch import Dispatcher
+from fedclust.training.evaluation import (
+    Metric,
+    Scores,
+    check_names,
+    confusion_counts,
+    evaluate_jobs,
+    logits_by_job,
+    losses_by_job,
+)
+from fedclust.training.lanes import Lanes
 from fedclust.training.losses import WeightedCrossEntropy
-from fedclust.training.own_metrics import Metric, check_names
 from fedclust.training.parameters import LocalTraining
-from fedclust.training.results import untrained
-from fedclust.training.row_losses import losses_by_job
-from fedclust.training.scheduling.dispatch import Dispatcher
-from fedclust.training.scheduling.lanes import Lanes
-from fedclust.training.scheduling.work import Work
-from fedclust.training.scores import Scores
+from fedclust.training.work import Work, untrained
+from fedclust.training.working_model import WorkingModel, only_last_layer, step_keys
 from fedclust.typing import FloatArray, IntArray, State
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Trainer:
     device
         Where to compute.
     metrics
-        The user's own metrics, by name; see :mod:`fedclust.training.own_metrics`.
+        The user's own metrics, by name; see :data:`fedclust.training.evaluation.Metric`.
     threads
         Most clients to train at the same time on separate threads, if `device` is the CPU and that is faster;
         None for as many as PyTorch may use.

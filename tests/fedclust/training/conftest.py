@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from fedclust.data.federated import FederatedData
-from fedclust.training import Job, Trainer
-from fedclust.training.kernels import recorders
+from fedclust.training import Job
 from fedclust.typing import State
 
 SIZES = (1, 9, 20, 8, 13)  # with batches of 8: one sample, one batch + 1, several, exactly one, one + 5
@@ -112,28 +111,6 @@ def training_jobs(data: FederatedData, state: State) -> list[Job]:
     return [Job(client, rows, state) for client, rows in enumerate(data.train)]
 
 
-def assert_recorded(trainer: Trainer) -> None:
-    """Check that a trainer with CUDA graphs has trained all clients by recorded steps."""
-    if trainer.training.mode == "vectorised_graphs":
-        cohorts = trainer._dispatcher._recorded_cohorts
-        assert cohorts is not None
-        assert cohorts._reason == ""
-        assert trainer._dispatcher.together
-        assert cohorts._recordings
-    if trainer.training.mode == "cuda_graphs":
-        recorded = trainer._dispatcher._recorded
-        assert recorded is not None
-        assert recorded._reason == ""
-        assert recorded._refused == set()
-        assert recorded._lanes[0]._recordings
-
-
-@pytest.fixture(autouse=True)
-def record_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let modes with CUDA graphs do the same on the CPU, calling a step again in place of a graph."""
-    monkeypatch.setitem(recorders.RECORDERS, "cpu", recorders.CallAgain)
-
-
 @pytest.fixture(name="small")
 def small_fixture() -> type:
     """Return the helpers above to tests, which cannot import a conftest."""
@@ -144,6 +121,5 @@ def small_fixture() -> type:
         federation = staticmethod(federation)
         start_of = staticmethod(start_of)
         jobs = staticmethod(training_jobs)
-        assert_recorded = staticmethod(assert_recorded)
 
     return Small

@@ -1,14 +1,23 @@
-"""Evaluation in large batches against one example at a time."""
+"""Evaluation against one example at a time, scikit-learn and hand-worked values; users' metrics."""
 
+import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn import metrics
+from torch import nn
 from torch.nn import functional
 
+import fedclust
+from fedclust.data.federated import FederatedData
+from fedclust.settings import build, compose
 from fedclust.training import Job, LocalTraining, Trainer, evaluation
-from fedclust.training.kernels.working_model import WorkingModel
+from fedclust.training.evaluation import check_names, measure_own, scores_by_client
+from fedclust.training.losses import binary_cross_entropy
+from fedclust.training.working_model import WorkingModel
 
 
 @pytest.mark.parametrize("kind", ["batch norm", "dropout", "positions"])
@@ -147,3 +156,309 @@ def test_clients_with_one_model_share_passes_whatever_trains_them(
     rows = sum(len(data.test[client]) for client in range(5))
     # Batches of seven rows run on over the clients' borders: only the last may be smaller.
     assert sorted(sizes, reverse=True) == [7] * (rows // 7) + [rows % 7] * (rows % 7 > 0)
+
+
+class Shifted(nn.Module):
+    """Logits 0 and the input plus the bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.zeros_like(inputs), inputs + self.bias], dim=1)
+
+
+def test_losses_come_row_by_row_and_job_by_job() -> None:
+    rows = (np.array([2, 0]), np.array([1]), np.array([], dtype=int))
+    data = FederatedData(
+        name="shifted",
+        inputs=torch.tensor([[0.0], [1.0], [-2.0]]),
+        labels=torch.tensor([1, 0, 1]),
+        num_classes=2,
+        mean=(),
+        std=(),
+        train=rows,
+        test=(rows[2],) * 3,
+        groups=None,
+        class_names=None,
+        fingerprint="",
+    )
+    training = LocalTraining(learning_rate=0.1, batch_size=1, steps=1, evaluation_batch_size=2)
+    zero, one = {"bias": torch.tensor([0.0])}, {"bias": torch.tensor([1.0])}
+    jobs = [Job(0, rows[0], one), Job(0, rows[0], zero), Job(1, rows[1], one), Job(2, rows[2], zero)]
+    found = Trainer(Shifted(), data, training, seed=0).losses(jobs)
+    # −log σ(x + b) for label 1, −log(1 − σ(x + b)) = log(1 + e^(x + b)) for label 0.
+    np.testing.assert_allclose(found[0], np.log1p(np.exp([1.0, -1.0])), rtol=1e-6)  # rows 2 and 0, b = 1
+    np.testing.assert_allclose(found[1], np.log1p(np.exp([2.0, 0.0])), rtol=1e-6)  # b = 0
+    np.testing.assert_allclose(found[2], np.log1p(np.exp([2.0])), rtol=1e-6)  # row 1, label 0, b = 1
+    assert found[3].shape == (0,)
+
+
+class Thresholds(nn.Module):
+    """Predict class 1 at each of two positions where the number there is above the bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.stack([torch.zeros_like(inputs), inputs - self.bias], dim=-1)
+
+
+def test_counts_by_label_and_answer_job_by_job() -> None:
+    inputs = torch.tensor([[1.0, -1.0], [3.0, 1.0], [-2.0, 2.0]])
+    labels = torch.tensor([[1, 0], [0, 1], [1, 1]])
+    rows = (np.array([0, 1, 2]), np.array([2]), np.array([], dtype=int))
+    data = FederatedData(
+        name="thresholds",
+        inputs=inputs,
+        labels=labels,
+        num_classes=2,
+        mean=(),
+        std=(),
+        train=(rows[2],),
+        test=(rows[0],),
+        groups=None,
+        class_names=None,
+        fingerprint="",
+    )
+    training = LocalTraining(learning_rate=0.1, batch_size=1, steps=1, evaluation_batch_size=2)
+    trainer = Trainer(Thresholds(), data, training, seed=0)
+    low, high = {"bias": torch.tensor([0.0])}, {"bias": torch.tensor([1.5])}
+    jobs = [Job(0, rows[0], low), Job(1, rows[1], low), Job(0, rows[0], high), Job(2, rows[2], high)]
+    first, second, third, none = trainer.confusions(jobs)
+    # Above 0: answers 10, 11, 01 for labels 10, 01, 11. Label 0 twice: 0, 1; label 1 four times: 1, 1, 0, 1.
+    np.testing.assert_array_equal(first, [[1, 1], [1, 3]])
+    np.testing.assert_array_equal(second, [[0, 0], [1, 1]])
+    # Above 1.5: answers 00, 10, 01. Label 0: 0, 1; label 1: 0, 0, 0, 1.
+    np.testing.assert_array_equal(third, [[1, 1], [3, 1]])
+    np.testing.assert_array_equal(none, np.zeros((2, 2)))
+
+
+def test_hand_worked() -> None:
+    # First client: labels 0 0 1, predictions 0 1 1. Second: label 2, prediction 2. Third: no examples.
+    scores = scores_by_client(
+        counts=np.array([3, 1, 0]),
+        losses=np.array([1.0, 2.0, 6.0, 0.5]),
+        labels=np.array([0, 0, 1, 2]),
+        predictions=np.array([0, 1, 1, 2]),
+        num_classes=3,
+    )
+    # accuracy 2/3; recalls 1/2 and 1, mean 3/4; loss (1 + 2 + 6) / 3 = 3
+    assert scores[0].figures == pytest.approx(
+        {"num-examples": 3, "loss": 3.0, "accuracy": 2 / 3, "balanced-accuracy": 0.75}
+    )
+    assert scores[1].figures == pytest.approx(
+        {"num-examples": 1, "loss": 0.5, "accuracy": 1.0, "balanced-accuracy": 1.0}
+    )
+    assert scores[2].figures == pytest.approx(
+        {"num-examples": 0, "loss": np.nan, "accuracy": np.nan, "balanced-accuracy": np.nan}, nan_ok=True
+    )
+
+
+@pytest.mark.parametrize("positions", [(), (4,)])
+def test_as_scikit_learn(positions: tuple[int, ...]) -> None:
+    draws = np.random.default_rng(0)
+    counts = np.array([30, 1, 45])
+    total = counts.sum()
+    labels = draws.integers(0, 4, (total, *positions))
+    labels[:30] %= 3  # the first client lacks class 3
+    probabilities = draws.dirichlet(np.ones(4), (total, *positions)).round(1)  # makes ties
+    predictions = probabilities.argmax(-1)
+    losses = draws.random(total)
+    scores = scores_by_client(counts, losses, labels, predictions, 4, probabilities)
+    first = 0
+    for count, got in zip(counts, scores, strict=True):
+        part = slice(first, first + count)
+        truth, guess = labels[part].ravel(), predictions[part].ravel()
+        chances = probabilities[part].reshape(-1, 4)
+        areas = [
+            metrics.roc_auc_score(truth == label, chances[:, label])
+            for label in range(4)
+            if 0 < (truth == label).sum() < len(truth)
+        ]
+        held = np.unique(truth)
+        assert got.figures == pytest.approx(
+            {
+                "num-examples": count,
+                "loss": losses[part].mean(),
+                "accuracy": metrics.accuracy_score(truth, guess),
+                "balanced-accuracy": metrics.recall_score(
+                    truth, guess, labels=held, average="macro", zero_division=0
+                ),
+                "macro-f1": metrics.f1_score(truth, guess, average="macro"),
+                "auc": np.mean(areas) if areas else np.nan,
+            },
+            nan_ok=True,
+        )
+        assert got.outcomes.there.tolist() == np.bincount(truth, minlength=4).tolist()
+        assert got.outcomes.predicted.tolist() == np.bincount(guess, minlength=4).tolist()
+        assert got.outcomes.hits.tolist() == [((truth == c) & (guess == c)).sum() for c in range(4)]
+        first += count
+
+
+def test_auc_is_undefined_where_one_class_is_all_there_is() -> None:
+    (scores,) = scores_by_client(
+        np.array([2]), np.zeros(2), np.array([1, 1]), np.array([1, 0]), 2, np.full((2, 2), 0.5)
+    )
+    assert np.isnan(scores.figures["auc"])
+    # Class 1: precision 1, recall 1/2, F1 2/3; class 0 was predicted but not held: F1 0.
+    assert scores.figures["macro-f1"] == pytest.approx(1 / 3)
+
+
+def test_a_diverged_model_has_no_auc() -> None:
+    (scores,) = scores_by_client(
+        np.array([2]), np.full(2, np.nan), np.array([0, 1]), np.array([0, 0]), 2, np.full((2, 2), np.nan)
+    )
+    assert np.isnan(scores.figures["auc"])
+    assert np.isnan(scores.figures["loss"])
+    assert scores.figures["accuracy"] == 0.5
+
+
+def top_two(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """One per example: whether the label is among the two largest outputs."""
+    return (outputs.topk(2).indices == labels[:, None]).any(1).float()
+
+
+def largest(outputs: torch.Tensor, labels: torch.Tensor) -> float:
+    """A number of all the client's rows together."""
+    return float(outputs.max())
+
+
+OUTPUTS = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [0.0, 5.0, 1.0]])
+LABELS = torch.tensor([1, 0, 1])
+
+
+def test_a_number_or_one_per_example() -> None:
+    # Of rows 0 and 1, row 0's label is in its top two; a client without rows; row 2.
+    first, none, last = (
+        measure_own({"top_two": top_two, "largest": largest}, OUTPUTS[some], LABELS[some])
+        for some in (slice(0, 2), slice(0, 0), slice(2, 3))
+    )
+    assert first == {"top_two": 0.5, "largest": 3.0}
+    assert math.isnan(none["top_two"])
+    assert last == {"top_two": 1.0, "largest": 5.0}
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that NumPy refuses until it is copied to the CPU, as it does a GPU's."""
+
+    def numpy(self, *, force: bool = False) -> Any:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    def cpu(self) -> torch.Tensor:  # type: ignore[override]
+        return self.as_subclass(torch.Tensor)
+
+
+class ThereModel(nn.Linear):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs.flatten(1)).as_subclass(OnGpu)
+
+
+def test_metrics_may_use_numpy_wherever_the_model_computes(small: Any) -> None:
+    def hits(outputs: torch.Tensor, labels: torch.Tensor) -> float:
+        return float((outputs.numpy().argmax(1) == labels.numpy()).mean())
+
+    with pytest.raises(TypeError, match="can't convert"):
+        hits(OUTPUTS.as_subclass(OnGpu), LABELS.as_subclass(OnGpu))
+    model, data = ThereModel(32, 3), small.federation()
+    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=1)
+    trainer = Trainer(model, data, training, seed=0, metrics={"hits": hits})
+    (scores,) = trainer.evaluate([Job(2, data.test[2], small.start_of(model))])
+    assert scores.figures["hits"] == pytest.approx(scores.figures["accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ({"accuracy": largest}, "must not have the name of an existing figure, got 'accuracy'"),
+        ({"cluster": largest}, "must not have the name of an existing figure, got 'cluster'"),
+        ({"top-2": largest}, "names of letters, digits and underscores, got 'top-2'"),
+        ({"top": 3}, "metrics.top must be a function of outputs and labels, got 3"),
+    ],
+)
+def test_names_and_functions(metrics: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        check_names(metrics)
+
+
+def test_a_metric_of_another_shape() -> None:
+    with pytest.raises(ValueError, match=r"metrics.all must return a number, or one per example, shape .3."):
+        measure_own({"all": lambda outputs, labels: outputs}, OUTPUTS, LABELS)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_evaluation_has_the_loss_and_the_metrics(small: Any, full: bool) -> None:
+    model, data = small.build("linear"), small.federation("linear")
+    training = LocalTraining(
+        learning_rate=0.1, batch_size=8, epochs=1, loss=binary_cross_entropy, evaluation_batch_size=7
+    )
+    trainer = Trainer(model, data, training, seed=0, metrics={"top_two": top_two, "largest": largest})
+    jobs = [Job(client, data.test[client], small.start_of(model)) for client in (2, 0, 4)]
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (data.mean, data.std))
+    for job, got in zip(jobs, trainer.evaluate(jobs, full=full), strict=True):
+        losses, hits, values = [], [], []
+        for row in job.rows:
+            outputs = model((data.inputs[row : row + 1] / 255 - mean) / std).detach()[0]
+            chances = 1 / (1 + np.exp(-outputs.double().numpy()))
+            label = int(data.labels[row])
+            losses.append(-np.log([c if i == label else 1 - c for i, c in enumerate(chances)]).mean())
+            hits.append(label in np.argsort(outputs.numpy())[-2:])
+            values.append(float(outputs.max()))
+        assert got.figures["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+        assert got.figures["top_two"] == pytest.approx(np.mean(hits))
+        assert got.figures["largest"] == pytest.approx(max(values), rel=1e-5)
+    assert "top_two" not in trainer.evaluate(jobs, own=False)[0].figures
+
+
+def test_a_run_of_ones_own_arrays() -> None:
+    draws = np.random.default_rng(0)
+    clients = [(draws.normal(size=(40, 4)).astype(np.float32), draws.integers(0, 3, 40)) for _ in range(4)]
+    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=1, loss=binary_cross_entropy)
+    network = nn.Linear(4, 3)
+    result = fedclust.simulate(
+        "fedavg", network, clients, rounds=2, training=training, metrics={"top_two": top_two}
+    )
+    per_client = result.clients["top_two"].to_numpy()
+    assert ((per_client > 0) & (per_client <= 1)).all()
+    assert result.summary["top_two"] == pytest.approx(per_client.mean())
+    assert result.rounds["top_two"].iloc[-1] == pytest.approx(per_client.mean())
+    x, y = clients[0]
+    with torch.no_grad():
+        outputs = result.model_of(0)(torch.from_numpy(x))
+    expected = float(binary_cross_entropy(outputs, torch.from_numpy(y)).mean())
+    assert result.losses(x, y)[0] == pytest.approx(expected)
+
+
+def test_a_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine_of_this_test.py").write_text(
+        "from torch.nn import functional\n\n\n"
+        "def smooth(outputs, labels, amount):\n"
+        "    return functional.cross_entropy(outputs, labels, reduction='none', label_smoothing=amount)\n\n\n"
+        "def margin(outputs, labels):\n"
+        "    first, second = outputs.topk(2).values.unbind(1)\n"
+        "    return first - second\n"
+    )
+    (tmp_path / "loss").mkdir()
+    (tmp_path / "loss" / "smooth.yaml").write_text(
+        "_target_: mine_of_this_test.smooth\n_partial_: true\namount: 0.1\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    overrides = [f"hydra.searchpath=[{tmp_path}]", "loss=smooth", "loss.amount=0.2", "strategy=fedavg"]
+    result = fedclust.run(
+        [
+            *overrides, "compare=[]", "rounds=1", "partition.groups=[2,1]", "partition.num_clients=3",
+            "+metrics.margin={_target_: mine_of_this_test.margin, _partial_: true}",
+            f"output_dir={tmp_path}/out",
+        ]
+    )  # fmt: skip
+    training = build(compose(overrides).training)
+    assert training.loss.keywords == {"amount": 0.2}
+    assert (result.clients["margin"] > 0).all()
+    assert result.summary["margin"] == pytest.approx(result.clients["margin"].mean())
+    assert result._loss.keywords == {"amount": 0.2}
+    with pytest.raises(ValueError, match=r"training.loss._target_ must be allowed, got .mine_of_this_test"):
+        fedclust.load(result.folder)
+    allowed = fedclust.load(result.folder, allow="mine_of_this_test.smooth")
+    assert allowed._loss.keywords == {"amount": 0.2}

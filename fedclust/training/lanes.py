@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 
 from fedclust.support.devices import thread_pool, torch_threads
-from fedclust.training.kernels.working_model import WorkingModel
+from fedclust.training.working_model import WorkingModel
 
 __all__ = ["Lanes"]
 

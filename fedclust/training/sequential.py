@@ -4,13 +4,12 @@ import torch
 
 from fedclust.training.cohort import CohortUpdate
 from fedclust.training.device_data import DeviceData
-from fedclust.training.kernels.optimisers import LocalUpdate
-from fedclust.training.kernels.working_model import WorkingModel
+from fedclust.training.lanes import Lanes
 from fedclust.training.losses import mean_loss
+from fedclust.training.optimisers import LocalUpdate
 from fedclust.training.parameters import LocalTraining
-from fedclust.training.results import collect, empty_rows
-from fedclust.training.scheduling.lanes import Lanes
-from fedclust.training.scheduling.work import Work
+from fedclust.training.work import Work, collect, empty_rows
+from fedclust.training.working_model import WorkingModel
 
 __all__ = ["train_sequentially"]
 

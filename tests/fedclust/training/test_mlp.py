@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedclust.training.kernels.layers import ClientDropout
-from fedclust.training.kernels.mlp import Linear, find_mlp
-from fedclust.training.kernels.working_model import WorkingModel
+from fedclust.training.mlp import Linear, find_mlp
+from fedclust.training.working_model import ClientDropout, WorkingModel
 
 
 def mlp_of(model: nn.Module) -> Any:

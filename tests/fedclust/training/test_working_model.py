@@ -1,14 +1,22 @@
-"""Stand-ins for Dropout and BatchNorm against torch's own."""
+"""Stand-ins for Dropout and BatchNorm against torch's own; seeding."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from fedclust.training.kernels.layers import ClientBatchNorm, ClientDropout, prepare
-from fedclust.training.kernels.step_context import StepContext, scramble, step_keys
+from fedclust.training.working_model import (
+    ClientBatchNorm,
+    ClientDropout,
+    StepContext,
+    WorkingModel,
+    prepare,
+    scramble,
+    step_keys,
+)
 
 
 def key(number: int) -> torch.Tensor:
@@ -167,3 +175,24 @@ class TestBatchNorm:
         context.begin(key(0), torch.ones(3))
         with pytest.raises(RuntimeError, match="BatchNorm needs the batch as first dimension, got 6 of 3"):
             ours(torch.ones(6, 2))
+
+
+def test_the_generator_of_the_models_own_gpu_is_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    current, seeded = [torch.device("cuda:0")], []
+
+    @contextmanager
+    def on(device: torch.device) -> Iterator[None]:
+        current.append(device)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", on)
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda number: seeded.append((current[-1], number)))
+    working = WorkingModel(nn.Linear(1, 1), torch.device("cpu"), "float32")
+    with torch.random.fork_rng(devices=[]):
+        working.seed(7)
+        assert seeded == []
+        working.device = torch.device("cuda:1")
+        working.seed(7)
+        assert torch.initial_seed() == 7
+    assert seeded == [(torch.device("cuda:1"), 7)]

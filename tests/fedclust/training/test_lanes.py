@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from fedclust.training import Job, LocalTraining, Trainer
-from fedclust.training.kernels.working_model import WorkingModel
-from fedclust.training.scheduling import lanes as module
-from fedclust.training.scheduling.lanes import Lanes
+from fedclust.training import lanes as module
+from fedclust.training.lanes import Lanes
+from fedclust.training.working_model import WorkingModel
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,7 @@ import torch
 
 from fedclust.training.batches import Batches
 from fedclust.training.cohort import Job
-from fedclust.training.scheduling.work import Work
+from fedclust.training.work import Work
 
 
 def make() -> Work:

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from fedclust.training import CohortUpdate, LocalTraining, Trainer
-from fedclust.training.kernels.vectorised import VectorisedTraining
-from fedclust.training.scheduling import dispatch
-from fedclust.training.scheduling.work import Work
+from fedclust.training.dispatch import faster_together
+from fedclust.training.vectorised import VectorisedTraining
+from fedclust.training.work import Work
 
 
 def hyperparameters(**changes: Any) -> LocalTraining:
@@ -108,37 +108,36 @@ def test_a_deep_network_at_a_large_learning_rate(
     assert all("ArithmeticError: losses are" in line for line in said)
 
 
-def test_small_mlps_need_no_trial(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> int:
-        raise AssertionError("a trial was made")
-
-    monkeypatch.setattr(dispatch.Chooser, "number_alone", refuse)
-    model, data = small.build("linear"), small.federation()
-    trainer = Trainer(model, data, hyperparameters(mode="auto"), seed=1)
-    assert final(list(trainer.train(small.jobs(data, small.start_of(model)), 1))).keys() == set(range(5))
-    assert trainer._dispatcher.together
-
-
 @pytest.mark.parametrize(
-    ("changes", "certain"), [({}, True), ({"momentum": 0.9}, False), ({"proximal_mu": 0.1}, False)]
+    ("kind", "on_cpu", "on_gpu"),
+    [
+        ("linear", True, True),
+        ("layer norm", True, True),
+        ("convolution", False, True),
+        ("batch norm", False, True),
+        ("lstm", False, False),
+        ("gru", False, False),
+    ],
 )
-def test_larger_mlps_are_tried_unless_sgd_is_plain(
-    small: Any, changes: dict[str, float], certain: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Five clients of 876 bytes each are within 5,000 bytes and beyond 4,000.
-    monkeypatch.setattr(dispatch, "_CERTAIN_BYTES", {True: 5000, False: 4000})
-    asked = []
+def test_the_kind_of_model_decides(small: Any, kind: str, on_cpu: bool, on_gpu: bool) -> None:
+    model, data = small.build(kind), small.federation(kind)
+    assert faster_together(model, torch.device("cpu")) == on_cpu
+    assert faster_together(model, torch.device("cuda")) == on_gpu
+    assert not faster_together(nn.MultiheadAttention(4, 2), torch.device("cuda"))
+    assert Trainer(model, data, hyperparameters(), seed=1)._dispatcher.together == on_cpu
+    for mode in ("sequential", "vectorised"):
+        trainer = Trainer(model, data, hyperparameters(mode=mode), seed=1)
+        assert trainer._dispatcher.together == (mode == "vectorised")
 
-    def number_alone(_: Any, work: Work) -> int:
-        asked.append(len(work.jobs))
-        return 2
 
-    monkeypatch.setattr(dispatch.Chooser, "number_alone", number_alone)
-    model, data = small.build("linear"), small.federation()
-    trainer = Trainer(model, data, hyperparameters(mode="auto", **changes), seed=1)
-    updates = list(trainer.train(small.jobs(data, small.start_of(model)), 1))
-    assert asked == ([] if certain else [5])
-    assert [len(update.clients) for update in updates] == ([5] if certain else [2, 3])
+@pytest.mark.parametrize("kind", ["dropout", "convolution", "lstm"])
+def test_the_default_repeats_to_the_bit(small: Any, kind: str) -> None:
+    model, data = small.build(kind), small.federation(kind)
+    jobs = small.jobs(data, small.start_of(model))
+    first, second = (
+        final(list(Trainer(model, data, hyperparameters(), seed=1).train(jobs, 1))) for _ in range(2)
+    )
+    assert all(torch.equal(first[client], second[client]) for client in first)
 
 
 def test_memory_running_out_halves_the_pass(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +187,7 @@ def test_memory_running_out_for_one_client_trains_it_alone(
 def test_chunks_follow_memory(small: Any, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The linear model has 32 * 6 + 6 + 6 * 3 + 3 = 219 parameters, 876 bytes. Two fit into 2,000 bytes when
     # only results add up; together each client needs several times as much, so one at a time.
-    monkeypatch.setattr("fedclust.training.scheduling.memory._CPU_BYTES", 2000)
+    monkeypatch.setattr("fedclust.training.dispatch._CPU_BYTES", 2000)
     model, data = small.build("linear"), small.federation()
     trainer = Trainer(model, data, hyperparameters(mode=mode), seed=1)
     updates = trainer.train(small.jobs(data, small.start_of(model)), 1)

@@ -15,9 +15,8 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from fedclust.training.kernels.layers import ClientDropout
-from fedclust.training.kernels.optimisers import LocalUpdate
-from fedclust.training.kernels.working_model import WorkingModel
+from fedclust.training.optimisers import LocalUpdate
+from fedclust.training.working_model import ClientDropout, WorkingModel
 from fedclust.typing import State
 
 __all__ = ["Linear", "Mlp", "MlpKernel", "find_mlp"]

@@ -5,34 +5,47 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
+from fedclust.training.agreement import agree
 from fedclust.training.cohort import CohortUpdate
 from fedclust.training.device_data import DeviceData
-from fedclust.training.kernels.recorded import RecordedTraining
-from fedclust.training.kernels.recorded_cohort import RecordedCohorts
-from fedclust.training.kernels.sequential import train_sequentially
-from fedclust.training.kernels.vectorised import VectorisedTraining
+from fedclust.training.lanes import Lanes
+from fedclust.training.losses import mean_loss
 from fedclust.training.parameters import LocalTraining
-from fedclust.training.scheduling.choice import Chooser, agree
-from fedclust.training.scheduling.lanes import Lanes
-from fedclust.training.scheduling.memory import clients_per_pass
-from fedclust.training.scheduling.work import Work
+from fedclust.training.sequential import train_sequentially
+from fedclust.training.vectorised import VectorisedTraining
+from fedclust.training.work import Work
+from fedclust.training.working_model import WorkingModel
 
-__all__ = ["Dispatcher"]
+__all__ = ["Dispatcher", "clients_per_pass", "faster_together"]
 
 _logger = logging.getLogger(__name__)
 
-# An MLP trains faster together whenever a step's memory fits into the cache: measured for 1 to 20 clients,
-# networks of 650 to 540,000 parameters and batches of 4 and 32, on one core. So no trial is needed, and such
-# runs repeat bit by bit. Anything but plain SGD uses several times the memory.
-_CERTAIN_BYTES = {True: 32 << 20, False: 4 << 20}
 # Relative size of a layer's rounding error. In float32 some units in the last place, 2^-23, as sums are
 # rounded as well; the other two round the factors of products, to 2^-10 and 2^-7.
 _ROUNDING = {"float32": 2.0**-20, "tf32": 2.0**-10, "bf16": 2.0**-7}
+# Fixed amounts rather than what is free at the moment: the same run must be cut the same way every time.
+_CPU_BYTES = 1 << 30
+_GPU_SHARE = 0.4
+
+
+def faster_together(model: nn.Module, device: torch.device) -> bool:
+    """Return whether clients of a model train faster in one pass, by what its layers are.
+
+    Dense layers do: hardly anything of a small step is arithmetic. On a CPU, the grouped convolutions that
+    vmap makes of many clients' are slower than one client at a time (measured: docs/PERFORMANCE.md); a GPU
+    gets more to do at a time. Recurrent and attention layers are slow under vmap.
+    """
+    kinds = [type(module) for module in model.modules()]
+    if any(issubclass(kind, nn.RNNBase | nn.RNNCellBase) or "Attention" in kind.__name__ for kind in kinds):
+        return False
+    return device.type == "cuda" or not any(issubclass(kind, _ConvNd) for kind in kinds)
 
 
 class Dispatcher:
-    """Trains passes together, one client after another, some of each, or by CUDA graphs.
+    """Trains passes together or one client after another.
 
     If a model cannot be vectorised, its clients are trained one after another from then on, with a warning.
 
@@ -49,30 +62,19 @@ class Dispatcher:
     ----------
     together
         Whether clients may still train together.
-
-    Raises
-    ------
-    ValueError
-        If `mode` needs another device.
     """
 
     def __init__(self, lanes: Lanes, data: DeviceData, training: LocalTraining) -> None:
-        self.together = training.mode in ("auto", "vectorised", "vectorised_graphs")
+        self.together = training.mode == "vectorised" or (
+            training.mode == "auto" and faster_together(lanes.working.model, lanes.working.device)
+        )
         self._lanes = lanes
         self._working = working = lanes.working
         self._data = data
         self._training = training
         self._vectorised = VectorisedTraining(working, data, training)
-        self._recorded: RecordedTraining | None = None
-        if training.mode == "cuda_graphs":
-            self._recorded = RecordedTraining(working, data, training, self._alone)
-        self._recorded_cohorts: RecordedCohorts | None = None
-        if training.mode == "vectorised_graphs":
-            self._recorded_cohorts = RecordedCohorts(self._vectorised, working, data, training)
-        self._train_cohort = (self._recorded_cohorts or self._vectorised).train
         self._agreed = False
         self._capacities: dict[tuple[int, bool], int] = {}
-        self._chooser = Chooser(self._alone, self._vectorised.train, working.device, threads=lanes.most)
 
     def capacity(self, width: int, one: Callable[[], Work]) -> int:
         """Return how many clients with batches of `width` fit into a pass: `chunk`, or what memory allows.
@@ -93,33 +95,19 @@ class Dispatcher:
 
     def train(self, work: Work) -> Iterator[CohortUpdate]:
         """Train a pass, in one or more parts."""
-        if self._recorded is not None:
-            yield from self._recorded.train(work)
-            return
-        alone = len(work.jobs)
-        if self.together:
+        if self.together and self._vectorised.mlp is None and not self._agreed:
             try:
-                alone = self._number_alone(work)
+                self._agreed = self._agree(work)
             except torch.OutOfMemoryError:
-                alone = 0  # too much for one pass, but smaller ones may fit
+                pass  # too much for one pass, but smaller ones may fit
             # A model may refuse to be vectorised with any exception at all.
             except Exception as error:
                 self._give_up(error)
-        if alone:
-            yield self._alone(work.part(0, alone))
-        if alone < len(work.jobs):
-            yield from self._train_together(work.part(alone, len(work.jobs)))
-
-    def _number_alone(self, work: Work) -> int:
-        plain = self._training.is_plain_sgd and not work.proximal_mu
-        small = len(work.jobs) * self._working.nbytes <= _CERTAIN_BYTES[plain]
-        if self._vectorised.mlp is not None and (small or self._training.mode != "auto"):
-            return 0
-        if not self._agreed:
-            self._agreed = self._agree(work)
-        if not self._agreed:  # all clients that were tried failed, and one by one is always correct
-            return len(work.jobs)
-        return self._chooser.number_alone(work) if self._training.mode == "auto" else 0
+            else:
+                if not self._agreed:  # all clients that were tried failed, and one by one is always correct
+                    yield self._alone(work)
+                    return
+        yield from self._train_together(work)
 
     def _agree(self, work: Work) -> bool:
         """Compare the two ways of training once."""
@@ -159,10 +147,10 @@ class Dispatcher:
 
     def _in_one_pass(self, work: Work) -> CohortUpdate:
         if len(work.jobs) > 1:
-            return self._train_cohort(work)
+            return self._vectorised.train(work)
         # A batched product of one matrix uses another kernel than that of many. Trained twice side by side, a
         # client gets the same bits as among others, so it does not matter which clients share a node.
-        twice = self._train_cohort(work.select([0, 0]))
+        twice = self._vectorised.train(work.select([0, 0]))
         return replace(
             twice,
             clients=twice.clients[:1],
@@ -181,3 +169,61 @@ class Dispatcher:
             type(error).__name__,
             str(error).partition("\n")[0],
         )
+
+
+def clients_per_pass(
+    working: WorkingModel, data: DeviceData, training: LocalTraining, work: Work, *, together: bool
+) -> int:
+    """Estimate how many clients' training takes 1 GiB, or 40 % of the GPU's memory.
+
+    Parameters
+    ----------
+    working
+        The model.
+    data
+        The dataset.
+    training
+        Hyperparameters.
+    work
+        Clients like those to count; the first one is used.
+    together
+        Whether they train together. If not, only their results take memory.
+
+    Returns
+    -------
+    Number of clients, at least 1.
+    """
+    if working.device.type == "cuda":
+        ours = torch.cuda.get_per_process_memory_fraction(working.device)  # several nodes may share a GPU
+        budget = _GPU_SHARE * ours * torch.cuda.get_device_properties(working.device).total_memory
+    else:
+        budget = float(_CPU_BYTES)
+    if not together:
+        return max(1, int(budget / max(1, working.nbytes)))
+    # The model, its gradient, and one more for temporaries; the moments and Adam's denominator; FedProx's
+    # start and difference.
+    copies = 3 + bool(training.momentum) + 3 * (training.optimizer == "adam")
+    copies += 2 * bool(training.proximal_mu)
+    # The backward pass holds about as much again.
+    return max(
+        1, int(budget / max(1, copies * working.nbytes + 2 * _saved_bytes(working, data, training, work)))
+    )
+
+
+def _saved_bytes(working: WorkingModel, data: DeviceData, training: LocalTraining, work: Work) -> int:
+    """Compute the bytes that the forward pass of one client's first batch keeps for the backward pass."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in working.tensors.values()}
+    saved: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    working.load(work.jobs[0].state)
+    working.model.train()
+    rows = torch.from_numpy(work.batches.rows[0, 0, : work.batches.sizes[0, 0]]).to(data.rows_device)
+    inputs, labels = data.batch(rows)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        mean_loss(working.forward(inputs, work.keys[0, 0]), labels, training.loss)
+    return sum(saved.values())

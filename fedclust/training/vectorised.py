@@ -6,26 +6,25 @@ later steps. Short batches are padded with repetitions that have weight 0 in the
 ignores.
 """
 
-import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
+from torch import nn
+from torch.func import grad_and_value, vmap
 
 from fedclust.training.cohort import CohortUpdate
 from fedclust.training.device_data import DeviceData
-from fedclust.training.kernels.cohort_loss import CohortLoss
-from fedclust.training.kernels.mlp import MlpKernel, find_mlp
-from fedclust.training.kernels.optimisers import LocalUpdate
-from fedclust.training.kernels.working_model import WorkingModel
-from fedclust.training.losses import cross_entropy, mean_loss, on_device
+from fedclust.training.losses import Loss, cross_entropy, example_losses, mean_loss
+from fedclust.training.mlp import MlpKernel, find_mlp
+from fedclust.training.optimisers import LocalUpdate
 from fedclust.training.parameters import LocalTraining
-from fedclust.training.results import collect, stacked_start
-from fedclust.training.scheduling.work import Work
+from fedclust.training.work import Work, collect, stacked_start
+from fedclust.training.working_model import WorkingModel
 from fedclust.typing import State
 
-__all__ = ["Kernel", "VectorisedTraining", "VmapKernel", "no_batching_rule_warnings"]
+__all__ = ["CohortLoss", "Kernel", "VectorisedTraining", "VmapKernel"]
 
 
 class Kernel(Protocol):
@@ -81,8 +80,7 @@ class VectorisedTraining:
         plain = training.precision != "bf16" and not data.labels_have_positions
         plain = plain and training.loss is cross_entropy  # whose gradient the kernel has written out
         self.mlp = mlp if suits and plain else None
-        loss = on_device(training.loss, working.device)
-        self._loss = CohortLoss(working, loss, compiled=training.compile)
+        self._loss = CohortLoss(working, training.loss, compiled=training.compile)
         self._used: list[str] | None = None
 
     def train(self, work: Work) -> CohortUpdate:
@@ -105,7 +103,7 @@ class VectorisedTraining:
             state[name] = state[first]
         losses = torch.zeros(work.batches.sizes.shape, device=self._data.device)
         working.model.train()
-        used = self.used_parameters(work)
+        used = self._used_parameters(work)
         update = LocalUpdate(
             [state[name] for name in used],
             self._training,
@@ -113,17 +111,18 @@ class VectorisedTraining:
             work.proximal_mu,
             stacked=True,
         )
-        with no_batching_rule_warnings():
-            self._run(self.kernel(state, used, update), work, losses)
+        kernel: Kernel = (
+            VmapKernel(working, self._loss, state, used, update)
+            if self.mlp is None
+            else MlpKernel(self.mlp, {name: state[name] for name in used}, update)
+        )
+        with warnings.catch_warnings():
+            # vmap's of a layer without a batching rule, which is slow but correct.
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            self._run(kernel, work, losses)
         return collect(working, work, state, losses, {})
 
-    def kernel(self, state: State, used: Sequence[str], update: LocalUpdate) -> Kernel:
-        """Make what takes the steps of a stacked cohort; see :class:`VmapKernel` for the parameters."""
-        if self.mlp is not None:
-            return MlpKernel(self.mlp, {name: state[name] for name in used}, update)
-        return VmapKernel(self._working, self._loss, state, used, update)
-
-    def used_parameters(self, work: Work) -> list[str]:
+    def _used_parameters(self, work: Work) -> list[str]:
         """Find the parameters that the loss depends on; like torch.optim, the others are not updated.
 
         Otherwise weight decay would shrink them. Found once, from the gradient of one client's batch.
@@ -159,12 +158,90 @@ class VectorisedTraining:
             losses[:clients, step] = kernel.step(inputs, labels, real, work.keys[:clients, step])
 
 
-@contextlib.contextmanager
-def no_batching_rule_warnings() -> Iterator[None]:
-    """Silence vmap's warning of a layer without a batching rule: slow but correct; the trial measures it."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="There is a performance drop")
-        yield
+class CohortLoss:
+    """Each client's loss on its own batch with its own model, and the gradient.
+
+    Parameters
+    ----------
+    working
+        The model.
+    loss
+        Loss of its outputs, per example.
+    compiled
+        Whether to pass the computation through ``torch.compile``.
+    """
+
+    def __init__(self, working: WorkingModel, loss: Loss, *, compiled: bool) -> None:
+        self._working = working
+        self._of_outputs = loss
+        # vmap can batch recurrent layers only inside a grad transform; for other models, differentiating
+        # outside of vmap spends less time in Python.
+        self._inside = any(isinstance(module, nn.RNNBase) for module in working.model.modules())
+        self._mapped = {padded: self._map(padded, compiled) for padded in (False, True)}
+
+    def gradients(
+        self,
+        parameters: State,
+        own: State,
+        shared: State,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        real: torch.Tensor | None,
+        keys: torch.Tensor,
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Differentiate the clients' losses; buffers in `own` are updated in place.
+
+        Parameters
+        ----------
+        parameters
+            Parameters to differentiate by, name to tensor of shape (a, *shape).
+        own
+            Other tensors of which each client has its own, name to shape (a, *shape).
+        shared
+            Tensors that all clients share, name to shape.
+        inputs, labels
+            Batches, shapes (a, B, *shape) and (a, B) or (a, B, positions).
+        real
+            1.0 for real examples, 0.0 for padding, shape (a, B); None when all are real.
+        keys
+            Dropout keys, shape (a,).
+
+        Returns
+        -------
+        Losses, shape (a,), and gradients in the order of `parameters`.
+        """
+        mapped = self._mapped[real is not None]
+        batch = (own, shared, inputs, labels, real, keys)
+        if self._inside:
+            gradients, losses = mapped(parameters, *batch)
+            return losses, list(gradients.values())
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
+        losses = mapped(leaves, *batch)
+        # The clients' losses are independent: their sum's gradient is each client's own.
+        found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
+        return losses.detach(), list(found)
+
+    def _map(self, padded: bool, compiled: bool) -> Callable:
+        function = grad_and_value(self._loss) if self._inside else self._loss
+        in_dims = (0, 0, None, 0, 0, 0 if padded else None, 0)
+        mapped = vmap(function, in_dims=in_dims, randomness="error")
+        return torch.compile(mapped) if compiled else mapped
+
+    def _loss(
+        self,
+        parameters: State,
+        own: State,
+        shared: State,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        real: torch.Tensor | None,
+        key: torch.Tensor,
+    ) -> torch.Tensor:
+        """Compute one client's loss."""
+        logits = self._working.forward(inputs, key, real, {**parameters, **own, **shared})
+        if real is None:
+            return mean_loss(logits, labels, self._of_outputs)
+        return (example_losses(logits, labels, self._of_outputs) * real).sum() / real.sum()
 
 
 class VmapKernel:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedclust.training.kernels.optimisers import LocalUpdate, add_proximal_term, clip_norm
+from fedclust.training.optimisers import LocalUpdate, add_proximal_term, clip_norm
 from fedclust.training.parameters import LocalTraining
 
 SHAPES = [(3, 4), (4,), ()]

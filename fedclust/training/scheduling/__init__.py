@@ -1,1 +1,0 @@
-"""Which kernel trains a cohort, on how many threads, in how much memory."""

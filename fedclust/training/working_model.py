@@ -1,0 +1,518 @@
+"""The instance of the model that a trainer computes with.
+
+Its Dropout and BatchNorm layers are replaced: a client's result is the same alone and in a cohort.
+"""
+
+import contextlib
+import copy
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedclust.training.parameters import Precision
+from fedclust.typing import State
+
+__all__ = [
+    "ClientBatchNorm",
+    "ClientDropout",
+    "StepContext",
+    "WorkingModel",
+    "only_last_layer",
+    "prepare",
+    "scramble",
+    "step_keys",
+]
+
+_MASK = 0xFFFFFFFF
+_NO_KEY = torch.zeros((), dtype=torch.int64)
+
+
+class StepContext:
+    """The step that a prepared model is about to run; its layers hold a reference to it.
+
+    Attributes
+    ----------
+    key
+        Number of (run, round, client, step) that dropout derives its masks from, an int64 scalar below 2**32.
+    real
+        1.0 for the real examples of a padded batch, 0.0 for padding, shape (B,); None when all are real.
+    """
+
+    def __init__(self) -> None:
+        self.key = _NO_KEY
+        self.real: torch.Tensor | None = None
+        self._calls = 0
+
+    def begin(self, key: torch.Tensor, real: torch.Tensor | None = None) -> None:
+        """Start a forward pass."""
+        self.key = key
+        self.real = real
+        self._calls = 0
+
+    def end(self) -> None:
+        """Clear the step; under vmap and torch.compile its tensors must not outlive the forward pass."""
+        self.begin(_NO_KEY)
+
+    def next_call(self) -> int:
+        """Number the uses of random layers in this forward pass: 1, 2, ..."""
+        self._calls += 1
+        return self._calls
+
+
+def scramble(numbers: torch.Tensor) -> torch.Tensor:
+    """Map 32-bit numbers one to one to others that look random.
+
+    Source: the integer hash of Wellons, "Prospecting for Hash Functions" (2018), with the constants found by
+    TheIronBorn; both are below 2**31, so int64 products of 32-bit numbers never overflow.
+
+    Parameters
+    ----------
+    numbers
+        int64, in [0, 2**32).
+
+    Returns
+    -------
+    int64, in [0, 2**32), same shape.
+    """
+    numbers = ((numbers ^ (numbers >> 16)) * 0x21F0AAAD) & _MASK
+    numbers = ((numbers ^ (numbers >> 15)) * 0x735A2D97) & _MASK
+    return numbers ^ (numbers >> 15)
+
+
+def step_keys(seed: int, clients: torch.Tensor, steps: int) -> torch.Tensor:
+    """Derive the keys of all steps of a cohort's clients; a step's random numbers derive from its key.
+
+    Parameters
+    ----------
+    seed
+        Derived from the run's seed, what is drawn, and the round; >= 0.
+    clients
+        Client ids, int64, shape (n,).
+    steps
+        Number of steps S.
+
+    Returns
+    -------
+    Keys, int64, in [0, 2**32), shape (n, S).
+    """
+    client_keys = scramble(clients ^ int(scramble(torch.tensor(seed & _MASK))))
+    return scramble(client_keys[:, None] ^ torch.arange(steps, device=clients.device))
+
+
+_PLAIN_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+# One odd multiplier per dimension turns an index into a number that does not depend on the tensor's
+# shape, so padding a batch does not change the numbers of its real elements. Digits of pi, made odd.
+_MULTIPLIERS = (0x243F6A89, 0x05A308D3, 0x13198A2F, 0x03707345, 0x24093823, 0x299F31D1)
+
+
+def prepare(model: nn.Module) -> tuple[nn.Module, StepContext]:
+    """Copy a model and replace its Dropout and BatchNorm layers by those of this module.
+
+    Names and shapes of parameters and buffers do not change. Subclasses of these layers are not replaced,
+    as they may compute something else.
+
+    Parameters
+    ----------
+    model
+        Any module.
+
+    Returns
+    -------
+    The copy, and the context to set before each of its forward passes.
+    """
+    context = StepContext()
+    copied = copy.deepcopy(model)
+    replaced: dict[nn.Module, nn.Module] = {}
+
+    def replacement(module: nn.Module) -> nn.Module:
+        if module not in replaced:
+            if type(module) in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):
+                replaced[module] = ClientDropout(module, context)
+            elif isinstance(module, _BatchNorm) and type(module) in _PLAIN_NORMS:
+                replaced[module] = ClientBatchNorm(module, context)
+            else:
+                replaced[module] = module
+                # Not named_children, which leaves out the second name of a layer that has two.
+                for name, child in list(module._modules.items()):
+                    if child is not None and replacement(child) is not child:
+                        setattr(module, name, replacement(child))
+        return replaced[module]
+
+    return replacement(copied), context
+
+
+class ClientDropout(nn.Module):
+    """Dropout whose masks are a function of (run, round, client, step, use in the forward pass, element).
+
+    Parameters
+    ----------
+    dropout
+        Layer to replace; channel-wise ones (``Dropout2d`` and so on) drop whole channels.
+    context
+        Gives the key of the step.
+    """
+
+    def __init__(self, dropout: nn.Module, context: StepContext) -> None:
+        super().__init__()
+        self.p = float(dropout.p)  # type: ignore[arg-type]
+        self.channelwise = type(dropout) is not nn.Dropout
+        self.train(dropout.training)
+        self._context = context
+        self._numbers: tuple[tuple[tuple[int, ...], torch.device], torch.Tensor] | None = None
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Drop elements (or channels) of `values`, the batch being its first dimension, if in training."""
+        if not self.training or self.p == 0.0:
+            return values
+        return values * self.factors(values.shape, self._context.key, self._context.next_call(), values.dtype)
+
+    def factors(
+        self, shape: Sequence[int], keys: torch.Tensor, call: int, dtype: torch.dtype = torch.float32
+    ) -> torch.Tensor:
+        """Compute the factors of the values: 0 where dropped, 1 / (1 - p) elsewhere.
+
+        Parameters
+        ----------
+        shape
+            Of one client's values, the batch first.
+        keys
+            Key of the client's step; or of n clients, shape (n, 1, ...) with as many ones as `shape` is long.
+        call
+            Which use of a dropout layer this is in the forward pass, from 1.
+        dtype
+            Of the result.
+
+        Returns
+        -------
+        Factors, broadcasting with `shape`, or with (n, *shape).
+        """
+        if self.channelwise:
+            shape = (*shape[:2], *[1] * (len(shape) - 2))
+        elements = scramble(self._element_numbers(tuple(shape), keys.device) ^ scramble(keys ^ call))
+        scale = 0.0 if self.p == 1.0 else 1.0 / (1.0 - self.p)
+        return (elements >= int(self.p * 2**32)).to(dtype) * scale
+
+    def _element_numbers(self, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+        if self._numbers is None or self._numbers[0] != (shape, device):
+            total = torch.zeros((), dtype=torch.int64, device=device)
+            for dim, size in enumerate(shape):
+                index = torch.arange(size, device=device) * _MULTIPLIERS[dim % len(_MULTIPLIERS)]
+                total = total + index.view(-1, *[1] * (len(shape) - dim - 1))
+            self._numbers = (shape, device), scramble(total & _MASK)
+        return self._numbers[1]
+
+
+class ClientBatchNorm(_BatchNorm):
+    """BatchNorm over the real examples of a padded batch.
+
+    Equal to ``nn.BatchNorm*d`` on the real examples, running statistics included, with one exception: for
+    a batch with a single value per channel (one example, no positions), which torch refuses, the running
+    statistics are used and not changed. So a client whose last batch has one example can train.
+
+    Parameters
+    ----------
+    norm
+        Layer to replace; its parameters and buffers are reused.
+    context
+        Gives which examples are real.
+    """
+
+    def __init__(self, norm: _BatchNorm, context: StepContext) -> None:
+        nn.Module.__init__(self)
+        for name in ("num_features", "eps", "momentum", "affine", "track_running_stats"):
+            setattr(self, name, getattr(norm, name))
+        for name, parameter in norm.named_parameters(recurse=False):
+            self.register_parameter(name, parameter)
+        for name in ("weight", "bias"):
+            if name not in self._parameters:
+                self.register_parameter(name, None)
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            self.register_buffer(name, getattr(norm, name))
+        self.train(norm.training)
+        self._context = context
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        """Accept what the three classes accept together: (B, C) and (B, C, ...)."""
+        if input.dim() < 2:
+            raise ValueError(f"input must have at least 2 dimensions, got {input.dim()}")
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Normalise `input`, shape (B, C, ...), over its real examples in training."""
+        real = self._context.real
+        one_value = input.numel() == input.shape[1]
+        # torch reads the counter of an unweighted average as a Python number, which vmap refuses.
+        averages = self.track_running_stats and self.momentum is None
+        if not self.training or (real is None and not one_value and not averages):
+            return super().forward(input)
+        return self._masked(input, input.new_ones(len(input)) if real is None else real)
+
+    def _masked(self, input: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        if len(real) != len(input):
+            raise RuntimeError(
+                f"BatchNorm needs the batch as first dimension, got {len(input)} of {len(real)} examples"
+            )
+        dims = [0, *range(2, input.dim())]
+        channels = (1, -1, *[1] * (input.dim() - 2))
+        values = input.to(torch.promote_types(input.dtype, torch.float32))  # sums in bfloat16 are too coarse
+        weights = real.view(-1, *[1] * (input.dim() - 1)).to(values.dtype)
+        count = real.sum() * (input[0, 0].numel())
+        mean = (values * weights).sum(dims) / count
+        centred = values - mean.view(channels)
+        variance = (centred.square() * weights).sum(dims) / count
+        several = count > 1
+        counter = self.num_batches_tracked
+        if self.running_mean is not None and self.running_var is not None and counter is not None:
+            factor = self._factor(counter, several, self.running_mean.dtype)
+            unbiased = variance.detach() * count / (count - 1).clamp(min=1)
+            self.running_mean.add_(factor * (mean.detach() - self.running_mean))
+            self.running_var.add_(factor * (unbiased - self.running_var))
+            mean = torch.where(several, mean, self.running_mean)
+            variance = torch.where(several, variance, self.running_var)
+            centred = values - mean.view(channels)
+        normalised = centred * torch.rsqrt(variance + self.eps).view(channels)
+        if self.weight is not None:
+            normalised = normalised * self.weight.view(channels) + self.bias.view(channels)
+        return normalised.to(input.dtype)
+
+    def _factor(self, counter: torch.Tensor, several: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Count the batch; return its weight in the running statistics: 0 if it has only one value."""
+        counted = several.to(dtype)
+        # Without a momentum it is the plain average over batches, this one included.
+        factor = counted / (counter + 1) if self.momentum is None else counted * self.momentum
+        counter.add_(several.to(counter.dtype))
+        return factor
+
+
+def only_last_layer(model: nn.Module) -> nn.Module:
+    """Copy a model and freeze all parameters but those of its last layer.
+
+    Parameters
+    ----------
+    model
+        Any model. Its last layer is the module that holds the last trainable parameter, in the order in which
+        the model defines them.
+
+    Raises
+    ------
+    ValueError
+        If no parameter is trainable.
+    """
+    copied = copy.deepcopy(model)
+    trainable = [name for name, parameter in copied.named_parameters() if parameter.requires_grad]
+    if not trainable:
+        raise ValueError("model must have a trainable parameter, all are frozen")
+    last = trainable[-1].rpartition(".")[0]
+    for name, parameter in copied.named_parameters():
+        if name.rpartition(".")[0] != last:
+            parameter.requires_grad_(False)
+    return copied
+
+
+class WorkingModel:
+    """A model on a device, built once and reused for every client and round.
+
+    Parameters
+    ----------
+    model
+        Architecture; copied, with Dropout and BatchNorm replaced as in :mod:`.layers`.
+    device
+        Where to compute.
+    precision
+        Arithmetic of the forward pass.
+
+    Attributes
+    ----------
+    model
+        The prepared copy.
+    context
+        What its layers know about the step.
+    tensors
+        Name to tensor for everything in the model's ``state_dict``; loading and training change them in
+        place.
+    trainable
+        Parameters that require gradients, without duplicates.
+    trainable_names
+        A name in `tensors` for each of them.
+    constant
+        Names of the frozen parameters.
+    changing
+        All other names in `tensors`.
+    mixes_rows
+        Whether a row's output depends on the batch that it is in, in evaluation, too: a BatchNorm without
+        running statistics (``track_running_stats=False``). A batch is then of one client.
+    tied
+        Second names of tensors that the model also has under an earlier name, to that name.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device, precision: Precision) -> None:
+        self.device = device
+        prepared, self.context = prepare(model)
+        self.model = prepared.to(device)
+        if any(isinstance(module, nn.Conv2d) for module in self.model.modules()):
+            # Convolutions read this layout faster, on CPUs and GPUs; names, shapes and values are the same.
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.mixes_rows = any(
+            isinstance(module, _BatchNorm) and module.running_mean is None for module in self.model.modules()
+        )
+        self.tensors: dict[str, torch.Tensor] = self.model.state_dict(keep_vars=True)
+        pairs = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+        self.trainable_names = [name for name, _ in pairs]
+        self.trainable: list[torch.Tensor] = [parameter for _, parameter in pairs]
+        self.constant = {
+            name
+            for name, tensor in self.tensors.items()
+            if isinstance(tensor, nn.Parameter) and not tensor.requires_grad
+        }
+        self.changing = [name for name in self.tensors if name not in self.constant]
+        first_names: dict[int, str] = {}
+        for name, tensor in self.tensors.items():
+            first_names.setdefault(id(tensor), name)
+        names = ((name, first_names[id(tensor)]) for name, tensor in self.tensors.items())
+        self.tied = {name: first for name, first in names if name != first}
+        # Every attribute that holds a tensor, listed once even if its module has two names:
+        # functional_call would restore an attribute listed twice wrongly.
+        places: dict[tuple[int, str], str] = {}
+        for name in self.tensors:
+            owner, _, attribute = name.rpartition(".")
+            places.setdefault((id(self.model.get_submodule(owner)), attribute), name)
+        self._places = {name: self.tied.get(name, name) for name in places.values()}
+        self._buffers = [
+            (module, own, self.tensors[f"{prefix}.{own}".lstrip(".")])
+            for prefix, module in self.model.named_modules()
+            for own in module._buffers
+            if f"{prefix}.{own}".lstrip(".") in self.tensors
+        ]
+        self._precision = precision
+
+    def batch_keys(self, states: Sequence[State]) -> list[Hashable]:
+        """Return a key for each job: rows of jobs with the same key may share a batch in evaluation.
+
+        Parameters
+        ----------
+        states
+            The model of each job. Those that are one object share a key, unless the model mixes rows.
+        """
+        return [(id(state), place if self.mixes_rows else 0) for place, state in enumerate(states)]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of one client's model."""
+        return sum(self.tensors[name].nbytes for name in self.changing if name not in self.tied)
+
+    @torch.no_grad()
+    def copy_replaced_buffers(self) -> None:
+        """Copy buffers that the model has replaced (``self.n = self.n + 1``) into `tensors`.
+
+        Raises
+        ------
+        RuntimeError
+            If one has another shape now; its old value is kept.
+        """
+        for module, name, tensor in self._buffers:
+            current = module._buffers[name]
+            if current is not tensor:
+                module._buffers[name] = tensor
+                if current is not None:
+                    tensor.copy_(current)
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Copy a model's state into the working tensors."""
+        for module, name, buffer in self._buffers:
+            module._buffers[name] = buffer
+        for name, tensor in self.tensors.items():
+            if name not in self.tied:
+                tensor.copy_(state[name])
+
+    def check(self, state: State, owner: str) -> None:
+        """Refuse a state that does not fit the model.
+
+        Raises
+        ------
+        ValueError
+            If a name is missing or unknown, or a shape differs.
+        """
+        if state.keys() != self.tensors.keys():
+            missing = sorted(self.tensors.keys() - state.keys())
+            unknown = sorted(state.keys() - self.tensors.keys())
+            raise ValueError(f"{owner}: state must have the model's tensors, lacks {missing}, has {unknown}")
+        for name, tensor in self.tensors.items():
+            if state[name].shape != tensor.shape:
+                raise ValueError(
+                    f"{owner}: {name!r} must have shape {tuple(tensor.shape)}, got {tuple(state[name].shape)}"
+                )
+
+    def forward(
+        self,
+        inputs: torch.Tensor,
+        key: torch.Tensor | None = None,
+        real: torch.Tensor | None = None,
+        tensors: State | None = None,
+    ) -> torch.Tensor:
+        """Run the model; in training, for the step with dropout key `key`.
+
+        Parameters
+        ----------
+        inputs
+            A batch.
+        key
+            Dropout key, a scalar; None in evaluation.
+        real
+            1.0 for real examples, 0.0 for padding, shape (B,); None when all are real.
+        tensors
+            Parameters and buffers to use in place of the working ones, by name; `tied` names are not read.
+
+        Returns
+        -------
+        Logits.
+        """
+        if key is not None:
+            self.context.begin(key, real)
+        # One region per pass: autocast keeps its bfloat16 copies of the weights until the region ends.
+        with self._autocast():
+            if tensors is None:
+                logits = self.model(inputs)
+            else:
+                placed = {name: tensors[first] for name, first in self._places.items()}
+                before = dict(placed) if self._buffers else placed
+                logits = functional_call(self.model, placed, (inputs,), tie_weights=False)
+                # functional_call leaves in `placed` the tensors with which the model replaced a buffer.
+                for name, tensor in before.items():
+                    if placed[name] is not tensor:
+                        tensor.copy_(placed[name].detach())
+        self.context.end()
+        return logits
+
+    def _autocast(self) -> contextlib.AbstractContextManager[None]:
+        if self._precision != "bf16":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """Set torch's global settings, and restore them: matrix precision on GPUs, the random state.
+
+        The random state is used by layers that draw random numbers themselves, such as dropout inside an
+        LSTM; see :meth:`seed`.
+        """
+        cuda = self.device.type == "cuda"
+        before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        with torch.random.fork_rng(devices=[self.device] if cuda else []):
+            if cuda:
+                allowed = self._precision != "float32"
+                torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+            try:
+                yield
+            finally:
+                if cuda:
+                    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+    def seed(self, number: int) -> None:
+        """Seed torch's own generator of the device, inside :meth:`settings`."""
+        torch.default_generator.manual_seed(number)
+        if self.device.type == "cuda":
+            with torch.cuda.device(self.device):  # not the first GPU's where another computes
+                torch.cuda.manual_seed(number)

@@ -17,13 +17,12 @@ from fedclust.training.working_model import WorkingModel
 from fedclust.typing import FloatArray, IntArray, State
 
 __all__ = [
+    "Measure",
     "Metric",
     "Scores",
+    "answers",
     "check_names",
-    "confusion_counts",
     "evaluate_jobs",
-    "logits_by_job",
-    "losses_by_job",
     "measure_own",
     "scores_by_client",
 ]
@@ -33,6 +32,9 @@ Metric = Callable[[torch.Tensor, torch.Tensor], float | torch.Tensor]
 
 Both are on the CPU, wherever the model computes.
 """
+
+Measure = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
+"""From the logits, labels and jobs' positions of a batch to tensors with a row per example."""
 
 # Columns of clients.parquet, and keys of summary.json and of a round, which such a metric would replace.
 _TAKEN = {
@@ -86,14 +88,8 @@ def evaluate_jobs(
 
     Parameters
     ----------
-    lanes
-        The models to evaluate in; their state on entry and exit does not matter.
-    data
-        The dataset.
-    jobs
-        One job per client: its rows and the model to evaluate.
-    batch_size
-        Examples per forward pass.
+    lanes, data, jobs, batch_size
+        As in :func:`answers`.
     full
         Whether to add macro-F1, AUC and the counts for figures over all clients' rows.
     loss
@@ -123,7 +119,7 @@ def evaluate_jobs(
             kept = ([output] if full else []) + ([logits] if metrics else [])
             return example_losses(logits, labels, loss), labels, output.argmax(-1), *kept
 
-        answered = _answers(lanes, data, part, batch_size, measure)
+        answered = answers(lanes, data, part, batch_size, measure)
         counts = np.array([len(job.rows) for job in part], dtype=np.int64)
         losses, labels, predictions, *more = (
             torch.cat(parts).numpy() for parts in zip(*answered, strict=True)
@@ -137,64 +133,31 @@ def evaluate_jobs(
     return found
 
 
-def losses_by_job(
-    lanes: Lanes, data: DeviceData, jobs: Sequence[Job], batch_size: int, loss: Loss = cross_entropy
-) -> list[FloatArray]:
-    """Compute models' losses row by row; see :func:`evaluate_jobs` for the parameters.
-
-    Returns
-    -------
-    For each job, in order, the losses of its rows in nats, float64, shape (n,).
-    """
-    answered = _answers(
-        lanes, data, jobs, batch_size, lambda logits, labels, _: (example_losses(logits, labels, loss),)
-    )
-    return [losses.numpy().astype(np.float64) for (losses,) in answered]
-
-
-def logits_by_job(
-    lanes: Lanes, data: DeviceData, jobs: Sequence[Job], batch_size: int
-) -> list[tuple[FloatArray, IntArray]]:
-    """Compute models' outputs before the softmax; see :func:`evaluate_jobs` for the parameters.
-
-    Returns
-    -------
-    For each job, in order, logits, shape (n, C) or (n, positions, C), and labels, shape (n,) or
-    (n, positions).
-    """
-    answered = _answers(lanes, data, jobs, batch_size, lambda logits, labels, _: (logits, labels))
-    return [(logits.numpy(), labels.numpy()) for logits, labels in answered]
-
-
-def confusion_counts(lanes: Lanes, data: DeviceData, jobs: Sequence[Job], batch_size: int) -> list[IntArray]:
-    """Count labels and predictions on clients' rows; see :func:`evaluate_jobs` for the parameters.
-
-    Returns
-    -------
-    For each job, in order, how often each label (rows) was predicted as each class (columns), shape (C, C).
-    Where labels have positions, every position counts as one.
-    """
-    classes = data.num_classes
-    answered = _answers(
-        lanes, data, jobs, batch_size, lambda logits, labels, _: (labels * classes + logits.argmax(-1),)
-    )
-    return [
-        np.bincount(pairs.numpy().ravel(), minlength=classes**2).reshape(classes, classes)
-        for (pairs,) in answered
-    ]
-
-
-def _answers(
+def answers(
     lanes: Lanes,
     data: DeviceData,
     jobs: Sequence[Job],
     batch_size: int,
-    measure: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]],
+    measure: Measure,
 ) -> list[tuple[torch.Tensor, ...]]:
-    """Put jobs' rows through their models, those of one model together.
+    """Put jobs' rows through their models, those of one model together, unless it mixes rows.
 
-    `measure` reduces a batch's logits, labels and positions of the rows' jobs to tensors with a row per
-    example. Returned are, for each job in order, its own rows of these, on the CPU.
+    Parameters
+    ----------
+    lanes
+        The models to evaluate in; their state on entry and exit does not matter.
+    data
+        The dataset.
+    jobs
+        One job per client: its rows and the model to evaluate.
+    batch_size
+        Examples per forward pass.
+    measure
+        Reduces the logits, labels and positions in `jobs` of a batch's rows to tensors with a row each.
+
+    Returns
+    -------
+    For each job, in order, its own rows of these tensors, on the CPU.
     """
     loaded: dict[int, int] = {}
 

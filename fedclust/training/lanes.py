@@ -8,8 +8,8 @@ Python's lock.
 
 import copy
 import itertools
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
@@ -90,23 +90,21 @@ class Lanes:
         results: list[R | None] = [None] * len(items)
         waiting = iter(range(len(items)))  # a thread takes the next one when it has done its last
 
+        def leave() -> None:
+            deque(waiting, maxlen=0)  # nothing is left for the other threads: at the end, or after an error
+
         def do(model: WorkingModel, index: int) -> None:
             start = time.thread_time()  # neither waiting for a core nor for Python's lock counts
             results[index] = work(model, items[index])
             seconds = (time.thread_time() - start) / (steps[index] if steps else 1)
             self._seconds[kind] = min(seconds, self._seconds.get(kind, seconds))
 
-        stop = threading.Event()
-
         def serve(model: WorkingModel) -> None:
             try:
                 for index in waiting:
-                    if stop.is_set():
-                        return
                     do(model, index)
-            except BaseException:
-                stop.set()
-                raise
+            finally:
+                leave()
 
         def serve_alone(most: int | None = None) -> None:
             for index in itertools.islice(waiting, most):
@@ -130,9 +128,8 @@ class Lanes:
                 with thread_pool(lanes, inside) as pool:
                     try:
                         list(pool.map(serve, self._first_models(lanes)))
-                    except BaseException:  # interrupts too: the threads must stop early
-                        stop.set()
-                        raise
+                    finally:  # after an interrupt, too, the threads must stop early
+                        leave()
         return results  # type: ignore[return-value]  # every item has been done
 
     def _worthwhile(self, kind: Hashable, items: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -23,8 +23,8 @@ __all__ = [
     "mean_loss",
 ]
 
-Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
-"""From outputs, shape (B, C), and labels, shape (B,), to losses, shape (B,).
+Loss = Callable[[Any, Any], Any]
+"""From outputs, shape (B, C), and labels, shape (B,), to losses, shape (B,), all of them tensors.
 
 Where each position of an example has its own label, outputs have shape (B, positions, C) and labels
 (B, positions); the losses stay one per example.

@@ -6,7 +6,6 @@ operation is element by element. ``torch.optim`` would take 0.1 to 0.3 ms more p
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 
@@ -141,12 +140,12 @@ class LocalUpdate:
         *,
         stacked: bool,
     ) -> None:
-        make = partial(Sgd, momentum=training.momentum)
+        common = {"learning_rate": learning_rate, "weight_decay": training.weight_decay}
+        self._optimiser: Sgd | Adam
         if training.optimizer == "adam":
-            make = partial(Adam, betas=training.betas, epsilon=training.adam_epsilon)
-        self._optimiser: Sgd | Adam = make(
-            parameters, learning_rate=learning_rate, weight_decay=training.weight_decay
-        )
+            self._optimiser = Adam(parameters, betas=training.betas, epsilon=training.adam_epsilon, **common)
+        else:
+            self._optimiser = Sgd(parameters, momentum=training.momentum, **common)
         self._clip_norm = training.clip_norm
         self._proximal_mu = proximal_mu
         self._stacked = stacked

@@ -20,16 +20,15 @@ from fedclust.training.cohort import CohortUpdate, Job
 from fedclust.training.device_data import DeviceData
 from fedclust.training.dispatch import Dispatcher
 from fedclust.training.evaluation import (
+    Measure,
     Metric,
     Scores,
+    answers,
     check_names,
-    confusion_counts,
     evaluate_jobs,
-    logits_by_job,
-    losses_by_job,
 )
 from fedclust.training.lanes import Lanes
-from fedclust.training.losses import WeightedCrossEntropy
+from fedclust.training.losses import WeightedCrossEntropy, example_losses
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.work import Work, untrained
 from fedclust.training.working_model import WorkingModel, only_last_layer, step_keys
@@ -228,17 +227,20 @@ class Trainer:
 
         Returns
         -------
-        For each job how often each label (rows) was predicted as each class (columns), shape (C, C).
+        For each job how often each label (rows) was predicted as each class (columns), shape (C, C); where
+        labels have positions, each of them counts.
 
         Raises
         ------
         ValueError
             If a state does not fit the model.
         """
-        with self._working.settings():
-            return confusion_counts(
-                self._lanes, self._data, self._check(jobs), self.training.evaluation_batch_size
-            )
+        classes = self._data.num_classes
+        answered = self._answers(jobs, lambda logits, labels, _: (labels * classes + logits.argmax(-1),))
+        return [
+            np.bincount(pairs.numpy().ravel(), minlength=classes**2).reshape(classes, classes)
+            for (pairs,) in answered
+        ]
 
     def logits(self, jobs: Sequence[Job]) -> list[tuple[FloatArray, IntArray]]:
         """Compute models' outputs for each row, before the softmax.
@@ -257,10 +259,8 @@ class Trainer:
         ValueError
             If a state does not fit the model.
         """
-        with self._working.settings():
-            return logits_by_job(
-                self._lanes, self._data, self._check(jobs), self.training.evaluation_batch_size
-            )
+        answered = self._answers(jobs, lambda logits, labels, _: (logits, labels))
+        return [(logits.numpy(), labels.numpy()) for logits, labels in answered]
 
     def losses(self, jobs: Sequence[Job]) -> list[FloatArray]:
         """Compute the loss of models on each row.
@@ -279,13 +279,14 @@ class Trainer:
         ValueError
             If a state does not fit the model.
         """
+        loss = self.training.loss
+        answered = self._answers(jobs, lambda logits, labels, _: (example_losses(logits, labels, loss),))
+        return [losses.numpy().astype(np.float64) for (losses,) in answered]
+
+    def _answers(self, jobs: Sequence[Job], measure: Measure) -> list[tuple[torch.Tensor, ...]]:
         with self._working.settings():
-            return losses_by_job(
-                self._lanes,
-                self._data,
-                self._check(jobs),
-                self.training.evaluation_batch_size,
-                self.training.loss,
+            return answers(
+                self._lanes, self._data, self._check(jobs), self.training.evaluation_batch_size, measure
             )
 
     def _check(self, jobs: Sequence[Job], misfits: dict[int, str] | None = None) -> list[Job]:

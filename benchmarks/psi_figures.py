@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from datasets import ClassLabel, Dataset, Features, Value
 from federations import DATA
 from results import table
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -34,7 +33,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedclust import metrics
 from fedclust.clustering import clust_psi_pfl
-from fedclust.data.partitioners import Dirichlet, Similarity
+from fedclust.data.partitioners import Dirichlet, Examples, Similarity
 from fedclust.results.plots import save_figure
 from fedclust.results.plots.papers import importances, levels, numbers_of_clusters
 from fedclust.typing import FloatArray, IntArray
@@ -85,15 +84,12 @@ def counts_of(labels: IntArray, protocol: str, level: float, num_clients: int, s
     partitioner: Dirichlet | Similarity
     if protocol == "Dirichlet":  # conf/partition/dirichlet_fedartml
         least = 10 if len(labels) >= 200 * num_clients else 1
-        partitioner = Dirichlet(num_clients, level, min_samples=least, self_balancing=True, seed=seed)
+        partitioner = Dirichlet(num_clients, level, min_samples=least, self_balancing=True)
     else:
-        partitioner = Similarity(num_clients, level, seed=seed)
+        partitioner = Similarity(num_clients, level)
     classes = int(labels.max()) + 1
-    types = Features({"row": Value("int64"), "label": ClassLabel(num_classes=classes)})
-    rows = {"row": np.arange(len(labels)), "label": labels}
-    partitioner.dataset = Dataset.from_dict(rows, features=types)
     counts = np.zeros((num_clients, classes), dtype=np.int64)
-    np.add.at(counts, (partitioner.assignment.clients, labels), 1)
+    np.add.at(counts, (partitioner.assignment(Examples.of(labels), seed).clients, labels), 1)
     return counts
 
 

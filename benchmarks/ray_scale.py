@@ -24,7 +24,7 @@ from ray.cluster_utils import Cluster
 from settings import Setting
 from tables import machine, show, spread, table
 
-from fedclust.data.partitioners.base import Assignment, ClientPartitioner
+from fedclust.data.partitioners.base import Assignment, ClientPartitioner, Examples
 from fedclust.federation import ClientGrid, unpack
 from fedclust.grids.ray_grid import RayGrid
 from fedclust.messages import from_state
@@ -37,25 +37,18 @@ EXPONENT = 0.8
 BY_ID, LONGEST_FIRST = "each node its own", "longest first"
 
 
+@dataclass(frozen=True)
 class PowerLaw(ClientPartitioner):
     """IID clients whose sizes fall with the power `exponent` of their rank; ranks are drawn."""
 
     num_clients: int
+    exponent: float
 
-    def __init__(self, num_clients: int, exponent: float, seed: int = 0) -> None:
-        super().__init__(num_clients, seed)
-        self.exponent = exponent
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """No columns are used."""
-        return ()
-
-    def assign(self, draws: np.random.Generator) -> Assignment:
+    def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Draw who gets which size, then deal the examples at random."""
         weights = np.arange(1, self.num_clients + 1) ** -self.exponent
-        sizes = np.maximum(4, (weights / weights.sum() * len(self.dataset)).astype(np.int64))
-        sizes[0] += len(self.dataset) - sizes.sum()
+        sizes = np.maximum(4, (weights / weights.sum() * examples.size).astype(np.int64))
+        sizes[0] += examples.size - sizes.sum()
         clients = np.repeat(draws.permutation(self.num_clients), sizes)
         return Assignment(clients[draws.permutation(len(clients))])
 

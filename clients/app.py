@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 
 from fedclust.clients.node import Node
 from fedclust.clients.own_data import own_sites
-from fedclust.data.alike import content_digest
+from fedclust.data.dataset import content_digest
 from fedclust.federation import is_bundle, pack, unpack
 from fedclust.messages import Instruction, clients_content, read_instruction, registered_content
 from fedclust.training.batches import num_steps

@@ -15,7 +15,7 @@ from fedclust import data, models
 from fedclust.clients.own_data import OwnSites, own_sites
 from fedclust.clients.threads import worthwhile_threads
 from fedclust.data import FederatedData
-from fedclust.data.newcomers import newcomers_last
+from fedclust.data.dataset import newcomers_last
 from fedclust.federation import hosted_clients
 from fedclust.models import Encoder, build_encoder
 from fedclust.models.encoders import PixelEncoder

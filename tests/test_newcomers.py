@@ -7,7 +7,7 @@ import pytest
 
 import fedclust
 from fedclust import data
-from fedclust.data.newcomers import newcomers_last
+from fedclust.data.dataset import newcomers_last
 from fedclust.federation import FederationError
 from fedclust.results import SavedRun
 from fedclust.settings import ConfigError, compose, plain

@@ -12,7 +12,7 @@ from flwr.app import Context, Message, RecordDict
 
 from fedclust import clients, run
 from fedclust.data.client_rows import ClientRows, save_client_rows
-from fedclust.data.load import _builder
+from fedclust.data.loading import make_builder
 from fedclust.data.sites import Own, builder_of, read_site
 from fedclust.federation import FederationError
 from fedclust.grids.local_grid import assume_identity
@@ -91,7 +91,7 @@ def test_three_sites_reach_what_the_pooled_file_reaches(sites: dict[str, Path], 
         for part in ("train", "test")
     )
     rows = ClientRows(train, test, None, (None,) * 3)
-    save_client_rows(rows, _builder(config).load(), tmp_path / "rows.parquet")
+    save_client_rows(rows, make_builder(config).load(), tmp_path / "rows.parquet")
     natural = run(
         [
             "dataset=csv", f"dataset.path={pooled}", "dataset.label=diagnosis", *_shape(),

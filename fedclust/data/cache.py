@@ -7,14 +7,18 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import DTypeLike, NDArray
+
+from fedclust.typing import IntArray
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "cache_folder",
@@ -22,15 +26,18 @@ __all__ = [
     "damaged_files",
     "digest",
     "file_digest",
+    "load_parts",
     "map_array",
     "map_tensor",
     "new_array",
     "prepared",
+    "save_parts",
 ]
 
 logger = logging.getLogger(__name__)
 
 _SUMS = "checksums.json"
+_PARTS = ("train", "test", "validation")
 _UNSAFE = re.compile(r"[^\w.-]")
 _ALWAYS_READ = 256_000_000  # bytes; a quarter of a second
 _ELSEWHERE = "choose another folder with cache_dir or the environment variable FEDCLUST_CACHE"
@@ -223,9 +230,35 @@ def map_array(path: Path) -> NDArray[Any]:
     return np.load(path, mmap_mode="c", allow_pickle=False)
 
 
-def map_tensor(path: Path) -> torch.Tensor:
+def map_tensor(path: Path) -> "torch.Tensor":
     """Map an ``.npy`` file as a tensor; see :func:`map_array`."""
+    import torch
+
     return torch.from_numpy(map_array(path))
+
+
+def save_parts(
+    path: Path,
+    train: Sequence[IntArray],
+    test: Sequence[IntArray],
+    validation: Sequence[IntArray],
+    about: Mapping[str, NDArray[Any]],
+) -> None:
+    """Write the rows of each client's parts, where there are any, and further arrays `about` them."""
+    arrays = dict(about)
+    for part, clients in zip(_PARTS, (train, test, validation), strict=True):
+        if clients:
+            arrays[part] = np.concatenate(clients).astype(np.int64)
+            arrays[f"{part}_sizes"] = np.array([len(rows) for rows in clients])
+    np.savez(path, **arrays)  # type: ignore[arg-type]  # its stub takes `allow_pickle` only
+
+
+def load_parts(saved: Mapping[str, NDArray[Any]]) -> dict[str, tuple[IntArray, ...]]:
+    """Return the rows of each client by part, from a file that :func:`save_parts` wrote."""
+    return {
+        part: tuple(np.split(saved[part], np.cumsum(saved[f"{part}_sizes"])[:-1])) if part in saved else ()
+        for part in _PARTS
+    }
 
 
 def _make_writable(folder: Path) -> None:

@@ -23,21 +23,22 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fedclust.data.dataset import Dataset
 from fedclust.data.shifts import Shift, shift_from_dict, shift_to_dict
 from fedclust.typing import IntArray
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = ["ClientRows", "load_client_rows", "save_client_rows"]
 
 _KEY = b"fedclust"
 _VERSION = 1
+_PARTS = ("train", "test")
 
 
 @dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare arrays
@@ -89,25 +90,21 @@ def save_client_rows(held: ClientRows, dataset: Dataset, path: Path | str) -> No
     OSError
         If the file cannot be written.
     """
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     distinct = list(dict.fromkeys(shift for shift in held.shifts if shift is not None))
-    position = {shift: number for number, shift in enumerate(distinct)}
     lines = pd.concat(
         pd.DataFrame({"client": client, "part": part, "row": rows[client]})
         for client in range(held.num_clients)
-        for part, rows in (("train", held.train), ("test", held.test))
+        for part, rows in zip(_PARTS, (held.train, held.test), strict=True)
     )
-    holder = lines["client"].to_numpy()
-    shift_of = np.array([-1 if shift is None else position[shift] for shift in held.shifts])[holder]
-    group_of = np.zeros(len(lines)) if held.groups is None else held.groups[holder]
-    table = pa.table(
-        {
-            "client": pa.array(holder, pa.int64()),
-            "part": pa.array(lines["part"].to_numpy(), pa.string()),
-            "row": pa.array(lines["row"].to_numpy(), pa.int64()),
-            "group": pa.array(group_of, pa.int64(), mask=np.full(len(lines), held.groups is None)),
-            "shift": pa.array(shift_of, pa.int64(), mask=shift_of < 0),
-        }
-    )
+    for name, of_client in (
+        ("group", [None] * held.num_clients if held.groups is None else held.groups),
+        ("shift", [None if shift is None else distinct.index(shift) for shift in held.shifts]),
+    ):
+        lines[name] = pd.array(of_client, dtype="Int64")[lines["client"].to_numpy()]
     about = {
         "version": _VERSION,
         "dataset": dataset.name,
@@ -116,6 +113,7 @@ def save_client_rows(held: ClientRows, dataset: Dataset, path: Path | str) -> No
         "seed": held.seed,
     }
     Path(path).parent.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pandas(lines, preserve_index=False)
     pq.write_table(table.replace_schema_metadata({_KEY: json.dumps(about)}), path)
 
 
@@ -143,119 +141,86 @@ def load_client_rows(path: Path | str, dataset: Dataset) -> ClientRows:
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"partition.file must be a saved partition, there is no file {path}")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         table = pq.read_table(path)
     except pa.ArrowInvalid as error:
         raise ValueError(f"partition.file must be a Parquet file, got {path}: {error}") from error
-    missing = {"client", "part", "row"} - set(table.column_names)
-    if missing:
-        raise ValueError(
-            f"partition {path}: must have columns client, part and row, got {table.column_names}"
-        )
-    shifts, seed = _check_dataset(path, table, dataset)
-    lines = table.to_pandas()
-    rows = _whole(path, lines, "row", len(dataset.inputs))
-    if len(np.unique(rows)) < len(rows):
-        twice = lines["row"][lines["row"].duplicated()].iloc[0]
-        raise ValueError(
-            f"partition {path}: a row must belong to one part of one client, row {twice} has two"
-        )
+    try:
+        return _read(table, dataset)
+    except ValueError as error:
+        raise ValueError(f"partition {path}: {error}") from error
 
-    clients = _whole(path, lines, "client", len(lines))
-    num_clients = int(clients.max(initial=0)) + 1
-    parts: dict[str, tuple[IntArray, ...]] = {}
-    for part in ("train", "test"):
-        held: list[IntArray] = [np.empty(0, dtype=np.int64)] * num_clients
-        for client, positions in _positions(clients, (lines["part"] == part).to_numpy()):
-            held[client] = rows[positions]
-        lacking = [client for client in range(num_clients) if not len(held[client])]
-        if lacking:
+
+def _read(table: Any, dataset: Dataset) -> ClientRows:
+    if {"client", "part", "row"} - set(table.column_names):
+        raise ValueError(f"must have columns client, part and row, got {table.column_names}")
+    shifts, seed = _check_dataset(table.schema.metadata or {}, dataset)
+    lines = table.to_pandas()
+    _check_whole(lines["row"], len(dataset.inputs))
+    if (twice := lines["row"].duplicated()).any():
+        raise ValueError(
+            f"a row must belong to one part of one client, row {lines['row'][twice].iloc[0]} has two"
+        )
+    _check_whole(lines["client"], len(lines))
+    clients = range(int(lines["client"].max()) + 1)
+    if not lines["part"].isin(_PARTS).all():
+        raise ValueError(f"part must be 'train' or 'test', got {sorted(lines['part'].astype(str).unique())}")
+    held = lines.groupby(["part", "client"])["row"].agg(np.array)
+    for part in _PARTS:
+        if lacking := [client for client in clients if (part, client) not in held.index]:
             raise ValueError(
-                f"partition {path}: every client 0 to {num_clients - 1} must have {part} rows, "
+                f"every client 0 to {len(clients) - 1} must have {part} rows, "
                 f"got none for client {lacking[0]}"
             )
-        parts[part] = tuple(held)
-    if sum(map(len, parts["train"] + parts["test"])) != len(lines):
-        raise ValueError(
-            f"partition {path}: part must be 'train' or 'test', got {sorted(lines['part'].unique())}"
-        )
-    groups = _per_client(path, lines, "group", num_clients)
-    shift_of = _per_client(path, lines, "shift", num_clients, partly=True)
-    return ClientRows(
-        train=parts["train"],
-        test=parts["test"],
-        groups=groups,
-        shifts=_pick(path, shifts, shift_of, num_clients),
-        seed=seed,
-    )
+    train, test = (tuple(held[part, client].astype(np.int64) for client in clients) for part in _PARTS)
+    groups, numbers = _per_client(lines, "group"), _per_client(lines, "shift", partly=True)
+    if numbers is not None and numbers.max() >= len(shifts):
+        raise ValueError(f"shift must be in [0, {len(shifts)}), the list of shifts, got {numbers.max()}")
+    shift_of = [-1] * len(clients) if numbers is None else numbers.tolist()
+    each = tuple(None if number < 0 else shifts[number] for number in shift_of)
+    return ClientRows(train, test, groups, each, seed)
 
 
-def _check_dataset(path: Path | str, table: pa.Table, dataset: Dataset) -> tuple[list[Shift], int | None]:
+def _check_dataset(metadata: Mapping[bytes, bytes], dataset: Dataset) -> tuple[list[Shift], int | None]:
     """Check the file's metadata against the dataset; return its list of shifts and their seed."""
-    metadata = table.schema.metadata or {}
     if _KEY not in metadata:
         warnings.warn(
-            f"partition {path} does not name its dataset; it is assumed to be {dataset.name} "
+            f"the saved partition does not name its dataset; it is assumed to be {dataset.name} "
             f"with fingerprint {dataset.fingerprint}",
-            stacklevel=3,
+            stacklevel=4,
         )
         return [], None
     about: dict[str, Any] = json.loads(metadata[_KEY])
     if about.get("version") != _VERSION:
-        raise ValueError(f"partition {path}: version must be {_VERSION}, got {about.get('version')}")
+        raise ValueError(f"version must be {_VERSION}, got {about.get('version')}")
     if about.get("fingerprint") != dataset.fingerprint:
         raise ValueError(
-            f"partition {path}: must belong to {dataset.name} with fingerprint {dataset.fingerprint}, "
+            f"must belong to {dataset.name} with fingerprint {dataset.fingerprint}, "
             f"got one of {about.get('dataset')} with fingerprint {about.get('fingerprint')}"
         )
     seed = about.get("seed")
     if seed is not None and (not isinstance(seed, int) or seed < 0):
-        raise ValueError(f"partition {path}: seed must be a whole number >= 0 or null, got {seed}")
+        raise ValueError(f"seed must be a whole number >= 0 or null, got {seed}")
     return [shift_from_dict(values) for values in about.get("shifts", [])], seed
 
 
-def _whole(path: Path | str, lines: pd.DataFrame, column: str, size: int) -> IntArray:
-    """Read a column of whole numbers in [0, size)."""
-    values = lines[column]
-    if not len(values) or not pd.api.types.is_integer_dtype(values):
-        raise ValueError(
-            f"partition {path}: {column} must hold whole numbers, got {len(values)} of type {values.dtype}"
-        )
+def _check_whole(values: "pd.Series[Any]", size: int) -> None:
+    """Check that a column holds whole numbers in [0, size)."""
+    if not len(values) or values.dtype.kind not in "iu":
+        raise ValueError(f"{values.name} must hold whole numbers, got {len(values)} of type {values.dtype}")
     if values.min() < 0 or values.max() >= size:
-        raise ValueError(
-            f"partition {path}: {column} must be in [0, {size}), got {values.min()} to {values.max()}"
-        )
-    return values.to_numpy(dtype=np.int64)
+        raise ValueError(f"{values.name} must be in [0, {size}), got {values.min()} to {values.max()}")
 
 
-def _positions(clients: IntArray, selected: Any) -> list[tuple[int, IntArray]]:
-    """Return, for each client in the selected lines, the positions of its lines."""
-    lines = np.flatnonzero(selected)
-    order = lines[np.argsort(clients[lines], kind="stable")]
-    present, first = np.unique(clients[order], return_index=True)
-    return list(zip(present.tolist(), np.split(order, first[1:]), strict=False))
-
-
-def _per_client(
-    path: Path | str, lines: pd.DataFrame, column: str, num_clients: int, partly: bool = False
-) -> IntArray | None:
+def _per_client(lines: "pd.DataFrame", name: str, *, partly: bool = False) -> IntArray | None:
     """Read a column with one value per client: None for an empty column, -1 for an allowed missing value."""
-    if column not in lines or lines[column].isna().all():
+    if name not in lines or lines[name].isna().all():
         return None
-    values = lines[column].fillna(-1)
+    values = lines[name].fillna(-1)
     by_client = values.groupby(lines["client"])
     if by_client.nunique().max() > 1 or (values.min() < 0 and not partly):
-        raise ValueError(f"partition {path}: {column} must be the same in all lines of a client, and given")
-    return by_client.first().reindex(range(num_clients)).to_numpy(dtype=np.int64)
-
-
-def _pick(
-    path: Path | str, shifts: list[Shift], shift_of: IntArray | None, num_clients: int
-) -> tuple[Shift | None, ...]:
-    if shift_of is None:
-        return (None,) * num_clients
-    if shift_of.max() >= len(shifts):
-        raise ValueError(
-            f"partition {path}: shift must be in [0, {len(shifts)}), the list of shifts, got {shift_of.max()}"
-        )
-    return tuple(None if number < 0 else shifts[number] for number in shift_of)
+        raise ValueError(f"{name} must be the same in all lines of a client, and given")
+    return by_client.first().to_numpy(dtype=np.int64)

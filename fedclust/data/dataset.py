@@ -1,16 +1,34 @@
-"""A dataset as two tensors, before it is partitioned over clients."""
+"""A dataset as two tensors, and the rows of it that each client holds."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, TypeVar
 
-import torch
+import numpy as np
 
-from fedclust.data.input_encoders import InputEncoder
+from fedclust.data.input_encoders import ArrayEncoder, ImageEncoder, InputEncoder
+from fedclust.support.fractions import check_held_out
+from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
-__all__ = ["Dataset", "Refit"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Dataset",
+    "FederatedData",
+    "Refit",
+    "content_digest",
+    "newcomers_last",
+    "num_held_out",
+    "training_first",
+]
+
+_Part = TypeVar("_Part")
+_MOST_ROWS = 1000  # of the inputs in a digest; a dataset may be larger than the memory
 
 Refit: TypeAlias = Callable[[IntArray, Path], None]
 
@@ -61,8 +79,8 @@ class Dataset:
     """
 
     name: str
-    inputs: torch.Tensor
-    labels: torch.Tensor
+    inputs: "torch.Tensor"
+    labels: "torch.Tensor"
     num_classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -75,34 +93,252 @@ class Dataset:
     encoder: Callable[[IntArray, Path], InputEncoder | None] | None = None
 
     def __post_init__(self) -> None:
-        rows = len(self.inputs)
+        rows, classes = len(self.inputs), self.num_classes
         if rows == 0:
-            raise ValueError(f"dataset {self.name}: must have at least one example, got none")
+            self._refuse("must have at least one example, got none")
         if len(self.labels) != rows or self.labels.ndim not in (1, 2):
-            raise ValueError(
-                f"dataset {self.name}: labels must have shape ({rows},) or ({rows}, positions), "
-                f"got {tuple(self.labels.shape)}"
-            )
-        if self.labels.dtype != torch.int64:
-            raise ValueError(f"dataset {self.name}: labels must be int64, got {self.labels.dtype}")
+            shape = tuple(self.labels.shape)
+            self._refuse(f"labels must have shape ({rows},) or ({rows}, positions), got {shape}")
+        if str(self.labels.dtype) != "torch.int64":
+            self._refuse(f"labels must be int64, got {self.labels.dtype}")
         low, high = (int(bound) for bound in self.labels.aminmax())
-        if low < 0 or high >= self.num_classes:
-            raise ValueError(
-                f"dataset {self.name}: labels must be in [0, {self.num_classes}), got {low} to {high}"
-            )
-        if len(self.class_names) != self.num_classes:
-            raise ValueError(
-                f"dataset {self.name}: class_names must have {self.num_classes} names, "
-                f"got {len(self.class_names)}"
-            )
+        if low < 0 or high >= classes:
+            self._refuse(f"labels must be in [0, {classes}), got {low} to {high}")
+        if len(self.class_names) != classes:
+            self._refuse(f"class_names must have {classes} names, got {len(self.class_names)}")
         if not 0 < self.num_train <= rows:
-            raise ValueError(f"dataset {self.name}: num_train must be in [1, {rows}], got {self.num_train}")
+            self._refuse(f"num_train must be in [1, {rows}], got {self.num_train}")
         if self.natural is not None and self.natural.shape != (rows,):
-            raise ValueError(
-                f"dataset {self.name}: natural must have shape ({rows},), got {self.natural.shape}"
-            )
+            self._refuse(f"natural must have shape ({rows},), got {self.natural.shape}")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise ValueError(f"dataset {self.name}: {reason}")
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one example."""
         return tuple(self.inputs.shape[1:])
+
+
+@dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare tensors
+class FederatedData:
+    """A decoded dataset and the rows that each client holds.
+
+    A row belongs to at most one client, so a client's shift (other class names, noise, a rotation) is
+    already applied to `inputs` and `labels`; training just reads the rows.
+
+    Attributes
+    ----------
+    name
+        Name of the dataset in ``conf/dataset``.
+    inputs
+        One row per example, shape (N, *shape): uint8 images (N, channels, height, width), int64 tokens
+        (N, positions), or float32 numbers (N, columns). Treat as read-only: it may be a memory-mapped file
+        that other processes share.
+    labels
+        Class indices, int64, shape (N,), or (N, positions) where each position has its own.
+    train, test
+        For each of the K clients, the rows of its training and of its test part.
+    num_classes
+        Number of classes C.
+    mean, std
+        Per channel, over the training part's pixels divided by 255; empty if inputs are not images.
+    groups
+        Known group of each client, an index from 0, shape (K,); None if there is none.
+    class_names
+        Names in label order, shape (C,).
+    fingerprint
+        Changes with the data, the partition and the seed.
+    client_names
+        Name of each client, shape (K,), if every client is a writer, user or region of the data; else None.
+    left_out
+        Names of the writers, users or regions that have too few examples to be a client, and how many.
+    validation
+        For each client, rows that nothing trains on and no final figure is measured on, which the proof is
+        made on; empty where there are none.
+    encoder
+        Function that returns how raw rows become `inputs`, shifts aside; None if it is not known.
+
+    Raises
+    ------
+    ValueError
+        If `train`, `test`, `groups` and `client_names` have different numbers of clients, or a row is out of
+        range or occurs twice.
+    """
+
+    name: str
+    inputs: "torch.Tensor"
+    labels: "torch.Tensor"
+    train: tuple[IntArray, ...]
+    test: tuple[IntArray, ...]
+    num_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    groups: IntArray | None
+    class_names: tuple[str, ...]
+    fingerprint: str
+    client_names: tuple[str, ...] | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    validation: tuple[IntArray, ...] = ()
+    encoder: Callable[[], InputEncoder | None] | None = None
+
+    def __post_init__(self) -> None:
+        clients = len(self.train)
+        if clients == 0:
+            raise ValueError("train must hold at least one client's rows, got none")
+        if self.groups is not None and self.groups.shape != (clients,):
+            raise ValueError(f"groups must have shape ({clients},), got {self.groups.shape}")
+        for name in ("test", "client_names", "validation"):
+            each = getattr(self, name)
+            if len(each or ()) != clients and (each or name == "test"):
+                what = "name" if name == "client_names" else "part"
+                raise ValueError(
+                    f"{name} must have one {what} per client, got {len(each)} for {clients} clients"
+                )
+        rows = np.concatenate([*self.train, *self.test, *self.validation])
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(self.inputs):
+            raise ValueError(f"rows must be in [0, {len(self.inputs)}), got {rows.min()} to {rows.max()}")
+        uses = np.bincount(rows, minlength=len(self.inputs))
+        if uses.max() > 1:
+            raise ValueError(
+                f"a row must belong to one part of one client, row {uses.argmax()} is used {uses.max()} times"
+            )
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients K."""
+        return len(self.train)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return tuple(self.inputs.shape[1:])
+
+    def input_encoder(self) -> InputEncoder:
+        """Return how raw rows become `inputs`; where that is not known, rows that are numbers already."""
+        if self.encoder is not None and (known := self.encoder()) is not None:
+            return known
+        if self.mean:
+            return ImageEncoder(self.input_shape, "none", self.mean, self.std)
+        tokens = str(self.inputs.dtype) == "torch.int64"
+        return ArrayEncoder(self.input_shape, "int64" if tokens else "float32")
+
+    def label_counts(self, part: Literal["train", "test"] = "train") -> IntArray:
+        """Count each client's labels; labels per position are counted position by position.
+
+        Parameters
+        ----------
+        part
+            Part of each client's data to count.
+
+        Returns
+        -------
+        Examples of each class, int64, shape (K, C).
+
+        Raises
+        ------
+        ValueError
+            If `part` is neither ``"train"`` nor ``"test"``.
+        """
+        if part not in ("train", "test"):
+            raise ValueError(f"part must be 'train' or 'test', got {part!r}")
+        labels = self.labels.numpy()
+        clients = self.train if part == "train" else self.test
+        return np.stack([np.bincount(labels[rows].ravel(), minlength=self.num_classes) for rows in clients])
+
+
+def content_digest(data: FederatedData) -> str:
+    """Compute a digest of labels and partition, the same on every machine that prepared the same data.
+
+    Unlike ``data.fingerprint`` it depends on the rows that each client has, not on the settings that led to
+    them, and not on the last bits of numbers that machines may round differently: inputs count if they are
+    whole numbers (images, tokens), a thousand rows of them, evenly spaced.
+
+    Returns
+    -------
+    32 hexadecimal digits.
+    """
+    found = hashlib.sha256(repr((data.num_classes, data.class_names, tuple(data.inputs.shape))).encode())
+    found.update(np.ascontiguousarray(data.labels.numpy()).tobytes())
+    for part in (data.train, data.test, data.validation):
+        for rows in part:
+            found.update(len(rows).to_bytes(8, "little"))
+            found.update(np.asarray(rows, dtype="<i8").tobytes())
+    if not data.inputs.is_floating_point() and len(data.inputs):
+        step = -(-len(data.inputs) // _MOST_ROWS)
+        found.update(data.inputs[::step].contiguous().numpy().tobytes())
+    return found.hexdigest()[:32]
+
+
+def num_held_out(num_clients: int, held_out: float) -> int:
+    """Compute how many of a federation's clients are left out.
+
+    Parameters
+    ----------
+    num_clients
+        Number of clients, those left out included.
+    held_out
+        A share in (0, 1), of which the nearest number is taken but at least one; or a number.
+
+    Raises
+    ------
+    ValueError
+        As for :func:`check_held_out`, or if no client would be left to train.
+    """
+    check_held_out(held_out)
+    number = max(1, round(held_out * num_clients)) if 0 < held_out < 1 else int(held_out)
+    if number >= num_clients:
+        raise ValueError(
+            f"holdout_clients must leave a client to train, got {held_out!r} for {num_clients} clients"
+        )
+    return number
+
+
+def training_first(num_clients: int, held_out: float, seed: int) -> IntArray:
+    """Draw who is left out, and number clients so that those come last.
+
+    Parameters
+    ----------
+    num_clients, held_out
+        As for :func:`num_held_out`.
+    seed
+        The run's seed.
+
+    Returns
+    -------
+    The partition's number of each client: first those that train, then those that are left out, both in the
+    partition's order; shape (K,).
+    """
+    number = num_held_out(num_clients, held_out)
+    drawn = generator(seed, "newcomers").permutation(num_clients)[:number]
+    return np.concatenate([np.setdiff1d(np.arange(num_clients), drawn), np.sort(drawn)])
+
+
+def newcomers_last(data: FederatedData, held_out: float, seed: int) -> FederatedData:
+    """Renumber clients so that those that are left out come last; without any, nothing changes.
+
+    The numbers of the inputs' mean and standard deviation stay those of all clients' training rows.
+
+    Parameters
+    ----------
+    data
+        The clients.
+    held_out, seed
+        As for :func:`training_first`.
+    """
+    if not held_out:
+        return data
+    order = training_first(data.num_clients, held_out, seed)
+
+    def renumbered(parts: Sequence[_Part]) -> tuple[_Part, ...]:
+        return tuple(parts[client] for client in order.tolist())
+
+    return dataclasses.replace(
+        data,
+        train=renumbered(data.train),
+        test=renumbered(data.test),
+        validation=renumbered(data.validation) if data.validation else (),
+        groups=None if data.groups is None else data.groups[order],
+        client_names=None if data.client_names is None else renumbered(data.client_names),
+        fingerprint=f"{data.fingerprint}-{held_out!r}-{seed}",
+    )

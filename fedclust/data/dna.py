@@ -7,9 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedclust.data.columns import Labels, find_column
-from fedclust.data.source import Part, SourceError
-from fedclust.data.sourced import SourcedDataset, Statistics
+from fedclust.data.builder import SourcedDataset, Statistics
+from fedclust.data.source import Labels, Part, SourceError, find_column
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Dna", "kmers", "one_hot", "ranks"]

@@ -14,10 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.columns import Labels, find_column
+from fedclust.data.builder import SourcedDataset, Statistics
 from fedclust.data.input_encoders import ImageEncoder
-from fedclust.data.source import Part, Source, SourceError, walk
-from fedclust.data.sourced import SourcedDataset, Statistics
+from fedclust.data.source import Labels, Part, Source, SourceError, find_column, walk
 from fedclust.typing import IntArray
 
 __all__ = ["Images", "channel_statistics", "decode"]

@@ -3,6 +3,7 @@
 Each encoder is plain values that JSON holds exactly, so that a row is encoded to the same bits everywhere.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.typing import FloatArray
+from fedclust.support.plain_values import read_as
+from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +29,12 @@ __all__ = [
     "NumberColumn",
     "TableEncoder",
     "TextEncoder",
+    "coded",
+    "encoder_from",
+    "to_values",
 ]
+
+Encoding: TypeAlias = Literal["onehot", "index"]
 
 MISSING = "(missing)"
 _SHOWN = 5
@@ -52,6 +59,14 @@ class NumberColumn:
     mean: float
     scale: float
 
+    def __post_init__(self) -> None:
+        if self.scale == 0:
+            raise ValueError(f"column {self.name} must have a scale other than 0")
+
+    def scaled(self, values: FloatArray) -> FloatArray:
+        """Scale float64 values, NaN where missing, in the steps of scikit-learn's imputer and scaler."""
+        return (np.where(np.isnan(values), self.fill, values) - self.mean) / self.scale
+
 
 @dataclass(frozen=True)
 class CategoryColumn:
@@ -71,6 +86,17 @@ class CategoryColumn:
     values: tuple[str, ...]
     known: tuple[bool, ...]
 
+    def __post_init__(self) -> None:
+        if len(self.values) != len(self.known):
+            raise ValueError(f"column {self.name} must have a known for each of its values")
+
+    def codes(self, values: "pd.Series[Any]") -> IntArray:
+        """Number each value's category, -1 for an unknown one."""
+        numbers = {name: number for number, name in enumerate(self.values)}
+        texts = _texts(values)
+        codes = {text: _number_of(text, numbers) for text in dict.fromkeys(texts)}
+        return np.array([codes[text] for text in texts], dtype=np.int64)
+
 
 @dataclass(frozen=True)
 class TableEncoder:
@@ -86,7 +112,7 @@ class TableEncoder:
 
     numbers: tuple[NumberColumn, ...]
     categories: tuple[CategoryColumn, ...]
-    encoding: Literal["onehot", "index"]
+    encoding: Encoding
 
     kind: ClassVar[str] = "table"
 
@@ -99,14 +125,9 @@ class TableEncoder:
             If a column is missing, or a value of a column of numbers is not a finite number.
         """
         self._check_columns(rows)
-        blocks = [self._scaled(rows)]
+        blocks = [column.scaled(_numbers(rows, column.name))[:, None] for column in self.numbers]
         for column in self.categories:
-            codes = self._codes(rows[column.name], column)
-            known = np.append(column.known, False)[codes]  # the last is for code -1
-            if self.encoding == "index":
-                blocks.append(np.where(known, codes + 1, 0)[:, None])
-            else:
-                blocks.append((codes[:, None] == np.arange(len(column.values))) & known[:, None])
+            blocks.append(coded(column.codes(rows[column.name]), column.known, self.encoding))
         return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe")
 
     def notes(self, rows: "pd.DataFrame") -> list[str]:
@@ -117,7 +138,7 @@ class TableEncoder:
         if unused := [str(name) for name in rows.columns if name not in used]:
             found.append(f"columns not used: {_few(unused)}")
         for column in self.categories:
-            known = np.append(column.known, False)[self._codes(rows[column.name], column)]
+            known = np.append(column.known, False)[column.codes(rows[column.name])]
             if not known.all():
                 texts = dict.fromkeys(_texts(rows[column.name])[~known])
                 found.append(f"{column.name}: {(~known).sum()} rows have an unknown category: {_few(texts)}")
@@ -142,26 +163,27 @@ class TableEncoder:
         if twice := [name for name in names if (rows.columns == name).sum() > 1]:
             raise ValueError(f"rows must have each column once, got {_few(twice)} several times")
 
-    def _scaled(self, rows: "pd.DataFrame") -> FloatArray:
-        """Scale the numbers, in the steps of scikit-learn's imputer and scaler."""
-        values = np.empty((len(rows), len(self.numbers)))
-        for place, column in enumerate(self.numbers):
-            try:
-                raw = rows[column.name].astype(np.float64).to_numpy()
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"column {column.name} must hold numbers: {error}") from error
-            if (endless := np.isinf(raw)).any():
-                raise ValueError(f"column {column.name} must hold finite numbers, got {raw[endless][0]}")
-            values[:, place] = (np.where(np.isnan(raw), column.fill, raw) - column.mean) / column.scale
-        return values
 
-    @staticmethod
-    def _codes(values: "pd.Series", column: CategoryColumn) -> NDArray[np.int64]:
-        """Number each value's category, -1 for an unknown one."""
-        numbers = {name: number for number, name in enumerate(column.values)}
-        texts = _texts(values)
-        codes = {text: _number_of(text, numbers) for text in dict.fromkeys(texts)}
-        return np.array([codes[text] for text in texts], dtype=np.int64)
+def coded(codes: IntArray, known: Sequence[bool], encoding: Encoding) -> NDArray[Any]:
+    """Encode a column of categories.
+
+    Parameters
+    ----------
+    codes
+        Category of each row, or -1 if it is none of them, shape (N,).
+    known
+        Whether each category is trained on, shape (categories,).
+    encoding
+        As in :class:`fedclust.data.tables.Tables`.
+
+    Returns
+    -------
+    Shape (N, categories) for ``"onehot"``, (N, 1) for ``"index"``; 0 for what is not trained on.
+    """
+    if encoding == "index":
+        trained = np.append(known, False)  # the last entry is for code -1
+        return np.where(trained[codes], codes + 1, 0)[:, None]
+    return (codes[:, None] == np.arange(len(known))) & np.asarray(known, dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -183,6 +205,9 @@ class TextEncoder:
     tokenizer: str
 
     kind: ClassVar[str] = "text"
+
+    def __post_init__(self) -> None:
+        _check_sizes([self.length])
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -224,10 +249,6 @@ class TextEncoder:
         found = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
         return np.array(found, dtype=np.int64).reshape(len(texts), self.length)
 
-    def notes(self, rows: Any) -> list[str]:  # noqa: ARG002
-        """List what the network does not see: nothing that is not meant."""
-        return []
-
 
 @dataclass(frozen=True)
 class ImageEncoder:
@@ -249,6 +270,13 @@ class ImageEncoder:
     std: tuple[float, ...]
 
     kind: ClassVar[str] = "images"
+
+    def __post_init__(self) -> None:
+        _check_sizes(self.shape)
+        if len(self.shape) != 3 or not len(self.mean) == len(self.std) == self.shape[0] or 0 in self.std:
+            raise ValueError(
+                f"shape must be (channels, height, width), with a mean and std each, got {self.shape}"
+            )
 
     def encode(self, rows: Any) -> NDArray[np.uint8]:
         """Read images, uint8, shape (n, channels, height, width).
@@ -297,10 +325,6 @@ class ImageEncoder:
             raise ValueError(f"image{where} must have shape {self.shape}, got {pixels.shape}")
         return pixels
 
-    def notes(self, rows: Any) -> list[str]:  # noqa: ARG002
-        """List what the network does not see: nothing that is not meant."""
-        return []
-
 
 @dataclass(frozen=True)
 class ArrayEncoder:
@@ -318,6 +342,9 @@ class ArrayEncoder:
     dtype: Literal["float32", "int64"]
 
     kind: ClassVar[str] = "arrays"
+
+    def __post_init__(self) -> None:
+        _check_sizes(self.shape)
 
     def encode(self, rows: Any) -> NDArray[Any]:
         """Check the rows' shape and type; shape (n, *shape).
@@ -345,12 +372,52 @@ class ArrayEncoder:
             raise ValueError(f"rows must be whole numbers (tokens), got {numbers[numbers % 1 != 0][0]}")
         return values.astype(self.dtype)
 
-    def notes(self, rows: Any) -> list[str]:  # noqa: ARG002
-        """List what the network does not see: nothing."""
-        return []
-
 
 InputEncoder: TypeAlias = TableEncoder | TextEncoder | ImageEncoder | ArrayEncoder
+_ENCODERS: Mapping[str, Any] = {
+    each.kind: each for each in (TableEncoder, TextEncoder, ImageEncoder, ArrayEncoder)
+}
+
+
+def to_values(encoder: InputEncoder) -> dict[str, Any]:
+    """Return an encoder's values, with its ``kind``, for JSON."""
+    return {"kind": encoder.kind, **dataclasses.asdict(encoder)}
+
+
+def encoder_from(values: Any) -> InputEncoder:
+    """Make an encoder of the values that :func:`to_values` returned, whoever wrote them.
+
+    Raises
+    ------
+    ValueError
+        If they are not those of an encoder.
+    """
+    if not isinstance(values, Mapping) or values.get("kind") not in _ENCODERS:
+        raise ValueError(f"encoder must be one of {', '.join(_ENCODERS)}, got {str(values)[:80]}")
+    kind = values["kind"]
+    try:
+        made: InputEncoder = read_as(
+            _ENCODERS[kind], {name: value for name, value in values.items() if name != "kind"}
+        )
+    except ValueError as error:
+        raise ValueError(f"encoder {kind} cannot be read: {error}") from error
+    return made
+
+
+def _check_sizes(sizes: Sequence[int]) -> None:
+    if not sizes or min(sizes) < 1:
+        raise ValueError(f"must be sizes >= 1, got {list(sizes)}")
+
+
+def _numbers(rows: "pd.DataFrame", name: str) -> FloatArray:
+    """Read a column of finite numbers, float64, NaN where missing."""
+    try:
+        values: FloatArray = rows[name].astype(np.float64).to_numpy()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"column {name} must hold numbers: {error}") from error
+    if (endless := np.isinf(values)).any():
+        raise ValueError(f"column {name} must hold finite numbers, got {values[endless][0]}")
+    return values
 
 
 def _texts(values: "pd.Series") -> NDArray[Any]:

@@ -1,70 +1,36 @@
 """Partition a dataset over clients as the configuration's ``partition`` node specifies."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from inspect import signature
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-from datasets import ClassLabel, DatasetInfo, Features
-from datasets import Dataset as TableDataset
-from flwr_datasets.partitioner import Partitioner
+from numpy.typing import NDArray
 
 from fedclust.data.client_rows import ClientRows, load_client_rows, save_client_rows
 from fedclust.data.dataset import Dataset
-from fedclust.data.features import features
-from fedclust.data.partitioners.base import NOBODY, ClientPartitioner, rows_by_client
-from fedclust.data.partitioners.plain import Natural
-from fedclust.data.protocols import holdout, matched, uniform
-from fedclust.data.validation import check_fraction
+from fedclust.data.partitioners.base import NOBODY, Assignment, ClientPartitioner, Examples, rows_by_client
+from fedclust.data.protocols import Protocol, holdout, matched, uniform
 from fedclust.support.rng import generator
-from fedclust.typing import IntArray
+from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["ClientRows", "Protocol", "load_client_rows", "rows_of_clients", "save_client_rows"]
+if TYPE_CHECKING:
+    import torch
 
-_FEATURES = 32  # components; FedGMCC's codes have 98 for images and 30 for reads (Table II)
+__all__ = [
+    "ClientRows",
+    "Protocol",
+    "features",
+    "load_client_rows",
+    "partitioner_of",
+    "rows_of_clients",
+    "save_client_rows",
+]
 
-Test = Literal["holdout", "matched", "uniform"]
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """The keys that every ``partition`` node has; all other keys are arguments of its partitioner.
-
-    Attributes
-    ----------
-    test
-        How test rows are chosen; see :mod:`fedclust.data.protocols`.
-    test_fraction
-        Share of a client's rows that ``holdout`` holds out.
-    validation_fraction
-        Share of a client's training rows that :func:`fedclust.data.load` holds out for the proof; see
-        :mod:`fedclust.data.validation`. ``"auto"``, for which a run's settings put a number, is none.
-    file
-        A saved partition to use instead of all other keys, or None.
-    seed
-        Seed of the partition; None uses the run's.
-
-    Raises
-    ------
-    ValueError
-        If `test` is no protocol, or `validation_fraction` is not in [0, 1).
-    """
-
-    test: Test = "holdout"
-    test_fraction: float = 0.2
-    validation_fraction: float | Literal["auto"] = 0.0
-    file: str | None = None
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.test not in get_args(Test):
-            raise ValueError(f"partition.test must be one of {list(get_args(Test))}, got {self.test!r}")
-        try:
-            check_fraction(0 if self.validation_fraction == "auto" else self.validation_fraction)
-        except ValueError as error:
-            raise ValueError(f"partition.{error}") from error
+_DIMENSIONS = 32  # components; FedGMCC's codes have 98 for images and 30 for reads (Table II)
+_FITTED = 10_000
+_BLOCK = 10_000
 
 
 def rows_of_clients(dataset: Dataset, partition: Mapping[str, Any], seed: int) -> ClientRows:
@@ -91,8 +57,7 @@ def rows_of_clients(dataset: Dataset, partition: Mapping[str, Any], seed: int) -
     FileNotFoundError
         If the configured saved partition does not exist.
     """
-    own = {field.name for field in fields(Protocol)}
-    protocol = Protocol(**{key: value for key, value in partition.items() if key in own})
+    protocol = Protocol.of(partition)
     if protocol.file is not None:
         return load_client_rows(protocol.file, dataset)
     seed = seed if protocol.seed is None else protocol.seed
@@ -104,10 +69,15 @@ def rows_of_clients(dataset: Dataset, partition: Mapping[str, Any], seed: int) -
             f"partition.test={protocol.test} needs an official test part, {dataset.name} has none; "
             f"use partition.test=holdout"
         )
-    partitioner = _build(partition, seed)
-    partitioner.dataset = _table(dataset, partitioner, size if pooled else dataset.num_train, seed)
-    clients = _clients(partitioner)
-    num_clients = int(clients.max()) + 1
+    columns = _Columns(dataset, size if pooled else dataset.num_train, seed)
+    partitioner = partitioner_of(partition)
+    if isinstance(partitioner, ClientPartitioner):
+        examples = Examples(columns.size, columns, dataset.num_classes)
+        assigned = partitioner.assignment(examples, seed)
+    else:
+        partitioner.dataset = columns.table()
+        assigned = Assignment(_clients(partitioner))
+    clients, num_clients = assigned.clients, assigned.num_clients
 
     labels = _labels(dataset)
     draws = generator(seed, "local test")
@@ -116,47 +86,48 @@ def rows_of_clients(dataset: Dataset, partition: Mapping[str, Any], seed: int) -
         train, test = np.where(held_out, NOBODY, clients), np.where(held_out, clients, NOBODY)
     else:
         official = labels[dataset.num_train :]
-        nobody = np.full(len(official), NOBODY)
         dealt = (
             matched(clients, labels, draws)
             if protocol.test == "matched"
             else uniform(official, num_clients, draws)
         )
-        train = np.concatenate([clients, nobody])
+        train = np.concatenate([clients, np.full(len(official), NOBODY)])
         test = np.concatenate([np.full(dataset.num_train, NOBODY), dealt])
-    ours = isinstance(partitioner, ClientPartitioner)
     return ClientRows(
         train=rows_by_client(train, num_clients),
         test=rows_by_client(test, num_clients),
-        groups=partitioner.groups if ours else None,
-        shifts=partitioner.shifts if ours else (None,) * num_clients,
+        groups=assigned.groups,
+        shifts=assigned.shifts or (None,) * num_clients,
         seed=seed,
-        left_out=_left_out(partitioner),
+        left_out=assigned.left_out,
     )
 
 
-def _left_out(partitioner: Partitioner) -> Mapping[int, int]:
-    """Return the writers, users or regions with too few examples to be a client: index to number."""
-    natural = isinstance(partitioner, Natural) and partitioner.partition_by == "natural"
-    return partitioner.assignment.left_out if natural else {}
+def partitioner_of(node: Mapping[str, Any]) -> Any:
+    """Build the partitioner of a ``partition`` node, with nested ones, without the keys of the protocol.
 
-
-def _build(node: Mapping[str, Any], seed: int) -> Any:
-    """Build a partitioner and its nested partitioners, without the keys of the protocol."""
+    Raises
+    ------
+    ValueError
+        If it names no partitioner, or a key or value is not one of its own.
+    """
     from hydra.utils import get_class
 
     own = {field.name for field in fields(Protocol)}
     arguments = {
-        key: _build(value, seed) if isinstance(value, Mapping) and "_target_" in value else value
+        key: partitioner_of(value) if isinstance(value, Mapping) and "_target_" in value else value
         for key, value in node.items()
         if key not in own and not key.startswith("_")
     }
     # Not hydra's `instantiate`: it wraps every exception of a constructor in its own.
     cls = get_class(node["_target_"])
-    if not issubclass(cls, Partitioner):
-        raise ValueError(f"partition._target_ must be a flwr-datasets Partitioner, got {node['_target_']}")
-    if issubclass(cls, ClientPartitioner):
-        arguments["seed"] = seed
+    if not issubclass(cls, ClientPartitioner):
+        from flwr_datasets.partitioner import Partitioner
+
+        if not issubclass(cls, Partitioner):
+            raise ValueError(
+                f"partition._target_ must be a flwr-datasets Partitioner, got {node['_target_']}"
+            )
     known = signature(cls).parameters.keys()
     if unknown := [key for key in arguments if key not in known]:
         takes = ", ".join(sorted((known | own) - {"seed"}))
@@ -165,6 +136,31 @@ def _build(node: Mapping[str, Any], seed: int) -> Any:
             f"partition {cls.__name__} takes {takes}, got {got}; to leave a key out: ~partition.{unknown[0]}"
         )
     return cls(**arguments)
+
+
+class _Columns(dict[str, NDArray[Any]]):
+    """What partitioners read of a dataset's first `size` rows; features are made when they are read."""
+
+    def __init__(self, dataset: Dataset, size: int, seed: int) -> None:
+        super().__init__(row=np.arange(size), label=_labels(dataset)[:size])
+        if dataset.natural is not None:
+            self["natural"] = dataset.natural[:size]
+        self.dataset, self.size, self.seed = dataset, size, seed
+
+    def __missing__(self, name: str) -> NDArray[Any]:
+        if name != "features":
+            raise ValueError(
+                f"a natural partition needs writers, users or regions, {self.dataset.name} has none"
+            )
+        draws = generator(self.seed, "features")
+        return self.setdefault(name, features(self.dataset.inputs[: self.size], _DIMENSIONS, draws))
+
+    def table(self) -> Any:
+        """Make the table that partitioners of flwr-datasets read."""
+        import datasets
+
+        table = datasets.Dataset.from_dict(self)
+        return table.cast_column("label", datasets.ClassLabel(num_classes=self.dataset.num_classes))
 
 
 def _labels(dataset: Dataset) -> IntArray:
@@ -176,27 +172,8 @@ def _labels(dataset: Dataset) -> IntArray:
     return labels.numpy()
 
 
-def _table(dataset: Dataset, partitioner: Partitioner, size: int, seed: int) -> TableDataset:
-    """Build a table of the columns that a partitioner reads, without inputs, for the first `size` rows."""
-    columns: dict[str, Any] = {"row": np.arange(size), "label": _labels(dataset)[:size]}
-    wanted = partitioner.columns if isinstance(partitioner, ClientPartitioner) else ()
-    if dataset.natural is not None:
-        columns["natural"] = dataset.natural[:size]
-    elif "natural" in wanted:
-        raise ValueError(f"a natural partition needs writers, users or regions, {dataset.name} has none")
-    if "features" in wanted:
-        values = features(dataset.inputs[:size], _FEATURES, generator(seed, "features"))
-        columns["features"] = pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1])
-    table = pa.table(columns)
-    types = Features.from_arrow_schema(table.schema)
-    types["label"] = ClassLabel(num_classes=dataset.num_classes)
-    return TableDataset(table, info=DatasetInfo(features=types))
-
-
 def _clients(partitioner: Any) -> IntArray:
-    """Return the client of each row of the partitioner's dataset."""
-    if isinstance(partitioner, ClientPartitioner):
-        return partitioner.assignment.clients
+    """Return the client of each row of the dataset of one of flwr-datasets' partitioners."""
     clients = np.full(len(partitioner.dataset), NOBODY, dtype=np.int64)
     for client in range(partitioner.num_partitions):
         rows = np.asarray(partitioner.load_partition(client).with_format("numpy")[:]["row"])
@@ -206,3 +183,51 @@ def _clients(partitioner: Any) -> IntArray:
             raise ValueError(f"an example must belong to one client, some of client {client}'s have another")
         clients[rows] = client
     return clients
+
+
+def features(inputs: "torch.Tensor", dimensions: int, draws: np.random.Generator) -> FloatArray:
+    """Project inputs onto their principal components.
+
+    Replaces the autoencoders of FedGMCC's Appendix (Table II): there is nothing to train, and all methods
+    get the same features. Numbers are projected unchanged, images after division by 255, and tokens as the
+    share of each token in its row (on singular vectors, uncentred). Components are fitted on 10,000 random
+    rows.
+
+    Parameters
+    ----------
+    inputs
+        One row per example, shape (N, *shape): uint8 images, int64 tokens or float32 numbers.
+    dimensions
+        Largest number of components to keep.
+    draws
+        Random generator for the rows to fit on and the solver's start.
+
+    Returns
+    -------
+    Features, float32, shape (N, at most `dimensions`).
+    """
+    from scipy import sparse
+    from sklearn.decomposition import PCA, TruncatedSVD
+
+    values = inputs.numpy().reshape(len(inputs), -1)
+    size, width = values.shape
+    fitted = np.sort(draws.permutation(size)[:_FITTED])
+    seed = int(draws.integers(2**31))
+    if tokens := values.dtype == np.int64:
+        width = int(values.max()) + 1
+
+    def block(rows: NDArray[Any]) -> Any:
+        if not tokens:
+            return rows.astype(np.float32) / np.float32(255 if rows.dtype == np.uint8 else 1)
+        owner = np.repeat(np.arange(len(rows)), rows.shape[1])
+        shares = np.full(rows.size, 1 / rows.shape[1], dtype=np.float32)
+        return sparse.csr_array((shares, (owner, rows.ravel())), shape=(len(rows), width))
+
+    # One component fewer than columns is the most that the sparse solver finds.
+    kept = min(dimensions, len(fitted), width - 1 if tokens else width)
+    if kept < 1:
+        return np.zeros((size, 1), dtype=np.float32)
+    model = TruncatedSVD(kept, random_state=seed) if tokens else PCA(kept, random_state=seed)
+    model.fit(block(values[fitted]))
+    projected = [model.transform(block(values[start : start + _BLOCK])) for start in range(0, size, _BLOCK)]
+    return np.concatenate(projected).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Choose the rows that each client is tested on.
+"""Choose the rows that each client is tested on, and those that are held out for the proof.
 
 Three protocols, as `partition.test` names them:
 
@@ -15,14 +15,90 @@ Three protocols, as `partition.test` names them:
   the official test part, as papers with one global model publish it.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
 import numpy as np
-from scipy import sparse
-from scipy.optimize import linprog
 
 from fedclust.data.partitioners.base import NOBODY, deal
+from fedclust.support.fractions import DEFAULT_FRACTION, check_fraction
+from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-__all__ = ["holdout", "matched", "uniform"]
+__all__ = [
+    "DEFAULT_FRACTION",
+    "Protocol",
+    "check_fraction",
+    "fraction_of",
+    "hold_out",
+    "hold_out_client",
+    "holdout",
+    "matched",
+    "uniform",
+]
+
+Test = Literal["holdout", "matched", "uniform"]
+
+_FEWEST = 2  # with one row there is no variance, and a client with one does not vote
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The keys that every ``partition`` node has; all other keys are settings of its partitioner.
+
+    Attributes
+    ----------
+    test
+        How test rows are chosen; see the module.
+    test_fraction
+        Share of a client's rows that ``holdout`` holds out, in (0, 1).
+    validation_fraction
+        Share of a client's training rows that :func:`hold_out` holds out for the proof, in [0, 1).
+        ``"auto"``, for which a run's settings put a number, is none.
+    file
+        A saved partition to use instead of all other keys, or None.
+    seed
+        Seed of the partition; None uses the run's.
+
+    Raises
+    ------
+    ValueError
+        If `test` is no protocol, or a share is out of range.
+    """
+
+    test: Test = "holdout"
+    test_fraction: float = 0.2
+    validation_fraction: float | Literal["auto"] = 0.0
+    file: str | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.test not in get_args(Test):
+            raise ValueError(f"partition.test must be one of {list(get_args(Test))}, got {self.test!r}")
+        fraction_of(self.validation_fraction)
+
+    @classmethod
+    def of(cls, partition: Mapping[str, Any]) -> "Protocol":
+        """Take its keys from a resolved ``partition`` node."""
+        own = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in partition.items() if key in own})
+
+
+def fraction_of(validation_fraction: float | Literal["auto"]) -> float:
+    """Return the share of rows to hold out that a ``partition`` node asks for; 0 for ``"auto"``.
+
+    Raises
+    ------
+    ValueError
+        If it is not in [0, 1).
+    """
+    fraction = 0.0 if validation_fraction == "auto" else validation_fraction
+    try:
+        check_fraction(fraction)
+    except ValueError as error:
+        raise ValueError(f"partition.{error}") from error
+    return fraction
 
 
 def holdout(clients: IntArray, labels: IntArray, fraction: float, draws: np.random.Generator) -> BoolArray:
@@ -165,6 +241,59 @@ def uniform(labels: IntArray, num_clients: int, draws: np.random.Generator) -> I
     return clients
 
 
+def hold_out_client(num_rows: int, fraction: float, seed: int, client: int) -> IntArray:
+    """Draw which of one client's training rows are held out.
+
+    Parameters
+    ----------
+    num_rows
+        Its training rows n.
+    fraction
+        Share to hold out, in [0, 1). The client gives round(fraction·n) rows, at most n − 1; a client that
+        would give fewer than two gives none, for one row alone can prove nothing.
+    seed, client
+        What the draw comes from, and nothing else: not the other clients, not the test rows.
+
+    Returns
+    -------
+    Positions in 0…n − 1, sorted.
+
+    Raises
+    ------
+    ValueError
+        If `fraction` is outside its range.
+    """
+    check_fraction(fraction)
+    count = min(round(fraction * num_rows), num_rows - 1)
+    if count < _FEWEST:
+        return np.zeros(0, dtype=np.int64)
+    return np.sort(generator(seed, "validation", client).permutation(num_rows)[:count])
+
+
+def hold_out(
+    train: Sequence[IntArray], fraction: float, seed: int
+) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
+    """Divide each client's training rows into those that train and those that are held out.
+
+    Parameters
+    ----------
+    train
+        Each client's training rows.
+    fraction, seed
+        As for :func:`hold_out_client`.
+
+    Returns
+    -------
+    Rows to train on and rows held out, of each client, in the order they were given in.
+    """
+    kept, held = [], []
+    for client, rows in enumerate(train):
+        chosen = hold_out_client(len(rows), fraction, seed, client)
+        kept.append(np.delete(rows, chosen))
+        held.append(np.asarray(rows)[chosen])
+    return tuple(kept), tuple(held)
+
+
 def _round_up(
     clients: IntArray, labels: IntArray, gain: FloatArray, missing: IntArray, left: IntArray
 ) -> BoolArray:
@@ -175,6 +304,9 @@ def _round_up(
     """
     if not missing.any() or not len(clients):
         return np.zeros(len(clients), dtype=bool)
+    from scipy import sparse
+    from scipy.optimize import linprog
+
     one, cells = np.ones(len(clients)), np.arange(len(clients))
     sums = sparse.vstack(
         [

@@ -5,14 +5,15 @@ A shift is applied once, when the data is prepared, to all training and test row
 under contradicting labels).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
-from scipy import ndimage
-from torch.nn import functional
+
+if TYPE_CHECKING:  # settings are checked without PyTorch, which takes seconds to import
+    import torch
 
 __all__ = [
     "Blur",
@@ -27,13 +28,14 @@ __all__ = [
 ]
 
 
-@runtime_checkable
-class Shift(Protocol):
+Rows: TypeAlias = tuple["torch.Tensor", "torch.Tensor"]
+
+
+class Shift(ABC):
     """A change that applies to all of one client's data."""
 
-    def apply(
-        self, inputs: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    @abstractmethod
+    def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", draws: np.random.Generator) -> Rows:
         """Shift a client's rows.
 
         Parameters
@@ -42,7 +44,7 @@ class Shift(Protocol):
             The client's rows, shape (n, *shape): uint8 images, int64 tokens or float32 numbers.
         labels
             Their class indices, int64, shape (n,) or (n, positions).
-        generator
+        draws
             Random generator for shifts that draw.
 
         Returns
@@ -50,11 +52,10 @@ class Shift(Protocol):
         Inputs and labels of the same shapes and types. A tensor that the shift does not change is returned
         itself; the arguments are never modified.
         """
-        ...
 
 
 @dataclass(frozen=True)
-class Relabel:
+class Relabel(Shift):
     """Rename the classes: class c becomes ``permutation[c]``.
 
     Attributes
@@ -78,12 +79,7 @@ class Relabel:
                 f"got {list(self.permutation)}"
             )
 
-    def apply(
-        self,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
-        generator: np.random.Generator,  # noqa: ARG002
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", _: np.random.Generator) -> Rows:
         """Rename the labels; see :meth:`Shift.apply`.
 
         Raises
@@ -91,6 +87,8 @@ class Relabel:
         ValueError
             If a label is not in the permutation.
         """
+        import torch
+
         if labels.numel() and int(labels.max()) >= len(self.permutation):
             raise ValueError(
                 f"labels must be below the permutation's {len(self.permutation)} classes, "
@@ -100,7 +98,7 @@ class Relabel:
 
 
 @dataclass(frozen=True)
-class Noise:
+class Noise(Shift):
     """Gaussian noise, drawn once: an image has the same noise in every epoch.
 
     (FedGWC's released code draws new noise at every access, on the normalised image.)
@@ -123,9 +121,7 @@ class Noise:
         if not self.std >= 0:
             raise ValueError(f"std must be >= 0, got {self.std}")
 
-    def apply(
-        self, inputs: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", draws: np.random.Generator) -> Rows:
         """Add noise to the inputs and clip images to their range; see :meth:`Shift.apply`.
 
         Raises
@@ -133,15 +129,17 @@ class Noise:
         ValueError
             If the inputs are tokens.
         """
+        import torch
+
         if inputs.dtype not in (torch.uint8, torch.float32):
             raise ValueError(f"noise needs uint8 images or float32 inputs, got {inputs.dtype}")
         scale = 255.0 if inputs.dtype == torch.uint8 else 1.0
-        noise = generator.standard_normal(tuple(inputs.shape), dtype=np.float32)
+        noise = draws.standard_normal(tuple(inputs.shape), dtype=np.float32)
         return _like(inputs, inputs.float() + self.std * scale * torch.from_numpy(noise)), labels
 
 
 @dataclass(frozen=True)
-class Blur:
+class Blur(Shift):
     """Gaussian blur of images.
 
     Attributes
@@ -161,12 +159,7 @@ class Blur:
         if not self.sigma >= 0:
             raise ValueError(f"sigma must be >= 0, got {self.sigma}")
 
-    def apply(
-        self,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
-        generator: np.random.Generator,  # noqa: ARG002
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", _: np.random.Generator) -> Rows:
         """Blur the inputs, with edge pixels repeated beyond the border; see :meth:`Shift.apply`.
 
         Raises
@@ -174,6 +167,9 @@ class Blur:
         ValueError
             If the inputs are not images.
         """
+        import torch
+        from scipy import ndimage
+
         _check_images(inputs, "blur")
         blurred = ndimage.gaussian_filter(
             inputs.numpy().astype(np.float32), sigma=(0, 0, self.sigma, self.sigma), mode="nearest"
@@ -182,7 +178,7 @@ class Blur:
 
 
 @dataclass(frozen=True)
-class Rotate:
+class Rotate(Shift):
     """Images rotated about their centre.
 
     Attributes
@@ -194,12 +190,7 @@ class Rotate:
 
     degrees: float
 
-    def apply(
-        self,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
-        generator: np.random.Generator,  # noqa: ARG002
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", _: np.random.Generator) -> Rows:
         """Rotate the inputs; see :meth:`Shift.apply`.
 
         Raises
@@ -207,6 +198,9 @@ class Rotate:
         ValueError
             If the inputs are not images, or are not square and the rotation would change their shape.
         """
+        import torch
+        from torch.nn import functional
+
         _check_images(inputs, "rotation")
         height, width = inputs.shape[-2:]
         if self.degrees % 180 and height != width:
@@ -226,15 +220,10 @@ class Rotate:
 
 
 @dataclass(frozen=True)
-class Invert:
+class Invert(Shift):
     """Images replaced by their negatives."""
 
-    def apply(
-        self,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
-        generator: np.random.Generator,  # noqa: ARG002
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", _: np.random.Generator) -> Rows:
         """Invert the inputs; see :meth:`Shift.apply`.
 
         Raises
@@ -247,7 +236,7 @@ class Invert:
 
 
 @dataclass(frozen=True)
-class FlipLabels:
+class FlipLabels(Shift):
     """Labels 0 and 1 exchanged wherever the input is one of the most frequent tokens.
 
     Source: FedGMCC, Section V: "randomly flipping the label of the most recurrent genomic features".
@@ -269,12 +258,7 @@ class FlipLabels:
         if self.most < 1:
             raise ValueError(f"most must be >= 1, got {self.most}")
 
-    def apply(
-        self,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
-        generator: np.random.Generator,  # noqa: ARG002
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", _: np.random.Generator) -> Rows:
         """Flip the labels; see :meth:`Shift.apply`.
 
         Raises
@@ -282,6 +266,8 @@ class FlipLabels:
         ValueError
             If the inputs are not tokens with a label each, or a label is not 0 or 1.
         """
+        import torch
+
         if inputs.dtype != torch.int64 or inputs.shape != labels.shape:
             raise ValueError(
                 f"flipped labels need int64 tokens with a label each, got {inputs.dtype} inputs of shape "
@@ -305,8 +291,8 @@ _KINDS: dict[str, type[Any]] = {
 
 def shift_to_dict(shift: Shift) -> dict[str, Any]:
     """Convert a shift to plain values: its kind and its attributes."""
-    kinds = {cls: kind for kind, cls in _KINDS.items()}
-    return {"kind": kinds[type(shift)], **asdict(shift)}  # type: ignore[call-overload]
+    (kind,) = (kind for kind, cls in _KINDS.items() if type(shift) is cls)
+    return {"kind": kind, **asdict(shift)}  # type: ignore[call-overload]
 
 
 def shift_from_dict(values: Mapping[str, Any]) -> Shift:
@@ -317,14 +303,15 @@ def shift_from_dict(values: Mapping[str, Any]) -> Shift:
     ValueError
         If the kind is unknown.
     """
-    settings = dict(values)
-    kind = settings.pop("kind", None)
-    if kind not in _KINDS:
+    if (kind := values.get("kind")) not in _KINDS:
         raise ValueError(f"kind of shift must be one of {sorted(_KINDS)}, got {kind!r}")
-    return _KINDS[kind](**settings)
+    shift: Shift = _KINDS[kind](**{name: value for name, value in values.items() if name != "kind"})
+    return shift
 
 
-def _check_images(inputs: torch.Tensor, what: str) -> None:
+def _check_images(inputs: "torch.Tensor", what: str) -> None:
+    import torch
+
     if inputs.dtype != torch.uint8 or inputs.ndim != 4:
         raise ValueError(
             f"{what} needs uint8 images of shape (n, channels, height, width), "
@@ -332,8 +319,10 @@ def _check_images(inputs: torch.Tensor, what: str) -> None:
         )
 
 
-def _like(inputs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def _like(inputs: "torch.Tensor", values: "torch.Tensor") -> "torch.Tensor":
     """Convert float values to the type of the inputs."""
+    import torch
+
     if inputs.dtype == torch.uint8:
         return values.round_().clamp_(0, 255).to(torch.uint8)
     return values

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.data.builder import SourcedDataset, Statistics
 from fedclust.data.cache import new_array
-from fedclust.data.columns import Labels, column, find_column
 from fedclust.data.dataset import Refit
 from fedclust.data.identifiers import suspicion
 from fedclust.data.input_encoders import MISSING, CategoryColumn, NumberColumn, TableEncoder
-from fedclust.data.source import Part, SourceError
-from fedclust.data.sourced import SourcedDataset, Statistics
+from fedclust.data.source import Labels, Part, SourceError, column, find_column
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.data.builder import SourcedDataset, Statistics
 from fedclust.data.cache import new_array
-from fedclust.data.columns import Labels, find_column
 from fedclust.data.dataset import Refit
 from fedclust.data.input_encoders import TextEncoder
-from fedclust.data.source import Part, SourceError
-from fedclust.data.sourced import SourcedDataset, Statistics
+from fedclust.data.source import Labels, Part, SourceError, find_column
 from fedclust.typing import BoolArray, IntArray
 
 if TYPE_CHECKING:

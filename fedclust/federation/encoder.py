@@ -5,7 +5,7 @@ from typing import Any
 
 from flwr.app import Message, RecordDict
 
-from fedclust.data.input_values import to_values
+from fedclust.data.input_encoders import to_values
 from fedclust.federation.federation import Federation
 from fedclust.messages import QUERY_ENCODER, BadReply, read_encoder
 
@@ -24,7 +24,7 @@ def ask_encoder(federation: Federation) -> dict[str, Any] | None:
 
     Returns
     -------
-    Its values, see :mod:`fedclust.data.input_values`; None if three clients in a row did not answer.
+    Its values, see :mod:`fedclust.data.input_encoders`; None if three clients in a row did not answer.
     """
     for client in range(min(_MOST_ASKED, federation.num_clients)):
         question = Message(RecordDict(), dst_node_id=client, message_type=QUERY_ENCODER)

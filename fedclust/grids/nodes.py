@@ -154,7 +154,7 @@ class Host:
     declared
         The name that it gives itself (``--node-config "name='north'"``); empty if there is none.
     data
-        Digest of the data that it holds, see :func:`fedclust.data.alike.content_digest`; empty if unknown.
+        Digest of the data that it holds, see :func:`fedclust.data.dataset.content_digest`; empty if unknown.
     steps
         Of each client, the local steps of a round, if the node may train any client; empty for all others.
     """

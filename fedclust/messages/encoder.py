@@ -5,8 +5,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedclust.data.input_encoders import InputEncoder
-from fedclust.data.input_values import encoder_from, to_values
+from fedclust.data.input_encoders import InputEncoder, encoder_from, to_values
 from fedclust.messages.bounds import check_keys, only_records, record_of, short
 from fedclust.messages.keys import CONFIG, BadReply
 

@@ -18,7 +18,7 @@ from fedclust.support.devices import exact_kernels
 from fedclust.typing import IntArray
 
 if TYPE_CHECKING:
-    from fedclust.data.federated import FederatedData
+    from fedclust.data.dataset import FederatedData
 
 __all__ = ["ClassPrototypes", "cached_prototypes", "pooled", "prototypes", "withheld"]
 

@@ -250,7 +250,7 @@ class Recorder:
         mean, std
             Of each channel of images; empty for other inputs.
         encoder
-            How raw rows become inputs, see :mod:`fedclust.data.input_values`; None if it is not known.
+            How raw rows become inputs, see :mod:`fedclust.data.input_encoders`; None if it is not known.
         """
         values: dict[str, object] = {"mean": list(mean), "std": list(std)}
         if encoder is not None:

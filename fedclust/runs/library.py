@@ -22,8 +22,8 @@ from torch import nn
 from fedclust import models
 from fedclust.aggregation.flower import check_aggregator
 from fedclust.data.arrays import from_arrays
-from fedclust.data.federated import FederatedData
-from fedclust.data.validation import DEFAULT_FRACTION
+from fedclust.data.dataset import FederatedData
+from fedclust.data.protocols import DEFAULT_FRACTION
 from fedclust.federation import ClientGrid, Federation, LocalGrid, RunFailed
 from fedclust.personal.layers import Auto, Personal, check_validation, named
 from fedclust.privacy import NoPrivacy, Privacy

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedclust import models
 from fedclust.aggregation.flower import check_aggregator
-from fedclust.data.newcomers import num_held_out
+from fedclust.data.dataset import num_held_out
 from fedclust.federation import Descriptions
 from fedclust.personal.layers import Personal, check_validation
 from fedclust.privacy import NoPrivacy, Privacy

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedclust.data.input_values import to_values
+from fedclust.data.input_encoders import to_values
 from fedclust.personal.layers import FINETUNE
 from fedclust.serving.card import cluster_card, index_card
 from fedclust.serving.formats import FORMATS, write_format

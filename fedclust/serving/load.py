@@ -11,8 +11,7 @@ from hydra.errors import InstantiationException
 from torch import nn
 
 from fedclust import models
-from fedclust.data.input_encoders import InputEncoder
-from fedclust.data.input_values import encoder_from
+from fedclust.data.input_encoders import InputEncoder, encoder_from
 from fedclust.serving.layout import CLUSTER, FORMAT, INDEX, WEIGHTS, cluster_folder
 from fedclust.serving.served import Served, Site
 from fedclust.settings.allowed import check_folder

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fedclust.data.input_encoders import ImageEncoder, InputEncoder
-from fedclust.data.input_values import encoder_from
+from fedclust.data.input_encoders import ImageEncoder, InputEncoder, encoder_from
 from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, walk
 from fedclust.personal.layers import PRIOR
 

@@ -45,7 +45,7 @@ COMPOSED, OVERRIDES = "config", "overrides"
 
 def _classes_in_data(*, _parent_: DictConfig) -> int:
     """Resolve ``num_classes: ${classes_in_data:}`` of a ``dataset`` node."""
-    from fedclust.data.classes import classes_in_data  # imports torch, which takes seconds
+    from fedclust.data.loading import classes_in_data  # imports torch, which takes seconds
 
     values = {str(key): _parent_[key] for key in _parent_ if key != "num_classes"}
     return classes_in_data({key: plain(value) for key, value in values.items()})

@@ -4,7 +4,7 @@ from typing import Any
 
 import hydra.utils
 
-__all__ = ["KEEP", "MAX_OUTAGE", "MIN_REPLIES", "TRUSTED", "VERSION_BASE", "check_held_out", "check_keep"]
+__all__ = ["KEEP", "MAX_OUTAGE", "MIN_REPLIES", "TRUSTED", "VERSION_BASE", "check_keep"]
 
 KEEP = "auto"
 """Default of ``keep_matrices``."""
@@ -25,21 +25,6 @@ Any, for it is the user's own configuration; a node that is sent one checks it, 
 
 VERSION_BASE: dict[str, str] = {"version_base": "1.3"} if _unchecked is None else {}
 """How Hydra 1.3 is told to behave as itself; 1.4 does without, and warns of the argument."""
-
-
-def check_held_out(held_out: float) -> None:
-    """Check how many clients are to be left out.
-
-    Raises
-    ------
-    ValueError
-        If it is neither a share in [0, 1) nor a whole number >= 0.
-    """
-    number = isinstance(held_out, int | float) and not isinstance(held_out, bool)
-    if not number or not held_out >= 0 or (held_out >= 1 and held_out != int(held_out)):
-        raise ValueError(
-            f"holdout_clients must be a share in [0, 1) or a number of clients, got {held_out!r}"
-        )
 
 
 def check_keep(keep: object) -> None:

@@ -1,9 +1,9 @@
 """Call the constructors of settings before anything large is imported, to answer a wrong value at once.
 
-The rules of a setting stand in its dataclass's ``__post_init__`` or a partitioner's ``__init__``, in modules
-that also import PyTorch or scikit-learn, which takes seconds. Here the class's own lines, and those that they
-use, are run from the source of their module, and nothing else of it. Where such a line needs a large library
-the check is left out: the constructor itself decides later, as it does in any case.
+The rules of a setting stand in its dataclass's ``__post_init__``, in modules that also import PyTorch or
+scikit-learn, which takes seconds. Here the class's own lines, and those that they use, are run from the
+source of their module, and nothing else of it. Where such a line needs a large library the check is left out:
+the constructor itself decides later, as it does in any case.
 """
 
 import ast
@@ -27,12 +27,7 @@ __all__ = ["out_of_range"]
 _ELSEWHERE = re.compile(r"\$\{([\w.]+)\}")
 _SMALL = frozenset(sys.stdlib_module_names) | {"numpy"}
 
-
-class _Base:
-    """Stands in for a library's base class, whose constructor checks nothing."""
-
-
-_STAND_INS = {("flwr_datasets.partitioner", "Partitioner"): _Base}
+_PARTITIONERS = "fedclust.data.partitioners"
 
 
 def out_of_range(config: DictConfig) -> str | None:
@@ -60,15 +55,19 @@ def out_of_range(config: DictConfig) -> str | None:
             continue
         try:
             given, later = _arguments(node, config)
-            made = found = sources.look_up(module, name)
-            if sources.is_own_class(found):
+            if module == _PARTITIONERS:  # light to import
+                made = getattr(importlib.import_module(module), name)
+                found = None
+            else:
+                made = found = sources.look_up(module, name)
+            if found is not None and sources.is_own_class(found):
                 made = _names(found.module, sources, spaces)[found.node.name]
         # Lines of a module are run, and may fail in any way; its import would say so in full.
         except Exception:
             continue
         if not isinstance(made, type):
             continue
-        if issubclass(made, _Base):
+        if module == _PARTITIONERS:
             if OmegaConf.select(config, "partition.file") is not None:  # then nothing is drawn
                 continue
             # Other keys of a partition are for what is done with the clients.
@@ -172,8 +171,6 @@ class _Names(dict[str, Any]):
         module = self._sources.module_of(self._module, line)
         if module.partition(".")[0] in _SMALL:
             return getattr(importlib.import_module(module), original)
-        if (module, original) in _STAND_INS:
-            return _STAND_INS[module, original]
         if not _is_own(module):
             raise Unknown
         return _names(module, self._sources, self._spaces)[original]

@@ -8,8 +8,8 @@ from omegaconf import DictConfig
 from fedclust.settings import proof
 from fedclust.settings.compose import ConfigError
 from fedclust.settings.intervals import parse_interval
-from fedclust.settings.options import KEEP, MAX_OUTAGE, MIN_REPLIES, check_held_out, check_keep
-from fedclust.support.fractions import check_number_or_share
+from fedclust.settings.options import KEEP, MAX_OUTAGE, MIN_REPLIES, check_keep
+from fedclust.support.fractions import check_held_out, check_number_or_share
 
 __all__ = ["RunSettings", "run_settings"]
 

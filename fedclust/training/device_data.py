@@ -10,7 +10,7 @@ import torch
 from fedclust.training.working_model import scramble
 
 if TYPE_CHECKING:
-    from fedclust.data.federated import FederatedData
+    from fedclust.data.dataset import FederatedData
 
 __all__ = ["DeviceData", "crop_and_flip", "normalised"]
 

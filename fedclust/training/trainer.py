@@ -35,7 +35,7 @@ from fedclust.training.working_model import WorkingModel, only_last_layer, step_
 from fedclust.typing import FloatArray, IntArray, State
 
 if TYPE_CHECKING:
-    from fedclust.data.federated import FederatedData
+    from fedclust.data.dataset import FederatedData
 
 __all__ = ["Trainer"]
 

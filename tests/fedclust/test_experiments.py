@@ -165,7 +165,7 @@ def test_every_experiment_builds_on_tiny_data(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # `fedclust.data.load` is the function; the module of that name is only found so.
-    monkeypatch.setattr(importlib.import_module("fedclust.data.load"), "_builder", Tiny)
+    monkeypatch.setattr(importlib.import_module("fedclust.data.loading"), "make_builder", Tiny)
     config = OmegaConf.create(plain(config_of(name)))
     config.training.update(epochs=None, steps=1, batch_size=4, mode="sequential")
     kind = config.partition._target_.rpartition(".")[2]

@@ -1,11 +1,10 @@
-"""Partitioners; each is a flwr-datasets `Partitioner` that can be used on its own."""
+"""Partitioners: rules for who holds which example, each a frozen dataclass of its settings."""
 
-from fedclust.data.partitioners.base import Assignment, ClientPartitioner
+from fedclust.data.partitioners.base import Assignment, ClientPartitioner, Examples
 from fedclust.data.partitioners.dirichlet import Dirichlet
 from fedclust.data.partitioners.emd import EmdKMeans
 from fedclust.data.partitioners.groups import Conventions, Domains, FlippedFeatures, Heterogeneity
-from fedclust.data.partitioners.label_skew import Pathological, Similarity
-from fedclust.data.partitioners.plain import Iid, Natural, QuantitySkew
+from fedclust.data.partitioners.simple import Iid, Natural, Pathological, QuantitySkew, Similarity
 
 __all__ = [
     "Assignment",
@@ -14,6 +13,7 @@ __all__ = [
     "Dirichlet",
     "Domains",
     "EmdKMeans",
+    "Examples",
     "FlippedFeatures",
     "Heterogeneity",
     "Iid",

@@ -1,24 +1,72 @@
-"""The base class of our partitioners, which assign every example to at most one client."""
+"""The base class of our partitioners, which assign every example to at most one client.
 
-from abc import abstractmethod
+A partitioner's settings are a frozen dataclass that is checked when it is made, without a dataset and without
+a heavy import.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from datasets import ClassLabel, Dataset
-from flwr_datasets.partitioner import Partitioner
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedclust.data.shifts import Shift
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["NOBODY", "Assignment", "ClientPartitioner", "apportion", "blocks", "deal", "rows_by_client"]
+__all__ = [
+    "NOBODY",
+    "Assignment",
+    "ClientPartitioner",
+    "Examples",
+    "apportion",
+    "blocks",
+    "check_positive",
+    "deal",
+    "rows_by_client",
+]
 
 NOBODY = -1  # instead of a client's id: no client holds this example
+
+
+@dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare arrays
+class Examples:
+    """What a partitioner reads of the examples that it assigns.
+
+    Attributes
+    ----------
+    size
+        Number of examples N.
+    columns
+        By name, each of shape (N, …): ``"label"``, class indices; ``"natural"``, the example's writer, user
+        or region, negative if it has none; ``"features"``, vectors.
+    num_classes
+        Number of classes C.
+    """
+
+    size: int
+    columns: Mapping[str, NDArray[Any]]
+    num_classes: int = 0
+
+    @classmethod
+    def of(cls, label: ArrayLike, **columns: ArrayLike) -> "Examples":
+        """Take the labels, and other columns by name."""
+        labels = np.asarray(label)
+        others = {name: np.asarray(column) for name, column in columns.items()}
+        return cls(len(labels), {"label": labels, **others}, int(labels.max()) + 1)
+
+    @property
+    def labels(self) -> IntArray:
+        """Class of each example, shape (N,)."""
+        return self.columns["label"]
+
+    @property
+    def class_sizes(self) -> IntArray:
+        """Examples of each class, shape (C,)."""
+        return np.bincount(self.labels, minlength=self.num_classes)
 
 
 @dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare arrays
@@ -34,8 +82,7 @@ class Assignment:
     shifts
         Shift of each client or None, K entries; empty if no client has one.
     left_out
-        Users (values of the column that the rule uses) with too few examples to be a client: user to number
-        of examples.
+        Writers, users or regions with too few examples to be a client, and their numbers of examples.
     """
 
     clients: IntArray
@@ -43,51 +90,41 @@ class Assignment:
     shifts: tuple[Shift | None, ...] = ()
     left_out: Mapping[int, int] = field(default_factory=dict)
 
+    @property
+    def num_clients(self) -> int:
+        """Number of clients K."""
+        return int(self.clients.max()) + 1
 
-class ClientPartitioner(Partitioner):
-    """A flwr-datasets partitioner that assigns all examples at once.
 
-    flwr-datasets' own partitioners build each client's dataset on request; here `indices` holds all clients'
-    rows as arrays, which takes milliseconds for thousands of clients. Example::
+@dataclass(frozen=True)
+class ClientPartitioner(ABC):
+    """A rule that assigns all examples at once, in milliseconds for thousands of clients.
 
-        partitioner = Dirichlet(num_clients=10, alpha=0.1)
-        partitioner.dataset = datasets.load_dataset("mnist", split="train")
-        partitioner.load_partition(3)
-
-    Parameters
+    Attributes
     ----------
     num_clients
         Number of clients K; None if the data determines it.
-    seed
-        Seed of every draw; the same seed and data give the same partition.
-    partition_by
-        Column that the rule uses; the labels unless documented otherwise.
 
     Raises
     ------
     ValueError
-        If `num_clients` is below 1.
+        If a setting is out of range.
     """
 
-    def __init__(self, num_clients: int | None, seed: int = 0, partition_by: str = "label") -> None:
-        super().__init__()
-        if num_clients is not None and num_clients < 1:
-            raise ValueError(f"num_clients must be >= 1, got {num_clients}")
-        self.num_clients = num_clients
-        self.seed = seed
-        self.partition_by = partition_by
+    num_clients: int | None
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns of the dataset that the rule uses."""
-        return (self.partition_by,)
+    def __post_init__(self) -> None:
+        if self.num_clients is not None:
+            check_positive(num_clients=self.num_clients)
 
     @abstractmethod
-    def assign(self, draws: np.random.Generator) -> Assignment:
-        """Assign the examples of `dataset` to clients.
+    def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
+        """Assign the examples to clients.
 
         Parameters
         ----------
+        examples
+            The examples.
         draws
             Random generator for all draws.
 
@@ -101,21 +138,20 @@ class ClientPartitioner(Partitioner):
             If the data cannot meet the request.
         """
 
-    @cached_property
-    def assignment(self) -> Assignment:
-        """The client of each example, computed once.
+    def assignment(self, examples: Examples, seed: int = 0) -> Assignment:
+        """Assign the examples; the same seed and examples give the same clients.
 
         Raises
         ------
         ValueError
             If there are more clients than examples, or a client would hold no example.
         """
-        size = len(self.dataset)
+        size = examples.size
         if self.num_clients is not None and self.num_clients > size:
             raise ValueError(
                 f"num_clients must be at most the number of examples, {size}, got {self.num_clients}"
             )
-        assignment = self.assign(generator(self.seed, "partition"))
+        assignment = self.assign(examples, generator(seed, "partition"))
         held = np.bincount(assignment.clients[assignment.clients != NOBODY], minlength=self.num_clients or 1)
         if held.min() == 0:
             empty = np.flatnonzero(held == 0)
@@ -125,68 +161,12 @@ class ClientPartitioner(Partitioner):
             )
         return assignment
 
-    @cached_property
-    def indices(self) -> tuple[IntArray, ...]:
-        """Rows of each client, ascending, K arrays."""
-        return rows_by_client(self.assignment.clients, self.num_partitions)
 
-    @property
-    def groups(self) -> IntArray | None:
-        """Known group of each client, shape (K,), or None."""
-        return self.assignment.groups
-
-    @property
-    def shifts(self) -> tuple[Shift | None, ...]:
-        """Shift of each client or None, K entries."""
-        return self.assignment.shifts or (None,) * self.num_partitions
-
-    @property
-    def num_partitions(self) -> int:
-        """Number of clients K."""
-        return int(self.assignment.clients.max()) + 1
-
-    def load_partition(self, partition_id: int) -> Dataset:
-        """Return the examples of one client.
-
-        Raises
-        ------
-        ValueError
-            If `partition_id` is out of range.
-        """
-        if not 0 <= partition_id < self.num_partitions:
-            raise ValueError(f"partition_id must be in [0, {self.num_partitions}), got {partition_id}")
-        return self.dataset.select(self.indices[partition_id])
-
-    def column(self, name: str | None = None) -> NDArray[Any]:
-        """Return a column of `dataset` as an array, by default the one to partition by.
-
-        Raises
-        ------
-        ValueError
-            If the dataset has no such column.
-        """
-        name = name or self.partition_by
-        if name not in self.dataset.column_names:
-            raise ValueError(
-                f"{type(self).__name__} reads column {name!r}, the dataset has {self.dataset.column_names}"
-            )
-        # Reading a column without a format creates Python objects, a hundred times slower.
-        return np.asarray(self.dataset.with_format("numpy", columns=[name])[:][name])
-
-    def labels(self) -> tuple[IntArray, int]:
-        """Return the labels as class indices.
-
-        Returns
-        -------
-        Class of each example, shape (N,), and the number of classes. The classes are those of the column's
-        `ClassLabel`; if it has none, they are the distinct values in ascending order.
-        """
-        values = self.column()
-        feature = self.dataset.features[self.partition_by]
-        if isinstance(feature, ClassLabel):
-            return values.astype(np.int64), int(feature.num_classes)
-        distinct, labels = np.unique(values, return_inverse=True)
-        return labels.astype(np.int64), len(distinct)
+def check_positive(**settings: int) -> None:
+    """Check settings that must be at least 1."""
+    for name, value in settings.items():
+        if value < 1:
+            raise ValueError(f"{name} must be >= 1, got {value}")
 
 
 def rows_by_client(clients: IntArray, num_clients: int) -> tuple[IntArray, ...]:

@@ -10,9 +10,18 @@ released partitions of CIFAR-100, alpha = 0.5 gives client 0 489 images of one c
 alpha = 1000 gives each client 5 images of each class.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from fedclust.data.partitioners.base import Assignment, ClientPartitioner, apportion, deal
+from fedclust.data.partitioners.base import (
+    Assignment,
+    ClientPartitioner,
+    Examples,
+    apportion,
+    check_positive,
+    deal,
+)
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Dirichlet", "client_size", "counts_by_class", "counts_by_client"]
@@ -23,6 +32,7 @@ _MOST_STEPS = 20_000  # 3 s for 100 clients and 10 classes; fewer where a step c
 _MOST_SHARES = 20_000_000
 
 
+@dataclass(frozen=True)
 class Dirichlet(ClientPartitioner):
     """Label skew with one concentration alpha; the smaller it is, the more the clients differ.
 
@@ -30,10 +40,10 @@ class Dirichlet(ClientPartitioner):
     after ten draws: alpha = 0.05 over 100 clients (Clust-PSI-PFL, Table III) needs about thirty draws until
     no client is empty, and twenty thousand until each has the ten examples that the paper's tool requires.
 
-    Parameters
+    Attributes
     ----------
-    num_clients, seed, partition_by
-        As in :class:`ClientPartitioner`.
+    num_clients
+        Number of clients K.
     alpha
         Concentration, > 0; the module describes its two meanings.
     equal_sizes
@@ -55,35 +65,25 @@ class Dirichlet(ClientPartitioner):
     """
 
     num_clients: int
+    alpha: float
+    equal_sizes: bool = False
+    samples_per_client: int | None = None
+    min_samples: int = 2
+    self_balancing: bool = False
 
-    def __init__(
-        self,
-        num_clients: int,
-        alpha: float,
-        equal_sizes: bool = False,
-        samples_per_client: int | None = None,
-        min_samples: int = 2,
-        self_balancing: bool = False,
-        seed: int = 0,
-        partition_by: str = "label",
-    ) -> None:
-        super().__init__(num_clients, seed, partition_by)
-        if not 0 < alpha < np.inf:
-            raise ValueError(f"alpha must be > 0 and finite, got {alpha}")
-        if min_samples < 1:
-            raise ValueError(f"min_samples must be >= 1, got {min_samples}")
-        if samples_per_client is not None and not equal_sizes:
-            raise ValueError(f"samples_per_client needs equal_sizes=true, got {samples_per_client} without")
-        self.alpha = alpha
-        self.equal_sizes = equal_sizes
-        self.samples_per_client = samples_per_client
-        self.min_samples = min_samples
-        self.self_balancing = self_balancing
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.alpha < np.inf:
+            raise ValueError(f"alpha must be > 0 and finite, got {self.alpha}")
+        check_positive(min_samples=self.min_samples)
+        if self.samples_per_client is not None and not self.equal_sizes:
+            raise ValueError(
+                f"samples_per_client needs equal_sizes=true, got {self.samples_per_client} without"
+            )
 
-    def assign(self, draws: np.random.Generator) -> Assignment:
+    def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Draw the clients' class counts, then the examples."""
-        labels, num_classes = self.labels()
-        sizes = np.bincount(labels, minlength=num_classes)
+        sizes = examples.class_sizes
         if self.equal_sizes:
             alphas = np.full(self.num_clients, self.alpha)
             samples = client_size(sizes, alphas, self.samples_per_client)
@@ -92,7 +92,7 @@ class Dirichlet(ClientPartitioner):
             counts = counts_by_class(
                 sizes, self.num_clients, self.alpha, self.min_samples, self.self_balancing, draws
             )
-        return Assignment(deal(labels, counts, draws))
+        return Assignment(deal(examples.labels, counts, draws))
 
 
 def counts_by_class(

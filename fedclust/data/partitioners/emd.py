@@ -2,7 +2,8 @@
 
 Source: FedGMCC, Appendix, "Artificial Partitioning" and Eqs. 7 to 9. Choices and differences here:
 
-- The paper's features come from autoencoders; here they are a column of the dataset.
+- The paper's features come from autoencoders; here they are principal components
+  (:func:`fedclust.data.partition.features`).
 - The signature of a set of examples is its share in each of `bins` k-means clusters of all examples; the
   ground distance is the Euclidean distance of their centroids, so the result is in units of the features.
 - The paper moves examples of the farthest subset to the others. Moving them one way never brings that subset
@@ -14,13 +15,13 @@ Source: FedGMCC, Appendix, "Artificial Partitioning" and Eqs. 7 to 9. Choices an
 """
 
 import warnings
+from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
-from scipy.stats import shapiro, wasserstein_distance_nd
-from sklearn.cluster import KMeans
 
-from fedclust.data.partitioners.base import Assignment, ClientPartitioner
+from fedclust.data.partitioners.base import Assignment, ClientPartitioner, Examples, check_positive
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["EmdKMeans", "earth_movers_distance", "mix"]
@@ -30,13 +31,14 @@ _NORMAL = 0.05
 _MOST_SWEEPS = 200
 
 
+@dataclass(frozen=True)
 class EmdKMeans(ClientPartitioner):
     """Clients that differ in their features by a given earth mover's distance.
 
-    Parameters
+    Attributes
     ----------
-    num_clients, seed, partition_by
-        As in :class:`ClientPartitioner`. The column holds feature vectors.
+    num_clients
+        Number of clients K.
     target
         Size-weighted mean distance of the clients to all examples (Eq. 9) at which mixing stops.
     relative
@@ -59,38 +61,26 @@ class EmdKMeans(ClientPartitioner):
     """
 
     num_clients: int
+    target: float
+    relative: bool = True
+    step: float = 0.05
+    bins: int = 20
+    normality: bool = True
+    min_samples: int = 2
 
-    def __init__(
-        self,
-        num_clients: int,
-        target: float,
-        relative: bool = True,
-        step: float = 0.05,
-        bins: int = 20,
-        normality: bool = True,
-        min_samples: int = 2,
-        seed: int = 0,
-        partition_by: str = "features",
-    ) -> None:
-        super().__init__(num_clients, seed, partition_by)
-        if not target > 0 or (relative and target > 1):
-            raise ValueError(f"target must be > 0, and <= 1 where it is relative, got {target}")
-        if not 0 < step <= 0.5:
-            raise ValueError(f"step must be in (0, 0.5], got {step}")
-        if bins < 2:
-            raise ValueError(f"bins must be >= 2, got {bins}")
-        if min_samples < 1:
-            raise ValueError(f"min_samples must be >= 1, got {min_samples}")
-        self.target = target
-        self.relative = relative
-        self.step = step
-        self.bins = bins
-        self.normality = normality
-        self.min_samples = min_samples
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.target > 0 or (self.relative and self.target > 1):
+            raise ValueError(f"target must be > 0, and <= 1 where it is relative, got {self.target}")
+        if not 0 < self.step <= 0.5:
+            raise ValueError(f"step must be in (0, 0.5], got {self.step}")
+        if self.bins < 2:
+            raise ValueError(f"bins must be >= 2, got {self.bins}")
+        check_positive(min_samples=self.min_samples)
 
-    def assign(self, draws: np.random.Generator) -> Assignment:
+    def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Cluster the examples, then mix the clusters until the target is reached."""
-        features = self.column()
+        features = examples.columns["features"]
         clients = _kmeans(features, self.num_clients, draws).labels_.astype(np.int64)
         sizes = np.bincount(clients, minlength=self.num_clients)
         if sizes.min() < self.min_samples:
@@ -165,6 +155,8 @@ def earth_movers_distance(
     Size-weighted mean over the clients of the distance to all examples, in units of the features; and the
     share of each client's examples in each bin, shape (K, B).
     """
+    from scipy.stats import wasserstein_distance_nd
+
     num_bins = len(centroids)
     counts = np.bincount(clients * num_bins + bins, minlength=(clients.max() + 1) * num_bins)
     counts = counts.reshape(-1, num_bins)
@@ -212,12 +204,16 @@ def mix(clients: IntArray, features: FloatArray, step: float, draws: np.random.G
     return clients
 
 
-def _kmeans(features: FloatArray, clusters: int, draws: np.random.Generator) -> KMeans:
+def _kmeans(features: FloatArray, clusters: int, draws: np.random.Generator) -> Any:
+    from sklearn.cluster import KMeans
+
     return KMeans(clusters, n_init=1, random_state=int(draws.integers(2**31))).fit(features)
 
 
 def _pairs_look_normal(shares: FloatArray, centroids: FloatArray) -> bool:
     """Test the distances of all pairs of clients for normality; too few pairs count as normal."""
+    from scipy.stats import shapiro, wasserstein_distance_nd
+
     pairs = [
         wasserstein_distance_nd(centroids, centroids, shares[one], shares[other])
         for one, other in combinations(range(len(shares)), 2)

@@ -4,18 +4,27 @@ Groups are consecutive clients: with sizes 20 and 10, clients 0 to 19 are group 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedclust.data.partitioners.base import NOBODY, Assignment, ClientPartitioner, apportion, deal
+from fedclust.data.partitioners.base import (
+    NOBODY,
+    Assignment,
+    ClientPartitioner,
+    Examples,
+    apportion,
+    deal,
+)
 from fedclust.data.partitioners.dirichlet import Dirichlet, client_size, counts_by_client
-from fedclust.data.partitioners.plain import Iid
+from fedclust.data.partitioners.simple import Iid
 from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Relabel, Rotate, Shift
 from fedclust.typing import IntArray
 
 __all__ = ["Conventions", "Domains", "FlippedFeatures", "Heterogeneity", "conventions"]
 
 
+@dataclass(frozen=True)
 class Heterogeneity(ClientPartitioner):
     """Groups of equal-sized clients, each group with its own label skew.
 
@@ -25,10 +34,10 @@ class Heterogeneity(ClientPartitioner):
     `samples_per_client` defaults to the largest size that leaves enough for every group's draw
     (:func:`~fedclust.data.partitioners.dirichlet.client_size`).
 
-    Parameters
+    Attributes
     ----------
-    num_clients, seed, partition_by
-        As in :class:`ClientPartitioner`.
+    num_clients
+        Number of clients K.
     groups
         Number of clients in each group.
     alphas
@@ -44,45 +53,39 @@ class Heterogeneity(ClientPartitioner):
     """
 
     num_clients: int
+    groups: Sequence[int]
+    alphas: Sequence[float]
+    samples_per_client: int | None = None
 
-    def __init__(
-        self,
-        num_clients: int,
-        groups: Sequence[int],
-        alphas: Sequence[float],
-        samples_per_client: int | None = None,
-        seed: int = 0,
-        partition_by: str = "label",
-    ) -> None:
-        super().__init__(num_clients, seed, partition_by)
-        self.sizes = _group_sizes(groups, num_clients)
-        if len(alphas) != len(groups):
-            raise ValueError(f"alphas must be one per group, got {len(alphas)} for {len(groups)} groups")
-        if not all(0 <= alpha < np.inf for alpha in alphas):
-            raise ValueError(f"alphas must be >= 0 and finite, got {list(alphas)}")
-        self.alphas = np.array(alphas, dtype=float)
-        self.samples_per_client = samples_per_client
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_groups(self.groups, self.num_clients)
+        if len(self.alphas) != len(self.groups):
+            raise ValueError(
+                f"alphas must be one per group, got {len(self.alphas)} for {len(self.groups)} groups"
+            )
+        if not all(0 <= alpha < np.inf for alpha in self.alphas):
+            raise ValueError(f"alphas must be >= 0 and finite, got {list(self.alphas)}")
 
-    def assign(self, draws: np.random.Generator) -> Assignment:
+    def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Draw every client's class shares with its group's alpha."""
-        labels, num_classes = self.labels()
-        class_sizes = np.bincount(labels, minlength=num_classes)
-        groups = np.repeat(np.arange(len(self.sizes)), self.sizes)
-        alphas = self.alphas[groups]
-        samples = client_size(class_sizes, alphas, self.samples_per_client)
-        counts = counts_by_client(class_sizes, alphas, samples, draws)
-        return Assignment(deal(labels, counts, draws), groups)
+        groups = np.repeat(np.arange(len(self.groups)), self.groups)
+        alphas = np.array(self.alphas, dtype=float)[groups]
+        samples = client_size(examples.class_sizes, alphas, self.samples_per_client)
+        counts = counts_by_client(examples.class_sizes, alphas, samples, draws)
+        return Assignment(deal(examples.labels, counts, draws), groups)
 
 
+@dataclass(frozen=True)
 class Domains(ClientPartitioner):
     """Groups of clients whose images are clean, noisy, blurred, rotated or inverted, over any partition.
 
     Source: FedGWC, Section 7.3, Table 4 and Appendix H, for noise and blur; the strengths are not given.
 
-    Parameters
+    Attributes
     ----------
-    num_clients, seed, partition_by
-        As in :class:`ClientPartitioner`.
+    num_clients
+        Number of clients K.
     clean, noise, blur, rotation, invert
         Share of the clients in each domain. Groups are in this order; an empty domain is not a group.
     noise_std, blur_sigma, rotation_degrees
@@ -101,62 +104,53 @@ class Domains(ClientPartitioner):
     """
 
     num_clients: int
+    clean: float
+    noise: float = 0.0
+    blur: float = 0.0
+    rotation: float = 0.0
+    invert: float = 0.0
+    noise_std: float = 0.2
+    blur_sigma: float = 2.0
+    rotation_degrees: float = 90.0
+    alpha: float | None = None
+    base: ClientPartitioner | None = None
 
-    def __init__(
-        self,
-        num_clients: int,
-        clean: float,
-        noise: float = 0.0,
-        blur: float = 0.0,
-        rotation: float = 0.0,
-        invert: float = 0.0,
-        noise_std: float = 0.2,
-        blur_sigma: float = 2.0,
-        rotation_degrees: float = 90.0,
-        alpha: float | None = None,
-        base: ClientPartitioner | None = None,
-        seed: int = 0,
-        partition_by: str = "label",
-    ) -> None:
-        super().__init__(num_clients, seed, partition_by)
-        self.shares = np.array([clean, noise, blur, rotation, invert])
-        if (self.shares < 0).any() or abs(self.shares.sum() - 1) > 1e-6:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shares = self._shares()
+        if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
             raise ValueError(
-                f"shares of the domains must be >= 0 and add up to 1, got {self.shares.tolist()}, "
-                f"in all {self.shares.sum():g}"
+                f"shares of the domains must be >= 0 and add up to 1, got {shares}, in all {sum(shares):g}"
             )
-        self.kinds: tuple[Shift | None, ...] = (
-            None,
-            Noise(noise_std),
-            Blur(blur_sigma),
-            Rotate(rotation_degrees),
-            Invert(),
-        )
-        self.base = _base(num_clients, alpha, base, partition_by)
+        self._kinds()
+        _base(self.num_clients, self.alpha, self.base)
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns that the base uses."""
-        return self.base.columns
+    def _shares(self) -> list[float]:
+        return [float(each) for each in (self.clean, self.noise, self.blur, self.rotation, self.invert)]
 
-    def assign(self, draws: np.random.Generator) -> Assignment:
+    def _kinds(self) -> tuple[Shift | None, ...]:
+        return None, Noise(self.noise_std), Blur(self.blur_sigma), Rotate(self.rotation_degrees), Invert()
+
+    def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Deal the examples by the base partition, then give each client its domain."""
-        clients = _shuffled(self, self.base, draws)
-        sizes = apportion(self.shares * self.num_clients, self.num_clients, draws)
-        domains = np.repeat(np.arange(len(self.kinds)), sizes)
+        clients = _shuffled(_base(self.num_clients, self.alpha, self.base), examples, draws)
+        kinds = self._kinds()
+        sizes = apportion(np.array(self._shares()) * self.num_clients, self.num_clients, draws)
+        domains = np.repeat(np.arange(len(kinds)), sizes)
         _, groups = np.unique(domains, return_inverse=True)
-        return Assignment(clients, groups, tuple(self.kinds[domain] for domain in domains))
+        return Assignment(clients, groups, tuple(kinds[domain] for domain in domains))
 
 
+@dataclass(frozen=True)
 class Conventions(ClientPartitioner):
     """Groups of clients with different names for the classes, over any partition.
 
     Group 0 keeps the dataset's names; see :func:`conventions` for the others.
 
-    Parameters
+    Attributes
     ----------
-    num_clients, seed, partition_by
-        As in :class:`ClientPartitioner`.
+    num_clients
+        Number of clients K.
     groups
         Number of clients in each group.
     alpha, base
@@ -170,79 +164,68 @@ class Conventions(ClientPartitioner):
     """
 
     num_clients: int
+    groups: Sequence[int]
+    alpha: float | None = None
+    base: ClientPartitioner | None = None
 
-    def __init__(
-        self,
-        num_clients: int,
-        groups: Sequence[int],
-        alpha: float | None = None,
-        base: ClientPartitioner | None = None,
-        seed: int = 0,
-        partition_by: str = "label",
-    ) -> None:
-        super().__init__(num_clients, seed, partition_by)
-        self.sizes = _group_sizes(groups, num_clients)
-        self.base = _base(num_clients, alpha, base, partition_by)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_groups(self.groups, self.num_clients)
+        _base(self.num_clients, self.alpha, self.base)
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The labels, and the columns that the base uses."""
-        return (self.partition_by, *self.base.columns)
-
-    def assign(self, draws: np.random.Generator) -> Assignment:
+    def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Deal the examples by the base partition, then give each group its class names."""
-        clients = _shuffled(self, self.base, draws)
-        _, num_classes = self.labels()
-        names = conventions(len(self.sizes), num_classes, draws)
-        groups = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        clients = _shuffled(_base(self.num_clients, self.alpha, self.base), examples, draws)
+        names = conventions(len(self.groups), examples.num_classes, draws)
+        groups = np.repeat(np.arange(len(self.groups)), self.groups)
         shifts = (None, *(Relabel(tuple(permutation)) for permutation in names[1:].tolist()))
         return Assignment(clients, groups, tuple(shifts[group] for group in groups))
 
 
-class FlippedFeatures(Conventions):
+@dataclass(frozen=True)
+class FlippedFeatures(ClientPartitioner):
     """Two groups of clients, over any partition; one has other labels wherever a frequent token stands.
 
     Source: FedGMCC's concept shift between genomic reads (Section V and Appendix B).
 
-    Parameters
+    Attributes
     ----------
-    num_clients, groups, base, seed, partition_by
-        As in :class:`Conventions`; `groups` has two sizes, and the second group's labels are flipped.
+    num_clients
+        Number of clients K.
+    groups
+        Number of clients in each of two groups; the second group's labels are flipped.
     most
         How many of the most frequent tokens; see :class:`fedclust.data.shifts.FlipLabels`.
+    base
+        Partition to apply the groups to, as in :class:`Domains`.
 
     Raises
     ------
     ValueError
-        If there are not two groups, or an argument is outside its range.
+        If there are not two groups, or a setting is outside its range.
     """
 
-    def __init__(
-        self,
-        num_clients: int,
-        groups: Sequence[int],
-        most: int,
-        base: ClientPartitioner | None = None,
-        seed: int = 0,
-        partition_by: str = "label",
-    ) -> None:
-        super().__init__(num_clients, groups, None, base, seed, partition_by)
-        if len(self.sizes) != 2:
+    num_clients: int
+    groups: Sequence[int]
+    most: int
+    base: ClientPartitioner | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_groups(self.groups, self.num_clients)
+        _base(self.num_clients, None, self.base)
+        if len(self.groups) != 2:
             raise ValueError(
-                f"groups must be two sizes, of clients as they are and flipped, got {list(groups)}"
+                f"groups must be two sizes, of clients as they are and flipped, got {list(self.groups)}"
             )
-        self.flip = FlipLabels(most)
+        FlipLabels(self.most)
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns that the base uses."""
-        return self.base.columns
-
-    def assign(self, draws: np.random.Generator) -> Assignment:
+    def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Deal the examples by the base partition, then flip the labels of the second group."""
-        clients = _shuffled(self, self.base, draws)
-        groups = np.repeat([0, 1], self.sizes)
-        return Assignment(clients, groups, tuple(self.flip if group else None for group in groups))
+        clients = _shuffled(_base(self.num_clients, None, self.base), examples, draws)
+        groups = np.repeat([0, 1], self.groups)
+        flip = FlipLabels(self.most)
+        return Assignment(clients, groups, tuple(flip if group else None for group in groups))
 
 
 def conventions(num_groups: int, num_classes: int, draws: np.random.Generator) -> IntArray:
@@ -277,36 +260,27 @@ def conventions(num_groups: int, num_classes: int, draws: np.random.Generator) -
     return names
 
 
-def _group_sizes(groups: Sequence[int], num_clients: int) -> IntArray:
-    sizes = np.array(groups, dtype=np.int64)
-    if not len(sizes) or (sizes < 1).any() or sizes.sum() != num_clients:
+def _check_groups(groups: Sequence[int], num_clients: int) -> None:
+    if not groups or min(groups) < 1 or sum(groups) != num_clients:
         raise ValueError(
-            f"groups must be >= 1 each and add up to num_clients, {num_clients}, got {sizes.tolist()}, "
-            f"in all {sizes.sum()}"
+            f"groups must be >= 1 each and add up to num_clients, {num_clients}, got {list(groups)}, "
+            f"in all {sum(groups)}"
         )
-    return sizes
 
 
-def _base(
-    num_clients: int, alpha: float | None, base: ClientPartitioner | None, partition_by: str
-) -> ClientPartitioner:
+def _base(num_clients: int, alpha: float | None, base: ClientPartitioner | None) -> ClientPartitioner:
     """Return the partition below the groups, with `num_clients` clients."""
-    if base is not None and alpha is not None:
-        raise ValueError(f"alpha must be null where a base partition is given, got {alpha}")
-    if isinstance(base, Domains | Conventions):
-        raise ValueError(f"base must be a partition without shifts of its own, got {type(base).__name__}")
-    if base is not None:
-        base.num_clients = num_clients
-        return base
+    if base is None:
+        return Iid(num_clients) if alpha is None else Dirichlet(num_clients, alpha)
     if alpha is not None:
-        return Dirichlet(num_clients, alpha, partition_by=partition_by)
-    return Iid(num_clients)
+        raise ValueError(f"alpha must be null where a base partition is given, got {alpha}")
+    if isinstance(base, Domains | Conventions | FlippedFeatures):
+        raise ValueError(f"base must be a partition without shifts of its own, got {type(base).__name__}")
+    return replace(base, num_clients=num_clients)
 
 
-def _shuffled(whole: ClientPartitioner, base: ClientPartitioner, draws: np.random.Generator) -> IntArray:
-    """Deal the dataset of `whole` by `base`, then renumber the clients at random."""
-    if not base.is_dataset_assigned():
-        base.dataset = whole.dataset
-    clients = base.assign(draws).clients
+def _shuffled(base: ClientPartitioner, examples: Examples, draws: np.random.Generator) -> IntArray:
+    """Assign the examples by `base`, then renumber the clients at random."""
+    clients = base.assign(examples, draws).clients
     renumbered = np.append(draws.permutation(clients.max() + 1), NOBODY)  # the last entry, index -1, stays -1
     return renumbered[clients]

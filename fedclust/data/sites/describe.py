@@ -4,15 +4,15 @@ from collections import Counter
 
 import numpy as np
 
+from fedclust.data.builder import SourcedDataset
 from fedclust.data.cache import cache_root, digest, map_array, prepared
-from fedclust.data.columns import Labels, find_column
 from fedclust.data.images import Images, pixel_counts
 from fedclust.data.sites.agreement import Wanted
 from fedclust.data.sites.own import SiteError
 from fedclust.data.sites.reading import SiteRows, private
 from fedclust.data.sites.statement import Pixels, Statement
 from fedclust.data.sites.tables import columns_of
-from fedclust.data.sourced import SourcedDataset
+from fedclust.data.source import Labels, find_column
 from fedclust.data.tables import Tables
 from fedclust.data.text import Text, _chunks, words_of
 

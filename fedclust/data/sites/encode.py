@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedclust.data.cache import cache_folder, digest, map_tensor, prepared
-from fedclust.data.federated import FederatedData
+from fedclust.data.dataset import FederatedData
 from fedclust.data.images import Images
 from fedclust.data.input_encoders import (
     CategoryColumn,

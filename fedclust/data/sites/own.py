@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedclust.data.validation import check_fraction
+from fedclust.data.protocols import check_fraction
 
 __all__ = ["Own", "SiteError", "check_name", "sites_here"]
 

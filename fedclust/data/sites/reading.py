@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.columns import encode_natural, read_labels
+from fedclust.data.builder import SourcedDataset
 from fedclust.data.images import Images
-from fedclust.data.protocols import holdout
+from fedclust.data.protocols import hold_out_client, holdout
 from fedclust.data.sites.own import Own, SiteError
-from fedclust.data.source import Part
-from fedclust.data.sourced import SourcedDataset
+from fedclust.data.source import Part, encode_natural, read_labels
 from fedclust.data.tables import Tables
 from fedclust.data.text import Text
-from fedclust.data.validation import hold_out_client
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, IntArray
 

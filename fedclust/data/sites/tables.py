@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.columns import column, find_column
 from fedclust.data.identifiers import suspicion
 from fedclust.data.sites.agreement import Agreement
 from fedclust.data.sites.moments import Moments
 from fedclust.data.sites.own import SiteError
 from fedclust.data.sites.reading import SiteRows
 from fedclust.data.sites.statement import CATEGORY, EMPTY, NUMBER, Column, Kind
+from fedclust.data.source import column, find_column
 from fedclust.data.tables import MISSING, Tables, coded, kind_of
 from fedclust.typing import FloatArray
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedclust.data.classes import classes_in_data
+from fedclust.data.loading import classes_in_data
 from fedclust.data.source import SourceError
 from fedclust.settings import ConfigError, compose, plain
 

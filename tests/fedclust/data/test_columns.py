@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from fedclust.data.columns import encode_labels, encode_natural, find_column
-from fedclust.data.source import Part, SourceError
+from fedclust.data.source import Part, SourceError, encode_labels, encode_natural, find_column
 
 
 def part(**columns: Any) -> Part:

@@ -17,7 +17,7 @@ from PIL import Image
 import fedclust.settings.compose  # noqa: F401  # what dataset/text.yaml interpolates
 from fedclust.data.builder import DatasetBuilder
 from fedclust.data.dataset import Dataset
-from fedclust.data.load import _builder
+from fedclust.data.loading import make_builder
 
 CONF = Path(__file__).parents[3] / "conf"
 NAMES = sorted(path.stem for path in (CONF / "dataset").glob("*.yaml"))
@@ -152,7 +152,7 @@ def load(name: str, folder: Path) -> Dataset:
     source = folder / "source"
     source.mkdir()
     overrides = [] if name == "digits" else [*LAYOUTS[name](source), f"dataset.path={source}"]
-    return _builder(node(name, overrides)).load(folder / "cache")
+    return make_builder(node(name, overrides)).load(folder / "cache")
 
 
 def test_every_file_has_a_layout_here() -> None:
@@ -226,4 +226,4 @@ def test_reads_are_labelled_per_base(tmp_path: Path) -> None:
 
 
 def test_a_builder_is_what_is_built() -> None:
-    assert isinstance(_builder(node("digits", [])), DatasetBuilder)
+    assert isinstance(make_builder(node("digits", [])), DatasetBuilder)

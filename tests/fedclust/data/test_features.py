@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust.data.features import features
+from fedclust.data.partition import features
 
 
 def draws() -> np.random.Generator:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust.data.federated import FederatedData
+from fedclust.data.dataset import FederatedData
 
 
 def make(**changes: Any) -> FederatedData:

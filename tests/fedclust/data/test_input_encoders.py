@@ -10,9 +10,10 @@ from fedclust.data.input_encoders import (
     ImageEncoder,
     NumberColumn,
     TableEncoder,
+    encoder_from,
+    to_values,
 )
-from fedclust.data.input_values import encoder_from, to_values
-from fedclust.data.load import load
+from fedclust.data.loading import load
 
 AGE = NumberColumn("age", fill=50.0, mean=50.0, scale=10.0)
 SEX = CategoryColumn("sex", ("(missing)", "f", "m", "x"), (True, True, True, False))

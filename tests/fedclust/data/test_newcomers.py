@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedclust.data.arrays import from_arrays
-from fedclust.data.newcomers import newcomers_last, num_held_out, training_first
+from fedclust.data.dataset import newcomers_last, num_held_out, training_first
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedclust import data
 from fedclust.data.arrays import from_arrays
-from fedclust.data.validation import hold_out, hold_out_client
+from fedclust.data.protocols import hold_out, hold_out_client
 from fedclust.settings import compose, plain
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedclust.data.federated import FederatedData
+from fedclust.data.dataset import FederatedData
 from fedclust.models import cached_prototypes, prototypes
 from fedclust.models.encoders import PixelEncoder
 from fedclust.models.prototypes import ClassPrototypes, withheld

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedclust.data.federated import FederatedData
+from fedclust.data.dataset import FederatedData
 from fedclust.training import Job
 from fedclust.typing import State
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import fedclust
-from fedclust.data.federated import FederatedData
+from fedclust.data.dataset import FederatedData
 from fedclust.settings import build, compose
 from fedclust.training import Job, LocalTraining, Trainer, evaluation
 from fedclust.training.evaluation import check_names, measure_own, scores_by_client

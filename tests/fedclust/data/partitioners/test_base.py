@@ -1,29 +1,39 @@
 """What all partitioners share: dividing rows, rounding, and checks."""
 
-import datasets
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedclust.data.partitioners import Assignment, ClientPartitioner, Iid
+from fedclust.data.partitioners import (
+    Assignment,
+    ClientPartitioner,
+    Conventions,
+    Dirichlet,
+    Domains,
+    EmdKMeans,
+    Examples,
+    FlippedFeatures,
+    Heterogeneity,
+    Iid,
+    Natural,
+    Pathological,
+    QuantitySkew,
+    Similarity,
+)
 from fedclust.data.partitioners.base import apportion, blocks, deal, rows_by_client
 
 
+@dataclass(frozen=True)
 class Given(ClientPartitioner):
     """Assigns rows as given."""
 
-    def __init__(self, num_clients: int | None, clients: list[int]) -> None:
-        super().__init__(num_clients)
-        self.clients = clients
+    clients: tuple[int, ...] = ()
 
-    def assign(self, draws: np.random.Generator) -> Assignment:
+    def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         return Assignment(np.array(self.clients))
-
-
-def with_dataset(partitioner: ClientPartitioner, **columns: list) -> ClientPartitioner:
-    partitioner.dataset = datasets.Dataset.from_dict(columns)
-    return partitioner
 
 
 def test_blocks_differ_by_one_and_the_first_are_larger() -> None:
@@ -71,49 +81,55 @@ def test_rows_by_client_are_ascending_and_skip_nobody() -> None:
     assert [client.tolist() for client in rows] == [[2], [0, 3]]
 
 
-def test_load_partition_returns_the_examples_of_one_client() -> None:
-    partitioner = with_dataset(Given(2, [1, 0, 1, -1]), label=[5, 6, 7, 8])
-    assert partitioner.num_partitions == 2
-    assert partitioner.load_partition(0)["label"][:] == [6]
-    assert partitioner.load_partition(1)["label"][:] == [5, 7]
-    with pytest.raises(ValueError, match=r"partition_id must be in \[0, 2\), got 2"):
-        partitioner.load_partition(2)
+@pytest.mark.parametrize(
+    ("partitioner", "message"),
+    [
+        (Iid(4), "at most the number of examples, 3, got 4"),
+        (Given(3, (0, 2, 2)), "Given over 3 examples leaves 1 of 3 clients without any.*client 1"),
+        (Given(None, (0, 2, 2)), "Given over 3 examples leaves 1 of 3 clients without any.*client 1"),
+    ],
+)
+def test_every_client_must_get_an_example(partitioner: ClientPartitioner, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        partitioner.assignment(Examples.of([0, 0, 0]))
 
 
-def test_without_grouping_there_are_no_groups_and_no_shifts() -> None:
-    partitioner = with_dataset(Given(2, [0, 1]), label=[0, 0])
-    assert partitioner.groups is None
-    assert partitioner.shifts == (None, None)
-
-
-def test_more_clients_than_examples_are_refused() -> None:
-    with pytest.raises(ValueError, match="at most the number of examples, 3, got 4"):
-        _ = with_dataset(Iid(4), label=[0, 0, 0]).indices
-
-
-@pytest.mark.parametrize("num_clients", [3, None])
-def test_a_client_without_examples_is_refused(num_clients: int | None) -> None:
-    with pytest.raises(ValueError, match="Given over 3 examples leaves 1 of 3 clients without any.*client 1"):
-        _ = with_dataset(Given(num_clients, [0, 2, 2]), label=[0, 0, 0]).indices
-
-
-def test_no_clients_are_refused() -> None:
-    with pytest.raises(ValueError, match="num_clients must be >= 1, got 0"):
-        Iid(0)
-
-
-def test_a_missing_column_is_named() -> None:
-    with pytest.raises(ValueError, match=r"Given reads column 'label', the dataset has \['x'\]"):
-        with_dataset(Given(1, [0]), x=[1]).column()
-
-
-def test_labels_may_be_words_or_a_class_label_or_a_selection() -> None:
-    labels, num_classes = with_dataset(Given(1, [0]), label=["dog", "cat", "dog"]).labels()
-    assert (labels.tolist(), num_classes) == ([1, 0, 1], 2)
-
-    partitioner = Given(1, [0])
-    types = datasets.Features({"label": datasets.ClassLabel(num_classes=5)})
-    whole = datasets.Dataset.from_dict({"label": [4, 0, 3]}, features=types)
-    partitioner.dataset = whole.select([2, 0])
-    labels, num_classes = partitioner.labels()
-    assert (labels.tolist(), num_classes) == ([3, 4], 5)
+@pytest.mark.parametrize(
+    ("rule", "settings", "message"),
+    [
+        (Iid, {"num_clients": 0}, "num_clients must be >= 1, got 0"),
+        (QuantitySkew, {"alpha": 0}, "alpha must be > 0 and finite, got 0"),
+        (QuantitySkew, {"alpha": 1, "min_samples": 0}, "min_samples must be >= 1, got 0"),
+        (Natural, {"min_samples": 0}, "min_samples must be >= 1, got 0"),
+        (Similarity, {"similarity": -0.1}, r"similarity must be in \[0, 1\], got -0.1"),
+        (Similarity, {"similarity": 1.1}, r"similarity must be in \[0, 1\], got 1.1"),
+        (Pathological, {"classes_per_client": 0}, "classes_per_client must be >= 1, got 0"),
+        (Pathological, {"classes_per_client": 1, "choice": "best"}, r"choice must be one of .*got 'best'"),
+        (Dirichlet, {"alpha": 0}, "alpha must be > 0 and finite, got 0"),
+        (Dirichlet, {"alpha": -1.0}, "alpha must be > 0 and finite, got -1.0"),
+        (Dirichlet, {"alpha": float("inf")}, "alpha must be > 0 and finite, got inf"),
+        (Dirichlet, {"alpha": 1, "min_samples": 0}, "min_samples must be >= 1, got 0"),
+        (Dirichlet, {"alpha": 1, "samples_per_client": 5}, "needs equal_sizes=true, got 5 without"),
+        (EmdKMeans, {"target": 0}, "target must be > 0, and <= 1 where it is relative, got 0"),
+        (EmdKMeans, {"target": 1.5}, "target must be > 0, and <= 1 where it is relative, got 1.5"),
+        (EmdKMeans, {"target": 0.5, "step": 0.6}, r"step must be in \(0, 0.5\], got 0.6"),
+        (EmdKMeans, {"target": 0.5, "bins": 1}, "bins must be >= 2, got 1"),
+        (EmdKMeans, {"target": 0.5, "min_samples": 0}, "min_samples must be >= 1, got 0"),
+        (Heterogeneity, {"groups": [2, 2], "alphas": [1, 0]}, r"num_clients, 5, got \[2, 2\], in all 4"),
+        (Heterogeneity, {"groups": [3, 2], "alphas": [1]}, "one per group, got 1 for 2 groups"),
+        (Heterogeneity, {"groups": [3, 2], "alphas": [1, -1]}, r">= 0 and finite, got \[1, -1\]"),
+        (Domains, {"clean": 0.5, "noise": 0.4}, r"got \[0\.5, 0\.4, 0\.0, 0\.0, 0\.0\], in all 0\.9"),
+        (Domains, {"clean": 1.5, "noise": -0.5}, r">= 0 and add up to 1, got \[1\.5, -0\.5"),
+        (Domains, {"clean": 1, "noise_std": -1}, "std must be >= 0, got -1"),
+        (Conventions, {"groups": [20, 20]}, "groups must be >= 1 each and add up to num_clients, 5, got"),
+        (Conventions, {"groups": []}, "groups must be >= 1 each and add up to num_clients, 5, got"),
+        (Conventions, {"groups": [5, 0]}, "groups must be >= 1 each and add up to num_clients, 5, got"),
+        (Conventions, {"groups": [5], "alpha": 1, "base": Iid(5)}, "alpha must be null where a base"),
+        (Conventions, {"groups": [5], "base": Domains(5, clean=1.0)}, "without shifts of its own, got Dom"),
+        (FlippedFeatures, {"groups": [1, 1, 3], "most": 7}, r"groups must be two sizes, .* got \[1, 1, 3\]"),
+        (FlippedFeatures, {"groups": [1, 4], "most": 0}, "most must be >= 1, got 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(rule: type, settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rule(**{"num_clients": 5, **settings})

@@ -14,9 +14,8 @@ from PIL import Image
 from fedclust import data
 from fedclust.data import FederatedData
 from fedclust.data.client_rows import ClientRows, save_client_rows
-from fedclust.data.input_encoders import ImageEncoder
-from fedclust.data.input_values import encoder_from, to_values
-from fedclust.data.load import _builder
+from fedclust.data.input_encoders import ImageEncoder, encoder_from, to_values
+from fedclust.data.loading import make_builder
 from fedclust.data.sites import (
     Own,
     SiteRows,
@@ -78,7 +77,7 @@ def _pooled(shared: Shared, dataset: dict[str, Any], tmp_path: Path) -> Federate
     }
     size = len(parts["train"])
     held = ClientRows(parts["train"], parts["test"], None, (None,) * size)
-    save_client_rows(held, _builder(node).load(), tmp_path / "rows.parquet")
+    save_client_rows(held, make_builder(node).load(), tmp_path / "rows.parquet")
     return data.load(node, {"file": str(tmp_path / "rows.parquet")}, 0)
 
 
@@ -205,7 +204,7 @@ def test_images_are_normalised_as_pooled(tmp_path: Path) -> None:
     for site in "ab":  # the pooled folder has other paths in another order: compare its statistics
         for file in sorted((tmp_path / site).rglob("*.png")):
             picture(tmp_path / "all" / file.parent.name, f"{site}{file.name}", np.asarray(Image.open(file)))
-    pooled = _builder({**dataset, "num_classes": 3, "path": str(tmp_path / "all")}).load()
+    pooled = make_builder({**dataset, "num_classes": 3, "path": str(tmp_path / "all")}).load()
     assert pooled.class_names == shared.data.class_names
     np.testing.assert_allclose(shared.data.mean, pooled.mean, rtol=1e-12)
     np.testing.assert_allclose(shared.data.std, pooled.std, rtol=1e-12)

@@ -8,12 +8,11 @@ import pandas as pd
 import pytest
 import torch
 
-import fedclust.data.partition
-from fedclust.data import FederatedData, load
+from fedclust.data import FederatedData, load, loading
 from fedclust.data.client_rows import ClientRows
 from fedclust.data.dataset import Dataset
 from fedclust.data.digits import Digits
-from fedclust.data.load import save_partition
+from fedclust.data.loading import save_partition
 from fedclust.data.partition import save_client_rows
 from fedclust.data.shifts import Invert, Noise, Relabel
 from fedclust.data.source import SourceError
@@ -41,15 +40,20 @@ def rows(data: FederatedData) -> list[list[int]]:
     return [part.tolist() for part in (*data.train, *data.test)]
 
 
+def dealt(
+    monkeypatch: pytest.MonkeyPatch, train: list[list[int]], test: list[list[int]], *shifts: Any
+) -> None:
+    def rows_of_clients(dataset: Dataset, partition: Any, seed: int) -> ClientRows:
+        held = [tuple(np.array(rows) for rows in part) for part in (train, test)]
+        return ClientRows(*held, None, shifts or (None,) * len(train))
+
+    monkeypatch.setattr(loading, "rows_of_clients", rows_of_clients)
+
+
 def fixed(monkeypatch: pytest.MonkeyPatch, *shifts: Any) -> None:
     """Let client k hold rows 10k … 10k + 2 for training and 10k + 3 for testing, shifted as given."""
-
-    def rows_of_clients(dataset: Dataset, partition: Any, seed: int) -> ClientRows:
-        train = tuple(np.arange(10 * client, 10 * client + 3) for client in range(len(shifts)))
-        test = tuple(np.array([10 * client + 3]) for client in range(len(shifts)))
-        return ClientRows(train, test, np.arange(len(shifts)), shifts)
-
-    monkeypatch.setattr(fedclust.data.partition, "rows_of_clients", rows_of_clients)
+    starts = [10 * client for client in range(len(shifts))]
+    dealt(monkeypatch, [[a, a + 1, a + 2] for a in starts], [[a + 3] for a in starts], *shifts)
 
 
 def test_a_federation_holds_every_row_once(tmp_path: Path) -> None:
@@ -68,7 +72,7 @@ def test_a_second_load_partitions_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     def rows_of_clients(*arguments: Any) -> ClientRows:
         raise AssertionError("partitioned a second time")
 
-    monkeypatch.setattr(fedclust.data.partition, "rows_of_clients", rows_of_clients)
+    monkeypatch.setattr(loading, "rows_of_clients", rows_of_clients)
     second = load(DIGITS, IID, seed=0, cache_dir=tmp_path)
     assert rows(first) == rows(second)
     assert first.fingerprint == second.fingerprint
@@ -115,8 +119,6 @@ def test_a_clients_other_convention_is_in_its_labels_alone(
     expected[10:14] = 9 - expected[10:14]  # the rows of client 1, training and test
     torch.testing.assert_close(data.labels, expected)
     torch.testing.assert_close(data.inputs, original.inputs)
-    assert data.groups is not None
-    assert data.groups.tolist() == [0, 1]
     (folder,) = (path for path in (tmp_path / "federations").iterdir() if path.is_dir())
     assert sorted(path.name for path in folder.iterdir()) == ["checksums.json", "clients.npz", "labels.npy"]
 
@@ -172,16 +174,6 @@ def table(folder: Path, columns: dict[str, list[Any]], width: int, **changes: An
         "path": str(folder / "data.parquet"),
         **changes,
     }
-
-
-def dealt(
-    monkeypatch: pytest.MonkeyPatch, train: list[list[int]], test: list[list[int]], *shifts: Any
-) -> None:
-    def rows_of_clients(dataset: Dataset, partition: Any, seed: int) -> ClientRows:
-        held = [tuple(np.array(rows) for rows in part) for part in (train, test)]
-        return ClientRows(*held, None, shifts or (None,) * len(train))
-
-    monkeypatch.setattr(fedclust.data.partition, "rows_of_clients", rows_of_clients)
 
 
 JOBS = {
@@ -317,19 +309,6 @@ def test_clients_of_several_hospitals_have_no_names(tmp_path: Path) -> None:
     assert load(DIGITS, IID, seed=0, cache_dir=tmp_path / "cache").client_names is None
 
 
-def test_too_small_classes_of_a_partition_by_label_are_no_hospitals(tmp_path: Path) -> None:
-    table = hospitals(tmp_path, "ab" * 4)
-    by_label = NATURAL | {"partition_by": "label", "min_samples": 4}
-    assert load(table, by_label, seed=0, cache_dir=tmp_path / "cache").left_out == {}
-    # Label 1 has three rows once one is renamed.
-    frame = pd.read_parquet(tmp_path / "data.parquet")
-    frame.loc[1, "label"] = 0
-    frame.to_parquet(tmp_path / "data.parquet")
-    data = load(table, by_label, seed=0, cache_dir=tmp_path / "cache")
-    assert data.num_clients == 1
-    assert data.left_out == {}
-
-
 def test_impossible_requests_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="1797"):
         load(DIGITS, IID | {"num_clients": 5000}, seed=0, cache_dir=tmp_path)
@@ -343,5 +322,15 @@ def test_impossible_requests_are_refused_and_leave_nothing(tmp_path: Path) -> No
 def test_importing_the_package_is_quick() -> None:
     code = "import sys, fedclust.data; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    heavy = {"datasets", "flwr", "flwr_datasets", "transformers", "sklearn", "pandas", "pyarrow", "PIL"}
+    heavy = {
+        "datasets",
+        "flwr",
+        "flwr_datasets",
+        "transformers",
+        "sklearn",
+        "pandas",
+        "pyarrow",
+        "PIL",
+        "torch",
+    }
     assert heavy & set(found.split()) == set()

@@ -1,26 +1,29 @@
 """Load a federation's data from the configuration's ``dataset`` and ``partition`` nodes."""
 
+import json
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from fedclust.data.builder import DatasetBuilder
-from fedclust.data.cache import cache_folder, digest, file_digest, map_tensor, new_array, prepared
-from fedclust.data.dataset import Dataset
-from fedclust.data.federated import FederatedData
-from fedclust.data.validation import hold_out
+from fedclust.data import cache
+from fedclust.data.builder import DatasetBuilder, SourcedDataset
+from fedclust.data.cache import map_tensor
+from fedclust.data.client_rows import ClientRows, save_client_rows
+from fedclust.data.dataset import Dataset, FederatedData
+from fedclust.data.partition import rows_of_clients
+from fedclust.data.protocols import fraction_of, hold_out
+from fedclust.data.source import SourceError
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
 if TYPE_CHECKING:
-    from fedclust.data.partition import ClientRows
+    import torch
 
-__all__ = ["load", "save_partition"]
+__all__ = ["classes_in_data", "load", "make_builder", "save_partition"]
 
 _VALIDATION = "validation_fraction"
 _NOT_IN_SETTINGS = ("file", "seed", _VALIDATION)
@@ -42,7 +45,7 @@ def load(
     partition
         The resolved ``partition`` node; see :func:`fedclust.data.partition.rows_of_clients`. Its
         ``validation_fraction`` is held out of each client's training part; see
-        :mod:`fedclust.data.validation`.
+        :mod:`fedclust.data.protocols`.
     seed
         Seed of the partition and its shifts, unless `partition` has its own.
     cache_dir
@@ -57,22 +60,22 @@ def load(
     OSError
         If the cache cannot be written.
     """
-    data = _builder(dataset).load(cache_dir)
+    data = make_builder(dataset).load(cache_dir)
     seed = seed if partition.get("seed") is None else partition["seed"]
     fingerprint = _fingerprint(data, partition, seed)
-    folder = cache_folder("federations", data.name, fingerprint, cache_dir)
-    prepared(folder, lambda scratch: _write(scratch, data, partition, seed))
+    folder = cache.cache_folder("federations", data.name, fingerprint, cache_dir)
+    cache.prepared(folder, lambda scratch: _write(scratch, data, partition, seed))
+    names = data.natural_names
     with np.load(folder / "clients.npz", allow_pickle=False) as clients:
-        train = _ragged(clients["train"], clients["train_sizes"])
-        held = _ragged(clients["validation"], clients["validation_sizes"]) if "validation" in clients else ()
-        names = data.natural_names
+        parts = cache.load_parts(clients)
+        train = parts["train"]
         return FederatedData(
             name=data.name,
             inputs=_written_or(folder / "inputs.npy", data.inputs),
             labels=_written_or(folder / "labels.npy", data.labels),
             train=train,
-            test=_ragged(clients["test"], clients["test_sizes"]),
-            validation=held,
+            test=parts["test"],
+            validation=parts["validation"],
             num_classes=data.num_classes,
             mean=data.mean,
             std=data.std,
@@ -111,13 +114,18 @@ def save_partition(
     SourceError, ValueError, OSError
         As for :func:`load`, or if the file cannot be written.
     """
-    from fedclust.data.partition import rows_of_clients, save_client_rows
-
-    data = _builder(dataset).load(cache_dir)
+    data = make_builder(dataset).load(cache_dir)
     save_client_rows(rows_of_clients(data, partition, seed), data, path)
 
 
-def _builder(dataset: Mapping[str, Any]) -> DatasetBuilder:
+def make_builder(dataset: Mapping[str, Any]) -> DatasetBuilder:
+    """Make the builder of a ``dataset`` node.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
+    """
     from hydra.utils import get_class
 
     # Not hydra's `instantiate`: it wraps every exception of a constructor in its own.
@@ -129,16 +137,15 @@ def _fingerprint(data: Dataset, partition: Mapping[str, Any], seed: int) -> str:
     settings = {key: _plain(value) for key, value in partition.items() if key not in _NOT_IN_SETTINGS}
     file = partition.get("file")
     # A saved partition is identified by its content, not its path.
-    saved = file_digest(Path(file)) if file is not None and Path(file).is_file() else file
+    saved = cache.file_digest(Path(file)) if file is not None and Path(file).is_file() else file
     # Without validation rows a federation is what it was before there were any.
     fraction = _fraction(partition)
     held_out = [{_VALIDATION: fraction}] if fraction else []
-    return digest(FORMAT, data.fingerprint, settings, saved, seed, *held_out)
+    return cache.digest(FORMAT, data.fingerprint, settings, saved, seed, *held_out)
 
 
 def _fraction(partition: Mapping[str, Any]) -> float:
-    fraction = partition.get(_VALIDATION, 0)
-    return 0 if fraction == "auto" else fraction
+    return fraction_of(partition.get(_VALIDATION, 0))
 
 
 def _plain(value: Any) -> Any:
@@ -150,30 +157,25 @@ def _plain(value: Any) -> Any:
 
 def _write(folder: Path, data: Dataset, partition: Mapping[str, Any], seed: int) -> None:
     """Partition the data, apply the shifts, and write the arrays that differ from the dataset's."""
-    from fedclust.data.partition import rows_of_clients
-
     parts = rows_of_clients(data, partition, seed)
     seed = seed if parts.seed is None else parts.seed
     fraction = _fraction(partition)
-    train, validation = hold_out(parts.train, fraction, seed) if fraction else (parts.train, None)
+    train, validation = hold_out(parts.train, fraction, seed) if fraction else (parts.train, ())
     trained = np.sort(np.concatenate(train))
     # On all of the official training part, and on nothing else, the dataset's own inputs are fitted.
     if data.refit is not None and not np.array_equal(trained, np.arange(data.num_train)):
         data.refit(trained, folder)
-    arrays: dict[str, NDArray[Any]] = {}
-    named = {"train": train, "test": parts.test} | ({} if validation is None else {"validation": validation})
-    for name, rows in named.items():
-        arrays[name] = np.concatenate(rows).astype(np.int64)
-        arrays[f"{name}_sizes"] = np.array([len(client) for client in rows])
+    about = {
+        "left_out": np.array(list(parts.left_out), dtype=np.int64),
+        "left_out_rows": np.array(list(parts.left_out.values()), dtype=np.int64),
+    }
     if parts.groups is not None:
-        arrays["groups"] = parts.groups
-    arrays["left_out"] = np.array(list(parts.left_out), dtype=np.int64)
-    arrays["left_out_rows"] = np.array(list(parts.left_out.values()), dtype=np.int64)
-    np.savez(folder / "clients.npz", **arrays)  # type: ignore[arg-type]  # its stub takes `allow_pickle` only
+        about["groups"] = parts.groups
+    cache.save_parts(folder / "clients.npz", train, parts.test, validation, about)
     _write_shifted(folder, data, parts, seed)  # held-out rows with the others: noise is drawn row by row
 
 
-def _write_shifted(folder: Path, data: Dataset, parts: "ClientRows", seed: int) -> None:
+def _write_shifted(folder: Path, data: Dataset, parts: ClientRows, seed: int) -> None:
     """Write ``inputs.npy`` and ``labels.npy``, each only if a client's shift changes it."""
     unshifted = _written_or(folder / "inputs.npy", data.inputs)
     inputs: NDArray[Any] | None = None
@@ -192,17 +194,17 @@ def _write_shifted(folder: Path, data: Dataset, parts: "ClientRows", seed: int) 
             labels[rows] = after[1].numpy()
 
 
-def _writable(path: Path, tensor: torch.Tensor) -> NDArray[Any]:
+def _writable(path: Path, tensor: "torch.Tensor") -> NDArray[Any]:
     """Open the file for writing; create it as a copy of `tensor` if it does not exist."""
     if path.exists():
         opened: NDArray[Any] = np.load(path, mmap_mode="r+", allow_pickle=False)
         return opened
-    array = new_array(path, tensor.numpy().dtype, tuple(tensor.shape))
+    array = cache.new_array(path, tensor.numpy().dtype, tuple(tensor.shape))
     array[:] = tensor.numpy()
     return array
 
 
-def _written_or(path: Path, unchanged: torch.Tensor) -> torch.Tensor:
+def _written_or(path: Path, unchanged: "torch.Tensor") -> "torch.Tensor":
     return map_tensor(path) if path.exists() else unchanged
 
 
@@ -222,5 +224,34 @@ def _client_names(data: Dataset, train: Sequence[IntArray]) -> tuple[str, ...] |
     return tuple(data.natural_names[owner] for owner in owners) if len(set(owners)) == len(owners) else None
 
 
-def _ragged(rows: IntArray, sizes: IntArray) -> tuple[IntArray, ...]:
-    return tuple(np.split(rows, np.cumsum(sizes)[:-1]))
+def classes_in_data(dataset: Mapping[str, Any]) -> int:
+    """Count the distinct labels in a dataset's training part.
+
+    Parameters
+    ----------
+    dataset
+        The resolved ``dataset`` node; ``num_classes`` may be unset.
+
+    Raises
+    ------
+    SourceError
+        If the source is missing or unreadable, lacks the label column, or has a single label.
+    ValueError
+        If another setting is out of range.
+    """
+    # The builder requires a number of classes, but the count does not depend on it.
+    builder = make_builder({**dataset, "num_classes": 2})
+    if not isinstance(builder, SourcedDataset):
+        raise SourceError(f"dataset {builder.name}: dataset.num_classes must be given")
+    found = _count(json.dumps(dict(dataset), sort_keys=True), json.dumps(builder.identity()))
+    if found < 2:
+        raise SourceError(
+            f"dataset {builder.name}: {builder.label} must hold at least 2 different labels, got {found}"
+        )
+    return found
+
+
+@lru_cache(maxsize=8)  # a configuration is resolved many times; a changed file has another identity
+def _count(dataset: str, identity: str) -> int:  # noqa: ARG001
+    builder: Any = make_builder({**json.loads(dataset), "num_classes": 2})
+    return int(builder.count_classes())

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 from fedclust.results.saved_run import SavedRun
+from fedclust.settings import ConfigError
 from fedclust.support.strict_json import dumps, replace_file
 
 __all__ = ["MLflow", "TensorBoard", "TrackedRun", "Tracker", "Tracking", "WandB"]
@@ -120,7 +121,7 @@ class Tracking:
 
     Raises
     ------
-    TypeError
+    ConfigError
         If what was built is no tracker.
     """
 
@@ -129,7 +130,7 @@ class Tracking:
         self._ready = None if make is None else make()
         if self._ready is not None and not isinstance(self._ready, Tracker):
             kind = type(self._ready).__name__
-            raise TypeError(f"tracker must have the methods start, log and finish, got a {kind}")
+            raise ConfigError(f"tracker must have the methods start, log and finish, got a {kind}")
         self._open: dict[str, tuple[Tracker, Path, int]] = {}  # the last round that the tracker has
         self._chosen: str | None = None
         self._warned = False

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -28,21 +27,17 @@ from fedclust.federation import ClientGrid, Federation, LocalGrid, RunFailed
 from fedclust.personal.layers import Auto, Personal, check_validation, named
 from fedclust.privacy import NoPrivacy, Privacy
 from fedclust.privacy import named as named_privacy
-from fedclust.results import Checkpoints, Recorder
-from fedclust.results.checkpoints import parse_interval
-from fedclust.results.page import LivePage
-from fedclust.results.progress import Progress
-from fedclust.results.recorder import rescuing, writing
-from fedclust.runs.plan import make_engine
+from fedclust.results.recorder import write_summary, writing
+from fedclust.runs.plan import Plan, make_engine
 from fedclust.runs.privacy_checks import check_delta, check_loss, check_network, check_strategy
 from fedclust.runs.result import Result
-from fedclust.runs.runner import OnRound, Schedule, StrategyRun
+from fedclust.runs.runner import OnRound, Session
 from fedclust.runs.server import federate
-from fedclust.settings import ConfigError, build, compose, run_settings
+from fedclust.settings import ConfigError, RunSettings, build, compose, run_settings
 from fedclust.settings.allowed import EVERYTHING, check_folder
 from fedclust.settings.checks import check
-from fedclust.settings.folders import locked, named_by_time, results_folder
-from fedclust.settings.options import MIN_REPLIES, check_keep
+from fedclust.settings.folders import named_by_time, results_folder
+from fedclust.settings.options import MIN_REPLIES
 from fedclust.settings.proof import COMMON, NEEDS_PROOF, SERVE, VOTES
 from fedclust.settings.resume import check_same_run
 from fedclust.settings.shorthand import expand
@@ -117,18 +112,18 @@ def describe_run(
     strategy: "ClusteredStrategy",
     data: FederatedData,
     training: LocalTraining,
-    schedule: Schedule,
-    encoder: "Encoder | None",
+    settings: RunSettings,
     metrics: Mapping[str, Metric],
     personal: Personal,
+    encoder: "Encoder | None",
 ) -> dict[str, Any]:
     """Describe a run of objects, for ``config.yaml``; different runs have different descriptions."""
     described: dict[str, Any] = plain(
         {
             "choices": {"strategy": name, "dataset": data.name},
             "personal": {"choice": personal.choice, **dataclasses.asdict(personal)},
-            "seed": schedule.seed,
-            "rounds": schedule.rounds,
+            "seed": settings.seed,
+            "rounds": settings.rounds,
             "training": dataclasses.asdict(dataclasses.replace(training, loss=cross_entropy))
             | {"loss": _name(training.loss)},
             "metrics": {name: _name(metric) for name, metric in metrics.items()},
@@ -147,12 +142,16 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
+_PLAIN = (bool, int, float, str, list, tuple, dict)
+
+
 def _settings(thing: object) -> dict[str, Any]:
     """List an object's settings that are numbers, words or parameters."""
     found: dict[str, Any] = {"of": type(thing).__name__}
     for key, value in vars(thing).items():
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            found[key] = dataclasses.asdict(value)
+            values = dataclasses.asdict(value)  # objects among a run's options are described beside
+            found[key] = {k: v for k, v in values.items() if v is None or isinstance(v, _PLAIN)}
         elif key.startswith("_") or key == "device":
             continue
         elif isinstance(value, tuple) and all(isinstance(each, int | float) for each in value):
@@ -266,29 +265,41 @@ def simulate(
     """
     if timeout <= 0 or not 0 <= min_replies <= 1:
         raise ValueError(f"timeout must be > 0 and min_replies in [0, 1], got {timeout} and {min_replies}")
-    check_keep(keep_matrices)
     _check(rounds, seed, num_nodes, device, training, folder, resume)
-    parse_interval(checkpoint_every)
     if serve not in SERVE:
         raise ValueError(f"serve must be one of {', '.join(SERVE)}, got {serve!r}")
-    schedule = Schedule(rounds, seed, timeout, checkpoint_every, min_replies, keep_matrices)
-    layers = None if personal is None else named(personal)
+    settings = RunSettings(
+        task="train",
+        seed=seed,
+        rounds=rounds,
+        participation=1.0,  # a strategy's own
+        evaluate_every=1,
+        checkpoint_every=checkpoint_every,
+        compare=(COMMON,) if proof else (),
+        wait=timeout,
+        timeout=timeout,
+        proof=proof,
+        serve=serve,
+        min_replies=min_replies,
+        keep_matrices=keep_matrices,
+    )
+    layer = None if personal is None else named(personal)
     data = clients
     if not isinstance(data, FederatedData):
         tests = any(getattr(strategy, each, False) for each in ("proves_splits", "holds_out_rows"))
-        held_out = proof or tests or strategy in (NEEDS_PROOF, VOTES) or isinstance(layers, Auto)
+        held_out = proof or tests or strategy in (NEEDS_PROOF, VOTES) or isinstance(layer, Auto)
         fraction = DEFAULT_FRACTION if held_out else 0.0
         data = from_arrays(data, num_classes=num_classes, seed=seed, validation_fraction=fraction)
     elif not any(map(len, data.test)):
         raise ValueError("clients must have test rows to measure an accuracy on, none has any")
     _check_model(model, data)
     name, made = strategy_of(strategy, model, data, seed)
-    if layers is None:
-        layers = made.own_personal()  # a strategy that needs validation rows says so itself
+    if layer is None:
+        layer = made.own_personal()  # a strategy that needs validation rows says so itself
     else:
-        check_validation(layers, np.array([len(rows) for rows in data.validation]))
+        check_validation(layer, np.array([len(rows) for rows in data.validation]))
     chosen = named_privacy(privacy)
-    check_strategy(chosen, name, made, layers, [COMMON] if proof else [])
+    check_strategy(chosen, name, made, layer, [COMMON] if proof else [])
     if getattr(made, "holds_out_rows", False) and not any(map(len, data.validation)):
         raise ValueError(f"clients must have validation rows for strategy {name} to vote on, none has any")
     check_network(chosen, model)
@@ -296,82 +307,45 @@ def simulate(
     check_delta(chosen, data.num_clients)
     if proof and chosen.tells != "labels":
         raise ValueError(f"proof must be False with privacy={chosen.choice} without label counts, got True")
-    callbacks = [on_round] if callable(on_round) else list(on_round)
-    where = Path(tempfile.mkdtemp(prefix="fedclust-") if folder is None else folder)
-    console = Console() if progress else Console(file=io.StringIO())
-    described = describe_run(name, made, data, training, schedule, encoder, metrics, layers)
+    strategies = {name: made, **({COMMON: one_for_all(made)} if proof else {})}
+    told = data, training, settings, metrics, layer
+    described = {
+        each: describe_run(each, strategies[each], *told, encoder if each == name else None)
+        for each in strategies
+    }
     if chosen != NoPrivacy():  # runs of before do not say
-        described["privacy"] = {"choice": chosen.choice, **dataclasses.asdict(chosen)}
+        described[name]["privacy"] = {"choice": chosen.choice, **dataclasses.asdict(chosen)}
+    plan = Plan(settings, described, strategies, dict.fromkeys(strategies, layer), chosen)
+    where = Path(tempfile.mkdtemp(prefix="fedclust-") if folder is None else folder)
+    console, page = Console() if progress else None, folder is not None
     from fedclust.clients.app import app  # importing the client side takes as long as importing the server's
     from fedclust.clients.node import offered
 
     try:
-        runs: dict[str, StrategyRun] = {}
         with (
             offered(data, model, training, seed, device, encoder, metrics) as run_config,
-            locked(where, resumed=resume),
-            ExitStack() as opened,
-            rescuing(runs),
+            Session.open(where, resumed=resume, console=console, page=page) as session,
         ):
             grid = ClientGrid(LocalGrid(app, run_config, num_nodes))
             grid.connect()
-            state = None
             if resume:
-                check_same_run(described, where)
-                state = Checkpoints(where / "checkpoints", rounds).newest(Recorder.rounds_in(where))
-            done = 0 if state is None else state.server_round
-            if done > rounds:
-                raise ValueError(f"rounds must be >= {done}, the rounds that {where} has, got {rounds}")
-            with writing(where):
-                recorder = opened.enter_context(
-                    Recorder.resume(where, done, described) if resume else Recorder(where, described)
-                )
-            number = 2 if proof else 1
-            shown = Progress(rounds, name, console, task=(1, number)) if progress else None
-            if folder is not None:
-                callbacks.append(page := LivePage(where))
-            run = runs[name] = StrategyRun(
-                name, made, schedule, recorder, shown, callbacks, privacy=chosen, simulated=True
-            )
+                check_same_run(described[name], where)
+            loss = least_loss(training.loss)
             federation = Federation(
-                grid,
-                rounds,
-                own_metrics=tuple(metrics),
-                least_loss=least_loss(training.loss),
-                tells=chosen.tells,
+                grid, rounds, own_metrics=tuple(metrics), least_loss=loss, tells=chosen.tells
             )
-            run.start(federation, model, resume=state)
-            if proof:
-                common = one_for_all(made)
-                beside = Recorder.compared_folder(where, COMMON)
-                text = describe_run(COMMON, common, data, training, schedule, None, metrics, layers)
-                saved, written = Checkpoints(beside / "checkpoints", rounds), Recorder.rounds_in(beside)
-                earlier = saved.newest(written) if resume else None
-                start = 0 if earlier is None else earlier.server_round
-                with writing(beside):
-                    other = opened.enter_context(
-                        Recorder.resume(beside, start, text) if resume else Recorder(beside, text)
-                    )
-                shown = Progress(rounds, COMMON, console, task=(2, 2)) if progress else None
-                compared = StrategyRun(COMMON, common, schedule, other, shown, confusion=False)
-                runs[COMMON] = compared
-                compared.start(federation, model, resume=earlier)
-                figures = compared.personalise(federation, layers)
-                run.prove(federation, common.run_state(), serve=serve)
-            summary = run.personalise(federation, layers)
-            if proof:
-                with writing(where):
-                    recorder.summary({**summary, "compare": {COMMON: figures}})
-            if folder is not None:
-                page.write()
+            callbacks = [on_round] if callable(on_round) else list(on_round)
+            summary, _ = session.run(plan, federation, model, on_round=callbacks, simulated=True)
+            with writing(where):
+                write_summary(where, summary)
+            if session.page is not None:
+                session.page.write()
     except BaseException as error:
-        if folder is None and not isinstance(
-            error, RunFailed
-        ):  # its message names the folder with its rounds
+        # A failed run's message names the folder with its rounds.
+        if folder is None and not isinstance(error, RunFailed):
             shutil.rmtree(where, ignore_errors=True)
         raise
-    network = copy.deepcopy(model)  # the caller may change the original
-    loss = training.loss
+    network, loss = copy.deepcopy(model), training.loss  # the caller may change the original
     if isinstance(loss, WeightedCrossEntropy):
         loss = loss.fitted(data.label_counts().sum(axis=0).tolist())
     result = Result(where, lambda: copy.deepcopy(network), loss)

@@ -85,11 +85,11 @@ class Plan:
     """
 
     settings: RunSettings
-    configs: Mapping[str, DictConfig]
+    configs: Mapping[str, Any]
     strategies: Mapping[str, "ClusteredStrategy"]
     layers: Mapping[str, Personal]
     privacy: Privacy
-    published: Mapping[str, Any] | None
+    published: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, config: DictConfig, settings: RunSettings, say: Callable[[str], None]) -> "Plan":
@@ -120,7 +120,7 @@ class Plan:
     @property
     def chosen(self) -> str:
         """Name of the chosen strategy."""
-        return next(iter(self.configs))
+        return next(iter(self.strategies))
 
     @property
     def config(self) -> DictConfig:

@@ -16,6 +16,7 @@ from fedclust.results.trackers import (
     optional,
     round_metrics,
 )
+from fedclust.settings import ConfigError
 
 NAN = float("nan")
 
@@ -170,7 +171,7 @@ def test_a_run_that_fails_ends_as_failed(tmp_path) -> None:
 
 
 def test_what_is_no_tracker_is_refused(tmp_path) -> None:
-    with pytest.raises(TypeError, match="tracker must have the methods start, log and finish, got a dict"):
+    with pytest.raises(ConfigError, match="tracker must have the methods start, log and finish, got a dict"):
         Tracking(dict, tmp_path, print)  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ WAYS = {
     "fedclust rounds=-1": ["-m", "fedclust", "rounds=-1"],
     "fedclust training.learning_rate=fast": ["-m", "fedclust", "training.learning_rate=fast"],
     "import fedclust.clients.app": ["-c", "import fedclust.clients.app"],
-    "import fedclust.strategies.clustered": ["-c", "import fedclust.strategies.clustered"],
+    "import fedclust.strategies.base": ["-c", "import fedclust.strategies.base"],
     "import fedclust.runs.server": ["-c", "import fedclust.runs.server"],
 }
 _MOST = 4

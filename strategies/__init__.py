@@ -6,12 +6,11 @@ from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
     from fedclust.strategies.auto import Auto
-    from fedclust.strategies.centralised import Centralised
-    from fedclust.strategies.centralised_groups import CentralisedGroups
+    from fedclust.strategies.base import ClusteredStrategy
+    from fedclust.strategies.centralised import Centralised, CentralisedGroups
     from fedclust.strategies.cfl import CFL
     from fedclust.strategies.clove import CLoVE
     from fedclust.strategies.clust_psi_pfl import ClustPSIPFL
-    from fedclust.strategies.clustered import ClusteredStrategy
     from fedclust.strategies.fecfl import FECFL
     from fedclust.strategies.fedclust_weights import FedClustWeights
     from fedclust.strategies.fedgmcc import FedGMCC

@@ -8,20 +8,27 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.aggregation.flower import NotFinite
-from fedclust.aggregation.optimiser_state import StateValue
+from fedclust.aggregation.optimiser_state import restored
+from fedclust.aggregation.replies import Caps, by_cluster
 from fedclust.clustering import auto, loss_traces
 from fedclust.clustering.auto import Parameters, Proposal
 from fedclust.clustering.loss_traces import Trace
 from fedclust.clustering.shared import wording
 from fedclust.federation import Clusters, Federation, FederationError, Reply
-from fedclust.federation.findings import Findings, padded
-from fedclust.federation.replies import by_cluster
+from fedclust.federation.clusters import Findings, padded
 from fedclust.layers.looks import MIN_VOTES, propose
-from fedclust.layers.trial_comparisons import compare_trials, compare_with_whole, place_unknown
-from fedclust.layers.trial_memory import Trial, TrialMemory
-from fedclust.layers.trials import Trainee, copy_aggregator, train_beside
+from fedclust.layers.trials import (
+    Trainee,
+    Trial,
+    TrialMemory,
+    compare_trials,
+    compare_with_whole,
+    copy_aggregator,
+    place_unknown,
+    train_beside,
+)
 from fedclust.personal.layers import Auto as BestLayer
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
@@ -46,16 +53,16 @@ class Auto(ClusteredStrategy):
     parameters
         When groupings are proposed, how long they are on trial, and what it takes to keep one.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
+        As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
+
+    parameters_type = Parameters
+    parameters: Parameters
 
     own_personal = BestLayer
     proves_splits = True
     needs_label_counts = True
-
-    def __init__(self, *, parameters: Parameters | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.parameters = parameters or Parameters()
+    memory_type = TrialMemory
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start with everyone in one cluster.
@@ -174,14 +181,6 @@ class Auto(ClusteredStrategy):
             clients={"alone": np.isin(np.arange(clusters.num_clients), alone)},
         )
 
-    def state(self, clusters: Clusters) -> dict[str, StateValue]:
-        """List what is on trial, the record of what was, and the traces."""
-        return clusters.memory.pack()
-
-    def restore(self, state: Mapping[str, StateValue]) -> TrialMemory:
-        """Make the memory from what :meth:`state` listed."""
-        return TrialMemory.unpack(state)
-
     # -- Inside ---------------------------------------------------------------------------------------------
 
     def _look(self, clusters: Clusters, server_round: int, federation: Federation) -> Clusters:
@@ -204,7 +203,7 @@ class Auto(ClusteredStrategy):
         trials: list[Trial] = []
         for cluster, proposals in found.items():
             level = auto.level_of_look(given.level, number, len(found))
-            optimiser = copy_aggregator(self._running.aggregators[cluster], self._make_aggregator())
+            optimiser = copy_aggregator(clusters.aggregators[cluster], self.make_aggregator())
             start = Trainee(clusters.models[cluster], optimiser)
             for each in proposals:
                 parts = (start,) * each.num_parts
@@ -231,15 +230,11 @@ class Auto(ClusteredStrategy):
             travelled = sum(_travelled(federation))
             try:
                 parts, trained = train_beside(
-                    federation,
+                    self.run,
                     trial.parts,
                     clients,
-                    server_round,
-                    make_aggregator=self._make_aggregator,
-                    config=self._running.config,
-                    buffers=self._running.buffers,
-                    shared_means=self._takes_means(self._make_aggregator()),
-                    caps=self.caps,
+                    shared_means=self.takes_means(self.make_aggregator()),
+                    caps=Caps(self.options.update_norm_cap, self.options.update_pull_cap),
                 )
             except NotFinite as error:  # which ends this trial, not the run
                 over.append(trial.entry() | {"kept": False, "why": str(error)})
@@ -315,10 +310,36 @@ class Auto(ClusteredStrategy):
                 }
                 over.append(trial.entry() | auto.figures(comparison) | tested)
             if choice.kept is not None:
-                clusters = _split(clusters, trials[choice.kept], choice.p_values[choice.kept])
+                clusters = self._split(clusters, trials[choice.kept], choice.p_values[choice.kept])
         memory = clusters.memory
         memory = dataclasses.replace(memory, trials=(), history=(*memory.history, *over))
         return dataclasses.replace(_told(clusters, over), memory=memory)
+
+    def _split(self, clusters: Clusters, trial: Trial, p_value: float) -> Clusters:
+        """Split a cluster; the parts go on from the models and optimisers that were on trial."""
+        children = clusters.children(trial.cluster, trial.labels)
+        members = clusters.members(trial.cluster)
+        memory: TrialMemory = clusters.memory
+        traces = dict(enumerate(memory.traces))
+        traces |= {child: Trace.start(members[trial.labels == part]) for part, child in enumerate(children)}
+        reason = (
+            f"cluster {trial.cluster} split in {len(children)}: by {trial.source}, better on held-out rows "
+            f"({wording.chance(p_value)})"
+        )
+        split = clusters.split(trial.cluster, trial.labels, reason)
+        parts = dict(zip(children, trial.parts, strict=True))
+        return dataclasses.replace(
+            split,
+            models=tuple(
+                parts[cluster].model if cluster in parts else model
+                for cluster, model in enumerate(split.models)
+            ),
+            aggregators=tuple(
+                restored(self.make_aggregator(), parts[cluster].optimiser) if cluster in parts else aggregator
+                for cluster, aggregator in enumerate(split.aggregators)
+            ),
+            memory=dataclasses.replace(memory, traces=tuple(traces[number] for number in sorted(traces))),
+        )
 
 
 def _recorded(clusters: Clusters, replies: Sequence[Reply]) -> Clusters:
@@ -335,29 +356,6 @@ def _recorded(clusters: Clusters, replies: Sequence[Reply]) -> Clusters:
             trace = trace.recorded(positions, values)
         traces[cluster] = dataclasses.replace(trace, rounds=trace.rounds + 1)
     return dataclasses.replace(clusters, memory=dataclasses.replace(memory, traces=tuple(traces)))
-
-
-def _split(clusters: Clusters, trial: Trial, p_value: float) -> Clusters:
-    """Split a cluster; the parts go on from the models and optimisers that were on trial."""
-    children = clusters.children(trial.cluster, trial.labels)
-    members = clusters.members(trial.cluster)
-    memory: TrialMemory = clusters.memory
-    traces = dict(enumerate(memory.traces))
-    traces |= {child: Trace.start(members[trial.labels == part]) for part, child in enumerate(children)}
-    reason = (
-        f"cluster {trial.cluster} split in {len(children)}: by {trial.source}, better on held-out rows "
-        f"({wording.chance(p_value)})"
-    )
-    split = clusters.split(trial.cluster, trial.labels, reason)
-    parts = dict(zip(children, trial.parts, strict=True))
-    return dataclasses.replace(
-        split,
-        models=tuple(
-            parts[cluster].model if cluster in parts else model for cluster, model in enumerate(split.models)
-        ),
-        optimisers={**split.optimisers, **{child: part.optimiser for child, part in parts.items()}},
-        memory=dataclasses.replace(memory, traces=tuple(traces[number] for number in sorted(traces))),
-    )
 
 
 def _travelled(federation: Federation) -> tuple[int, int]:

@@ -1,18 +1,15 @@
 """Centralised training: all clients' training rows on one machine."""
 
-from collections.abc import Iterable
 from typing import ClassVar
 
-import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord
 
-from fedclust.federation import Clusters, Federation, RunFailed
-from fedclust.messages import POOLED, POOLED_ROWS, read_pooled
-from fedclust.strategies.clustered import ClusteredStrategy
-from fedclust.typing import IntArray
+from fedclust.federation import Clusters, Federation
+from fedclust.layers.pooling import Pooling
+from fedclust.strategies.base import ClusteredStrategy
+from fedclust.strategies.known_groups import known_clusters
 
-__all__ = ["Centralised"]
+__all__ = ["Centralised", "CentralisedGroups"]
 
 
 class Centralised(ClusteredStrategy):
@@ -25,67 +22,28 @@ class Centralised(ClusteredStrategy):
     learning rate and optimiser are those of the clients; an optimiser starts anew each round, as theirs does.
     So the same samples make as many steps in a row as the cohort makes beside each other.
 
-    The client that stands for all is the first one online. Every node prepares the whole partition, so its
-    node has everyone's rows, under every engine; a node that trained on fewer ends the run. A subclass that
-    starts with several clusters trains one such model for each.
+    The client that stands for all is the first one online, see :mod:`fedclust.layers.pooling`.
     """
 
     forms_groups: ClassVar[bool] = False
-    pools_rows: ClassVar[bool] = True
+    own_layers = (Pooling,)
 
-    def cohort(self, clusters: Clusters, server_round: int, federation: Federation) -> IntArray:  # noqa: ARG002
-        """Choose the one client that stands for all of a cluster."""
-        online = set(federation.grid.get_node_ids())
-        members = [clusters.members(cluster).tolist() for cluster in range(len(clusters.models))]
-        return np.array([next((one for one in each if one in online), each[0]) for each in members])
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Draw the cohort whose place is taken, and say who it is, and whose rows are pooled."""
-        run = self._running
-        replaced = super().cohort(run.clusters, run.server_round + 1, run.federation)
-        if not len(replaced):  # a policy asked, and nobody answered: nobody trains
-            run.cohort = {}
-            return []
-        messages = super().configure_train(server_round, arrays, config, grid)
-        # Their turns, or a policy that goes by turns would draw other cohorts than for one model for all.
-        run.federation.turns[list(run.cohort)] -= 1
-        run.federation.turns[replaced] += 1
-        for message in messages:
-            cluster = run.cohort[message.metadata.dst_node_id]
-            told = {
-                POOLED: [int(one) for one in replaced if run.clusters.assignment[one] == cluster],
-                POOLED_ROWS: run.clusters.members(cluster).tolist(),
-            }
-            message.content = RecordDict(
-                {
-                    key: ConfigRecord({**record, **told}) if isinstance(record, ConfigRecord) else record
-                    for key, record in message.content.items()
-                }
-            )
-        return messages
+class CentralisedGroups(Centralised):
+    """Train a model per known group on the pooled rows of its clients; no federation could do so.
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Take each cluster's reply, if it is of the rows of everyone in it.
+    Source: FedGMCC, Section V-A: "we train two central models (cSDG0 and cSDG1) on the combined genomic
+    dataset using standard SGD as baselines. Training of two models is necessary due to the concept shift":
+    a model for each way of labelling. A round is as in :class:`Centralised`: each model sees as many samples
+    as the cohort would that is drawn in its group.
+    """
+
+    def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
+        """Take the groups that clients name.
 
         Raises
         ------
-        RunFailed
-            If the node trained on the rows of fewer clients, such as one that runs another app.
+        FederationError
+            If a client names none.
         """
-        answers = list(replies)
-        run = self._running
-        for answer in answers:
-            if answer.has_error():
-                continue
-            pooled = read_pooled(answer)
-            wanted = int(run.clusters.sizes[run.cohort[answer.metadata.src_node_id]])
-            if pooled < wanted:
-                raise RunFailed(
-                    f"{RunFailed.PHRASE} {run.server_round + 1}: centralised training must be on "
-                    f"the rows of all {wanted} clients, a node used those of {pooled}"
-                )
-        return super().aggregate_train(server_round, answers)
+        return known_clusters(federation, model, "centralised_groups")

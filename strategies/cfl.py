@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.aggregation.optimiser_state import StateValue
+from fedclust.aggregation.replies import by_cluster
 from fedclust.clustering import cfl
 from fedclust.clustering.cfl import Changes, Cut, Parameters
 from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.findings import Findings, padded
-from fedclust.federation.replies import by_cluster
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.federation.clusters import Findings, padded
+from fedclust.strategies.base import ClusteredStrategy
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["CFL"]
@@ -32,12 +31,12 @@ class CFL(ClusteredStrategy):
     parameters
         When to cut.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
+        As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    def __init__(self, *, parameters: Parameters | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.parameters = parameters or Parameters()
+    parameters_type = Parameters
+    parameters: Parameters
+    memory_type = Changes
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start with everyone in one cluster and no update known."""
@@ -50,9 +49,9 @@ class CFL(ClusteredStrategy):
         values = np.pad(changes.values, ((0, len(homes)), (0, 0)))
         return dataclasses.replace(changes, values=values, known=padded(changes.known, len(homes)))
 
-    def projection(self, clusters: Clusters, server_round: int) -> int:  # noqa: ARG002
-        """Ask for as many numbers as the parameters say."""
-        return self.parameters.projection
+    def told(self, clusters: Clusters, server_round: int) -> Mapping[str, Any]:  # noqa: ARG002
+        """Ask for as many numbers of each change as the parameters say."""
+        return self.ask_for_projection(self.parameters.projection)
 
     def after_round(
         self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
@@ -100,17 +99,6 @@ class CFL(ClusteredStrategy):
         distances[np.ix_(known, known)] = cfl.cosine_distances(changes.values[known])
         return Findings(arrays={"distances": distances})
 
-    def state(self, clusters: Clusters) -> dict[str, StateValue]:
-        """List clients' last updates and the norms of the first round."""
-        changes: Changes = clusters.memory
-        return {"values": changes.values, "known": changes.known, "first_norms": changes.first_norms}
-
-    def restore(self, state: Mapping[str, StateValue]) -> Changes:
-        """Make the memory from what :meth:`state` listed."""
-        return Changes(
-            np.asarray(state["values"]), np.asarray(state["known"]), np.asarray(state["first_norms"])
-        )
-
     def _ask_unknown(
         self,
         changes: Changes,
@@ -126,7 +114,11 @@ class CFL(ClusteredStrategy):
             return changes
         projection = self.update_projection(self.parameters.projection)
         told = federation.updates(
-            clusters.models[cluster], unknown, server_round, projection=projection, cap=self.caps.norm
+            clusters.models[cluster],
+            unknown,
+            server_round,
+            projection=projection,
+            cap=self.options.update_norm_cap,
         )
         values = [each.projected.values for each in told.values() if each.projected is not None]
         return cfl.update(changes, np.array(list(told)), np.stack(values)) if values else changes

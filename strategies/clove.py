@@ -1,19 +1,17 @@
 """CLoVE: clients are clustered by the vectors of their losses under k models, in the first rounds."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
 from torch import nn
 
-from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import clove
 from fedclust.clustering.clove import Parameters
 from fedclust.federation import Clusters, Federation, starting_models
-from fedclust.federation.findings import padded
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.federation.clusters import padded
+from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import torch_seed
 from fedclust.typing import IntArray
 
@@ -35,12 +33,16 @@ class CLoVE(ClusteredStrategy):
     parameters
         Number of clusters, and for how long clients are clustered.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
+        As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    def __init__(self, *, network: nn.Module, parameters: Parameters | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.network, self.parameters = network, parameters or Parameters()
+    parameters_type = Parameters
+    parameters: Parameters
+    memory_type = IntArray | None
+
+    def __init__(self, *, network: nn.Module, **given: Any) -> None:
+        super().__init__(**given)
+        self.network = network
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Draw k models; everyone is in the first cluster until asked."""
@@ -76,11 +78,3 @@ class CLoVE(ClusteredStrategy):
         return dataclasses.replace(
             clusters, assignment=assignment, memory=kept, reason="loss vectors clustered"
         )
-
-    def state(self, clusters: Clusters) -> dict[str, StateValue]:
-        """List how many times in a row each client was given its model, where that is counted."""
-        return {} if clusters.memory is None else {"kept": clusters.memory}
-
-    def restore(self, state: Mapping[str, StateValue]) -> IntArray | None:
-        """Make the memory from what :meth:`state` listed."""
-        return np.asarray(state["kept"], dtype=np.int64) if state else None

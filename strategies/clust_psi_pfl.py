@@ -10,9 +10,9 @@ from fedclust.clustering import clust_psi_pfl
 from fedclust.clustering.clust_psi_pfl import Parameters, label_groups
 from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.findings import Findings
+from fedclust.federation.clusters import Findings
 from fedclust.newcomers.rules import packed
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator, torch_seed
 from fedclust.support.sampling import draw_replicas
 from fedclust.typing import IntArray
@@ -42,7 +42,7 @@ class ClustPSIPFL(ClusteredStrategy):
         its own reply. Copies of a client train on the same batches here; the released code shuffles the data
         for each.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
+        As for :class:`~fedclust.strategies.ClusteredStrategy`.
 
     Raises
     ------
@@ -53,17 +53,13 @@ class ClustPSIPFL(ClusteredStrategy):
     needs_label_counts = True
     moves_clients: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        parameters: Parameters | label_groups.Parameters | None = None,
-        cohorts: Cohorts = "share",
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
+    parameters_type = label_groups.Parameters
+    parameters: Parameters | label_groups.Parameters
+
+    def __init__(self, *, cohorts: Cohorts = "share", **given: Any) -> None:
+        super().__init__(**given)
         if cohorts not in get_args(Cohorts):
             raise ValueError(f"cohorts must be one of {', '.join(get_args(Cohorts))}, got {cohorts!r}")
-        self.parameters = parameters or label_groups.Parameters()
         self.cohorts = cohorts
         # Clients that share a node's mean model cannot be weighted by their copies.
         self.needs_client_models = cohorts == "released"

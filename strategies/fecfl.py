@@ -11,9 +11,9 @@ from fedclust.clustering import fecfl
 from fedclust.clustering.fecfl import Parameters
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
-from fedclust.federation.findings import Findings
+from fedclust.federation.clusters import Findings
 from fedclust.messages import QUERY_PROTOTYPES, PrototypesQuestion, prototypes_question, read_prototypes
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.strategies.base import ClusteredStrategy
 
 __all__ = ["FECFL"]
 
@@ -28,16 +28,16 @@ class FECFL(ClusteredStrategy):
     vocabulary_size
         Number of tokens, for an untrained encoder on texts; None for other inputs.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
+        As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
     moves_clients: ClassVar[bool] = True
 
-    def __init__(
-        self, *, parameters: Parameters | None = None, vocabulary_size: int | None = None, **options: Any
-    ) -> None:
-        super().__init__(**options)
-        self.parameters = parameters or Parameters()
+    parameters_type = Parameters
+    parameters: Parameters
+
+    def __init__(self, *, vocabulary_size: int | None = None, **given: Any) -> None:
+        super().__init__(**given)
         self.vocabulary_size = vocabulary_size
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:

@@ -1,7 +1,7 @@
 """FedClust of ICPP 2024, no relation: clients are clustered once, by the last layer that each trains."""
 
 import logging
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -10,8 +10,8 @@ from fedclust.clustering import fedclust_weights
 from fedclust.clustering.fedclust_weights import Parameters
 from fedclust.clustering.shared.agglomerative import fill_in
 from fedclust.federation import Clusters, Federation
-from fedclust.federation.findings import Findings
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.federation.clusters import Findings
+from fedclust.strategies.base import ClusteredStrategy
 
 __all__ = ["FedClustWeights"]
 
@@ -26,14 +26,13 @@ class FedClustWeights(ClusteredStrategy):
     parameters
         How to group.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
+        As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    moves_clients: ClassVar[bool] = True
+    parameters_type = Parameters
+    parameters: Parameters
 
-    def __init__(self, *, parameters: Parameters | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.parameters = parameters or Parameters()
+    moves_clients: ClassVar[bool] = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Have all clients train the first model, and group them by their last layers.
@@ -43,7 +42,7 @@ class FedClustWeights(ClusteredStrategy):
         shapes = {name: array.shape for name, array in model.items()}
         names = fedclust_weights.last_layer(shapes, self.parameters.layer)
         everybody = range(federation.num_clients)
-        cap = self.caps.norm
+        cap = self.options.update_norm_cap
         told = federation.updates(model, everybody, server_round=1, names=names, cap=cap)
         if not told:
             logger.warning("fedclust_weights: no client answered, all start in one cluster")

@@ -11,19 +11,16 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedProx
 from torch import nn
 
-from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import fedgmcc
 from fedclust.clustering.fedgmcc import Outcome, Parameters, Threshold
 from fedclust.clustering.fedgmcc.placement import chain_scores, place
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.findings import Findings, padded
+from fedclust.federation.clusters import Findings, padded
 from fedclust.messages import from_state, like, to_state
 from fedclust.newcomers.placing import silent
-from fedclust.selection import Candidates
-from fedclust.strategies.clustered import ClusteredStrategy
-from fedclust.support.rng import generator, torch_seed
-from fedclust.support.sampling import cohort_size
+from fedclust.strategies.base import ClusteredStrategy
+from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray, State
 
 __all__ = ["FedGMCC"]
@@ -62,7 +59,7 @@ class FedGMCC(ClusteredStrategy):
     parameters
         Settings of the fit and the grouping.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`; the aggregator must be FedAvg or
+        As for :class:`~fedclust.strategies.ClusteredStrategy`; the aggregator must be FedAvg or
         FedProx, since models are only averaged along curves.
 
     Raises
@@ -73,6 +70,9 @@ class FedGMCC(ClusteredStrategy):
 
     needs_client_models = True
     aggregates = False
+    parameters_type = Parameters
+    parameters: Parameters
+    memory_type = Memory
 
     def __init__(
         self,
@@ -81,11 +81,10 @@ class FedGMCC(ClusteredStrategy):
         input_shape: Sequence[int],
         vocabulary_size: int | None = None,
         device: str = "auto",
-        parameters: Parameters | None = None,
-        **options: Any,
+        **given: Any,
     ) -> None:
-        super().__init__(**options)
-        kind = type(self._make_aggregator())
+        super().__init__(**given)
+        kind = type(self.make_aggregator())
         if kind not in (FedAvg, FedProx):
             raise ValueError(
                 "aggregator must be fedavg or fedprox with FedGMCC, which averages along curves, "
@@ -94,7 +93,6 @@ class FedGMCC(ClusteredStrategy):
         self.network, self.input_shape, self.vocabulary_size = network, tuple(input_shape), vocabulary_size
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = automatic if device == "auto" else device
-        self.parameters = parameters or Parameters()
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start with all clients in one cluster."""
@@ -109,10 +107,7 @@ class FedGMCC(ClusteredStrategy):
 
     def cohort(self, clusters: Clusters, server_round: int, federation: Federation) -> IntArray:
         """Choose the round's cohort from all clients."""
-        everyone = np.arange(clusters.num_clients)
-        candidates = Candidates(everyone, clusters.models[0], server_round, federation)
-        draws = generator(self.seed, "sample", server_round)
-        return self.selection.select(candidates, cohort_size(len(everyone), self.participation), draws)
+        return self.cohort_of_all(clusters.models[0], server_round, federation)
 
     def after_round(
         self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
@@ -184,24 +179,6 @@ class FedGMCC(ClusteredStrategy):
         """Return the last known score of every pair, and how outputs change along a few curves."""
         memory: Memory = clusters.memory
         return Findings(arrays={"pair_scores": memory.scores, **memory.profile})
-
-    def state(self, clusters: Clusters) -> dict[str, StateValue]:
-        """List the state of ε, the pair scores and the curves."""
-        memory: Memory = clusters.memory
-        return {
-            **{f"threshold/{name}": value for name, value in dataclasses.asdict(memory.threshold).items()},
-            "scores": memory.scores,
-            **{f"profile/{name}": array for name, array in memory.profile.items()},
-        }
-
-    def restore(self, state: Mapping[str, StateValue]) -> Memory:
-        """Rebuild the memory from the values of :meth:`state`."""
-        parts: dict[str, dict[str, Any]] = {"threshold": {}, "profile": {}}
-        for path, value in state.items():
-            kind, _, name = path.partition("/")
-            if kind in parts:
-                parts[kind][name] = value
-        return Memory(Threshold(**parts["threshold"]), np.asarray(state["scores"]), parts["profile"])
 
     def _inputs(self, federation: Federation, draws: torch.Generator) -> torch.Tensor:
         described = federation.describe()

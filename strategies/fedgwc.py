@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.aggregation.optimiser_state import StateValue
+from fedclust.aggregation.replies import by_cluster
 from fedclust.clustering import fedgwc
 from fedclust.clustering.fedgwc import Interaction, Outcome, Parameters
 from fedclust.clustering.fedgwc.cautions import cautions
 from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.findings import Findings, padded
-from fedclust.federation.replies import by_cluster
+from fedclust.federation.clusters import Findings, padded
 from fedclust.selection import LeastSampled
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray
 
@@ -48,15 +47,18 @@ class FedGWC(ClusteredStrategy):
     parameters
         Settings of measurements and splits; values that are None follow from ``participation``.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`. Unless `selection` is given, clients
+        As for :class:`~fedclust.strategies.ClusteredStrategy`. Unless `selection` is given, clients
         that took part least often are the most likely to be chosen (Section 4.1).
     """
 
     own_selection = LeastSampled
+    parameters_type = Parameters
+    parameters: Parameters
+    memory_type = Memory
 
-    def __init__(self, *, parameters: Parameters | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.parameters = (parameters or Parameters()).resolve(self.participation)
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.parameters = self.parameters.resolve(self.participation)
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start with all clients in one cluster, in which no clients have met."""
@@ -134,34 +136,6 @@ class FedGWC(ClusteredStrategy):
             | dict(memory.seen),
             clients={"gaussian_weight": weights},
         )
-
-    def state(self, clusters: Clusters) -> dict[str, StateValue]:
-        """List each cluster's interaction state, and what is kept for the plots."""
-        memory: Memory = clusters.memory
-        listed: dict[str, StateValue] = {
-            f"interaction/{cluster}/{name}": value
-            for cluster, interaction in enumerate(memory.interactions)
-            for name, value in interaction.to_arrays().items()
-        }
-        listed |= {f"snapshot/{name}": array for name, array in memory.snapshots.items()}
-        return listed | {f"seen/{name}": array for name, array in memory.seen.items()}
-
-    def restore(self, state: Mapping[str, StateValue]) -> Memory:
-        """Rebuild the memory from the values of :meth:`state`."""
-        interactions: dict[int, dict[str, Any]] = {}
-        snapshots: dict[str, Any] = {}
-        seen: dict[str, Any] = {}
-        for path, value in state.items():
-            kind, _, rest = path.partition("/")
-            if kind == "snapshot":
-                snapshots[rest] = value
-            elif kind == "seen":
-                seen[rest] = value
-            else:
-                cluster, _, name = rest.partition("/")
-                interactions.setdefault(int(cluster), {})[name] = value
-        ordered = (Interaction.from_arrays(interactions[cluster]) for cluster in sorted(interactions))
-        return Memory(tuple(ordered), snapshots, seen)
 
     def _matrices(self, num_clients: int, interactions: Sequence[Interaction]) -> dict[str, FloatArray]:
         """Arrange clusters' matrices over all clients, shape (K, K), NaN for pairs not in one cluster."""

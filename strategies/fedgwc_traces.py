@@ -10,16 +10,16 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedProx
 
 from fedclust.aggregation import flower as aggregation
-from fedclust.aggregation.optimiser_state import StateValue
+from fedclust.aggregation.replies import by_cluster
 from fedclust.clustering import fedgwc, loss_traces
 from fedclust.clustering.loss_traces import Outcome, Parameters, Trace
 from fedclust.clustering.shared import wording
 from fedclust.federation import Clusters, FairAvg, Federation, Reply
-from fedclust.federation.findings import Findings, padded
-from fedclust.federation.replies import by_cluster
+from fedclust.federation.clusters import Findings, padded
 from fedclust.messages import like
+from fedclust.messages.packer import UNSAVED
 from fedclust.selection import LeastSampled
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.rng import generator, torch_seed
 from fedclust.support.sampling import cohort_size
@@ -64,7 +64,7 @@ class Memory:
     interaction: FloatArray | None
     tests: FloatArray = field(default_factory=_NO_TESTS.copy)
     splits: Mapping[str, FloatArray] = field(default_factory=dict)
-    drawn: IntArray = field(default_factory=_NO_CLIENTS.copy)
+    drawn: IntArray = field(default_factory=_NO_CLIENTS.copy, metadata=UNSAVED)
 
 
 class FedGWCTraces(ClusteredStrategy):
@@ -88,20 +88,23 @@ class FedGWCTraces(ClusteredStrategy):
     parameters
         Settings of tests and splits.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`. Unless `selection` is given, clients
+        As for :class:`~fedclust.strategies.ClusteredStrategy`. Unless `selection` is given, clients
         that took part least often are the most likely to be chosen (FedGWC, Section 4.1).
     """
 
     own_selection = LeastSampled
+    parameters_type = Parameters
+    parameters: Parameters
+    memory_type = Memory
 
-    def __init__(self, *, parameters: Parameters | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.parameters = (parameters or Parameters()).resolve(self.participation)
-        aggregator = self._make_aggregator()
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.parameters = self.parameters.resolve(self.participation)
+        aggregator = self.make_aggregator()
         self._keeps_the_mean = type(aggregator) in (FedAvg, FedProx, FairAvg)
         self._averaging: FedAvg = FairAvg() if isinstance(aggregator, FairAvg) else FedAvg()
         self._without_probe = ""  # the aggregator that rules it out
-        if self.parameters.probe is not None and not self._takes_means(aggregator):
+        if self.parameters.probe is not None and not self.takes_means(aggregator):
             self._without_probe = type(aggregator).__name__
             self.parameters = dataclasses.replace(self.parameters, probe=None)
 
@@ -240,42 +243,6 @@ class FedGWCTraces(ClusteredStrategy):
             summary["decision"] = f"{number}; {wording.alone(alone)}, with losses unlike all others'"
         lone = np.isin(np.arange(clusters.num_clients), alone)
         return Findings(summary, arrays, {"gaussian_weight": memory.weights, "alone": lone})
-
-    def state(self, clusters: Clusters) -> dict[str, StateValue]:
-        """List the clusters' traces and probes, and what is kept for the plots."""
-        memory: Memory = clusters.memory
-        listed: dict[str, StateValue] = {"weights": memory.weights, "tests": memory.tests}
-        if memory.interaction is not None:
-            listed["interaction"] = memory.interaction
-        for cluster, trace in enumerate(memory.traces):
-            listed |= {f"trace/{cluster}/{name}": array for name, array in trace.to_arrays().items()}
-        for cluster, probe in memory.probes.items():
-            listed |= {f"probe/{cluster}/{name}": to_numpy(array) for name, array in probe.items()}
-        return listed | {f"split/{name}": rows for name, rows in memory.splits.items()}
-
-    def restore(self, state: Mapping[str, StateValue]) -> Memory:
-        """Rebuild the memory from the values of :meth:`state`."""
-        traces: dict[int, dict[str, Any]] = {}
-        probes: dict[int, ArrayRecord] = {}
-        splits: dict[str, Any] = {}
-        for path, value in state.items():
-            kind, _, rest = path.partition("/")
-            cluster, _, name = rest.partition("/")
-            if kind == "trace":
-                traces.setdefault(int(cluster), {})[name] = value
-            elif kind == "probe":
-                probes.setdefault(int(cluster), ArrayRecord())[name] = from_numpy(np.asarray(value))
-            elif kind == "split":
-                splits[rest] = value
-        interaction = state.get("interaction")
-        return Memory(
-            tuple(Trace.from_arrays(traces[cluster]) for cluster in sorted(traces)),
-            probes,
-            np.asarray(state["weights"]),
-            None if interaction is None else np.asarray(interaction),
-            np.asarray(state["tests"]),
-            splits,
-        )
 
     def _probe(
         self, model: ArrayRecord, chosen: Sequence[Reply], cohort: Sequence[Reply], server_round: int

@@ -6,21 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
-from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import fedsoft
 from fedclust.clustering.fedsoft import Parameters
 from fedclust.federation import Clusters, Federation, Reply, starting_models
-from fedclust.federation.findings import Findings, padded
-from fedclust.messages import PROXIMAL_MU, like, split_models, unstacked
-from fedclust.selection import Candidates
-from fedclust.strategies.clustered import ClusteredStrategy
-from fedclust.support.array_bytes import from_numpy, to_numpy
-from fedclust.support.rng import generator
+from fedclust.federation.clusters import Findings, padded
+from fedclust.messages import PROXIMAL_MU, like, unstacked
+from fedclust.messages.packer import UNSAVED
+from fedclust.strategies.base import ClusteredStrategy
+from fedclust.support.array_bytes import to_numpy
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 __all__ = ["FedSoft"]
@@ -45,7 +42,7 @@ class Memory:
     centres: tuple[ArrayRecord, ...]
     importance: FloatArray
     trained: BoolArray
-    starts: Mapping[int, ArrayRecord] = field(default_factory=dict)
+    starts: Mapping[int, ArrayRecord] = field(default_factory=dict, metadata=UNSAVED)
 
 
 class FedSoft(ClusteredStrategy):
@@ -67,7 +64,7 @@ class FedSoft(ClusteredStrategy):
     parameters
         Number of centres, how often they are measured, and the proximal term.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`; the aggregator must be FedAvg, since
+        As for :class:`~fedclust.strategies.ClusteredStrategy`; the aggregator must be FedAvg, since
         a centre is the mean of all clients' models by their importance weights.
 
     Raises
@@ -79,15 +76,19 @@ class FedSoft(ClusteredStrategy):
     needs_client_models = True
     aggregates = False
 
-    def __init__(self, *, network: nn.Module, parameters: Parameters | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        kind = type(self._make_aggregator())
+    parameters_type = Parameters
+    parameters: Parameters
+    memory_type = Memory
+
+    def __init__(self, *, network: nn.Module, **given: Any) -> None:
+        super().__init__(**given)
+        kind = type(self.make_aggregator())
         if kind is not FedAvg:
             raise ValueError(
                 "aggregator must be fedavg with FedSoft, which has its own mean and proximal term, "
                 f"got {kind.__name__.lower()}"
             )
-        self.network, self.parameters = network, parameters or Parameters()
+        self.network = network
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Draw k centres; every client is a cluster of its own, and belongs to all centres alike."""
@@ -122,11 +123,7 @@ class FedSoft(ClusteredStrategy):
 
     def cohort(self, clusters: Clusters, server_round: int, federation: Federation) -> IntArray:
         """Choose the round's cohort from all clients."""
-        memory: Memory = clusters.memory
-        everyone = np.arange(clusters.num_clients)
-        candidates = Candidates(everyone, memory.centres[0], server_round, federation)
-        draws = generator(self.seed, "sample", server_round)
-        return self.selection.select(candidates, self.cohort_size(len(everyone)), draws)
+        return self.cohort_of_all(clusters.memory.centres[0], server_round, federation)
 
     def before_round(
         self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
@@ -148,12 +145,9 @@ class FedSoft(ClusteredStrategy):
         starts = clusters.memory.starts
         return [starts.get(client, model) for client, model in enumerate(clusters.models)]
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
+    def told(self, clusters: Clusters, server_round: int) -> Mapping[str, Any]:  # noqa: ARG002
         """Tell clients the weight of the proximal term."""
-        told = ConfigRecord({**config, PROXIMAL_MU: float(self.parameters.proximal)})
-        return super().configure_train(server_round, arrays, told, grid)
+        return {PROXIMAL_MU: float(self.parameters.proximal)}
 
     def after_round(
         self,
@@ -201,28 +195,6 @@ class FedSoft(ClusteredStrategy):
         weights: FloatArray = clusters.memory.importance
         columns = {f"importance_{centre}": weights[:, centre] for centre in range(weights.shape[1])}
         return Findings(clients={"centre": weights.argmax(axis=1), **columns})
-
-    def state(self, clusters: Clusters) -> dict[str, StateValue]:
-        """List the centres, the importance weights, and who has trained."""
-        memory: Memory = clusters.memory
-        listed: dict[str, StateValue] = {"importance": memory.importance, "trained": memory.trained}
-        for centre, model in enumerate(memory.centres):
-            listed |= {f"centre/{centre}/{name}": to_numpy(array) for name, array in model.items()}
-        return listed
-
-    def restore(self, state: Mapping[str, StateValue]) -> Memory:
-        """Make the memory from what :meth:`state` listed."""
-        joined = {
-            path.removeprefix("centre/"): from_numpy(np.asarray(value))
-            for path, value in state.items()
-            if path.startswith("centre/")
-        }
-        centres = split_models(ArrayRecord(joined))
-        return Memory(
-            tuple(centres[number] for number in sorted(centres)),
-            np.asarray(state["importance"]),
-            np.asarray(state["trained"], dtype=bool),
-        )
 
 
 def _mixed(

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
@@ -12,7 +11,7 @@ from fedclust.aggregation import flower as aggregation
 from fedclust.clustering import fesem
 from fedclust.clustering.fesem import Parameters
 from fedclust.federation import Clusters, CohortView, Federation, Reply
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.array_bytes import to_numpy
 from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray
@@ -33,14 +32,13 @@ class FeSEM(ClusteredStrategy):
     parameters
         Number of centres.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
+        As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    needs_client_models = True
+    parameters_type = Parameters
+    parameters: Parameters
 
-    def __init__(self, *, parameters: Parameters | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.parameters = parameters or Parameters()
+    needs_client_models = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start all centres from one model, with everyone in the first cluster."""
@@ -68,12 +66,12 @@ class FeSEM(ClusteredStrategy):
     ) -> list[Message]:
         """Show every aggregator its centre: models may come to one whose cluster has nobody in the cohort."""
         messages = super().configure_train(server_round, arrays, config, grid)
-        run = self._running
+        run = self.run
         view, addressed = CohortView(grid, list(run.cohort)), set(run.cohort.values())
         for centre, model in enumerate(run.clusters.models):
             if centre not in addressed:
-                aggregator, number = run.aggregators[centre], run.server_round + 1
-                aggregation.configure_train(aggregator, number, model, config, view, run.buffers)
+                aggregator = run.clusters.aggregators[centre]
+                aggregation.configure_train(aggregator, run.number, model, config, view, run.buffers)
         return messages
 
     def entering(self, clusters: Clusters, replies: Sequence[Reply], server_round: int) -> Sequence[Reply]:
@@ -111,5 +109,5 @@ class FeSEM(ClusteredStrategy):
 
     def _weights(self, model: ArrayRecord) -> Mapping[str, FloatArray]:
         # Buffers are measurements, and a running variance may be larger than all weights together.
-        buffers = self._running.buffers
+        buffers = self.run.buffers
         return {name: to_numpy(array) for name, array in model.items() if name not in buffers}

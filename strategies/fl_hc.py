@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -12,8 +12,8 @@ from fedclust.clustering import fl_hc
 from fedclust.clustering.fl_hc import Parameters
 from fedclust.clustering.shared.agglomerative import fill_in
 from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.findings import Findings
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.federation.clusters import Findings
+from fedclust.strategies.base import ClusteredStrategy
 
 __all__ = ["FLHC", "compared"]
 
@@ -28,14 +28,13 @@ class FLHC(ClusteredStrategy):
     parameters
         When and how to group.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
+        As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    moves_clients: ClassVar[bool] = True
+    parameters_type = Parameters
+    parameters: Parameters
 
-    def __init__(self, *, parameters: Parameters | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.parameters = parameters or Parameters()
+    moves_clients: ClassVar[bool] = True
 
     def after_round(
         self,
@@ -57,8 +56,8 @@ class FLHC(ClusteredStrategy):
             everybody,
             server_round + 1,
             projection=None if whole else self.update_projection(self.parameters.projection),
-            names=compared(model, self._running.buffers) if whole else (),
-            cap=self.caps.norm,
+            names=compared(model, self.run.buffers) if whole else (),
+            cap=self.options.update_norm_cap,
         )
         if not told:
             logger.warning("FL+HC: no client answered in round %d, all stay in one cluster", server_round)

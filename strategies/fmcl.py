@@ -1,7 +1,7 @@
 """FMCL: clients are clustered once, by the class prototypes of a frozen foundation model."""
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -13,10 +13,10 @@ from fedclust.clustering.fmcl.placement import DistanceRule, EvidenceRule
 from fedclust.clustering.fmcl.prototype_evidence import Prototypes, sent_counts
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
-from fedclust.federation.findings import Findings
+from fedclust.federation.clusters import Findings
 from fedclust.messages import QUERY_PROTOTYPES, PrototypesQuestion, prototypes_question, read_prototypes
 from fedclust.newcomers.rules import packed
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray
 
@@ -38,16 +38,13 @@ class FMCL(ClusteredStrategy):
         <fedclust.clustering.fmcl.prototype_groups.Parameters>` for ours, which we recommend, and
         :class:`~fedclust.clustering.fmcl.Parameters` for the paper's.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
+        As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    moves_clients: ClassVar[bool] = True
+    parameters_type = prototype_groups.Parameters
+    parameters: Parameters | prototype_groups.Parameters
 
-    def __init__(
-        self, *, parameters: Parameters | prototype_groups.Parameters | None = None, **options: Any
-    ) -> None:
-        super().__init__(**options)
-        self.parameters = parameters or prototype_groups.Parameters()
+    moves_clients: ClassVar[bool] = True
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:  # noqa: ARG002
         """Warn where prototypes of single examples are sent."""

@@ -10,13 +10,12 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from fedclust import models
-from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.clustering import ifca
 from fedclust.clustering.ifca import Parameters
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
-from fedclust.federation.findings import Findings, padded
+from fedclust.federation.clusters import Findings, padded
 from fedclust.messages import like
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -60,12 +59,16 @@ class IFCA(ClusteredStrategy):
     parameters
         Numbers of models and starts, and what clusters share.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
+        As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    def __init__(self, *, network: nn.Module, parameters: Parameters | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.network, self.parameters = network, parameters or Parameters()
+    parameters_type = Parameters
+    parameters: Parameters
+    memory_type = Memory
+
+    def __init__(self, *, network: nn.Module, **given: Any) -> None:
+        super().__init__(**given)
+        self.network = network
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Draw the models of all starts; everyone is in the first cluster until asked."""
@@ -95,7 +98,7 @@ class IFCA(ClusteredStrategy):
         """Average the shared layers, if any are; after the last trial round, keep the best start."""
         if self.parameters.shared_layers and replies:
             samples = np.zeros(len(clusters.models))
-            equal = isinstance(self._make_aggregator(), FairAvg)
+            equal = isinstance(self.make_aggregator(), FairAvg)
             for reply in replies:
                 samples[reply.cluster] += 1 if equal else reply.num_examples
             first, last = self._current(clusters, server_round)
@@ -120,21 +123,6 @@ class IFCA(ClusteredStrategy):
             f"{self.parameters.restarts} starts of {self.parameters.restart_rounds} rounds each take "
             f"{trial} rounds, the run has {rounds}: it ends before the best start is chosen"
         ]
-
-    def findings(self, clusters: Clusters) -> Findings:
-        """Return which start was kept, and the loss of each."""
-        memory: Memory = clusters.memory
-        return memory.findings
-
-    def state(self, clusters: Clusters) -> dict[str, StateValue]:
-        """List who has chosen, among which models, and which start was kept."""
-        memory: Memory = clusters.memory
-        return {"chosen": memory.chosen, "first": memory.first, **memory.findings.pack()}
-
-    def restore(self, state: Mapping[str, StateValue]) -> Memory:
-        """Make the memory from what :meth:`state` listed."""
-        chosen = np.asarray(state["chosen"], dtype=bool)
-        return Memory(chosen, int(np.asarray(state["first"])), Findings.unpack(state))
 
     def _current(self, clusters: Clusters, server_round: int) -> tuple[int, int]:
         """Find the models that train: from the first one's index up to, without, the last one's."""
@@ -173,7 +161,7 @@ class IFCA(ClusteredStrategy):
             _with_choices(assignment, {client: each[first:last] for client, each in losses.items()}, 0),
             clusters.models[first:last],
             Memory(np.isin(np.arange(clusters.num_clients), list(losses)), 0, found),
-            parents={cluster: first + cluster for cluster in range(together)},
+            clusters.aggregators[first:last],
             report={**clusters.report, **found.summary},
             reason=f"start {best} kept, clients chose",
         )

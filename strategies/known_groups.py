@@ -7,9 +7,9 @@ from flwr.app import ArrayRecord
 
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation, FederationError
-from fedclust.federation.findings import Findings
+from fedclust.federation.clusters import Findings
 from fedclust.newcomers.placing import silent
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.strategies.base import ClusteredStrategy
 
 __all__ = ["KnownGroups", "known_clusters"]
 
@@ -23,10 +23,10 @@ class KnownGroups(ClusteredStrategy):
     Parameters
     ----------
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
+        As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    holds_client_dp = True  # whose groups are taken for public
+    holds_client_dp = frozenset()  # groups are taken for public
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Take the groups that clients name.

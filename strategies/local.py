@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.federation import Clusters, Federation
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.strategies.base import ClusteredStrategy
 
 __all__ = ["Local"]
 
@@ -32,4 +32,4 @@ class Local(ClusteredStrategy):
     ) -> Clusters:
         """Put every newcomer in a cluster of its own, which starts from the model of round 1."""
         homes = len(clusters.models) + np.arange(len(newcomers))
-        return clusters.joined(homes, None, [self._running.initial] * len(newcomers))
+        return clusters.joined(homes, None, [self.run.initial] * len(newcomers))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -11,10 +11,10 @@ from fedclust.clustering import pacfl
 from fedclust.clustering.pacfl import Parameters, SubspaceRule
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
-from fedclust.federation.findings import Findings
+from fedclust.federation.clusters import Findings
 from fedclust.messages import QUERY_SUBSPACES, read_subspaces, subspaces_question
 from fedclust.newcomers.rules import packed
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.strategies.base import ClusteredStrategy
 
 __all__ = ["PACFL"]
 
@@ -27,14 +27,13 @@ class PACFL(ClusteredStrategy):
     parameters
         How to measure and group.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
+        As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    moves_clients: ClassVar[bool] = True
+    parameters_type = Parameters
+    parameters: Parameters
 
-    def __init__(self, *, parameters: Parameters | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.parameters = parameters or Parameters()
+    moves_clients: ClassVar[bool] = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Ask every client for the first singular vectors of its classes and group by the angles."""

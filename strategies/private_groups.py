@@ -1,5 +1,6 @@
 """Groups with ``privacy=client_dp``: k models beside one for all, and a noisy vote between them."""
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +12,13 @@ from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
 from fedclust.aggregation.flower import NotFinite
-from fedclust.aggregation.optimiser_state import StateValue
+from fedclust.aggregation.optimiser_state import restored
+from fedclust.aggregation.replies import ANY, Caps
 from fedclust.clustering import ifca, private_groups
 from fedclust.clustering.private_groups import Parameters
 from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.findings import Findings
-from fedclust.layers.client_dp import Guard
+from fedclust.federation.clusters import Findings
+from fedclust.layers.client_dp import ClientPrivacy
 from fedclust.layers.trials import Trainee, copy_aggregator, train_beside
 from fedclust.messages import (
     CLIP_TELLS,
@@ -28,7 +30,8 @@ from fedclust.messages import (
     to_vector,
     with_vector,
 )
-from fedclust.strategies.clustered import ClusteredStrategy
+from fedclust.messages.packer import UNSAVED
+from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
@@ -49,7 +52,7 @@ class Memory:
     """
 
     findings: Findings = field(default_factory=Findings)
-    served: IntArray | None = None
+    served: IntArray | None = field(default=None, metadata=UNSAVED)
 
 
 class PrivateGroups(ClusteredStrategy):
@@ -75,16 +78,18 @@ class PrivateGroups(ClusteredStrategy):
     parameters
         Number of groups, warm-up and vote.
     options
-        As for :class:`~fedclust.strategies.clustered.ClusteredStrategy`.
+        As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    holds_client_dp = True
+    holds_client_dp = frozenset({QUERY_LOSSES, QUERY_PROOF})
     holds_out_rows = True  # for the vote
-    covered_by_client_dp = frozenset({QUERY_LOSSES, QUERY_PROOF})
 
-    def __init__(self, *, network: nn.Module, parameters: Parameters | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.parameters = parameters or Parameters()
+    parameters_type = Parameters
+    parameters: Parameters
+    memory_type = Memory
+
+    def __init__(self, *, network: nn.Module, **given: Any) -> None:
+        super().__init__(**given)
         self._trained = [name for name, each in network.named_parameters() if each.requires_grad]
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
@@ -118,7 +123,7 @@ class PrivateGroups(ClusteredStrategy):
             sizes = clusters.report.get("group_sizes")
             if server_round == federation.num_rounds:
                 clusters = self._vote(clusters, server_round, federation)
-            elif sizes and private_groups.deserted(sizes, len(self._running.cohort), self._size_noise):
+            elif sizes and private_groups.deserted(sizes, len(self.run.cohort), self._size_noise):
                 clusters = self._start_groups(clusters, server_round).with_report(started_anew=True)
         elif self.parameters.warmup <= server_round < federation.num_rounds:
             clusters = self._start_groups(clusters)
@@ -138,19 +143,6 @@ class PrivateGroups(ClusteredStrategy):
         """A newcomer chooses as all others do."""
         return Memory(clusters.memory.findings)
 
-    def findings(self, clusters: Clusters) -> Findings:
-        """Return what the vote decided."""
-        memory: Memory = clusters.memory
-        return memory.findings
-
-    def state(self, clusters: Clusters) -> dict[str, StateValue]:
-        """List what the vote decided; who chose what is not kept."""
-        return clusters.memory.findings.pack()
-
-    def restore(self, state: Mapping[str, StateValue]) -> Memory:
-        """Make the memory from what :meth:`state` listed."""
-        return Memory(Findings.unpack(state))
-
     # -- Inside ---------------------------------------------------------------------------------------------
 
     def _start_groups(self, clusters: Clusters, *again: int) -> Clusters:
@@ -162,13 +154,19 @@ class PrivateGroups(ClusteredStrategy):
             with_vector(model, self._trained, start, cast=True)
             for start in private_groups.apart(values, given.num_groups, given.spread, draws)
         ]
-        parents = dict.fromkeys(range(1, given.num_groups + 1), 0)
-        return dataclasses.replace(clusters, models=(model, *starts), parents=parents, optimisers={})
+        common = clusters.aggregators[0]
+        aggregators = (common, *(copy.deepcopy(common) for _ in starts))
+        return dataclasses.replace(clusters, models=(model, *starts), aggregators=aggregators)
 
     @property
     def _size_noise(self) -> float:
         """Standard deviation of the noise on each group's size."""
-        return self.guard.settings.count_noise if self.guard else 0.0
+        return self.privacy.settings.count_noise if self.privacy else 0.0
+
+    @property
+    def privacy(self) -> ClientPrivacy | None:
+        """What makes the run private; None without privacy."""
+        return self.layer(ClientPrivacy)
 
     def _choices(self, clusters: Clusters, clients: Iterable[int], federation: Federation) -> dict[int, int]:
         """Let clients choose a group, by the least loss on their training rows; who fails chooses none."""
@@ -177,51 +175,48 @@ class PrivateGroups(ClusteredStrategy):
         return dict(zip(losses, chosen, strict=True))
 
     def _train_groups(self, clusters: Clusters, server_round: int, federation: Federation) -> Clusters:
-        run, guard = self._running, self.guard
+        run, privacy = self.run, self.privacy
         cohort = sorted(run.cohort)
         clients = self._choices(clusters, cohort, federation)
         sizes = np.bincount(list(clients.values()), minlength=self.parameters.num_groups)
-        fresh = self._make_aggregator()
+        fresh = self.make_aggregator()
         trainees = [
             Trainee(model, copy_aggregator(aggregator, fresh))
-            for model, aggregator in zip(clusters.models[1:], run.aggregators[1:], strict=True)
+            for model, aggregator in zip(clusters.models[1:], clusters.aggregators[1:], strict=True)
         ]
         told: list[float] = []  # the sizes, with noise
-        private = None if guard is None else partial(_private, guard, cohort, server_round, told)
+        private = None if privacy is None else partial(_private, privacy, cohort, server_round, told)
         try:
             after, _ = train_beside(
-                federation,
+                run,
                 trainees,
                 clients,
-                server_round,
-                make_aggregator=self._make_aggregator,
-                config=run.config,
-                buffers=run.buffers,
-                shared_means=self._takes_means(fresh),
-                caps=self.caps,
+                shared_means=self.takes_means(fresh),
+                caps=ANY if privacy else Caps(self.options.update_norm_cap, self.options.update_pull_cap),
                 private=private,
-                told={**guard.told, CLIP_TELLS: False} if guard else {},
+                told={**privacy.told, CLIP_TELLS: False} if privacy else {},
             )
         except NotFinite as error:  # of an aggregator; the groups stay as they are
             return clusters.with_report(groups=str(error))
-        optimisers = {cluster: each.optimiser for cluster, each in enumerate(after, start=1)}
         models = (clusters.models[0], *(each.model for each in after))
-        shown = [round(float(size), 1) for size in (told if guard else sizes)]
-        return dataclasses.replace(clusters, models=models, optimisers=optimisers).with_report(
+        shown = [round(float(size), 1) for size in (told if privacy else sizes)]
+        made = (restored(self.make_aggregator(), each.optimiser) for each in after)
+        aggregators = (clusters.aggregators[0], *made)
+        return dataclasses.replace(clusters, models=models, aggregators=aggregators).with_report(
             group_sizes=shown
         )
 
     def _vote(self, clusters: Clusters, server_round: int, federation: Federation) -> Clusters:
         """Let everybody choose and vote; keep the groups if they are shown to help."""
-        given, guard = self.parameters, self.guard
+        given, privacy = self.parameters, self.privacy
         clients = range(clusters.num_clients)
         chosen = self._choices(clusters, clients, federation)
         votes = self._votes(clusters, chosen, federation)
-        noise = guard.settings.evaluation_noise if guard else 0.0
-        total = guard.vote(votes, server_round) if guard else float(sum(votes.values()))
+        noise = privacy.settings.evaluation_noise if privacy else 0.0
+        total = privacy.vote(votes, server_round) if privacy else float(sum(votes.values()))
         kept, threshold = private_groups.groups_help(total, len(clients), noise, given.level)
         scale = given.vote_clip / len(clients)
-        hidden = guard is not None and not guard.simulated
+        hidden = privacy is not None and not privacy.simulated
         words = "groups help" if kept else "groups are not shown to help: one model for all"
         found = Findings(
             summary={
@@ -267,7 +262,7 @@ class PrivateGroups(ClusteredStrategy):
 
 
 def _private(
-    guard: Guard,
+    privacy: ClientPrivacy,
     cohort: Sequence[int],
     server_round: int,
     told: list[float],
@@ -275,7 +270,7 @@ def _private(
     models: Sequence[ArrayRecord],
 ) -> Sequence[Reply]:
     """Replace the replies by private means of the groups, and add their sizes, with noise, to `told`."""
-    found, sizes = guard.groups(replies, cohort, models, server_round)
+    found, sizes = privacy.groups(replies, cohort, models, server_round)
     told += sizes
     return found
 

@@ -176,7 +176,7 @@ def tell():
     import fedclust
     from fedclust import strategies, clients, settings
     import fedclust.client_app
-    names = ("strategies.fedgwc", "strategies.clustered", "clients.node", "clustering.fedgwc", "conf")
+    names = ("strategies.fedgwc", "strategies.base", "clients.node", "clustering.fedgwc", "conf")
     groups = ("strategy", "dataset", "model", "experiment")
     print(json.dumps({
         "strategies": {name: getattr(strategies, name).__module__ for name in strategies.__all__},

@@ -132,7 +132,7 @@ def test_shared_parameters_are_refused() -> None:
 
 
 def test_a_class_derived_from_one_that_holds_it_must_say_so_itself() -> None:
-    assert vars(KnownGroups)["holds_client_dp"]
+    assert vars(KnownGroups)["holds_client_dp"] is not None
 
     class Derived(ClusteredStrategy):
         pass

@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedPro
 from torch import nn
 
 from fedclust.aggregation.fairavg import FairAvg
-from fedclust.federation.replies import Reply, weighted_loss, weighted_mean
+from fedclust.aggregation.replies import Reply, weighted_loss, weighted_mean
 from fedclust.messages import ARRAYS, LOSS, MEAN_REPLY, METRICS, NUM_EXAMPLES, as_record, is_finite, like
 from fedclust.messages.kinds import Content
 

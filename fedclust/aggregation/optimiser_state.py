@@ -5,6 +5,7 @@ made one are its state; it must consist of arrays, numbers and records, so that 
 run code.
 """
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedclust.support.array_bytes import from_numpy, to_numpy
 
-__all__ = ["pack_state", "restore_state"]
+__all__ = ["StateValue", "pack_state", "restore_state", "restored"]
 
 StateValue = np.ndarray | str | float | int | bool | None
 
@@ -74,6 +75,12 @@ def restore_state(strategy: Strategy, packed: Mapping[str, StateValue]) -> None:
         setattr(strategy, name, value)
     for name, nested in inside.items():
         restore_state(getattr(strategy, name), nested)
+
+
+def restored(strategy: Strategy, packed: Mapping[str, StateValue]) -> Strategy:
+    """Set a newly made strategy to a state, of which it gets values of its own, and return it."""
+    restore_state(strategy, copy.deepcopy(dict(packed)))
+    return strategy
 
 
 # A path is an attribute's name; or the name, a mark for its kind of container, and the entry's key.

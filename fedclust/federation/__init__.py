@@ -9,6 +9,7 @@ from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
     from fedclust.aggregation.fairavg import FairAvg
+    from fedclust.aggregation.replies import Reply
     from fedclust.aggregation.robust_rules import Bulyan, GeometricMedian, MultiKrum
     from fedclust.federation.asking import Answers, Failure
     from fedclust.federation.clusters import Clusters
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from fedclust.federation.descriptions import Descriptions, left_out_line
     from fedclust.federation.evaluations import Measured, round_figures
     from fedclust.federation.federation import Federation
-    from fedclust.federation.replies import Reply
     from fedclust.federation.starts import starting_models
     from fedclust.grids.bundle import Traffic, is_bundle, pack, unpack
     from fedclust.grids.client_grid import ClientGrid, CohortView, FederationError

@@ -1,17 +1,18 @@
-"""The clusters of clients and their models: the value that a clustering method takes and returns."""
+"""The values that a method takes and returns: the clusters of clients, and what it found out about them."""
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import Strategy
 
-from fedclust.aggregation.optimiser_state import StateValue
-from fedclust.typing import IntArray
+from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Clusters"]
+__all__ = ["Clusters", "Findings", "NoObserver", "Observer", "padded"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +31,9 @@ class Clusters:
         Model of each cluster, by cluster index.
     memory
         What the method remembers from round to round; a frozen value of the method's own type, or None.
-    parents
-        For clusters that are new since the last hook, the cluster whose server-optimiser state each takes a
-        copy of. A cluster that is not listed keeps the state of its own index, or starts afresh.
-    optimisers
-        For clusters whose server-optimiser state is known otherwise, such as of models that were trained on
-        the side: that state, see :mod:`fedclust.aggregation.optimiser_state`. It goes before `parents`.
+    aggregators
+        The Flower strategy of each cluster, with its server optimiser's state. Of clusters beyond the end of
+        the list, those of before keep theirs, and new ones start afresh.
     report
         The method's entries in this round's line of ``rounds.jsonl``; JSON values by name. It is empty at
         the start of each round.
@@ -51,8 +49,7 @@ class Clusters:
     assignment: IntArray
     models: tuple[ArrayRecord, ...]
     memory: Any = None
-    parents: Mapping[int, int] = field(default_factory=dict)
-    optimisers: Mapping[int, Mapping[str, StateValue]] = field(default_factory=dict)
+    aggregators: tuple[Strategy, ...] = ()
     report: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
 
@@ -130,13 +127,14 @@ class Clusters:
             )
         children = self.children(cluster, labels)
         assignment = self.assignment.copy()
+        parent = self.aggregators[cluster : cluster + 1]
         assignment[members] = np.asarray(children)[labels]
         words = reason or f"cluster {cluster} split in {len(children)}"
         return dataclasses.replace(
             self,
             assignment=assignment,
             models=(*self.models, *(self.models[cluster] for _ in children[1:])),
-            parents={**self.parents, **{child: self.parents.get(cluster, cluster) for child in children[1:]}},
+            aggregators=(*self.aggregators, *(copy.deepcopy(each) for _ in children[1:] for each in parent)),
             reason=f"{self.reason}; {words}" if self.reason else words,
         )
 
@@ -165,3 +163,130 @@ class Clusters:
     def with_report(self, **report: Any) -> "Clusters":
         """Add entries to `report`."""
         return dataclasses.replace(self, report={**self.report, **report})
+
+
+def padded(values: np.ndarray, number: int, value: float | None = None) -> np.ndarray:
+    """Add entries for clients that join at the end of every axis.
+
+    Parameters
+    ----------
+    values
+        A value per client, shape (K,), or per pair of clients, shape (K, K).
+    number
+        How many clients join.
+    value
+        Value of the new entries; NaN unless given, −1 for whole numbers, False for truth values.
+    """
+    kind = values.dtype.kind
+    if value is None:
+        value = {"b": False, "i": -1}.get(kind, np.nan)
+    return np.pad(values, [(0, number)] * values.ndim, constant_values=value)
+
+
+class Observer(Protocol):
+    """Receives the events of a run."""
+
+    def assignment(self, server_round: int, assignment: IntArray, reason: str) -> None:
+        """Receive the assignment of clients to clusters after a round (0: before the first)."""
+
+    def round(self, record: Mapping[str, Any]) -> None:
+        """Receive the record of a finished round."""
+
+
+class NoObserver:
+    """An observer that does nothing."""
+
+    def assignment(self, server_round: int, assignment: IntArray, reason: str) -> None:
+        """Do nothing."""
+
+    def round(self, record: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What a method found out about the clients of a run, for the results.
+
+    Attributes
+    ----------
+    summary
+        Figures, by name.
+    arrays
+        Matrices and curves for plots, by name.
+    clients
+        A value per client, by name, each of shape (K,).
+    placing
+        The rule by which clients that come later are placed, see :mod:`fedclust.newcomers.rules`; empty for
+        the cluster model of least loss.
+    """
+
+    summary: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    clients: dict[str, np.ndarray] = field(default_factory=dict)
+    placing: dict[str, Any] = field(default_factory=dict)
+
+    def grown(self, num_clients: int, number: int) -> "Findings":
+        """Make room for clients that join, of which nothing was found out: NaN, or −1 for whole numbers.
+
+        Parameters
+        ----------
+        num_clients
+            Number of clients K so far.
+        number
+            How many join.
+        """
+        pairs = {
+            name: padded(values, number) if values.shape == (num_clients,) * 2 else values
+            for name, values in self.arrays.items()
+        }
+        columns = {name: padded(values, number) for name, values in self.clients.items()}
+        return replace(self, arrays=pairs, clients=columns)
+
+    @classmethod
+    def of_error_ratios(cls, ratios: Mapping[int, float], limit: float) -> "Findings":
+        """List the predicted error of each number of clusters tried, relative to one model's.
+
+        Parameters
+        ----------
+        ratios
+            By number of clusters.
+        limit
+            The ratio below which clients are split.
+        """
+        if not ratios:
+            return cls()
+        numbers = sorted(ratios)
+        return cls(
+            summary={"error_ratios": {str(number): ratios[number] for number in numbers}},
+            arrays={
+                "error_ratio_numbers": np.asarray(numbers),
+                "error_ratios": np.asarray([ratios[number] for number in numbers]),
+                "error_ratio_limit": np.asarray(limit),
+            },
+        )
+
+    @classmethod
+    def of_distances(cls, distances: FloatArray, scores: Mapping[int, float]) -> "Findings":
+        """List clients' distances, and which numbers of clusters were tried and how each scored.
+
+        Parameters
+        ----------
+        distances
+            Shape (K, K).
+        scores
+            Mean silhouette by number of clusters; may be empty.
+        """
+        curve = cls.of_silhouettes(scores)
+        return cls(summary=curve.summary, arrays={"distances": distances, **curve.arrays})
+
+    @classmethod
+    def of_silhouettes(cls, scores: Mapping[int, float]) -> "Findings":
+        """List the silhouette of each number of clusters tried."""
+        if not scores:
+            return cls()
+        numbers = sorted(scores)
+        curve = [scores[number] for number in numbers]
+        return cls(
+            summary={"silhouette": {str(number): scores[number] for number in numbers}},
+            arrays={"silhouette_numbers": np.asarray(numbers), "silhouette_scores": np.asarray(curve)},
+        )

@@ -18,9 +18,6 @@ from fedclust.typing import BoolArray, FloatArray, IntArray
 __all__ = ["Measured", "evaluation_messages", "evaluation_sample", "read_evaluations", "round_figures"]
 
 
-_DECIDING = 2  # clients of a sample, if their cluster has so many
-
-
 @dataclass(frozen=True, eq=False)
 class Measured:
     """Each client's measurements in one round.
@@ -140,17 +137,9 @@ def evaluation_messages(
 
 
 def read_evaluations(
-    messages: Iterable[Message],
-    server_round: int,
-    assignment: IntArray,
-    bounds: Bounds,
-    sampled: bool = False,
-) -> tuple[list[Evaluation], list[Failure], list[int]]:
-    """Read what clients measured of their clusters' models.
-
-    Where more than half of a cluster's clients have a loss that is not finite, the model they were sent is to
-    blame and none of them; what they measured of it is left out. Where fewer have, they are. In a sample one
-    client does not decide for others that were not asked: it takes two of them.
+    messages: Iterable[Message], server_round: int, bounds: Bounds
+) -> tuple[list[Evaluation], list[Failure]]:
+    """Read what clients measured of their clusters' models; a loss may be one that is not finite.
 
     Parameters
     ----------
@@ -158,16 +147,12 @@ def read_evaluations(
         The replies.
     server_round
         The round, for error messages.
-    assignment
-        Cluster of each client, shape (K,).
     bounds
         What clients may say of themselves.
-    sampled
-        Whether only a sample of the clients was asked.
 
     Returns
     -------
-    The valid evaluations, a failure for each other client, and the clusters whose model is to blame.
+    The valid evaluations, and a failure for each other client.
     """
     found: list[Evaluation] = []
     failures: list[Failure] = []
@@ -180,37 +165,7 @@ def read_evaluations(
             failures.append(
                 {"client": message.metadata.src_node_id, "phase": "evaluate", "reason": str(error)}
             )
-    odd = {each.client for each in found if _lost(each)}
-    if not odd:
-        return found, failures, []
-    measuring: dict[int, list[int]] = {}
-    for each in found:
-        if each.metrics[NUM_EXAMPLES]:
-            measuring.setdefault(int(assignment[each.client]), []).append(each.client)
-    sizes = np.bincount(assignment)
-    broken = [
-        cluster
-        for cluster, clients in measuring.items()
-        if 2 * (lost := len(odd.intersection(clients))) > len(clients)
-        and (not sampled or lost >= min(_DECIDING, sizes[cluster]))
-    ]
-    kept = [each for each in found if int(assignment[each.client]) not in broken]
-    failures += [
-        {
-            "client": each.client,
-            "phase": "evaluate",
-            "reason": f"client {each.client}, round {server_round}: {LOSS} must be finite, "
-            f"got {each.metrics[LOSS]}",
-        }
-        for each in kept
-        if each.client in odd
-    ]
-    return [each for each in kept if each.client not in odd], failures, sorted(broken)
-
-
-def _lost(evaluation: Evaluation) -> bool:
-    measured = evaluation.metrics
-    return bool(measured[NUM_EXAMPLES]) and not np.isfinite(measured[LOSS])
+    return found, failures
 
 
 def round_figures(measured: Measured, sampled: bool = False) -> dict[str, float]:

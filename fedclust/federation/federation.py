@@ -1,21 +1,18 @@
 """The questions that a clustering method may ask its federation."""
 
-import json
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from fedclust.aggregation.optimiser_state import StateValue
-from fedclust.federation.asking import Answers, Asker
+from fedclust.aggregation.replies import too_long, too_long_line
+from fedclust.federation.asking import Answers, Asker, send_questions
 from fedclust.federation.descriptions import Descriptions, check_fits, combine
-from fedclust.federation.roster import Roster
 from fedclust.grids.bundle import Traffic
-from fedclust.layers.update_norms import DEFAULT_CAP, too_long, too_long_line
 from fedclust.messages import (
     QUERY_DESCRIPTION,
     QUERY_LOSSES,
@@ -23,6 +20,7 @@ from fedclust.messages import (
     BadReply,
     Bounds,
     Description,
+    Names,
     Update,
     description_question,
     losses_question,
@@ -34,11 +32,163 @@ from fedclust.messages import (
 )
 from fedclust.messages.projecting import Projection
 from fedclust.privacy.settings import Tells
+from fedclust.settings.run_options import DEFAULT_CAP
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Federation"]
+__all__ = ["Federation", "Roster", "RosterState"]
 
 Values = TypeVar("Values", FloatArray, IntArray)
+
+
+@dataclass(frozen=True, eq=False)
+class Described:
+    """What all clients said of themselves, see :class:`fedclust.messages.Description`; K clients, C classes.
+
+    Attributes
+    ----------
+    train_counts, test_counts
+        Shape (K, C).
+    num_validation
+        Shape (K,).
+    about
+        Group and name of each client.
+    mean, std, names
+        The same for all.
+    """
+
+    train_counts: IntArray
+    test_counts: IntArray
+    num_validation: IntArray
+    about: Any
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    names: Names
+
+    @classmethod
+    def of(cls, answers: Sequence[Description]) -> "Described":
+        """Combine the clients' answers."""
+        return cls(
+            np.stack([each.train_counts for each in answers]),
+            np.stack([each.test_counts for each in answers]),
+            np.array([each.num_validation for each in answers], dtype=np.int64),
+            [[each.group, each.name] for each in answers],
+            answers[0].mean,
+            answers[0].std,
+            answers[0].names,
+        )
+
+    def answers(self) -> list[Description]:
+        """List the answer of each client."""
+        return [
+            Description(train, test, group, self.mean, self.std, name, self.names, int(held_out))
+            for train, test, held_out, (group, name) in zip(
+                self.train_counts, self.test_counts, self.num_validation, self.about, strict=True
+            )
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class RosterState:
+    """Who had joined a run and where, for a checkpoint.
+
+    Attributes
+    ----------
+    places
+        Where each client is hosted, see :attr:`fedclust.grids.ClientGrid.places`.
+    joined
+        The round in which each joined, 0 for those at the start.
+    described
+        What they said of themselves; None if nobody was asked.
+    """
+
+    places: Any = ()
+    joined: tuple[int, ...] = ()
+    described: Described | None = None
+
+    def roster(self) -> "Roster":
+        """Make the roster of a run that goes on."""
+        made = Roster(self.joined)
+        made.earlier = dict(enumerate(self.described.answers() if self.described else ()))
+        return made
+
+
+class Roster:
+    """The clients of a federation in the order in which they joined, which is that of their ids.
+
+    All runs over one federation share it: those that a run is compared with have every client join in the
+    round in which it joined that run.
+
+    Parameters
+    ----------
+    joined
+        The round in which each client joined, 0 for those at the start, in ascending order, shape (K,).
+
+    Attributes
+    ----------
+    answers
+        What clients said of themselves, by client id; also of clients that take no part.
+    earlier
+        What they said before a run was interrupted, for those that have left.
+    open
+        Whether clients may still join.
+    """
+
+    def __init__(self, joined: Sequence[int]) -> None:
+        self.joined = list(map(int, joined))
+        self.answers: dict[int, Description] = {}
+        self.earlier: dict[int, Description] = {}
+        self.open = True
+
+    def count(self, server_round: int | None = None) -> int:
+        """Count the clients that have joined by a round; all of them for None."""
+        if server_round is None:
+            return len(self.joined)
+        return sum(each <= server_round for each in self.joined)
+
+    def admit(
+        self,
+        grid: Grid,
+        server_round: int,
+        described: Callable[[], Descriptions],
+        tells: Tells,
+        timeout: float,
+    ) -> None:
+        """Ask the clients that are waiting to describe themselves, and let those join that fit.
+
+        Parameters
+        ----------
+        grid
+            The clients; only a grid that has newcomers can have somebody waiting.
+        server_round
+            The round in which they join.
+        described
+            Returns what the others said of themselves; called only if somebody is waiting.
+        tells, timeout
+            As for :class:`fedclust.federation.Federation`.
+        """
+        door: Any = grid
+        places = door.newcomers() if hasattr(grid, "newcomers") else []
+        if not places:
+            return
+        asked, others = door.admit(places), described()
+        question = description_question(tells)
+        answers = send_questions(grid, QUERY_DESCRIPTION, asked, question, timeout)
+        door.withdraw(len(asked))
+        fitting: dict[int, Description] = {}
+        for client, place in zip(asked, places, strict=True):
+            try:
+                if client in answers.failures:
+                    raise BadReply(answers.failures[client])
+                answer = read_description(answers.replies[client], tells=tells)
+                check_fits(answer, others)
+            except BadReply as error:
+                door.refuse(place, str(error).removeprefix(f"client {client}: "))
+            else:
+                fitting[place] = answer
+        door.admit(list(fitting))
+        for answer in fitting.values():
+            self.answers[len(self.joined)] = answer
+            self.joined.append(server_round)
 
 
 class Federation(Asker):
@@ -117,11 +267,13 @@ class Federation(Asker):
         """Round in which each client joined, 0 for those at the start, shape (K,)."""
         return np.array(self._roster.joined[: self.num_clients], dtype=np.int64)
 
-    def attendance(self) -> dict[str, StateValue]:
-        """Return who has joined and when, for a checkpoint, see :class:`RunState`."""
+    def roster_state(self) -> RosterState:
+        """Return who has joined and when, for a checkpoint, see :class:`.RunState`."""
         places = getattr(self._grid, "places", range(self.num_clients))[: self.num_clients]
-        clients = range(self.num_clients) if self._descriptions is not None else ()
-        return {"places": json.dumps(list(places)), **self._roster.pack(self.num_clients, clients)}
+        described = None
+        if self._descriptions is not None:
+            described = Described.of([self._roster.answers[client] for client in range(self.num_clients)])
+        return RosterState(list(places), tuple(self._roster.joined[: self.num_clients]), described)
 
     def run(self, num_rounds: int, timeout: float, after: int | None = None) -> "Federation":
         """Make the federation of another run over the same clients; it reuses their descriptions.
@@ -138,6 +290,7 @@ class Federation(Asker):
             self._grid, num_rounds, timeout, tells=self.tells, num_newcomers=self._num_newcomers
         )
         other._roster, other._bounds, other.asked = self._roster, self._bounds, self.asked
+        other.covered = self.covered
         other._description_traffic = self._description_traffic
         other.turns = np.zeros(self._roster.count(after), dtype=np.int64)
         if self._descriptions is not None:
@@ -329,12 +482,12 @@ class Federation(Asker):
             The round whose batches and learning rate they use.
         projection
             Projection of the change of all trained parameters, see
-            :meth:`fedclust.strategies.hooks.Hooks.update_projection`; None for none.
+            :meth:`fedclust.strategies.ClusteredStrategy.update_projection`; None for none.
         names
             Arrays of the model whose change is returned without projection.
         cap
             How many times the median of the answers a change may be long, see
-            :mod:`fedclust.layers.update_norms`; None for any length.
+            :mod:`fedclust.aggregation.replies`; None for any length.
 
         Returns
         -------

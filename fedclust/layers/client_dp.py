@@ -13,13 +13,17 @@ train costs what a round costs in which one model does. All k get noise, chosen 
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
-from fedclust.aggregation.optimiser_state import StateValue
-from fedclust.federation.replies import Reply, by_cluster
+from fedclust.aggregation.replies import Reply, by_cluster
+from fedclust.federation.clusters import Clusters, padded
+from fedclust.federation.run import Run
+from fedclust.layers.bounds import lost
+from fedclust.layers.layer import Layer
 from fedclust.messages import (
     CLIP,
     CLIP_TELLS,
@@ -35,14 +39,33 @@ from fedclust.privacy.accountant import epsilon_of
 from fedclust.privacy.noise import Noise, seeded, system
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Guard"]
+__all__ = ["ClientPrivacy"]
 
 _ROUNDING = 1e-6  # an honest client's update, sent as a difference of rounded models, may be longer by this
-_CLIP, _TRAINED, _SPENT = "client_dp/clip", "client_dp/trained", "client_dp/spent"
 _ACCURACY, _BALANCED = "accuracy", "balanced-accuracy"
 
 
-class Guard:
+@dataclass(frozen=True, eq=False)
+class Spent:
+    """What a run has cost so far.
+
+    Attributes
+    ----------
+    clip
+        C of the next round.
+    trained
+        Rounds that each client took part in, shape (K,).
+    spent
+        Of each client, the sum of the squares of sensitivity over noise, see
+        :mod:`fedclust.privacy.accountant`, shape (K,).
+    """
+
+    clip: float
+    trained: IntArray
+    spent: FloatArray
+
+
+class ClientPrivacy(Layer):
     """Makes a run differentially private for its clients.
 
     Parameters
@@ -57,6 +80,8 @@ class Guard:
         Whether all clients are simulated in processes of the user. Only then does noise come from the seed.
     trained
         Names of the parameters that training changes; nothing else gets noise.
+    covered
+        Types of the questions that the method may ask, as ε covers what becomes of the answers.
 
     Attributes
     ----------
@@ -71,22 +96,55 @@ class Guard:
         If exact evaluations are asked of clients that are not simulated.
     """
 
+    memory_type: ClassVar[Any] = Spent
+
     def __init__(
-        self, settings: ClientDP, num_clients: int, seed: int, simulated: bool, trained: Collection[str]
+        self,
+        settings: ClientDP,
+        num_clients: int,
+        seed: int,
+        simulated: bool,
+        trained: Collection[str],
+        covered: Collection[str] = (),
     ) -> None:
         if settings.evaluation == "exact" and not simulated:
             raise ValueError("privacy.evaluation must be noised unless all clients are simulated, got exact")
         self.settings, self.clip = settings, float(settings.clip)
         self.exact = settings.evaluation == "exact" or (settings.evaluation == "auto" and simulated)
         self._trained_names = frozenset(trained)
-        self.simulated = simulated
+        self.simulated, self._covered = simulated, frozenset(covered)
         self._noise: Noise = seeded(seed) if simulated else system
         self._trained: IntArray = np.zeros(num_clients, dtype=np.int64)
         # Of each client, the sum of the squares of sensitivity over noise, see fedclust.privacy.accountant.
         self._spent: FloatArray = np.zeros(num_clients)
 
+    def begin(self, run: Run) -> None:
+        """Let the method ask what it may."""
+        run.federation.covered = self._covered
+
+    def before_round(self, run: Run) -> Clusters:
+        """Account for clients that join: they have spent nothing yet, and follow all others."""
+        number = run.clusters.num_clients - len(self._spent)
+        self._trained, self._spent = padded(self._trained, number, 0), padded(self._spent, number, 0.0)
+        return run.clusters
+
+    def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:  # noqa: ARG002
+        """Tell nodes the clip."""
+        config.update(self.told)
+
+    def screen(self, run: Run) -> None:
+        """Replace replies by private means."""
+        run.replies = self.private(run.replies, run.cohort, run.sent, run.number)
+
+    def measured(self, run: Run) -> Clusters:
+        """Replace figures by a noisy mean; a client whose loss is not finite has no say in the others'."""
+        known = [each for each in run.evaluations if not lost(each)]
+        run.evaluations = self.evaluations(known, run.number)
+        run.record["privacy"] = self.record()
+        return run.clusters
+
     @property
-    def told(self) -> dict[str, float]:
+    def told(self) -> dict[str, float | bool]:
         """What clients are told with each model to train."""
         return {
             CLIP: self.clip,
@@ -134,7 +192,7 @@ class Guard:
                 made.append(_reply(first[cluster], cluster, start, model))
             made += [
                 dataclasses.replace(
-                    reply, model=model, num_examples=1, loss=0.0, losses=np.zeros(1), projected=None
+                    reply, model=model, num_examples=1, loss=math.nan, losses=np.zeros(1), projected=None
                 )
                 for reply in members
             ]
@@ -259,11 +317,6 @@ class Guard:
         figures = {_ACCURACY: mean, _BALANCED: math.nan, LOSS: math.nan, NUM_EXAMPLES: 1.0}
         return [Evaluation(client, dict(figures)) for client in range(clients)]
 
-    def grow(self, number: int) -> None:
-        """Account for clients that join: they have spent nothing yet, and follow all others."""
-        self._trained = np.append(self._trained, np.zeros(number, dtype=np.int64))
-        self._spent = np.append(self._spent, np.zeros(number))
-
     def epsilons(self) -> FloatArray:
         """Compute ε of each client for what it has taken part in so far, at the settings' δ, shape (K,)."""
         known = {
@@ -276,7 +329,7 @@ class Guard:
         """Return what a round's line says: the largest ε so far, and C of the next round."""
         return {"epsilon": float(self.epsilons().max()), "delta": self.settings.delta, "clip": self.clip}
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, run: Run) -> dict[str, Any]:  # noqa: ARG002
         """Return what the run's summary says."""
         epsilons = self.epsilons()
         return {
@@ -296,24 +349,20 @@ class Guard:
             },
         }
 
-    def columns(self) -> dict[str, np.ndarray]:
+    def columns(self, run: Run) -> dict[str, Any]:  # noqa: ARG002
         """Return the columns of the clients' table."""
         return {"epsilon": self.epsilons(), "rounds_trained": self._trained.copy()}
 
-    def pack(self) -> dict[str, StateValue]:
-        """List the clip and what was spent, for a checkpoint."""
-        return {_CLIP: self.clip, _TRAINED: self._trained.copy(), _SPENT: self._spent.copy()}
+    def state(self, run: Run) -> Spent:  # noqa: ARG002
+        """Return the clip and what was spent."""
+        return Spent(self.clip, self._trained.copy(), self._spent.copy())
 
-    def restore(self, memory: Mapping[str, StateValue]) -> dict[str, StateValue]:
-        """Take up what :meth:`pack` listed, and return the rest of the memory."""
-        self.clip = float(np.asarray(memory[_CLIP]))
-        self._trained = np.array(memory[_TRAINED], dtype=np.int64)
-        self._spent = np.array(memory[_SPENT], dtype=np.float64)
-        mine = (_CLIP, _TRAINED, _SPENT)
-        return {name: value for name, value in memory.items() if name not in mine}
+    def restore(self, run: Run, state: Spent) -> None:  # noqa: ARG002
+        """Take it up."""
+        self.clip, self._trained, self._spent = state.clip, state.trained.copy(), state.spent.copy()
 
 
 def _reply(client: int, cluster: int, start: ArrayRecord, model: ArrayRecord) -> Reply:
     """Make a reply of a cluster rather than of a client."""
     message = Message(RecordDict(), dst_node_id=max(client, 0), message_type=MessageType.TRAIN)
-    return Reply(client, cluster, start, model, 1, 0.0, np.zeros(1), message)
+    return Reply(client, cluster, start, model, 1, math.nan, np.zeros(1), message)

@@ -22,11 +22,13 @@ from flwr.app import RecordDict
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.federation.proof import shifts_for
+from fedclust.federation.run import Run
+from fedclust.layers.layer import Layer
 from fedclust.messages import QUERY_PROOF, BadReply, proof_question, read_proof
 from fedclust.proof import compare, holm
 from fedclust.typing import IntArray
 
-__all__ = ["LEVEL", "Drifted", "level_of_look", "look_for_drift", "moved"]
+__all__ = ["LEVEL", "Drift", "Drifted", "level_of_look", "look_for_drift", "moved"]
 
 LEVEL = 0.05
 """Of all tests of a run together."""
@@ -57,6 +59,30 @@ class Drifted:
     def summary(self, *, moved: bool) -> dict[str, Any]:
         """Return it as plain values, for JSON, with whether it was moved."""
         return {**asdict(self), "moved": moved}
+
+
+class Drift(Layer):
+    """Looks for drifted clients in rounds with an evaluation, and moves them if the method allows it.
+
+    Parameters
+    ----------
+    every
+        Rounds between looks, >= 1.
+    moves
+        Whether the method allows it; else they are only noted in the round's record.
+    """
+
+    def __init__(self, every: int, *, moves: bool) -> None:
+        self._every, self._moves = every, moves
+
+    def before_evaluation(self, run: Run) -> Clusters:
+        """Look, where it is due."""
+        if run.number % self._every:
+            return run.clusters
+        drifted = look_for_drift(run.clusters, run.federation, run.number // self._every)
+        if drifted:
+            run.record["drift"] = [each.summary(moved=self._moves) for each in drifted]
+        return moved(run.clusters, drifted) if self._moves else run.clusters
 
 
 def level_of_look(look: int, level: float = LEVEL) -> float:

@@ -67,7 +67,7 @@ def place_newcomers(place: Place, clusters: Clusters, federation: Federation, se
     Parameters
     ----------
     place
-        The method's rule, :meth:`fedclust.strategies.hooks.Hooks.place`.
+        The method's rule, :meth:`fedclust.strategies.ClusteredStrategy.place`.
     clusters
         The clusters after the last round.
     federation

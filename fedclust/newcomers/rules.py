@@ -1,6 +1,7 @@
 """The rules of methods that place clients by what these tell of their data, as arrays for a run's folder."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +22,15 @@ _RULES: dict[str, type[Rule]] = {
 }
 
 
-def packed(rule: Rule) -> dict[str, np.ndarray | str]:
-    """List a rule as arrays by name, and its kind as ``rule``."""
+def packed(rule: Rule) -> dict[str, Any]:
+    """List a rule as arrays by name, with the name of its kind as ``rule``."""
     kind = next(name for name, each in _RULES.items() if type(rule) is each)
-    return {"rule": kind, **rule.pack()}
+    entries = {name: np.asarray(each) for name, each in rule.pack().items()}
+    words = {name: each.tolist() for name, each in entries.items() if each.dtype.kind == "U"}
+    return {"rule": kind, **entries, **words}
 
 
-def unpacked(arrays: Mapping[str, np.ndarray]) -> Rule | None:
+def unpacked(packed: Mapping[str, Any]) -> Rule | None:
     """Make the rule from the result of :func:`packed`; None of nothing."""
+    arrays = {name: np.asarray(each) for name, each in packed.items()}
     return _RULES[str(arrays["rule"])].unpack(arrays) if arrays else None

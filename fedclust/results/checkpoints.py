@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from fedclust.federation.run_state import RunState
+from fedclust.federation.run import RunState
 from fedclust.messages.packer import pack, unpack
 from fedclust.settings.intervals import parse_interval
 

@@ -8,7 +8,6 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from fedclust import metrics
-from fedclust.federation.attendance import Attendance
 from fedclust.metrics import Outcomes
 from fedclust.metrics.decisions import accuracy_interval, decisions, intervals, pooled_confusion
 from fedclust.personal.layers import NONE, PRIOR, Personal
@@ -226,34 +225,6 @@ def _matrix(counts: IntArray | None) -> list[list[int]] | None:
 def _with_interval(value: float, interval: Sequence[float | None]) -> str:
     low, high = interval
     return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def attended(joined: IntArray, attendance: Attendance, server_round: int) -> dict[str, Any]:
-    """Make the columns of ``clients.parquet`` about who joined and who left.
-
-    Parameters
-    ----------
-    joined
-        Round in which each client joined, 0 for those at the start, shape (K,).
-    attendance
-        Who is there, and what those measured last who are not.
-    server_round
-        The last round.
-
-    Returns
-    -------
-    ``joined``, if anybody joined after the start. ``last_round`` and ``last_accuracy``, if anybody has left:
-    the last round in which each client measured an accuracy, 0 for none, and that accuracy. Its
-    ``accuracy``, which is of the last round, is unknown, and no mean counts it.
-    """
-    columns: dict[str, Any] = {}
-    if joined.any():
-        columns["joined"] = joined
-    left = (attendance.last_round < server_round) & ~attendance.online
-    if left.any():
-        columns |= {"last_round": attendance.last_round, "last_accuracy": attendance.last_accuracy}
-        columns["left"] = left
-    return columns
 
 
 def attended_summary(clients: pd.DataFrame) -> dict[str, Any]:

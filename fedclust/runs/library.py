@@ -66,10 +66,8 @@ def strategy_of(
                 "strategy must be one of fedclust.strategies, such as FedGWC(participation=0.5), or a name, "
                 f"got {strategy!r}"
             )
-        made = copy.copy(strategy)  # the caller's is not changed
-        made.seed = seed
-        made.selection = copy.deepcopy(strategy.selection)
-        check_aggregator(made._make_aggregator())
+        made = strategy.with_options(seed=seed)  # the caller's is not changed
+        check_aggregator(made.make_aggregator())
         _check_num_clusters(made, data.num_clients)
         return type(strategy).__name__.lower(), made
     node = compose([f"strategy={strategy}"]).strategy
@@ -96,14 +94,11 @@ def one_for_all(strategy: "ClusteredStrategy") -> "ClusteredStrategy":
     """Make the strategy that trains one model for all with the same settings as another strategy."""
     from fedclust.strategies import ClusteredStrategy  # which imports fedclust
 
+    # A policy that is the method's own stays with the method, as on the command line.
+    own = isinstance(strategy.selection, strategy.own_selection)
+    selection = None if own else strategy.selection
     return ClusteredStrategy(
-        participation=strategy.participation,
-        seed=strategy.seed,
-        aggregator=strategy._make_aggregator,
-        evaluate_every=strategy.evaluate_every,
-        evaluate_clients=strategy.evaluate_clients,
-        # A policy that is the method's own stays with the method, as on the command line.
-        selection=None if isinstance(strategy.selection, strategy.own_selection) else strategy.selection,
+        options=dataclasses.replace(strategy.options, selection=selection, drift_every=0)
     )
 
 
@@ -132,7 +127,7 @@ def describe_run(
             "encoder": None if encoder is None else encoder.fingerprint,
             "settings": _settings(strategy),
             "selection": _settings(strategy.selection),
-            "aggregator": _settings(strategy._make_aggregator()),
+            "aggregator": _settings(strategy.make_aggregator()),
         }
     )
     return described
@@ -142,18 +137,16 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
-_PLAIN = (bool, int, float, str, list, tuple, dict)
-
-
 def _settings(thing: object) -> dict[str, Any]:
     """List an object's settings that are numbers, words or parameters."""
     found: dict[str, Any] = {"of": type(thing).__name__}
-    for key, value in vars(thing).items():
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            values = dataclasses.asdict(value)  # objects among a run's options are described beside
-            found[key] = {k: v for k, v in values.items() if v is None or isinstance(v, _PLAIN)}
-        elif key.startswith("_") or key == "device":
+    given = vars(thing)
+    options = vars(given["options"]) if "options" in given else {}
+    for key, value in {**options, **given}.items():
+        if key.startswith("_") or key in ("device", "options"):
             continue
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            found[key] = dataclasses.asdict(value)
         elif isinstance(value, tuple) and all(isinstance(each, int | float) for each in value):
             found[key] = list(value)
         elif isinstance(value, bool | int | float | str):

@@ -15,6 +15,7 @@ from fedclust import models
 from fedclust.aggregation.flower import check_aggregator
 from fedclust.data.dataset import num_held_out
 from fedclust.federation import Descriptions
+from fedclust.layers.pooling import Pooling
 from fedclust.personal.layers import Personal, check_validation
 from fedclust.privacy import NoPrivacy, Privacy
 from fedclust.runs.experiments import published_beside
@@ -144,7 +145,7 @@ class Plan:
         ConfigError
             If they do not suit it.
         """
-        pooled = any(each.pools_rows for each in self.strategies.values())
+        pooled = any(Pooling in each.own_layers for each in self.strategies.values())
         if self.settings.min_clients is not None and pooled:
             raise ConfigError(
                 "min_clients must be null with centralised training, which needs everyone's rows"

@@ -63,7 +63,7 @@ def check_strategy(
             if getattr(thing, "needs_label_counts", False):
                 raise ValueError(f"{said} cannot hold {name}: {type(thing).__name__} needs label counts")
         return
-    if not vars(type(strategy)).get("holds_client_dp", False):
+    if vars(type(strategy)).get("holds_client_dp") is None:
         raise ValueError(
             f"{said} cannot hold strategy {name}: it reads more of single clients than a noisy mean of "
             "their updates; fedavg, known_groups and private_groups can"
@@ -73,7 +73,7 @@ def check_strategy(
             f"{said} cannot hold selection {type(strategy.selection).__name__}, which chooses clients by "
             "what they say; uniform and least_sampled can"
         )
-    aggregator = type(strategy._make_aggregator())
+    aggregator = type(strategy.make_aggregator())
     if aggregator not in _MEANS:
         raise ValueError(
             f"{said} cannot hold aggregator {aggregator.__name__}, which needs single clients' models; "
@@ -84,15 +84,15 @@ def check_strategy(
             f"compare must be [] with {said}, got {list(compare)}: a second run on the same clients "
             "spends as much again, so start it on its own and add what both cost"
         )
-    if strategy.evaluate_clients is not None:
+    if strategy.options.evaluate_clients is not None:
         raise ValueError(
             f"evaluate_clients must be null with {said}, whose noise is for the mean over all clients, "
-            f"got {strategy.evaluate_clients}"
+            f"got {strategy.options.evaluate_clients}"
         )
-    if strategy.drift_every:
+    if strategy.options.drift_every:
         raise ValueError(
             f"drift_every must be 0 with {said}: it compares models on single clients' rows, "
-            f"got {strategy.drift_every}"
+            f"got {strategy.options.drift_every}"
         )
     require()
 

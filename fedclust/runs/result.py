@@ -14,7 +14,7 @@ from torch import nn
 
 from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import to_inputs, to_targets
-from fedclust.federation.run_state import RunState
+from fedclust.federation.run import RunState
 from fedclust.messages import to_state
 from fedclust.models import Encoder
 from fedclust.models.encoders import PixelEncoder

@@ -25,9 +25,9 @@ from fedclust.federation import Descriptions, Federation, Measured, RunFailed, T
 from fedclust.federation.encoder import ask_encoder
 from fedclust.federation.personal import Serving, ask_personal
 from fedclust.federation.proof import ask_differences
-from fedclust.federation.run_state import RunState
+from fedclust.federation.run import RunState
 from fedclust.grids.failures import check_answered, check_round
-from fedclust.layers.client_dp import Guard
+from fedclust.layers.client_dp import ClientPrivacy
 from fedclust.messages import NUM_EXAMPLES, from_state
 from fedclust.newcomers.newcomers import Newcomers, against_common, place_newcomers
 from fedclust.personal.layers import Personal
@@ -39,7 +39,6 @@ from fedclust.results.progress import Progress, quiet_flower
 from fedclust.results.recorder import Recorder, rescuing, writing
 from fedclust.results.summary import (
     SERVED_FIGURES,
-    attended,
     attended_summary,
     client_table,
     method_name,
@@ -230,8 +229,12 @@ class StrategyRun:
             self._recorder.inputs(described.mean, described.std, encoder)
         if isinstance(self._privacy, ClientDP):
             trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-            strategy.guard = Guard(
-                self._privacy, federation.num_clients, settings.seed, self._simulated, trained
+            asked = vars(type(strategy)).get("holds_client_dp") or frozenset()
+            strategy.add_layers(
+                ClientPrivacy(
+                    self._privacy, federation.num_clients, settings.seed, self._simulated, trained, asked
+                ),
+                private=True,
             )
         with quiet_flower(), self._progress or nullcontext():
             try:
@@ -288,10 +291,9 @@ class StrategyRun:
             measured.outcomes,
             self._settings.seed,
             **columns,
-            **attended(strategy.federation.joined, strategy.attendance, strategy.server_round),
+            **{name: each for layer in strategy.layers for name, each in layer.columns(strategy.run).items()},
             **self._last.by_client(strategy.num_clients),
             **strategy.findings(strategy.clusters).clients,
-            **(strategy.guard.columns() if strategy.guard else {}),
         )
 
     def _summary(self, table: pd.DataFrame, measured: Measured) -> dict[str, object]:
@@ -304,7 +306,7 @@ class StrategyRun:
             seed=seed,
             rounds=self._settings.rounds,
             seconds=self._seconds,
-            failed_replies=strategy.failed_replies + len(self._late),
+            failed_replies=strategy.run.failed_replies + len(self._late),
             outcomes=measured.outcomes.values(),
             own_metrics=measured.own_metrics,
             traffic=self._last.totals(),
@@ -314,7 +316,7 @@ class StrategyRun:
             **{name: values for name, values in late.items() if values},
             **attended_summary(table),
             **strategy.findings(strategy.clusters).summary,
-            **(strategy.guard.summary() if strategy.guard else {}),
+            **{name: each for layer in strategy.layers for name, each in layer.summary(strategy.run).items()},
         )
 
     # -- After its last round -------------------------------------------------------------------------------

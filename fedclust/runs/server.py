@@ -1,7 +1,6 @@
 """The server: run a federation from a configuration over any grid."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from fedclust import data
-from fedclust.aggregation.optimiser_state import StateValue
 from fedclust.federation import (
     ClientGrid,
     Descriptions,
@@ -20,9 +18,9 @@ from fedclust.federation import (
     RunFailed,
     left_out_line,
 )
+from fedclust.federation.federation import RosterState
 from fedclust.federation.imbalance import imbalance_line
 from fedclust.federation.predictions import save_predictions
-from fedclust.federation.roster import Roster
 from fedclust.grids.client_grid import Outages
 from fedclust.grids.local_grid import DirectGrid
 from fedclust.grids.nodes import read_hosts
@@ -120,9 +118,9 @@ def federate(
 def _federate(config: DictConfig, grid: Grid, session: Session, console: Console) -> dict[str, object]:
     settings, folder, say = run_settings(config), session.folder, session.say
     newest = saved_state(folder, settings.rounds) if session.resumed else None
-    attended = {} if newest is None else newest.attendance
+    attended = RosterState() if newest is None else newest.roster
     # Held-out clients are the grid's, too, and no run has them.
-    places = [] if settings.holdout_clients else json.loads(str(attended.get("places", "[]")))
+    places = [] if settings.holdout_clients else list(attended.places)
     clients: ClientGrid
     if is_own(config):
         config, clients = join_sites(config, grid, settings, folder, say, places)
@@ -165,7 +163,7 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
     return summary
 
 
-def _federation(plan: Plan, clients: ClientGrid, attended: Mapping[str, StateValue]) -> Federation:
+def _federation(plan: Plan, clients: ClientGrid, attended: RosterState) -> Federation:
     """Make the federation of the grid's clients; `attended` says who had joined a run to resume."""
     config, settings = plan.config, plan.settings
     left_out = plan.check_num_clients(clients.num_clients)
@@ -176,7 +174,7 @@ def _federation(plan: Plan, clients: ClientGrid, attended: Mapping[str, StateVal
         own_metrics=tuple(config.get("metrics") or ()),
         least_loss=least_loss(str(config.training.loss._target_)),
         tells=plan.privacy.tells,
-        roster=None if left_out else Roster.unpack(attended),
+        roster=attended.roster() if attended.joined and not left_out else None,
         num_newcomers=left_out,
     )
 

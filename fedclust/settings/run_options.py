@@ -42,7 +42,7 @@ class RunOptions:
         None, and the last round: all.
     update_norm_cap
         How many times as long as the round's median an update may be, > 1; a longer one is left out and its
-        client named. None for any length. See :mod:`fedclust.layers.update_norms`.
+        client named. None for any length. See :mod:`fedclust.layers.bounds`.
     update_pull_cap
         How many times the round's median rows times length of an update count for at most, > 1; None: any.
     drift_every

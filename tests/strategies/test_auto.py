@@ -164,7 +164,7 @@ def test_of_many_clients_a_few_are_asked_and_the_others_find_their_part() -> Non
 def test_a_part_goes_on_with_the_optimiser_that_was_on_trial() -> None:
     strategy, grid, initial = build(*CONVENTIONS, "aggregator=fedadam")
     strategy.start(grid, initial, 7)  # the look comes after round 4, the split after round 7
-    first, second = strategy.aggregators
+    first, second = strategy.clusters.aggregators
     assert len(strategy.clusters.models) == 2
     # Each trained on clients of its own, so each has moments of its own.
     assert first.m_t.keys() == second.m_t.keys()

@@ -92,7 +92,7 @@ def test_clients_without_groups_are_refused() -> None:
 def test_a_node_that_pools_nothing_ends_the_run(toy, monkeypatch) -> None:
     federation = toy()
     monkeypatch.setattr(
-        "fedclust.strategies.centralised_groups.known_clusters",
+        "fedclust.strategies.centralised.known_clusters",
         lambda federation, model, name: fedclust.federation.Clusters.of(np.repeat([0, 1], 3), model),
     )
     with pytest.raises(RunFailed, match=r"the rows of all 3 clients, a node used those of 1"):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from fedclust.clustering.cfl import Parameters
+from fedclust.messages.packer import pack
 from fedclust.strategies import CFL
 
 EAGER = Parameters(
@@ -75,7 +76,7 @@ def test_a_client_that_was_not_sampled_is_placed_by_its_last_update_or_asked(toy
 
 def test_memory_is_a_projection_per_client(toy) -> None:
     strategy = _run(toy, 2)
-    state = strategy.state(strategy.clusters)
+    state = pack(strategy.clusters.memory)
     assert {name: np.shape(values) for name, values in state.items()} == {
         "values": (6, 4096),
         "known": (6,),

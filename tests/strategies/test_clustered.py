@@ -192,7 +192,7 @@ def test_a_failing_client_costs_its_reply_and_is_named(toy, watch) -> None:
     strategy.start(federation.grid(), toy.model(), num_rounds=2)
     assert watch.rounds[0]["failures"] == [{"client": 2, "phase": "train", "reason": "disk full"}]
     assert watch.rounds[1]["failures"] == []
-    assert strategy.failed_replies == 1
+    assert strategy.run.failed_replies == 1
     # Round 1: (0 + 2) / 3 without client 2; round 2 adds 4/3.
     np.testing.assert_allclose(_weights(strategy), [2 / 3 + 4 / 3], rtol=1e-6)
 
@@ -223,7 +223,7 @@ def test_all_clients_failing_does_not_end_the_run(toy, watch) -> None:
     strategy.observer = watch
     strategy.start(toy(error=lambda *_: "down").grid(), toy.model(), num_rounds=2)
     assert [record["loss"] for record in watch.rounds] == [None, None]
-    assert strategy.failed_replies == 12
+    assert strategy.run.failed_replies == 12
 
 
 # -- Evaluation and arguments ---------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_arguments_outside_their_range(options, rule) -> None:
 def test_stock_fedavg_is_the_default_aggregator(toy) -> None:
     strategy = ClusteredStrategy()
     strategy.start(toy().grid(), toy.model(), num_rounds=1)
-    assert type(strategy.aggregators[0]) is FedAvg
+    assert type(strategy.clusters.aggregators[0]) is FedAvg
 
 
 class Forgetful(ClusteredStrategy):
@@ -278,8 +278,10 @@ def test_a_hook_that_returns_no_clusters_is_named(toy) -> None:
 class Directions(ClusteredStrategy):
     """Asks for the direction in which each client trains."""
 
-    def projection(self, clusters: Clusters, server_round: int) -> int:
-        return 32
+    memory_type = list[tuple[dict[int, np.ndarray], dict[int, np.ndarray]]] | None
+
+    def told(self, clusters: Clusters, server_round: int):
+        return self.ask_for_projection(32)
 
     def after_round(self, clusters, replies, server_round, federation):
         told = {reply.client: reply.projected.values for reply in replies}
@@ -309,7 +311,7 @@ def test_updates_are_each_clients_own_however_many_share_a_node() -> None:
         grid.connect()
         strategy = Directions(seed=3)
         strategy.start(grid, from_state(models.build(plain(config.model), 0).state_dict()), 2)
-        assert strategy.failed_replies == 0
+        assert strategy.run.failed_replies == 0
         return strategy.clusters.memory
 
     for (first, asked), (second, again) in zip(told(1), told(3), strict=True):
@@ -322,7 +324,7 @@ def test_updates_are_each_clients_own_however_many_share_a_node() -> None:
             np.testing.assert_allclose(values, again[client], rtol=1e-4, atol=1e-6)
 
 
-def test_a_cluster_may_be_given_its_optimiser_state(toy) -> None:
+def test_a_cluster_may_be_given_its_aggregator(toy) -> None:
     class Given(ClusteredStrategy):
         """Split once; the second part goes on with a momentum of its own."""
 
@@ -330,18 +332,15 @@ def test_a_cluster_may_be_given_its_optimiser_state(toy) -> None:
             if server_round > 1:
                 return clusters
             split = clusters.split(0, np.array([0, 0, 0, 1, 1, 1]))
-            given = {"momentum_vector[": None, "momentum_vector[0": np.full(2, 7.0)}
-            return dataclasses.replace(split, optimisers={1: given})
+            given = self.make_aggregator()
+            given.momentum_vector = [np.full(2, 7.0)]
+            return dataclasses.replace(split, aggregators=(split.aggregators[0], given))
 
-    def fedavgm() -> FedAvgM:
-        return FedAvgM(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1, server_momentum=0.9)
-
-    strategy = Given(aggregator=fedavgm)
+    strategy = Given(aggregator=partial(FedAvgM, server_momentum=0.9, **NO_MINIMA))
     strategy.start(toy().grid(), toy.model(), 1)
-    first, second = (aggregator.momentum_vector for aggregator in strategy.aggregators)
+    first, second = (aggregator.momentum_vector for aggregator in strategy.clusters.aggregators)
     assert second[0].tolist() == [7.0, 7.0]
     assert first is None or not np.array_equal(first[0], second[0])
-    assert strategy.clusters.optimisers == {}  # taken over once
 
 
 class AsksFirst:

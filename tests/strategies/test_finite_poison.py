@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
-from fedclust.layers.update_norms import limited_weights, too_long, update_norm
+from fedclust.aggregation.replies import limited_weights, too_long, update_norm
 from fedclust.results import Checkpoints
 from fedclust.settings.run_options import check_cap
 from fedclust.strategies import ClusteredStrategy

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
-from flwr.serverapp.strategy import FedAvgM
+from flwr.serverapp.strategy import FedAvg, FedAvgM
 from torch import nn
 
 import fedclust
@@ -161,8 +161,9 @@ def test_a_run_resumed_while_starts_are_tried_is_the_same(toy, watch, tmp_path: 
 def test_the_kept_start_keeps_its_aggregators_memory(toy) -> None:
     strategy = IFCA(network=Vector(), parameters=dataclasses.replace(RESTARTS, restart_rounds=1))
     # Start 1's models, at 0 and 4, are the nearest to clients 0 to 5.
-    clusters = strategy.after_round(_clusters(9, 9, 0, 4, 9, 9), [], 3, Federation(toy().grid()))
-    assert clusters.parents == {0: 2, 1: 3}
+    before = dataclasses.replace(_clusters(9, 9, 0, 4, 9, 9), aggregators=tuple(FedAvg() for _ in range(6)))
+    clusters = strategy.after_round(before, [], 3, Federation(toy().grid()))
+    assert clusters.aggregators == before.aggregators[2:4]
     assert [_first(model) for model in clusters.models] == [0.0, 4.0]
     assert clusters.assignment.tolist() == [0, 0, 0, 1, 1, 1]  # client 2 is as far from both
 

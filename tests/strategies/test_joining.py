@@ -1,7 +1,6 @@
 """Every strategy, on real digits, when a client joins in round 3 of 5 and another has left by round 4."""
 
 import copy
-import json
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +10,8 @@ from hydra.utils import get_object, instantiate
 
 from fedclust import models
 from fedclust.federation import ClientGrid, Federation
-from fedclust.federation.roster import Roster
 from fedclust.grids.client_grid import WrappedGrid
+from fedclust.layers.members import Attendance, Seen
 from fedclust.messages import from_state
 from fedclust.results import Checkpoints
 from fedclust.settings import plain, to_run_config
@@ -64,7 +63,7 @@ def _start(name: str, path: Path, save_after: int = 0, state=None):
     roster, known = None, []
     if state is not None:
         nodes.round = state.server_round + 1
-        roster, known = Roster.unpack(state.attendance), json.loads(str(state.attendance["places"]))
+        roster, known = state.roster.roster(), state.roster.places
     grid.connect(known)
     strategy = instantiate(
         config.strategy,
@@ -92,8 +91,9 @@ def test_a_client_joins_and_another_leaves(name: str, tmp_path: Path) -> None:
     assert [sum(record["cluster_sizes"]) for record in rounds] == [7, 7, 8, 8, 8]
     accuracy = strategy.measured.figures["accuracy"]
     assert np.isnan(accuracy).tolist() == [client == 2 for client in range(8)]
-    assert strategy.attendance.last_round.tolist() == [5, 5, 3, 5, 5, 5, 5, 5]
-    assert np.isfinite(strategy.attendance.last_accuracy).all()
+    seen = _seen(strategy)
+    assert seen.last_round.tolist() == [5, 5, 3, 5, 5, 5, 5, 5]
+    assert np.isfinite(seen.last_accuracy).all()
     joins = [reason for _, _, reason in strategy.observer.assignments if "client 7 joined" in reason]
     assert len(joins) == 1
     for _, before, _ in strategy.observer.assignments:
@@ -112,4 +112,8 @@ def test_a_client_joins_and_another_leaves(name: str, tmp_path: Path) -> None:
     for one, other in zip(strategy.clusters.models, again.clusters.models, strict=True):
         for key in one:
             np.testing.assert_array_equal(one[key].numpy(), other[key].numpy())
-    assert again.attendance.last_round.tolist() == strategy.attendance.last_round.tolist()
+    assert _seen(again).last_round.tolist() == seen.last_round.tolist()
+
+
+def _seen(strategy) -> Seen:
+    return strategy.layer(Attendance).state(strategy.run)

@@ -20,4 +20,4 @@ def test_a_client_that_fails_keeps_its_model(toy) -> None:
     strategy.start(toy(**error).grid(), toy.model(), num_rounds=2)
     models = [model["w"].numpy()[0] for model in strategy.clusters.models]
     np.testing.assert_array_equal(models, [0, 2, 4, 3, 8, 10])
-    assert strategy.failed_replies == 1
+    assert strategy.run.failed_replies == 1

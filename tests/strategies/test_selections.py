@@ -109,7 +109,7 @@ def test_who_does_not_tell_its_loss_is_recorded_and_not_chosen(selection: str, w
     failures = [failure for record in watch.rounds for failure in record["failures"]]
     # At four fifths of ten clients everybody is asked.
     assert failures == [{"client": SILENT, "phase": "query.losses", "reason": "gone"}] * 3
-    assert strategy.failed_replies == 3
+    assert strategy.run.failed_replies == 3
     assert all(SILENT not in record["cohort"] for record in watch.rounds)
     assert all(len(record["cohort"]) == 8 for record in watch.rounds)
 

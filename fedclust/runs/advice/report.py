@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedclust.federation import Descriptions, Federation
-from fedclust.federation.run_state import RunState
+from fedclust.federation.run import RunState
 from fedclust.results.plots import save_figure
 from fedclust.results.plots.advice import client_map, client_sizes
 from fedclust.results.plots.clients import label_counts_per_client

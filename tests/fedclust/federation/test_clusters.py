@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import FedAvgM
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,15 +29,19 @@ def test_an_empty_cluster_keeps_its_model() -> None:
 
 def test_a_split_and_a_split_of_its_part() -> None:
     parent, other = _model(1), _model(2)
-    clusters = Clusters(np.array([0, 1, 0, 0, 1]), (parent, other)).split(0, np.array([1, 0, 1]))
+    momenta = tuple(FedAvgM(server_momentum=momentum) for momentum in (0.5, 0.1))
+    before = Clusters(np.array([0, 1, 0, 0, 1]), (parent, other), aggregators=momenta)
+    clusters = before.split(0, np.array([1, 0, 1]))
     # Members of 0 are clients 0, 2, 3: part 0 (client 2) keeps index 0, part 1 gets the new index 2.
     assert clusters.assignment.tolist() == [2, 1, 0, 2, 1]
     assert clusters.models == (parent, other, parent)
-    assert dict(clusters.parents) == {2: 0}
+    assert clusters.aggregators[:2] == momenta
     assert clusters.reason == "cluster 0 split in 2"
     again = clusters.split(2, np.array([0, 1]), "size")
     assert again.assignment.tolist() == [2, 1, 0, 3, 1]
-    assert dict(again.parents) == {2: 0, 3: 0}  # 2 is new itself: its state is 0's
+    # Every part has a server optimiser of its own, with the state of 0's.
+    assert [each.server_momentum for each in again.aggregators] == [0.5, 0.1, 0.5, 0.5]
+    assert len(set(map(id, again.aggregators))) == 4
     assert again.reason == "cluster 0 split in 2; size"
 
 

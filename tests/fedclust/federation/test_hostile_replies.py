@@ -599,8 +599,8 @@ def test_losses(damage: Damage, toy) -> None:
 class _Projecting(ClusteredStrategy):
     """Asks for projections, and lists what it was told."""
 
-    def projection(self, clusters: Clusters, server_round: int) -> int:
-        return SIZE
+    def told(self, clusters: Clusters, server_round: int) -> Any:
+        return self.ask_for_projection(SIZE)
 
     def after_round(
         self, clusters: Clusters, replies: Any, server_round: int, federation: Federation

@@ -289,7 +289,7 @@ def _trained(grid: ClientGrid, overrides: list[str] = SMALL) -> np.ndarray:
     model = from_state(build(json.loads(to_run_config(config)["config"])["model"], 0).state_dict())
     strategy = ClusteredStrategy(participation=0.5, seed=3)
     strategy.start(grid, model, num_rounds=3)
-    assert strategy.failed_replies == 0
+    assert strategy.run.failed_replies == 0
     return np.concatenate([array.numpy().ravel() for array in strategy.clusters.models[0].values()])
 
 

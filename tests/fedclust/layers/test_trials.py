@@ -2,11 +2,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
-from fedclust.federation import Federation
-from fedclust.layers.trials import TRIAL, Trainee, train_beside
+from fedclust.clustering.loss_traces import Trace
+from fedclust.federation import Clusters, Federation
+from fedclust.federation.run import Run
+from fedclust.layers.trials import TRIAL, Trainee, Trial, TrialMemory, train_beside
+from fedclust.messages.packer import pack, unpack
 from fedclust.strategies import ClusteredStrategy
 
 
@@ -29,16 +32,8 @@ def train(
     make: Callable[[], Strategy] = fedavg,
     server_round: int = 4,
 ) -> tuple[tuple[Trainee, ...], int]:
-    return train_beside(
-        federation,
-        trainees,
-        clients,
-        server_round,
-        make_aggregator=make,
-        config=ConfigRecord(),
-        buffers=frozenset(),
-        shared_means=True,
-    )
+    run = Run(federation, Clusters.of([0], model(0)), make, model(0), server_round=server_round - 1)
+    return train_beside(run, trainees, clients, shared_means=True)
 
 
 def test_each_model_is_the_mean_of_its_own_clients(toy) -> None:
@@ -93,3 +88,28 @@ def test_what_an_aggregator_remembers_is_not_changed_by_later_rounds(toy, rounds
         trainees, _ = train(federation, list(trainees), {3: 0}, fedavgm)
     for name, value in first.optimiser.items():
         np.testing.assert_array_equal(value, kept[name])
+
+
+def test_memory_comes_back_from_a_checkpoint() -> None:
+    weights = ArrayRecord({"layer/w": Array(np.arange(3, dtype=np.float32))})
+    part = Trainee(weights, {"m_t{layer/w": np.ones(3), "current_round": 2, "empty{": None})
+    labels = np.array([0, 1, -1, 0])
+    trial = Trial(1, "update", labels, (part, Trainee(weights)), 2, 5, 0.0125, 1, 9, 77, {"gain": 0.1})
+    trace = Trace.start(np.arange(4)).recorded(np.array([1, 3]), np.array([0.5, -0.5]))
+    memory = TrialMemory(
+        (trace,), 2, (trial,), ({"kept": False, "why": "no gain"},), 31, 1000, 500, {"labels": [2, 7]}
+    )
+    again = unpack(TrialMemory, pack(memory))
+    assert (again.looks, again.spent, again.bytes_down, again.bytes_up) == (2, 31, 1000, 500)
+    assert list(again.history) == list(memory.history)
+    assert {name: list(each) for name, each in again.alone.items()} == {"labels": [2, 7]}
+    assert again.traces[0].positions[0].tolist() == [1, 3]
+    (other,) = again.trials
+    assert other.entry() == trial.entry()
+    assert other.entry()["sizes"] == [2, 1]  # the unknown client is in neither
+    assert (other.proposals, other.level) == (5, 0.0125)
+    np.testing.assert_array_equal(other.labels, labels)
+    np.testing.assert_array_equal(other.parts[1].model["layer/w"].numpy(), [0, 1, 2])
+    assert other.parts[0].optimiser.keys() == part.optimiser.keys()
+    np.testing.assert_array_equal(other.parts[0].optimiser["m_t{layer/w"], np.ones(3))
+    assert again.by_cluster() == {1: [other]}

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord
 from safetensors.torch import save_file
 
 from fedclust.federation import Measured, Traffic
-from fedclust.federation.run_state import RunState
+from fedclust.federation.run import RunState
 from fedclust.messages import from_state
 from fedclust.metrics.pooled import outcomes
 from fedclust.results import Checkpoints, load_checkpoint

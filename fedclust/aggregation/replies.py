@@ -1,0 +1,286 @@
+"""Clients' replies to a round of training: how far they move a model, and their means.
+
+An update of 1e30 is finite, and the mean of it and of a thousand honest ones is useless. Honest updates of
+one round differ by small factors, whatever the clients' data (docs/SECURITY.md has figures), so one that is
+many times as long as the round's median can be told apart.
+
+Below that cap a single client can still turn a weighted mean around, with a long update or with rows that
+it does not have. What moves the mean is the product of both, the pull: a client's weight can be lowered until
+its pull is at most so many times the median's. It is off unless set: honest clients reach ten where they have
+many times the others' rows and see them all each round (docs/ATTACKS.md), and it needs each client's own
+model.
+"""
+
+import copy
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from numpy.typing import NDArray
+
+from fedclust.clustering.shared.weighted_sums import weighted_sums
+from fedclust.messages import ARRAYS, LOSS, METRICS, NUM_EXAMPLES, Projected
+from fedclust.messages.kinds import Content
+from fedclust.settings.run_options import check_cap
+from fedclust.support.array_bytes import from_numpy, to_numpy
+from fedclust.typing import FloatArray
+
+__all__ = [
+    "ANY",
+    "Caps",
+    "Reply",
+    "by_cluster",
+    "limited_weights",
+    "too_long",
+    "too_long_line",
+    "update_norm",
+    "weighted_loss",
+    "weighted_mean",
+]
+
+_FEWEST = 3  # of two, either may be the one that is wrong
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """A client's reply to a round of training.
+
+    Attributes
+    ----------
+    client
+        Its id.
+    cluster
+        The cluster it was in when the round began.
+    start
+        The model it started from.
+    model
+        Its model; or, if a node may send one mean for its clients, the mean of those of its cluster.
+    num_examples
+        Number of its training samples, as far as they count: see
+        :func:`limited_weights`.
+    loss
+        Mean training loss over its steps, in nats; NaN where nobody may know it.
+    losses
+        Training loss before each local step, in nats, shape (steps,).
+    projected
+        Projection of the change by its own training, also if `model` is a mean; None unless it was asked for.
+    message
+        The message that all this was read from.
+    within
+        Whether its update was at most as long as the clip; None where it does not say.
+    update_norm
+        Length of the update of its own training, as it or its node says; None where it does not.
+    """
+
+    client: int
+    cluster: int
+    start: ArrayRecord
+    model: ArrayRecord
+    num_examples: int
+    loss: float
+    losses: FloatArray
+    message: Message
+    projected: Projected | None = None
+    within: bool | None = None
+    update_norm: float | None = None
+
+    def as_message(self) -> Message:
+        """Make the message that an aggregator is given: what has been checked, and nothing else."""
+        message = copy.copy(self.message)
+        message.content = Content(
+            {
+                ARRAYS: self.model,
+                METRICS: MetricRecord({NUM_EXAMPLES: self.num_examples, LOSS: self.loss}),
+            }
+        )
+        return message
+
+    def update(self) -> dict[str, FloatArray]:
+        """Compute the change by training, ``model − start``, by array name, in float64."""
+        return {
+            name: to_numpy(self.model[name]).astype("f8") - to_numpy(array).astype("f8")
+            for name, array in self.start.items()
+        }
+
+
+def by_cluster(replies: Iterable[Reply]) -> dict[int, list[Reply]]:
+    """Group replies by the cluster that their clients were in when the round began."""
+    sorted_replies: dict[int, list[Reply]] = {}
+    for reply in replies:
+        sorted_replies.setdefault(reply.cluster, []).append(reply)
+    return sorted_replies
+
+
+def weighted_loss(replies: Sequence[Reply]) -> float | None:
+    """Average the clients' losses by their numbers of samples, in nats; None where none is known."""
+    total = sum(reply.num_examples for reply in replies)
+    mean = math.fsum(reply.loss * reply.num_examples for reply in replies) / total if total else math.nan
+    return mean if math.isfinite(mean) else None
+
+
+def weighted_mean(replies: Sequence[Reply], names: Iterable[str]) -> dict[str, Array]:
+    """Average the replies' models, each weighted by its samples; of whole numbers, take the largest.
+
+    Replies that share a model count together, so the mean hardly depends on which clients share a node. It is
+    computed in float64.
+
+    Parameters
+    ----------
+    replies
+        At least one.
+    names
+        Names of the arrays to average.
+
+    Returns
+    -------
+    By name, the mean in float64; of a single model, its arrays as they are.
+    """
+    models: dict[int, ArrayRecord] = {}
+    samples: dict[int, int] = {}
+    for reply in replies:
+        models[id(reply.model)] = reply.model
+        samples[id(reply.model)] = samples.get(id(reply.model), 0) + reply.num_examples
+    if len(models) == 1:
+        (only,) = models.values()
+        return {name: only[name] for name in names}
+    weights = np.array([samples[key] for key in models], dtype=np.float64)
+    return {
+        name: from_numpy(_average([to_numpy(model[name]) for model in models.values()], weights))
+        for name in names
+    }
+
+
+def _average(values: Sequence[NDArray], weights: FloatArray) -> NDArray:
+    first = values[0]
+    if first.dtype.kind not in "fc":
+        largest: NDArray = np.max(np.stack(values), axis=0)
+        return largest
+    mean: NDArray = np.asarray(weighted_sums(values, weights) / weights.sum())
+    return mean
+
+
+@dataclass(frozen=True)
+class Caps:
+    """How far clients may move a cluster's model.
+
+    Attributes
+    ----------
+    norm
+        How many times the median an update may be long; None for any length.
+    pull
+        How many times the median samples times length of an update count for at most; None for any.
+
+    Raises
+    ------
+    ValueError
+        If one is not above 1 and finite.
+    """
+
+    norm: float | None = None
+    pull: float | None = None
+
+    def __post_init__(self) -> None:
+        check_cap(self.norm)
+        check_cap(self.pull, "update_pull_cap")
+
+
+ANY = Caps()
+"""Any length and any pull."""
+
+
+def update_norm(model: ArrayRecord, start: ArrayRecord) -> float:
+    """Compute the length of what training changed, over all floating-point arrays; both are finite."""
+    squares = 0.0
+    with np.errstate(over="ignore"):
+        for name, before in start.items():
+            old = to_numpy(before)
+            if old.dtype.kind != "f":
+                continue
+            new = to_numpy(model[name])
+            change = np.subtract(new, old).ravel()
+            square = float(np.dot(change, change))
+            if not math.isfinite(square):  # squares of numbers that float32 holds may be none that it holds
+                wide = new.astype(np.float64).ravel() - old.astype(np.float64).ravel()
+                square = float(np.dot(wide, wide))
+            squares += square
+    return math.sqrt(squares)
+
+
+def too_long(
+    models: Sequence[float], clients: Sequence[float], clusters: Sequence[int], cap: float
+) -> dict[int, float]:
+    """Find the replies whose model moved too far.
+
+    Parameters
+    ----------
+    models
+        Length of the update of each reply's model, which several may share, shape (n,).
+    clients
+        Length of the update of each client itself, as it or its node says, shape (n,).
+    clusters
+        Cluster of each, shape (n,).
+    cap
+        How many times the median of `clients` an update may be long.
+
+    Returns
+    -------
+    By position, the median that was exceeded. The median is over the reply's cluster, over all clusters
+    where it has fewer than three replies; of fewer than three in all, none can be said to be too long.
+    """
+    if len(models) < _FEWEST:
+        return {}
+    medians = _medians(clients, clusters)
+    return {
+        position: medians[cluster]
+        for position, (norm, cluster) in enumerate(zip(models, clusters, strict=True))
+        if 0 < medians[cluster] < norm / cap
+    }
+
+
+def too_long_line(norm: float, median: float, cap: float) -> str:
+    """Say why an update is left out."""
+    most = f"{cap:g} times as long as the median of {median:.3g}"
+    return f"update must be at most {most}, its length is {norm:.3g}"
+
+
+def limited_weights(
+    num_examples: Sequence[int], norms: Sequence[float], clusters: Sequence[int], cap: float
+) -> list[int]:
+    """Lower the numbers of samples of replies whose pull on a weighted mean is too large.
+
+    Parameters
+    ----------
+    num_examples
+        What each reply says, >= 1, shape (n,).
+    norms
+        Length of the update of each reply's own model, shape (n,).
+    clusters
+        Cluster of each, shape (n,).
+    cap
+        How many times the median a pull may be.
+
+    Returns
+    -------
+    At least 1 and at most `num_examples`, shape (n,): so many that samples times the length of the update is
+    at most `cap` times the median of that product, over the same replies as in :func:`too_long`.
+    """
+    if len(norms) < _FEWEST:
+        return list(num_examples)
+    medians = _medians([number * norm for number, norm in zip(num_examples, norms, strict=True)], clusters)
+    limited = []
+    for number, norm, cluster in zip(num_examples, norms, clusters, strict=True):
+        most = cap * medians[cluster]
+        limited.append(max(1, math.floor(most / norm)) if 0 < most < number * norm else number)
+    return limited
+
+
+def _medians(values: Sequence[float], clusters: Sequence[int]) -> dict[int, float]:
+    """Compute each cluster's median; of clusters of fewer than three, that of all clusters."""
+    everyone = median(values)
+    by_cluster: dict[int, list[float]] = {}
+    for value, cluster in zip(values, clusters, strict=True):
+        by_cluster.setdefault(cluster, []).append(value)
+    return {cluster: median(own) if len(own) >= _FEWEST else everyone for cluster, own in by_cluster.items()}

@@ -8,7 +8,7 @@ from fedclust.clients.app import Answers, app, respond
 from fedclust.clients.inputs import encoder_for
 from fedclust.clients.node import Node
 from fedclust.messages import PrototypesQuestion, prototypes_content, read_prototypes_question
-from fedclust.models.prototypes import cached_prototypes, pooled, withheld
+from fedclust.models.class_prototypes import cached_prototypes, pooled, withheld
 from fedclust.settings.allowed import NotAllowed
 
 __all__ = ["prototypes"]

@@ -1,7 +1,7 @@
 """Clust-PSI-PFL: clients are clustered once, by the label counts they report."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -12,14 +12,14 @@ from fedclust.clustering.clust_psi_pfl.placement import LabelRule
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.clusters import Findings
 from fedclust.newcomers.rules import packed
+from fedclust.strategies import options
 from fedclust.strategies.base import ClusteredStrategy
+from fedclust.strategies.options import Cohorts
 from fedclust.support.rng import generator, torch_seed
 from fedclust.support.sampling import draw_replicas
 from fedclust.typing import IntArray
 
 __all__ = ["ClustPSIPFL"]
-
-Cohorts = Literal["share", "released"]
 
 
 class ClustPSIPFL(ClusteredStrategy):
@@ -58,8 +58,7 @@ class ClustPSIPFL(ClusteredStrategy):
 
     def __init__(self, *, cohorts: Cohorts = "share", **given: Any) -> None:
         super().__init__(**given)
-        if cohorts not in get_args(Cohorts):
-            raise ValueError(f"cohorts must be one of {', '.join(get_args(Cohorts))}, got {cohorts!r}")
+        options.ClustPSIPFL(cohorts)
         self.cohorts = cohorts
         # Clients that share a node's mean model cannot be weighted by their copies.
         self.needs_client_models = cohorts == "released"

@@ -38,7 +38,7 @@ from fedclust.messages import (
     train_content,
     update_content,
 )
-from fedclust.models.prototypes import ClassPrototypes, pooled
+from fedclust.models.class_prototypes import ClassPrototypes, pooled
 from fedclust.proof import Difference
 
 # A machine with other work to do takes longer for a single example than hypothesis allows by default.

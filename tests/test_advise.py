@@ -6,7 +6,7 @@ import pytest
 
 import fedclust
 from fedclust.settings import ConfigError
-from fedclust.settings.shorthand import expand
+from fedclust.settings.resume import expand
 
 SMALL = ["task=advise", "partition.num_clients=12", "partition.groups=[7,5]"]
 

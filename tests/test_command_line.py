@@ -79,8 +79,8 @@ def _is_one_line(outcome: Outcome) -> bool:
         (["compare=[fedawg]"], "compare must name strategies"),
         (["partition=dirichlet", "partition.alpha=abc"], "partition.alpha must be a number, got 'abc'"),
         (["partition.num_clients=2.5"], "partition.num_clients must be a whole number, got 2.5"),
-        (["seed=1.0"], "seed must be of type int, got 1.0"),
-        (["rounds=1e1"], "rounds must be of type int, got 10.0"),
+        (["seed=1.0"], "seed must be a whole number, got 1.0"),
+        (["rounds=1e1"], "rounds must be a whole number, got 10.0"),
         (
             ["strategy=fmcl_paper", "strategy.parameters.num_clusters=31"],
             "strategy.parameters.num_clusters must be <= 30, the number of clients, got 31",

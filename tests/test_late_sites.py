@@ -17,7 +17,7 @@ from fedclust.results.recorder import comparable
 from fedclust.runs.plan import make_engine
 from fedclust.runs.server import federate
 from fedclust.settings import compose
-from fedclust.settings.shorthand import expand
+from fedclust.settings.resume import expand
 
 SITES = ("bad", "east", "north", "south")  # in the order of their nodes
 

@@ -14,7 +14,6 @@ a network without them (GroupNorm in place of BatchNorm) where they must not be 
 import contextlib
 import copy
 import dataclasses
-import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
@@ -25,6 +24,7 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedPro
 from torch import nn
 
 from fedclust.aggregation.fairavg import FairAvg
+from fedclust.aggregation.options import Aggregator
 from fedclust.aggregation.replies import Reply, weighted_loss, weighted_mean
 from fedclust.messages import ARRAYS, LOSS, MEAN_REPLY, METRICS, NUM_EXAMPLES, as_record, is_finite, like
 from fedclust.messages.kinds import Content
@@ -50,21 +50,6 @@ _PLAIN_MEANS = (FedAvg, FedProx, FairAvg)
 # Exactly these: a subclass may do something else.
 _WEIGHTED_MEANS = (*_PLAIN_MEANS, FedAvgM, FedAdam, FedYogi, FedAdagrad)
 
-_POSITIVE = ("must be > 0", lambda value: value > 0)
-_NOT_NEGATIVE = ("must be >= 0", lambda value: value >= 0)
-_DECAY = ("must be in [0, 1)", lambda value: 0 <= value < 1)
-# Arguments that Flower's strategies do not check.
-_RULES = {
-    "proximal_mu": _NOT_NEGATIVE,
-    "server_learning_rate": _POSITIVE,
-    "server_momentum": _DECAY,
-    "eta": _POSITIVE,
-    "tau": _POSITIVE,
-    "beta_1": _DECAY,
-    "beta_2": _DECAY,
-    "num_malicious_nodes": _NOT_NEGATIVE,
-}
-
 
 class NotFinite(ArithmeticError):
     """An aggregator made a model that is not finite of replies that are."""
@@ -86,10 +71,9 @@ def check_aggregator(aggregator: Strategy) -> None:
     """
     if getattr(flower, type(aggregator).__name__, None) is not type(aggregator):
         return
-    for name, (rule, holds) in _RULES.items():
-        value = getattr(aggregator, name, None)
-        if value is not None and not (math.isfinite(value) and holds(value)):
-            raise ValueError(f"{name} {rule} and finite, got {value}")
+    Aggregator(
+        **{field.name: getattr(aggregator, field.name, None) for field in dataclasses.fields(Aggregator)}
+    )
 
 
 def needs_only_mean(aggregator: Strategy) -> bool:

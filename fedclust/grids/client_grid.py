@@ -24,7 +24,7 @@ from flwr.supercore.run import Run
 
 from fedclust.grids.bundle import Meter, Traffic, is_bundle, pack, unpack
 from fedclust.grids.nodes import NODE_LOST, FederationError, Host, NodeRegistry, error_reason, one_line
-from fedclust.settings.options import MIN_REPLIES
+from fedclust.settings.run_options import MIN_REPLIES
 
 __all__ = ["ClientGrid", "CohortView", "FederationError", "Outages", "WrappedGrid"]
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from fedclust.settings.options import MIN_REPLIES
+from fedclust.settings.run_options import MIN_REPLIES
 
 __all__ = ["RunFailed", "check_answered", "check_round", "count_reasons"]
 

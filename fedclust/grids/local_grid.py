@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedclust.grids import options
 from fedclust.grids.watchdog import time_limit
 
 __all__ = ["DirectGrid", "LocalGrid", "answer", "assume_identity"]
@@ -110,8 +111,7 @@ class LocalGrid(DirectGrid):
     def __init__(
         self, app: ClientApp, run_config: Mapping[str, str | int | float | bool], num_nodes: int = 1
     ) -> None:
-        if num_nodes < 1:
-            raise ValueError(f"num_nodes must be >= 1, got {num_nodes}")
+        options.LocalGrid(num_nodes)
         super().__init__()
         self._app = app
         self._contexts = {

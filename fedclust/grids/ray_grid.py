@@ -18,6 +18,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from fedclust.grids import options
 from fedclust.grids.client_grid import FederationError
 from fedclust.grids.failures import RunFailed
 from fedclust.grids.local_grid import DirectGrid, answer, assume_identity
@@ -71,12 +72,7 @@ def share_out(
     ValueError
         If a number is outside its range, or the nodes do not fit.
     """
-    if num_nodes is not None and (num_nodes < 1 or num_nodes != int(num_nodes)):
-        raise ValueError(f"num_nodes must be a whole number >= 1, got {num_nodes}")
-    if num_cpus is not None and not num_cpus > 0:
-        raise ValueError(f"num_cpus must be > 0, got {num_cpus}")
-    if num_gpus is not None and not (0 <= num_gpus <= 1 or num_gpus == int(num_gpus) > 0):
-        raise ValueError(f"num_gpus must be in [0, 1] or a whole number, got {num_gpus}")
+    options.RayGrid(num_nodes, num_cpus, num_gpus)
     gpus = _gpu_share(machines, num_nodes) if num_gpus is None else float(num_gpus)
     if num_nodes is None:
         most = _places(machines, num_cpus or 0.0, gpus)

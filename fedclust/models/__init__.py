@@ -1,14 +1,19 @@
 """The networks that clients train, and the frozen encoders of FMCL.
 
-Importing this package does not import transformers, which takes seconds; the two modules that need it
-(`mobilenet`, `foundation`) import it when they build something.
+Importing this package imports nothing large. Its `options` have the rules of every network and encoder.
 """
 
-from fedclust.models.build import build, check_outputs, reinitialised
-from fedclust.models.classifier import Classifier
-from fedclust.models.encoders import Encoder, build_encoder
-from fedclust.models.last_layer import last_layer
-from fedclust.models.prototypes import ClassPrototypes, cached_prototypes, prototypes
+from typing import TYPE_CHECKING
+
+from fedclust.support.lazy import lazily
+
+if TYPE_CHECKING:
+    from fedclust.models.class_prototypes import ClassPrototypes, cached_prototypes, prototypes
+    from fedclust.models.classifier import Classifier
+    from fedclust.models.construction import build, check_outputs, last_layer, reinitialised
+    from fedclust.models.encoders import Encoder, build_encoder
+else:
+    __getattr__, __dir__ = lazily(__name__)
 
 __all__ = [
     "ClassPrototypes",

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from fedclust.models.build import build
 from fedclust.models.classifier import Classifier
+from fedclust.models.construction import build
 from fedclust.models.encoders import normalise, state_digest, with_channels
 from fedclust.typing import State
 

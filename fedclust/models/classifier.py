@@ -1,11 +1,9 @@
-"""The base class of our networks: features, a linear head, and checks of the input shape."""
-
-from collections.abc import Sequence
+"""The base class of our networks: features and a linear head."""
 
 import torch
 from torch import nn
 
-__all__ = ["Classifier", "image_shape", "num_columns", "num_positions"]
+__all__ = ["Classifier"]
 
 
 class Classifier(nn.Module):
@@ -47,45 +45,3 @@ class Classifier(nn.Module):
         """Compute the logits, shape (B, C) or (B, positions, C)."""
         logits: torch.Tensor = self.head(self.body(inputs))
         return logits
-
-
-def image_shape(input_shape: Sequence[int]) -> tuple[int, int, int]:
-    """Check and return the shape of an image.
-
-    Raises
-    ------
-    ValueError
-        If it is not three numbers, each at least 1.
-    """
-    if len(input_shape) != 3 or min(input_shape) < 1:
-        raise ValueError(
-            f"input_shape must be (channels, height, width), each >= 1, got {tuple(input_shape)}"
-        )
-    channels, height, width = input_shape
-    return channels, height, width
-
-
-def num_positions(input_shape: Sequence[int]) -> int:
-    """Check and return the length of a sequence of tokens.
-
-    Raises
-    ------
-    ValueError
-        If the shape is not one number, at least 1.
-    """
-    if len(input_shape) != 1 or input_shape[0] < 1:
-        raise ValueError(f"input_shape must be (positions,), at least 1, got {tuple(input_shape)}")
-    return input_shape[0]
-
-
-def num_columns(input_shape: Sequence[int]) -> int:
-    """Count the numbers in one example of any shape.
-
-    Raises
-    ------
-    ValueError
-        If the shape is empty or a size is below 1.
-    """
-    if not input_shape or min(input_shape) < 1:
-        raise ValueError(f"input_shape must be one or more sizes, each >= 1, got {tuple(input_shape)}")
-    return int(torch.Size(input_shape).numel())

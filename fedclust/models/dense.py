@@ -6,7 +6,9 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from fedclust.models.classifier import Classifier, num_columns
+from fedclust.models import options
+from fedclust.models.classifier import Classifier
+from fedclust.models.options import num_columns
 
 __all__ = ["MLP", "TableEmbedding"]
 
@@ -43,8 +45,7 @@ class MLP(Classifier):
     """
 
     def __init__(self, input_shape: Sequence[int], num_classes: int, hidden: Sequence[int]) -> None:
-        if any(width < 1 for width in hidden):
-            raise ValueError(f"hidden must be widths >= 1, got {list(hidden)}")
+        options.MLP(input_shape, num_classes, hidden)
         widths = [num_columns(input_shape), *hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for before, after in pairwise(widths):
@@ -90,14 +91,8 @@ class TableEmbedding(Classifier):
         embedding: int,
         hidden: Sequence[int],
     ) -> None:
+        options.TableEmbedding(input_shape, num_classes, category_sizes, embedding, hidden)
         columns, sizes = num_columns(input_shape), list(category_sizes or ())
-        if not 1 <= len(sizes) <= columns or min(sizes) < 1:
-            raise ValueError(
-                f"category_sizes must be 1 to {columns} sizes >= 1, as many as dataset.encoding=index makes "
-                f"columns of categories, got {category_sizes}"
-            )
-        if embedding < 1:
-            raise ValueError(f"embedding must be >= 1, got {embedding}")
         width = columns - len(sizes) + embedding * len(sizes)
         dense = MLP([width], num_classes, hidden)
         super().__init__(nn.Sequential(_Embedded(sizes, embedding), dense.body), dense.width, num_classes)

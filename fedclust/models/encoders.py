@@ -12,8 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from fedclust.models.build import construct, seeded
-from fedclust.models.classifier import num_columns
+from fedclust.models import options
+from fedclust.models.construction import construct, seeded
+from fedclust.models.options import num_columns
 from fedclust.models.sequences import PADDING
 
 __all__ = [
@@ -156,11 +157,8 @@ class RandomEncoder:
     def __init__(
         self, input_shape: Sequence[int], dimension: int, seed: int, vocabulary_size: int | None
     ) -> None:
-        if dimension < 4:
-            raise ValueError(f"dimension must be >= 4, got {dimension}")
+        options.RandomEncoder(input_shape, dimension, seed, vocabulary_size)
         columns = num_columns(input_shape)
-        if vocabulary_size is not None and vocabulary_size < 1:
-            raise ValueError(f"vocabulary_size must be >= 1, got {vocabulary_size}")
         self.dimension = dimension
         self._tokens = vocabulary_size is not None and len(input_shape) == 1
         with seeded(seed, "random encoder"):

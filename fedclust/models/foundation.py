@@ -9,12 +9,11 @@ from typing import Any, Literal
 
 import torch
 
+from fedclust.models import options
 from fedclust.models.encoders import state_digest, with_channels
 from fedclust.models.pretrained import load_pretrained
 
 __all__ = ["TransformersEncoder"]
-
-POOLINGS = ("cls", "mean", "pooler")
 
 
 class TransformersEncoder:
@@ -49,8 +48,7 @@ class TransformersEncoder:
     ) -> None:
         from transformers import AutoImageProcessor, AutoModel
 
-        if pooling not in POOLINGS:
-            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
+        options.TransformersEncoder(path, pooling, tokenizer)
         loaded, report = load_pretrained(
             AutoModel.from_pretrained, path, "encoder transformers", output_loading_info=True
         )

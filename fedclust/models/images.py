@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedclust.models.classifier import Classifier, image_shape
+from fedclust.models import options
+from fedclust.models.classifier import Classifier
+from fedclust.models.options import image_shape
 
 __all__ = ["BlockConvNet", "ConvNet"]
 
@@ -69,15 +71,7 @@ class ConvNet(Classifier):
         padding: Sequence[int],
         hidden: Sequence[int],
     ) -> None:
-        if not channels or min([kernel_size, *channels, *hidden]) < 1:
-            raise ValueError(
-                "channels, kernel_size and hidden must be >= 1, "
-                f"got channels {list(channels)}, kernel_size {kernel_size}, hidden {list(hidden)}"
-            )
-        if len(padding) != len(channels) or min(padding) < 0:
-            raise ValueError(
-                f"padding must be {len(channels)} numbers >= 0, one per convolution, got {list(padding)}"
-            )
+        options.ConvNet(input_shape, num_classes, channels, kernel_size, padding, hidden)
         before, *sides = image_shape(input_shape)
         layers: list[nn.Module] = []
         for after, margin in zip(channels, padding, strict=True):
@@ -137,12 +131,7 @@ class BlockConvNet(Classifier):
         hidden: int,
         hidden_dropout: float,
     ) -> None:
-        if not channels or min([hidden, *channels]) < 1:
-            raise ValueError(
-                f"channels and hidden must be >= 1, got channels {list(channels)}, hidden {hidden}"
-            )
-        if len(dropout) != len(channels):
-            raise ValueError(f"dropout must be {len(channels)} rates, one per block, got {list(dropout)}")
+        options.BlockConvNet(input_shape, num_classes, channels, dropout, hidden, hidden_dropout)
         before, *sides = image_shape(input_shape)
         layers: list[nn.Module] = []
         for block, (after, rate) in enumerate(zip(channels, dropout, strict=True), start=1):

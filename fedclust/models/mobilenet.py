@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from fedclust.models.classifier import Classifier, image_shape
+from fedclust.models.classifier import Classifier
+from fedclust.models.options import image_shape
 from fedclust.models.pretrained import load_pretrained
 
 __all__ = ["MobileNetV2"]

@@ -6,7 +6,9 @@ from typing import Literal
 import torch
 from torch import nn
 
-from fedclust.models.classifier import Classifier, image_shape
+from fedclust.models import options
+from fedclust.models.classifier import Classifier
+from fedclust.models.options import image_shape
 
 __all__ = ["ResNet9", "ResNet18"]
 
@@ -35,9 +37,8 @@ class ResNet9(Classifier):
     """
 
     def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
-        channels, height, width = image_shape(input_shape)
-        if min(height, width) < 8:
-            raise ValueError(f"input_shape must be at least 8 × 8 pixels, got {tuple(input_shape)}")
+        options.ResNet9(input_shape, num_classes)
+        channels, _, _ = image_shape(input_shape)
         body = nn.Sequential(
             *_convolution(channels, 64),
             *_convolution(64, 128),
@@ -81,6 +82,7 @@ class ResNet18(Classifier):
     def __init__(
         self, input_shape: Sequence[int], num_classes: int, stem: Literal["imagenet", "cifar"]
     ) -> None:
+        options.ResNet18(input_shape, num_classes, stem)
         channels, _, _ = image_shape(input_shape)
         if stem == "imagenet":
             first: list[nn.Module] = [
@@ -89,10 +91,8 @@ class ResNet18(Classifier):
                 nn.ReLU(),
                 nn.MaxPool2d(3, stride=2, padding=1),
             ]
-        elif stem == "cifar":
-            first = _convolution(channels, 64)
         else:
-            raise ValueError(f"stem must be 'imagenet' or 'cifar', got {stem!r}")
+            first = _convolution(channels, 64)
         blocks: list[nn.Module] = []
         for before, after in ((64, 64), (64, 128), (128, 256), (256, 512)):
             blocks += [_basic_block(before, after), _basic_block(after, after)]

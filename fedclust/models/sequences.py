@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from fedclust.models.classifier import Classifier, num_positions
+from fedclust.models import options
+from fedclust.models.classifier import Classifier
+from fedclust.models.options import num_positions
 
 __all__ = ["BiLSTMTagger", "EmbeddingDense", "EmbeddingLSTM"]
 
@@ -59,8 +61,9 @@ class EmbeddingLSTM(Classifier):
         dropout: float,
         input_dropout: float,
     ) -> None:
-        num_positions(input_shape)
-        _require_positive(vocabulary_size=vocabulary_size, embedding=embedding, hidden=hidden)
+        options.EmbeddingLSTM(
+            input_shape, num_classes, vocabulary_size, embedding, hidden, dropout, input_dropout
+        )
         embed = nn.Sequential(
             nn.Embedding(vocabulary_size, embedding), nn.Dropout(dropout), nn.Dropout(input_dropout)
         )
@@ -106,8 +109,8 @@ class EmbeddingDense(Classifier):
         embedding: int,
         hidden: int,
     ) -> None:
+        options.EmbeddingDense(input_shape, num_classes, vocabulary_size, embedding, hidden)
         positions = num_positions(input_shape)
-        _require_positive(vocabulary_size=vocabulary_size, embedding=embedding, hidden=hidden)
         body = nn.Sequential(
             nn.Embedding(vocabulary_size, embedding),
             nn.Flatten(),
@@ -155,8 +158,7 @@ class BiLSTMTagger(Classifier):
         embedding: int,
         hidden: int,
     ) -> None:
-        num_positions(input_shape)
-        _require_positive(vocabulary_size=vocabulary_size, embedding=embedding, hidden=hidden)
+        options.BiLSTMTagger(input_shape, num_classes, vocabulary_size, embedding, hidden)
         lstm = nn.LSTM(embedding, hidden, num_layers=2, batch_first=True, bidirectional=True)
         super().__init__(_AllOutputs(nn.Embedding(vocabulary_size, embedding), lstm), 2 * hidden, num_classes)
 
@@ -185,9 +187,3 @@ class _LastOutput(_AllOutputs):
         last = (positions * (tokens != PADDING)).amax(dim=1)
         outputs = super().forward(tokens)
         return outputs.take_along_dim(last[:, None, None], dim=1).squeeze(1)
-
-
-def _require_positive(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be >= 1, got {size}")

@@ -10,8 +10,8 @@ from fedclust.clustering.fmcl.placement import EvidenceRule
 from fedclust.clustering.pacfl import SubspaceRule
 from fedclust.clustering.shared.placement import Placement
 from fedclust.models import Encoder
+from fedclust.models.class_prototypes import prototypes
 from fedclust.models.encoders import PixelEncoder
-from fedclust.models.prototypes import prototypes
 from fedclust.models.subspaces import class_subspaces
 from fedclust.newcomers.rules import Rule
 

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from fedclust.federation.run import RunState
 from fedclust.messages.packer import pack, unpack
-from fedclust.settings.intervals import parse_interval
+from fedclust.settings.run_options import parse_interval
 
 __all__ = ["Checkpoints", "load_checkpoint", "parse_interval"]
 

@@ -12,7 +12,7 @@ from fedclust.metrics import Outcomes
 from fedclust.metrics.decisions import accuracy_interval, decisions, intervals, pooled_confusion
 from fedclust.personal.layers import NONE, PRIOR, Personal
 from fedclust.proof import GroupingProof
-from fedclust.settings.options import KEEP
+from fedclust.settings.run_options import KEEP
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
 

@@ -22,10 +22,10 @@ from omegaconf import DictConfig
 from fedclust.settings import CONF, ConfigError, compose, sweep, with_choices
 from fedclust.settings.checks import check, check_built
 from fedclust.settings.folders import named_by_time, results_folder
+from fedclust.settings.resume import expand
 
 # What runs a federation takes seconds to import, which neither --help nor a wrong option should: see _run.
-from fedclust.settings.options import VERSION_BASE
-from fedclust.settings.shorthand import expand
+from fedclust.support.hydra_versions import VERSION_BASE
 
 __all__ = ["main"]
 

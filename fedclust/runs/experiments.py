@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fedclust.results import published_for
-from fedclust.settings.compose import compose, plain, with_strategy
+from fedclust.settings.composition import compose, plain, with_strategy
 from fedclust.settings.published import named_choices, row_of
 
 __all__ = ["changed_settings", "published_beside"]

@@ -37,10 +37,9 @@ from fedclust.settings import ConfigError, RunSettings, build, compose, run_sett
 from fedclust.settings.allowed import EVERYTHING, check_folder
 from fedclust.settings.checks import check
 from fedclust.settings.folders import named_by_time, results_folder
-from fedclust.settings.options import MIN_REPLIES
 from fedclust.settings.proof import COMMON, NEEDS_PROOF, SERVE, VOTES
-from fedclust.settings.resume import check_same_run
-from fedclust.settings.shorthand import expand
+from fedclust.settings.resume import check_same_run, expand
+from fedclust.settings.run_options import MIN_REPLIES
 from fedclust.support.devices import check_device
 from fedclust.support.strict_json import plain
 from fedclust.training import LocalTraining

@@ -14,8 +14,8 @@ from fedclust.data.sites.agreement import Agreement
 from fedclust.grids.client_grid import Outages
 from fedclust.grids.site_grid import Rules, SiteGrid, read_site_hosts
 from fedclust.settings import ConfigError, RunSettings
-from fedclust.settings.nodes import known_of
-from fedclust.settings.own_data import differing, fill
+from fedclust.settings.allowed import known_of
+from fedclust.settings.composition import differing, fill
 
 __all__ = ["AGREEMENT_FILE", "join_sites"]
 

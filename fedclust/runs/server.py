@@ -43,8 +43,8 @@ from fedclust.settings import (
     run_settings,
 )
 from fedclust.settings.checks import check
+from fedclust.settings.composition import is_own
 from fedclust.settings.folders import named_by_time, results_folder
-from fedclust.settings.own_data import is_own
 from fedclust.settings.resume import check_same_run
 from fedclust.training.losses import least_loss
 

@@ -3,13 +3,14 @@
 import numpy as np
 
 from fedclust.clustering import fedcls
+from fedclust.selection import options
 from fedclust.selection.policy import Candidates
 from fedclust.typing import IntArray
 
 __all__ = ["FedCLS"]
 
 
-class FedCLS:
+class FedCLS(options.FedCLS):
     """Choose clients one after another, each with classes far from those of who is chosen already.
 
     Source: Li and Wu, VTC2022-Fall, as Clust-PSI-PFL, Section II, describes it; see
@@ -27,11 +28,6 @@ class FedCLS:
     """
 
     needs_label_counts = True
-
-    def __init__(self, threshold: float = 0.1) -> None:
-        if not 0 < threshold <= 1:
-            raise ValueError(f"threshold must be in (0, 1], got {threshold}")
-        self.threshold = threshold
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
         """Choose the first client by chance and every other by its distance from those chosen."""

@@ -1,19 +1,19 @@
 """HACCS: clients are grouped by their labels, and groups drawn by their loss and their speed."""
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 
 from fedclust.clustering import haccs
 from fedclust.grids.client_grid import FederationError
+from fedclust.selection import options
 from fedclust.selection.policy import Candidates
 from fedclust.typing import IntArray
 
 __all__ = ["HACCS"]
 
 
-class HACCS:
+class HACCS(options.HACCS):
     """Group clients by the Hellinger distance of their label shares; draw groups, take each one's fastest.
 
     Source: Wolfrath et al., IPDPS 2022, and its released code; see :mod:`fedclust.clustering.haccs` for what
@@ -38,19 +38,6 @@ class HACCS:
 
     needs_label_counts = True
 
-    def __init__(
-        self, rho: float = 0.95, latencies: Sequence[float] | None = None, max_distance: float = 0.25
-    ) -> None:
-        if not 0 <= rho <= 1:
-            raise ValueError(f"rho must be in [0, 1], got {rho}")
-        if not 0 < max_distance <= 1:
-            raise ValueError(f"max_distance must be in (0, 1], got {max_distance}")
-        values = None if latencies is None else np.asarray(latencies, dtype=np.float64)
-        if values is not None and not (values.ndim == 1 and np.isfinite(values).all() and (values > 0).all()):
-            raise ValueError(f"latencies must be numbers > 0, one for each client, got {latencies}")
-        self.rho, self.max_distance = rho, max_distance
-        self.latencies = None if values is None else tuple(values.tolist())
-
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
         """Draw groups of candidates, and take the fastest client that is left in each."""
         clients, federation = candidates.clients, candidates.federation
@@ -61,7 +48,7 @@ class HACCS:
                     f"selection.latencies must have one number for each of the {federation.num_clients} "
                     f"clients, got {len(self.latencies)}"
                 )
-            latencies = np.array(self.latencies)
+            latencies = np.array(self.latencies, dtype=np.float64)
         groups = _groups(_Counts(federation.describe().train_counts[clients]), self.max_distance)
         answers = federation.losses([candidates.model], clients)
         there = np.array([client in answers for client in clients.tolist()])

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fedclust.selection import options
 from fedclust.selection.policy import Candidates
 from fedclust.support.sampling import draw_order, largest
 from fedclust.typing import FloatArray, IntArray
@@ -9,7 +10,7 @@ from fedclust.typing import FloatArray, IntArray
 __all__ = ["PowerOfChoice"]
 
 
-class PowerOfChoice:
+class PowerOfChoice(options.PowerOfChoice):
     """Draw d clients in proportion to their samples, ask for their loss, choose the m with the largest.
 
     Source: Cho, Wang and Joshi, "Client Selection in Federated Learning: Convergence Analysis and
@@ -29,11 +30,6 @@ class PowerOfChoice:
     ValueError
         If ``candidates`` is below 1.
     """
-
-    def __init__(self, candidates: int | None = None) -> None:
-        if candidates is not None and (isinstance(candidates, bool) or candidates < 1):
-            raise ValueError(f"candidates must be >= 1 or null, got {candidates}")
-        self.candidates = candidates
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
         """Choose the `size` clients with the largest loss of those who are drawn."""

@@ -2,21 +2,53 @@
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust.settings.compose import ConfigError, build, options, plain, with_strategy
-from fedclust.settings.declared import declared_types
-from fedclust.settings.option_types import hints_of, wrong_type
-from fedclust.settings.own_data import is_own
-from fedclust.settings.ranges import out_of_range
-from fedclust.settings.server import run_settings
+from fedclust.settings import choices, proof
+from fedclust.settings.composition import (
+    CONF,
+    ConfigError,
+    build,
+    build_strategy,
+    check_given_once,
+    is_own,
+    options,
+    plain,
+    with_strategy,
+)
+from fedclust.settings.run_options import RunOptions, RunSettings
 
-__all__ = ["check", "check_built", "check_num_clients"]
+__all__ = ["check", "check_built", "check_num_clients", "run_settings"]
 
 
 _CLIENT_DP = "fedclust.privacy.ClientDP"
+_OURS = frozenset(path.stem for path in (CONF / "strategy").glob("*.yaml"))  # tested not to
+
+
+def run_settings(config: DictConfig) -> RunSettings:
+    """Read the server's settings.
+
+    Raises
+    ------
+    ConfigError
+        If a value has the wrong type or is outside its range.
+    """
+    compare = config.compare
+    names = [compare] if isinstance(compare, str) else list(compare or ())
+    values = {field.name: config[field.name] for field in fields(RunSettings) if field.name in config}
+    values |= {"compare": [*map(str, names)], "hosts": config.hosts and str(config.hosts)}
+    try:
+        if problem := proof.problem(config) or choices.wrong_type("", values, RunSettings):
+            raise ConfigError(problem)
+        for field in fields(RunSettings):
+            if field.type is float and field.name in values:
+                values[field.name] = float(values[field.name])
+        return RunSettings(**{**values, "compare": tuple(values["compare"])})
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def check(config: DictConfig) -> None:
@@ -29,42 +61,47 @@ def check(config: DictConfig) -> None:
         exist.
     """
     settings = run_settings(config)
-    # What needs an import comes last: a wrong value should not wait for PyTorch.
-    if (
-        problem := wrong_type(config, [declared_types])
-        or out_of_range(config)
-        or wrong_type(config, [hints_of])
-    ):
+    check_given_once(config.strategy)
+    if problem := choices.wrong_option(config):
         raise ConfigError(problem)
     later = is_own(config) or settings.min_clients is not None
-    if later and str(config.get("privacy", {}).get("_target_")) == _CLIENT_DP:
-        raise ConfigError(
+    private = OmegaConf.select(config, "privacy._target_") == _CLIENT_DP
+    refused = (
+        (
+            private and later,
             "privacy=client_dp needs all clients from the start and their encoding without asking them: it "
-            "must not be used with partition=own or min_clients"
-        )
-    if str(config.get("privacy", {}).get("_target_")) == _CLIENT_DP:
-        if settings.holdout_clients:
-            raise ConfigError(
-                f"holdout_clients must be 0 with privacy=client_dp, whose noise is not for what newcomers "
-                f"measure, got {settings.holdout_clients}"
-            )
-        if OmegaConf.select(config, "training.loss.class_weights") == "balanced":
-            raise ConfigError(
-                "training.loss.class_weights must be numbers with privacy=client_dp, got balanced: it weighs "
-                "classes by all clients' label counts"
-            )
-        if settings.save_predictions:
-            raise ConfigError(
-                "save_predictions must be false with privacy=client_dp: they are of single rows"
-            )
-    if later and settings.holdout_clients:
-        raise ConfigError("holdout_clients must be 0 where clients may join later, those are newcomers")
+            "must not be used with partition=own or min_clients",
+        ),
+        (
+            private and settings.holdout_clients,
+            "holdout_clients must be 0 with privacy=client_dp, whose noise is not for what newcomers "
+            f"measure, got {settings.holdout_clients}",
+        ),
+        (
+            private and OmegaConf.select(config, "training.loss.class_weights") == "balanced",
+            "training.loss.class_weights must be numbers with privacy=client_dp, got balanced: it weighs "
+            "classes by all clients' label counts",
+        ),
+        (
+            private and settings.save_predictions,
+            "save_predictions must be false with privacy=client_dp: they are of single rows",
+        ),
+        (
+            later and settings.holdout_clients,
+            "holdout_clients must be 0 where clients may join later, those are newcomers",
+        ),
+    )
+    for wrong, message in refused:
+        if wrong:
+            raise ConfigError(message)
     existing = options("strategy", config.get("searchpath") or ())
     for name in settings.compare:
         if name not in existing:
             near = difflib.get_close_matches(name, existing, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise ConfigError(f"compare must name strategies, of {', '.join(existing)}, got {name!r}{hint}")
+        if name not in _OURS:
+            check_given_once(with_strategy(config, name).strategy)
 
 
 def check_built(config: DictConfig) -> None:
@@ -82,23 +119,15 @@ def check_built(config: DictConfig) -> None:
     if not own:
         plain(config)  # raises for missing values
     settings = run_settings(config)
-    build(config.aggregator)
-    if config.get("selection"):
-        build(config.selection)
-    build(config.training)
-    if not own:  # else its sizes are not known before the sites have agreed
-        build(config.model)
-    if config.get("personal"):
-        build(config.personal)
+    # Of sites with their own data, sizes are not known before they have agreed.
+    for name in ("aggregator", "selection", "training", "personal", *(() if own else ("model",))):
+        if config.get(name):
+            build(config[name])
     chosen = str(config.choices.strategy)
     for name in (chosen, *settings.compare):
         node = config.strategy if name == chosen else with_strategy(config, name).strategy
-        if not (own and _refers_to_data(node)):
-            build(node, participation=settings.participation, seed=settings.seed)
-
-
-def _refers_to_data(node: DictConfig) -> bool:
-    return "${dataset." in str(OmegaConf.to_container(node, resolve=False))
+        if not (own and "${dataset." in str(OmegaConf.to_container(node, resolve=False))):
+            build_strategy(node, RunOptions(participation=settings.participation, seed=settings.seed))
 
 
 def check_num_clients(strategies: Mapping[str, Any], num_clients: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust.settings.compose import ConfigError
+from fedclust.settings.composition import ConfigError
 
 __all__ = ["locked", "named_by_time", "results_folder"]
 

@@ -1,4 +1,4 @@
-"""Resume a run from its folder: ``fedclust resume=<folder>``."""
+"""Overrides that stand for several others: ``resume=<folder>`` and ``task=advise``."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,10 +7,13 @@ from typing import Any
 import yaml
 from hydra._internal.utils import get_args_parser
 
-from fedclust.settings.compose import ConfigError
-from fedclust.settings.defaults import defaults_of
+from fedclust.settings.composition import ConfigError
 
 __all__ = ["check_same_run", "expand", "overrides_of"]
+
+_ADVISE = "task=advise"
+# A few rounds, and groups looked for early in them.
+_ADVICE = ("strategy=auto", "strategy.parameters.warmup=5", "rounds=20")
 
 # What may change in a resumed run: its number of rounds, where it runs, and what it is compared with.
 _FREE = (
@@ -41,19 +44,37 @@ _FREE = (
     "wait",
 )
 
-# Values of keys that older runs did not have.
-_BEFORE = {
-    "proof": False,
-    "partition.validation_fraction": 0.0,
-    "choices.privacy": "none",
-    "privacy._target_": "fedclust.privacy.NoPrivacy",
-    "privacy.label_counts": True,
-    "holdout_clients": 0,
-    "drift_every": 0,
-}
-
 
 def expand(overrides: Sequence[str]) -> list[str]:
+    """Replace ``resume=<folder>`` and ``task=advise`` by what they stand for.
+
+    Parameters
+    ----------
+    overrides
+        As on the command line.
+
+    Returns
+    -------
+    All overrides. What was given stands, also where it is one of those that ``task=advise`` stands for.
+
+    Raises
+    ------
+    ConfigError
+        If the folder to resume holds no run, or advice is asked for with another strategy than ``auto``.
+    """
+    expanded = _expand_resume(overrides)
+    if _ADVISE not in expanded:
+        return expanded
+    given = {text.partition("=")[0].lstrip("+"): text.partition("=")[2] for text in expanded}
+    if (strategy := given.get("strategy", "auto")) != "auto":
+        raise ConfigError(f"task=advise chooses a strategy, it takes no strategy={strategy}")
+    if "compare" in given and "fedavg" not in given["compare"]:
+        raise ConfigError(f"task=advise must have compare=[fedavg], got compare={given['compare']}")
+    added = [text for text in _ADVICE if text.partition("=")[0] not in given]
+    return [*expanded, *added]
+
+
+def _expand_resume(overrides: Sequence[str]) -> list[str]:
     """Add the overrides that a run was started with to those that resume it.
 
     Parameters
@@ -148,14 +169,7 @@ def check_same_run(config: Mapping[str, Any], folder: Path) -> None:
     ConfigError
         If anything else differs, with each key and both values.
     """
-    saved, now = _BEFORE | _flat(_saved(folder)), _BEFORE | _flat(config)
-    target = now.get("dataset._target_")
-    if isinstance(target, str) and saved.get("dataset._target_") == target:
-        # Runs of before named only some of a dataset's settings; the others had their defaults.
-        usual = _flat({"dataset": _defaults(target)})
-        # An empty mapping that the configuration fills is no key of its own.
-        filled = {key for key in usual if any(each.startswith(f"{key}.") for each in saved)}
-        saved = {key: value for key, value in usual.items() if key not in filled} | saved
+    saved, now = _flat(_saved(folder)), _flat(config)
     free = {*_FREE}
     if now.get("training.schedule") != "cosine":
         free.add("training.schedule_rounds")
@@ -166,13 +180,6 @@ def check_same_run(config: Mapping[str, Any], folder: Path) -> None:
     ]
     if differing:
         raise ConfigError(f"resume must have the configuration of {folder}: {'; '.join(differing)}")
-
-
-def _defaults(target: str) -> dict[str, Any]:
-    try:
-        return defaults_of(target)
-    except (ImportError, TypeError):  # a dataset of the user's own need not be a dataclass
-        return {}
 
 
 def _saved(folder: Path) -> dict[str, Any]:

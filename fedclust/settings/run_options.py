@@ -1,28 +1,69 @@
-"""What a run tells every strategy, whatever its method; imports nothing but the standard library."""
+"""What a run tells its server and every strategy, whatever the method; imports the standard library alone."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from fedclust.support.fractions import check_number_or_share
+from fedclust.support.fractions import check_held_out, check_number_or_share
 
-__all__ = ["DEFAULT_CAP", "RunOptions", "check_cap"]
+__all__ = [
+    "DEFAULT_CAP",
+    "KEEP",
+    "MAX_OUTAGE",
+    "MIN_REPLIES",
+    "RunOptions",
+    "RunSettings",
+    "check_cap",
+    "check_keep",
+    "parse_interval",
+]
 
 DEFAULT_CAP = 30.0
 """Default of ``update_norm_cap``; see docs/SECURITY.md for what honest clients reach."""
 
+KEEP = "auto"
+"""Default of ``keep_matrices``."""
 
-def check_cap(cap: float | None, name: str = "update_norm_cap") -> None:
-    """Check a cap; raise ValueError unless it is a number above 1, or None for no cap."""
-    if cap is not None and (
-        isinstance(cap, bool) or not isinstance(cap, int | float) or not 1 < cap < math.inf
-    ):
-        raise ValueError(f"{name} must be > 1 and finite, or null, got {cap}")
+MIN_REPLIES = 0.2
+"""Default share of the clients asked that must answer: half of a small cohort may be missing by chance."""
+
+MAX_OUTAGE = 14_400.0
+"""Default number of seconds to wait for clients where too few answer, such as through a power cut."""
+
+_INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h)")
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class _Rounds:
+    """What the server and its strategies share."""
+
+    participation: float = 1.0
+    seed: int = 0
+    evaluate_every: int = 1
+    evaluate_clients: int | float | None = None
+    update_norm_cap: float | None = DEFAULT_CAP
+    update_pull_cap: float | None = None
+    drift_every: int = 0
+
+    def __post_init__(self) -> None:
+        self._require("participation", 0 < self.participation <= 1, "in (0, 1]")
+        self._require("seed", self.seed >= 0, ">= 0")
+        self._require("evaluate_every", self.evaluate_every >= 1, ">= 1")
+        self._require("drift_every", self.drift_every >= 0, ">= 0")
+        check_number_or_share("evaluate_clients", self.evaluate_clients)
+        check_cap(self.update_norm_cap)
+        check_cap(self.update_pull_cap, "update_pull_cap")
+
+    def _require(self, name: str, holds: bool, rule: str) -> None:
+        if not holds:
+            raise ValueError(f"{name} must be {rule}, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(_Rounds):
     """What a strategy's constructor is given by the run; ``FedGWC(participation=0.5)`` makes it, too.
 
     Attributes
@@ -55,23 +96,85 @@ class RunOptions:
         If a value is outside its range.
     """
 
-    participation: float = 1.0
-    seed: int = 0
     aggregator: Callable[[], Any] | None = None
     selection: Any = None
-    evaluate_every: int = 1
-    evaluate_clients: int | float | None = None
-    update_norm_cap: float | None = DEFAULT_CAP
-    update_pull_cap: float | None = None
-    drift_every: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(_Rounds):
+    """The server's settings, besides the objects that the configuration builds; conf/config.yaml has them.
+
+    Raises
+    ------
+    ValueError
+        If a value is outside its range.
+    """
+
+    task: Literal["train", "advise", "inspect", "partition"]
+    rounds: int
+    checkpoint_every: int | str
+    compare: tuple[str, ...]
+    wait: float
+    timeout: float
+    proof: bool = False
+    serve: str = "cluster"
+    save_predictions: bool = False
+    min_clients: int | None = None
+    hosts: str | None = None
+    holdout_clients: float = 0
+    min_replies: float = MIN_REPLIES
+    max_outage: float = MAX_OUTAGE
+    keep_matrices: bool | str = KEEP
 
     def __post_init__(self) -> None:
-        if not 0 < self.participation <= 1:
-            raise ValueError(f"participation must be in (0, 1], got {self.participation}")
-        if self.evaluate_every < 1:
-            raise ValueError(f"evaluate_every must be >= 1, got {self.evaluate_every}")
-        if self.drift_every < 0:
-            raise ValueError(f"drift_every must be >= 0, got {self.drift_every}")
-        check_number_or_share("evaluate_clients", self.evaluate_clients)
-        check_cap(self.update_norm_cap)
-        check_cap(self.update_pull_cap, "update_pull_cap")
+        super().__post_init__()
+        self._require("rounds", self.rounds >= 1, ">= 1")
+        self._require("wait", self.wait > 0, "> 0")
+        self._require("timeout", self.timeout > 0, "> 0")
+        self._require("max_outage", self.max_outage >= 0, ">= 0")
+        self._require("min_replies", 0 <= self.min_replies <= 1, "in [0, 1]")
+        self._require("min_clients", self.min_clients is None or self.min_clients >= 1, ">= 1, or null")
+        check_held_out(self.holdout_clients)
+        parse_interval(self.checkpoint_every)
+        check_keep(self.keep_matrices)
+
+
+def check_cap(cap: float | None, name: str = "update_norm_cap") -> None:
+    """Check a cap; raise ValueError unless it is a number above 1, or None for no cap."""
+    if cap is not None and (
+        isinstance(cap, bool) or not isinstance(cap, int | float) or not 1 < cap < math.inf
+    ):
+        raise ValueError(f"{name} must be > 1 and finite, or null, got {cap}")
+
+
+def check_keep(keep: object) -> None:
+    """Check a value of ``keep_matrices``; raise ValueError unless it is true, false or "auto"."""
+    if not isinstance(keep, bool) and keep != KEEP:
+        raise ValueError(f"keep_matrices must be true, false or auto, got {keep!r}")
+
+
+def parse_interval(every: int | str) -> tuple[int, float]:
+    """Read how often checkpoints are written.
+
+    Parameters
+    ----------
+    every
+        A number of rounds, 0 for the end only; or a time such as ``"30s"``, ``"1min"`` or ``"2h"``.
+
+    Returns
+    -------
+    Rounds, 0 if a time is given; and seconds, 0 if rounds are.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+    """
+    if isinstance(every, int) and not isinstance(every, bool) and every >= 0:
+        return every, 0.0
+    match = _INTERVAL.fullmatch(str(every).strip())
+    if match and (seconds := float(match[1]) * _SECONDS[match[2]]) > 0:
+        return 0, seconds
+    raise ValueError(
+        f"checkpoint_every must be a number of rounds >= 0 or a time such as 30s, 1min or 2h, got {every!r}"
+    )

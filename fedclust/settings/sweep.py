@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep
 from hydra.errors import HydraException
 
-from fedclust.settings.compose import ConfigError
+from fedclust.settings.composition import ConfigError
 
 __all__ = ["Failures", "choices", "jobs", "objective"]
 

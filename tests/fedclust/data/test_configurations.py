@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from PIL import Image
 
-import fedclust.settings.compose  # noqa: F401  # what dataset/text.yaml interpolates
+import fedclust.settings.composition  # noqa: F401  # what dataset/text.yaml interpolates
 from fedclust.data.builder import DatasetBuilder
 from fedclust.data.dataset import Dataset
 from fedclust.data.loading import make_builder

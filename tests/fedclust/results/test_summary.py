@@ -18,7 +18,7 @@ from fedclust.results.summary import (
     summarise_decisions,
     without_large,
 )
-from fedclust.settings.options import check_keep
+from fedclust.settings.run_options import check_keep
 
 
 def arrays(clients: int) -> dict[str, np.ndarray]:

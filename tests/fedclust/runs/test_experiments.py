@@ -35,7 +35,7 @@ def _experiments_composed_once() -> Iterator[None]:
         return composed(tuple(overrides), tuple(searchpath))
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("fedclust.runs.experiments", "fedclust.settings.compose"):
+        for module in ("fedclust.runs.experiments", "fedclust.settings.composition"):
             patch.setattr(sys.modules[module], "compose", once)
         yield
 

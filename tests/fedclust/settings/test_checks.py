@@ -1,7 +1,72 @@
+from pathlib import Path
+
 import pytest
 
-from fedclust.settings import ConfigError, compose
+from fedclust.settings import ConfigError, build_strategy, compose, run_settings
 from fedclust.settings.checks import check, check_built, check_num_clients
+from fedclust.settings.run_options import RunOptions
+from fedclust.strategies import ClusteredStrategy
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rounds=0", "rounds must be >= 1, got 0"),
+        ("rounds=many", "rounds must be a whole number, got 'many'"),
+        ("rounds=1.5", "rounds must be a whole number, got 1.5"),
+        ("rounds=1e1", "rounds must be a whole number, got 10.0"),
+        ("seed=1.0", "seed must be a whole number, got 1.0"),
+        ("seed=-1", "seed must be >= 0, got -1"),
+        ("participation=0", r"participation must be in \(0, 1\], got 0"),
+        ("participation=1.1", r"participation must be in \(0, 1\], got 1.1"),
+        ("evaluate_every=0", "evaluate_every must be >= 1"),
+        ("evaluate_clients=1.5", "evaluate_clients must be a number of clients"),
+        ("drift_every=-1", "drift_every must be >= 0, got -1"),
+        ("update_norm_cap=1", "update_norm_cap must be > 1"),
+        ("update_pull_cap=true", "update_pull_cap must be a number or null, got True"),
+        ("checkpoint_every=-1", "checkpoint_every must be a number of rounds >= 0 or a time"),
+        ("save_predictions=1", "save_predictions must be true or false, got 1"),
+        ("min_clients=0", "min_clients must be >= 1, or null, got 0"),
+        ("wait=0", "wait must be > 0"),
+        ("timeout=0", "timeout must be > 0"),
+        ("task=think", "task must be train or advise or inspect or partition, got 'think'"),
+    ],
+)
+def test_settings_of_the_run(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        run_settings(compose([override]))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("fedavg", ("fedavg",)), ("[fmcl,fedavg]", ("fmcl", "fedavg")), ("[]", ()), ("null", ())],
+)
+def test_what_to_compare_with(text: str, names: tuple[str, ...]) -> None:
+    assert run_settings(compose([f"compare={text}"])).compare == names
+
+
+def test_a_strategy_is_given_in_their_ranges_what_the_run_tells_it() -> None:
+    with pytest.raises(ValueError, match=r"participation must be in \(0, 1\], got 0.0"):
+        ClusteredStrategy(participation=0.0)
+    with pytest.raises(ValueError, match="participation must be given once"):
+        ClusteredStrategy(options=RunOptions(), participation=0.5)
+    assert build_strategy(compose(["strategy=fedavg"]).strategy, RunOptions(seed=3)).seed == 3
+
+
+def test_a_value_is_given_once(tmp_path: Path) -> None:
+    said = r"^strategy.participation must not be given, it belongs to the run: participation=0.1$"
+    (tmp_path / "strategy").mkdir()
+    (tmp_path / "strategy" / "mine.yaml").write_text("defaults: [fedavg, _self_]\nparticipation: 0.1\n")
+    for overrides in (
+        ["strategy=fedavg", "+strategy.participation=0.1"],
+        ["strategy=mine"],
+        ["compare=[mine]"],
+    ):
+        config = compose(overrides, searchpath=[str(tmp_path)])
+        with pytest.raises(ConfigError, match=said):
+            check(config)
+    with pytest.raises(ConfigError, match=said):
+        build_strategy(compose(["strategy=mine"], searchpath=[str(tmp_path)]).strategy, RunOptions())
 
 
 def test_the_default_passes() -> None:
@@ -11,21 +76,10 @@ def test_the_default_passes() -> None:
     check_num_clients({"fedgwc": config.strategy}, 1)  # asks for no number of clusters
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("seed=1.0", "seed must be of type int, got 1.0"),
-        ("rounds=1e1", "rounds must be of type int, got 10.0"),
-        ("training.learning_rate=fast", "training.learning_rate must be a number, got 'fast'"),
-        (
-            "compare=[fedabg]",
-            r"compare must name strategies, of .*fedavg.*, got 'fedabg' \(did you mean 'fedavg'",
-        ),
-    ],
-)
-def test_before_anything_is_built(override: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{said}"):
-        check(compose([override]))
+def test_a_strategy_to_compare_with_exists() -> None:
+    said = r"^compare must name strategies, of .*fedavg.*, got 'fedabg' \(did you mean 'fedavg'"
+    with pytest.raises(ConfigError, match=said):
+        check(compose(["compare=[fedabg]"]))
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from torch import nn
 
 from fedclust.clustering.fedgmcc.curve_fitting import fit_pairs, profile
 from fedclust.clustering.fedgmcc.parameters import Parameters
+from fedclust.models.class_prototypes import prototypes
 from fedclust.models.encoders import PixelEncoder
-from fedclust.models.prototypes import prototypes
 from fedclust.models.subspaces import class_subspaces
 from fedclust.support.devices import exact_kernels
 

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from fedclust.models import build, check_outputs, reinitialised
-from fedclust.models.build import construct
+from fedclust.models.construction import construct
 
 MLP = {
     "_target_": "fedclust.models.dense.MLP",

@@ -52,8 +52,7 @@ def composed(group: str, choice: str) -> DictConfig:
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_choice_composes(group: str, choice: str) -> None:
     config = composed(group, choice)
-    if group != "tuned":  # taken by itself where dataset and strategy fit
-        assert config.choices[group] == choice
+    assert config.choices[group] == choice
     OmegaConf.to_container(config, resolve=True)
 
 

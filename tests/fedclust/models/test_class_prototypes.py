@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fedclust.data.dataset import FederatedData
 from fedclust.models import cached_prototypes, prototypes
+from fedclust.models.class_prototypes import ClassPrototypes, withheld
 from fedclust.models.encoders import PixelEncoder
-from fedclust.models.prototypes import ClassPrototypes, withheld
 
 
 class Doubling:

@@ -10,10 +10,10 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from torch import nn
 
-from fedclust.settings.options import TRUSTED
+from fedclust.support.hydra_versions import TRUSTED
 from fedclust.support.rng import torch_seed
 
-__all__ = ["build", "check_outputs", "construct", "reinitialised", "seeded"]
+__all__ = ["build", "check_outputs", "construct", "last_layer", "reinitialised", "seeded"]
 
 
 def build(config: Mapping[str, Any], seed: int) -> nn.Module:
@@ -141,3 +141,25 @@ def seeded(seed: int, purpose: str) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch_seed(seed, purpose))
         yield
+
+
+def last_layer(network: nn.Module) -> frozenset[str]:
+    """List the names of the last layer's arrays: those of the last module that has parameters of its own.
+
+    Last in the order in which the network lists its modules, which is that of their definition.
+
+    Raises
+    ------
+    ValueError
+        If the network has no parameters.
+    """
+    own = [
+        (name, module)
+        for name, module in network.named_modules()
+        if next(module.parameters(recurse=False), None) is not None
+    ]
+    if not own:
+        raise ValueError(f"network must have parameters, a {type(network).__name__} has none")
+    name, module = own[-1]
+    prefix = f"{name}." if name else ""
+    return frozenset(f"{prefix}{key}" for key in module.state_dict() if "." not in key)

@@ -1,0 +1,268 @@
+"""The options of networks and encoders with their rules; imports the standard library alone.
+
+Each dataclass has the name and the arguments of a class of this package, which checks its arguments by it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+__all__ = [
+    "MLP",
+    "BiLSTMTagger",
+    "BlockConvNet",
+    "CheckpointEncoder",
+    "ConvNet",
+    "EmbeddingDense",
+    "EmbeddingLSTM",
+    "MobileNetV2",
+    "PixelEncoder",
+    "RandomEncoder",
+    "ResNet9",
+    "ResNet18",
+    "TableEmbedding",
+    "TransformersEncoder",
+    "image_shape",
+    "num_columns",
+    "num_positions",
+]
+
+
+@dataclass(frozen=True)
+class _Network:
+    """What every network is given: the shape of an example, and the number of classes."""
+
+    input_shape: Sequence[int]
+    num_classes: int
+
+
+@dataclass(frozen=True)
+class MLP(_Network):
+    """Options of :class:`fedclust.models.dense.MLP`."""
+
+    hidden: Sequence[int]
+
+    def __post_init__(self) -> None:
+        num_columns(self.input_shape)
+        if any(width < 1 for width in self.hidden):
+            raise ValueError(f"hidden must be widths >= 1, got {list(self.hidden)}")
+
+
+@dataclass(frozen=True)
+class TableEmbedding(_Network):
+    """Options of :class:`fedclust.models.dense.TableEmbedding`."""
+
+    category_sizes: Sequence[int] | None
+    embedding: int
+    hidden: Sequence[int]
+
+    def __post_init__(self) -> None:
+        columns, sizes = num_columns(self.input_shape), list(self.category_sizes or ())
+        if not 1 <= len(sizes) <= columns or min(sizes) < 1:
+            raise ValueError(
+                f"category_sizes must be 1 to {columns} sizes >= 1, as many as dataset.encoding=index makes "
+                f"columns of categories, got {self.category_sizes}"
+            )
+        _require_positive(embedding=self.embedding)
+
+
+@dataclass(frozen=True)
+class ConvNet(_Network):
+    """Options of :class:`fedclust.models.images.ConvNet`."""
+
+    channels: Sequence[int]
+    kernel_size: int
+    padding: Sequence[int]
+    hidden: Sequence[int]
+
+    def __post_init__(self) -> None:
+        channels, padding, hidden = list(self.channels), list(self.padding), list(self.hidden)
+        image_shape(self.input_shape)
+        if not channels or min([self.kernel_size, *channels, *hidden]) < 1:
+            raise ValueError(
+                "channels, kernel_size and hidden must be >= 1, "
+                f"got channels {channels}, kernel_size {self.kernel_size}, hidden {hidden}"
+            )
+        if len(padding) != len(channels) or min(padding) < 0:
+            raise ValueError(
+                f"padding must be {len(channels)} numbers >= 0, one per convolution, got {padding}"
+            )
+
+
+@dataclass(frozen=True)
+class BlockConvNet(_Network):
+    """Options of :class:`fedclust.models.images.BlockConvNet`."""
+
+    channels: Sequence[int]
+    dropout: Sequence[float]
+    hidden: int
+    hidden_dropout: float
+
+    def __post_init__(self) -> None:
+        image_shape(self.input_shape)
+        if not self.channels or min([self.hidden, *self.channels]) < 1:
+            raise ValueError(
+                f"channels and hidden must be >= 1, got channels {list(self.channels)}, hidden {self.hidden}"
+            )
+        if len(self.dropout) != len(self.channels):
+            raise ValueError(
+                f"dropout must be {len(self.channels)} rates, one per block, got {list(self.dropout)}"
+            )
+
+
+@dataclass(frozen=True)
+class MobileNetV2(_Network):
+    """Options of :class:`fedclust.models.mobilenet.MobileNetV2`."""
+
+    pretrained: str | None
+    dropout: float
+
+    def __post_init__(self) -> None:
+        image_shape(self.input_shape)
+
+
+@dataclass(frozen=True)
+class ResNet9(_Network):
+    """Options of :class:`fedclust.models.residual.ResNet9`."""
+
+    def __post_init__(self) -> None:
+        _, height, width = image_shape(self.input_shape)
+        if min(height, width) < 8:
+            raise ValueError(f"input_shape must be at least 8 × 8 pixels, got {tuple(self.input_shape)}")
+
+
+@dataclass(frozen=True)
+class ResNet18(_Network):
+    """Options of :class:`fedclust.models.residual.ResNet18`."""
+
+    stem: Literal["imagenet", "cifar"]
+
+    def __post_init__(self) -> None:
+        image_shape(self.input_shape)
+        if self.stem not in ("imagenet", "cifar"):
+            raise ValueError(f"stem must be 'imagenet' or 'cifar', got {self.stem!r}")
+
+
+@dataclass(frozen=True)
+class EmbeddingDense(_Network):
+    """Options of :class:`fedclust.models.sequences.EmbeddingDense`."""
+
+    vocabulary_size: int
+    embedding: int
+    hidden: int
+
+    def __post_init__(self) -> None:
+        num_positions(self.input_shape)
+        _require_positive(vocabulary_size=self.vocabulary_size, embedding=self.embedding, hidden=self.hidden)
+
+
+@dataclass(frozen=True)
+class BiLSTMTagger(EmbeddingDense):
+    """Options of :class:`fedclust.models.sequences.BiLSTMTagger`."""
+
+
+@dataclass(frozen=True)
+class EmbeddingLSTM(EmbeddingDense):
+    """Options of :class:`fedclust.models.sequences.EmbeddingLSTM`."""
+
+    dropout: float
+    input_dropout: float
+
+
+@dataclass(frozen=True)
+class PixelEncoder:
+    """Options of :class:`fedclust.models.encoders.PixelEncoder`."""
+
+    input_shape: Sequence[int]
+
+    def __post_init__(self) -> None:
+        num_columns(self.input_shape)
+
+
+@dataclass(frozen=True)
+class RandomEncoder(PixelEncoder):
+    """Options of :class:`fedclust.models.encoders.RandomEncoder`."""
+
+    dimension: int
+    seed: int
+    vocabulary_size: int | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dimension < 4:
+            raise ValueError(f"dimension must be >= 4, got {self.dimension}")
+        if self.vocabulary_size is not None:
+            _require_positive(vocabulary_size=self.vocabulary_size)
+
+
+@dataclass(frozen=True)
+class TransformersEncoder:
+    """Options of :class:`fedclust.models.foundation.TransformersEncoder`."""
+
+    path: str
+    pooling: Literal["cls", "mean", "pooler"]
+    tokenizer: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.pooling not in ("cls", "mean", "pooler"):
+            raise ValueError(f"pooling must be one of cls, mean, pooler, got {self.pooling!r}")
+
+
+@dataclass(frozen=True)
+class CheckpointEncoder:
+    """Options of :class:`fedclust.models.checkpoint.CheckpointEncoder`."""
+
+    path: str
+    model: Mapping[str, Any]
+    mean: Sequence[float]
+    std: Sequence[float]
+    cluster: int
+
+
+def image_shape(input_shape: Sequence[int]) -> tuple[int, int, int]:
+    """Check and return the shape of an image.
+
+    Raises
+    ------
+    ValueError
+        If it is not three numbers, each at least 1.
+    """
+    if len(input_shape) != 3 or min(input_shape) < 1:
+        raise ValueError(
+            f"input_shape must be (channels, height, width), each >= 1, got {tuple(input_shape)}"
+        )
+    channels, height, width = input_shape
+    return channels, height, width
+
+
+def num_positions(input_shape: Sequence[int]) -> int:
+    """Check and return the length of a sequence of tokens.
+
+    Raises
+    ------
+    ValueError
+        If the shape is not one number, at least 1.
+    """
+    if len(input_shape) != 1 or input_shape[0] < 1:
+        raise ValueError(f"input_shape must be (positions,), at least 1, got {tuple(input_shape)}")
+    return input_shape[0]
+
+
+def num_columns(input_shape: Sequence[int]) -> int:
+    """Count the numbers in one example of any shape.
+
+    Raises
+    ------
+    ValueError
+        If the shape is empty or a size is below 1.
+    """
+    if not input_shape or min(input_shape) < 1:
+        raise ValueError(f"input_shape must be one or more sizes, each >= 1, got {tuple(input_shape)}")
+    return prod(input_shape)
+
+
+def _require_positive(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be >= 1, got {size}")

@@ -1,0 +1,339 @@
+"""The options of what a configuration chooses: their defaults, types and rules, each in one dataclass.
+
+A node with a ``_target_`` names a class. Its options are the fields of a frozen dataclass in a module that
+imports the standard library and NumPy only, so that composing a configuration or refusing a wrong value needs
+no PyTorch: the class itself, or else the dataclass of the same name in ``options`` of its package, such as
+:class:`fedclust.models.options.MLP` for ``fedclust.models.dense.MLP``.
+
+A default is written once, in the dataclass. A YAML file lists the dataclass among its defaults and names only
+what it changes::
+
+    defaults:
+      - /defaults_of/fedclust.clustering.fmcl.Parameters@parameters
+      - _self_
+    parameters:
+      max_clusters: 4
+
+This works for any importable dataclass, in ``conf/`` and in a user's own folders. Hydra sees all of its
+fields: ``--cfg job`` shows them, overrides may name them, and a wrong key is refused.
+"""
+
+import dataclasses
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+
+__all__ = ["GROUP", "defaults_of", "light_options", "register", "wrong_option", "wrong_type"]
+
+GROUP = "defaults_of"
+_REQUIRED = "???"  # OmegaConf's sign for a mandatory value
+_AGGREGATORS = ("fedclust.aggregation.", "flwr.serverapp.strategy.")
+_HEAVY = ("grids", "models", "selection", "strategies")
+"""Packages whose classes need PyTorch or Flower; the others' are imported as they are."""
+_ELSEWHERE = re.compile(r"\$\{(oc\.select:)?([\w.]+)(?:,null)?\}")
+_RULES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+
+
+def light_options(target: str) -> Any:
+    """Import the dataclass, or function, whose arguments are the options of a class of fedclust.
+
+    Parameters
+    ----------
+    target
+        The dotted path of the class that a node of the configuration names.
+
+    Returns
+    -------
+    The dataclass or function; None if importing it may import a large library, or if it does not exist.
+    """
+    package, _, rest = target.partition(".")
+    room, name = rest.partition(".")[0], target.rpartition(".")[2]
+    if target.startswith(_AGGREGATORS):
+        return import_module("fedclust.aggregation.options").Aggregator
+    if package != "fedclust":
+        return None
+    if room in _HEAVY:
+        return getattr(import_module(f"fedclust.{room}.options"), name, None)
+    try:
+        return get_object(target)
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
+def defaults_of(target: str) -> dict[str, Any]:
+    """List the fields of a dataclass with their defaults, as a configuration node has them.
+
+    Parameters
+    ----------
+    target
+        Its dotted path, such as ``"fedclust.clustering.fmcl.Parameters"``.
+
+    Returns
+    -------
+    ``_target_`` and every argument of the constructor; ``???`` for a mandatory one. Arguments whose
+    default is not a number, text, list or mapping, such as a function, are left out.
+
+    Raises
+    ------
+    ImportError
+        If it does not exist.
+    TypeError
+        If it is not a dataclass.
+    """
+    found = light_options(target) or get_object(target)
+    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        raise TypeError(f"{GROUP} must name a dataclass, got {target}")
+    node: dict[str, Any] = {"_target_": target}
+    for field in dataclasses.fields(found):
+        value: Any = _REQUIRED
+        if field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        elif field.default is not dataclasses.MISSING:
+            value = field.default
+        if field.init and _is_plain(value):
+            node[field.name] = _listed(value)
+    return node
+
+
+def wrong_option(config: DictConfig) -> str | None:
+    """Find the first option that its class refuses, by its type or by the dataclass's own rules.
+
+    Every node with a ``_target_`` is checked, at any depth, those whose options are light to import first; of
+    the others the types alone. Only numbers, texts, true and false, literals and sequences of these have
+    types that are checked, and null is always allowed. A whole number counts as a number, but not the other
+    way round: `10.0` and `1e1` are not whole numbers. A value that stands elsewhere is checked there.
+
+    Parameters
+    ----------
+    config
+        The composed configuration.
+
+    Returns
+    -------
+    Key, rule and value in one line; None if all are right.
+    """
+    whole: Any = OmegaConf.to_container(config, resolve=False)
+    others = []
+    for key, node in _nodes(whole):
+        options = light_options(str(node["_target_"]))
+        if options is None:
+            others.append((key, node))
+        elif problem := wrong_type(key, node, options) or _refused(key, node, options, whole):
+            return problem
+    for key, node in others:
+        try:
+            found = get_object(str(node["_target_"]))
+        except (ImportError, ValueError, AttributeError):  # building it will say so
+            continue
+        if problem := wrong_type(key, node, found):
+            return problem
+    return None
+
+
+def _nodes(node: dict[str, Any], key: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """List every node that has a ``_target_``, at any depth, with its key."""
+    if node.get("_target_", _REQUIRED) != _REQUIRED:
+        yield key, node
+    for name, value in node.items():
+        if isinstance(value, dict):
+            yield from _nodes(value, f"{key}.{name}" if key else str(name))
+
+
+def wrong_type(key: str, node: Mapping[str, Any], options: Any) -> str | None:
+    """Find the first value of a node that does not have the type of its class's argument."""
+    hints = _hints(options)
+    for name, value in node.items():
+        open_yet = isinstance(value, str) and (value == _REQUIRED or "${" in value)
+        rules = None if open_yet or value is None else _rules(hints.get(name))
+        if rules is not None and not any(holds(value) for _, holds in rules):
+            rule = " or ".join(dict.fromkeys(text for text, _ in rules))
+            return f"{key}.{name} must be {rule}, got {value!r}".lstrip(".")
+    return None
+
+
+def _refused(key: str, node: dict[str, Any], options: Any, whole: dict[str, Any]) -> str | None:
+    """Construct the dataclass of a node's options if all are known; return what it refuses."""
+    if not dataclasses.is_dataclass(options):
+        return None
+    names = {field.name for field in dataclasses.fields(options) if field.init}
+    given = {name: value for name, value in node.items() if not str(name).startswith("_")}
+    group = key.partition(".")[0]
+    if group == "partition" and whole[group].get("file") is not None:  # then nothing is drawn
+        return None
+    if group in ("aggregator", "partition"):  # further keys are for Flower, or for the clients
+        given = {name: value for name, value in given.items() if name in names}
+    elif unknown := [name for name in given if name not in names]:
+        return f"unknown key {f'{key}.{unknown[0]}'!r}: {key} has {', '.join(sorted(names))}"
+    try:
+        values = {name: _known(value, whole) for name, value in given.items()}
+        built = [name for name, value in values.items() if _is_built(value)]
+        options(**(values | dict.fromkeys(built, _built_later)))
+    except ValueError as error:
+        said = " ".join(str(error).split())
+        argument = said.partition(" ")[0]
+        if argument.rpartition(".")[2] not in built:
+            return f"{key}.{said}" if argument in given else said
+    except (LookupError, TypeError, AttributeError):  # its own constructor tells when all is known
+        pass
+    return None
+
+
+def _is_built(value: Any) -> bool:
+    """Whether a value is described by another node, or a list of such."""
+    entries = value if isinstance(value, list) else [value]
+    return any(isinstance(each, dict) and any(_nodes(each)) for each in entries)
+
+
+def _known(value: Any, whole: dict[str, Any]) -> Any:
+    """Look up a value; raise LookupError if it is not plain: to resolve it might read data."""
+    while isinstance(value, str) and (path := _ELSEWHERE.fullmatch(value)):
+        value = whole
+        for part in path[2].split("."):
+            if part not in value and path[1]:
+                return None
+            value = value[part]
+    if not _is_built(value) and (value == _REQUIRED or "${" in str(value)):
+        raise LookupError
+    return value
+
+
+def _built_later(*arguments: Any, **named: Any) -> None:  # noqa: ARG001
+    """Stand in for an object, or a function, that another node describes."""
+    raise LookupError
+
+
+def _hints(options: Any) -> dict[str, Any]:
+    """Get the types of a dataclass's fields, or of a function's or constructor's arguments.
+
+    A type that names what is imported for type checkers only is left out.
+    """
+    if not dataclasses.is_dataclass(options):
+        made = vars(options).get("__init__", options.__init__) if isinstance(options, type) else options
+        try:
+            return typing.get_type_hints(made)
+        except (TypeError, AttributeError, NameError):
+            return {}
+    hints: dict[str, Any] = {}
+    for base in reversed(options.__mro__):  # type: ignore[union-attr]
+        module = vars(sys.modules[base.__module__])
+        for name, hint in vars(base).get("__annotations__", {}).items():
+            try:
+                hints[name] = eval(hint, module) if isinstance(hint, str) else hint
+            except (NameError, AttributeError):
+                hints.pop(name, None)
+    return hints
+
+
+def _rules(hint: Any) -> list[tuple[str, Any]] | None:
+    """List what a type allows, in words and as a check; None if it is not one of the types checked here."""
+    if hint in _RULES:
+        return [(_RULES[hint], lambda value: _is(value, hint))]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return [
+            ("null" if option is None else str(option), lambda value, option=option: value == option)
+            for option in arguments
+        ]
+    parts = [_rules(argument) for argument in arguments if argument is not Ellipsis]
+    inner = [rule for part in parts if part is not None for rule in part]
+    if None in parts:
+        return None
+    if origin in (types.UnionType, typing.Union):
+        return inner
+    if origin in (list, tuple, Sequence):
+        entries = " or ".join(text for text, _ in inner)
+        return [
+            (
+                f"a list, each entry {entries}",
+                lambda value: (
+                    isinstance(value, list) and all(any(holds(one) for _, holds in inner) for one in value)
+                ),
+            )
+        ]
+    return None
+
+
+def _is(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_listed(each) for each in value]
+    if isinstance(value, Mapping):
+        return {key: _listed(each) for key, each in value.items()}
+    return value
+
+
+def register() -> None:
+    """Add the group ``defaults_of`` to Hydra's search path, once."""
+    plugins = Plugins.instance()
+    plugins.register(_Dataclasses)
+    plugins.register(_AddDataclasses)
+
+
+class _Dataclasses(ConfigSource):
+    """Configurations ``defaults_of/<dotted path>``."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "dataclass"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        try:
+            node = defaults_of(_target(config_path) or config_path)
+        except (ImportError, TypeError, ValueError) as error:
+            raise ConfigLoadError(f"{config_path}: {error}") from error
+        source = {"provider": self.provider, "path": f"{self.scheme()}://", "header": {"package": None}}
+        return ConfigResult(config=OmegaConf.create(node), **source)  # type: ignore[arg-type]
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path.strip("/") == GROUP
+
+    def is_config(self, config_path: str) -> bool:
+        return _target(config_path) is not None  # loading raises if it cannot be imported
+
+    def list(
+        self,
+        config_path: str,  # noqa: ARG002
+        results_filter: ObjectType | None,  # noqa: ARG002
+    ) -> list[str]:
+        return []  # too many to list: every importable dataclass
+
+
+class _AddDataclasses(SearchPathPlugin):
+    """Adds them to every search path of Hydra."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append("fedclust", f"{_Dataclasses.scheme()}://")
+
+
+def _target(config_path: str) -> str | None:
+    group, _, name = config_path.strip("/").partition("/")
+    name = name.removesuffix(".yaml")
+    return name if group == GROUP and "." in name and "/" not in name else None

@@ -1,0 +1,470 @@
+"""Compose the configuration, and pass it to servers and nodes."""
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.conf import HydraConf
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedclust.settings import choices, proof
+from fedclust.settings.run_options import RunOptions
+from fedclust.support.hydra_versions import TRUSTED, VERSION_BASE
+from fedclust.support.layout import CONF
+
+__all__ = [
+    "CONF",
+    "ConfigError",
+    "build",
+    "build_strategy",
+    "check_given_once",
+    "compose",
+    "join_overrides",
+    "options",
+    "plain",
+    "split_overrides",
+    "to_run_config",
+    "with_choices",
+    "with_strategy",
+]
+
+
+COMPOSED, OVERRIDES = "config", "overrides"
+
+
+def _classes_in_data(*, _parent_: DictConfig) -> int:
+    """Resolve ``num_classes: ${classes_in_data:}`` of a ``dataset`` node."""
+    from fedclust.data.loading import classes_in_data  # imports torch, which takes seconds
+
+    values = {str(key): _parent_[key] for key in _parent_ if key != "num_classes"}
+    return classes_in_data({key: plain(value) for key, value in values.items()})
+
+
+# With Hydra 1.4 comes OmegaConf 2.4, which deprecates the first name; in 2.3 the second is another function.
+_register: Any = OmegaConf.register_new_resolver if VERSION_BASE else OmegaConf.register_resolver
+_register("classes_in_data", _classes_in_data, replace=True)
+choices.register()
+
+TARGET = "fedclust.data.sites.Own"
+"""The ``_target_`` of a ``partition`` node of sites with their own data."""
+
+OPEN = ("num_classes", "input_shape", "category_sizes")
+"""Keys of the ``dataset`` node that the agreement gives."""
+
+MISSING = "???"
+_UNKNOWN = (None, MISSING, "${classes_in_data:}")
+
+_SEARCHPATH = "hydra.searchpath"
+
+
+class ConfigError(ValueError):
+    """The configuration names something that does not exist, or a value that is not allowed."""
+
+
+def compose(
+    overrides: Sequence[str] = (), *, searchpath: Sequence[str] = (), name: str = "config"
+) -> DictConfig:
+    """Compose the configuration from ``conf/`` and Hydra overrides.
+
+    Parameters
+    ----------
+    overrides
+        As on the command line: ``["strategy=fmcl", "partition.alpha=0.1"]``. ``hydra.searchpath=[folder]``
+        adds the user's own folders to ``conf/``.
+    searchpath
+        More such folders, like that of ``--config-dir``; a package as ``pkg://its.name``.
+    name
+        The configuration to start from, like that of ``--config-name``.
+
+    Raises
+    ------
+    ConfigError
+        If an override does not parse or names a key or choice that does not exist (the message lists the
+        valid ones), or if a folder or the configuration to start from does not exist.
+    """
+    named = [*_searchpath(overrides), *(("--config-dir", folder) for folder in searchpath)]
+    for key, folder in named:
+        path = folder.removeprefix("file://")
+        if "://" not in path and not Path(path).is_dir():
+            raise ConfigError(f"{key} must name a folder that exists, got {folder}")
+    with _separate_hydra(searchpath):
+        try:
+            composed = hydra.compose(name, list(overrides), return_hydra_config=True)
+        except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a list's key
+            raise ConfigError(_explain(error, overrides, name)) from error
+    return with_choices(composed, composed.hydra)
+
+
+def options(group: str, searchpath: Sequence[str] = ()) -> list[str]:
+    """List the choices of a group, in ``conf/`` and in the folders of `searchpath`."""
+    with _separate_hydra(searchpath):
+        return GlobalHydra.instance().config_loader().get_group_options(group)
+
+
+@contextmanager
+def _separate_hydra(searchpath: Sequence[str]) -> Iterator[None]:
+    """Start a Hydra that composes from ``conf/`` and `searchpath`, also while Hydra runs the command line."""
+    running = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with hydra.initialize_config_dir(str(CONF), **VERSION_BASE):
+            if searchpath:  # as Hydra adds --config-dir; its public function takes one folder only
+                folders = create_config_search_path(str(CONF))
+                for folder in searchpath:
+                    where = folder if "://" in folder else f"file://{Path(folder).absolute()}"
+                    folders.prepend("command-line", where, anchor=SearchPathQuery(provider="schema"))
+                GlobalHydra.instance().clear()
+                Hydra.create_main_hydra2(task_name="fedclust", config_search_path=folders)
+            yield
+    finally:
+        GlobalHydra.instance().hydra = running
+
+
+def with_choices(config: DictConfig, hydra_config: HydraConf) -> DictConfig:
+    """Copy a composed configuration without Hydra's own node, and add how it was composed.
+
+    Parameters
+    ----------
+    config
+        The composed configuration.
+    hydra_config
+        Hydra's own node of it.
+
+    Returns
+    -------
+    The copy. ``choices`` has the choice of each group, ``overrides`` the overrides, and ``searchpath`` the
+    folders besides ``conf/`` that it was composed from, if there are any.
+    """
+    runtime = hydra_config.runtime
+    kept = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    OmegaConf.set_struct(kept, False)
+    own = {group: choice for group, choice in runtime.choices.items() if "hydra" not in str(group)}
+    kept.choices = own
+    kept.overrides = list(hydra_config.overrides.task)
+    added = [
+        str(Path(source.path).absolute()) if source.schema == "file" else f"{source.schema}://{source.path}"
+        for source in runtime.config_sources
+        if source.provider == "command-line" or "hydra.searchpath" in source.provider
+    ]
+    if added:
+        kept.searchpath = added
+    proof.resolve(kept)
+    leave_open(kept)
+    return kept
+
+
+def with_strategy(config: DictConfig, name: str) -> DictConfig:
+    """Copy a configuration with another strategy, at its defaults for the same experiment and dataset.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such strategy.
+    """
+    choices = [f"strategy={name}"]
+    choices += [
+        f"{group}={config.choices[group]}"
+        for group in ("experiment", "dataset")  # which may have values for it
+        if config.choices.get(group)
+    ]
+    other = compose(choices, searchpath=config.get("searchpath") or ())
+    changed = OmegaConf.merge(config, {})
+    assert isinstance(changed, DictConfig)
+    changed.strategy = other.strategy
+    changed.choices.strategy = name
+    return changed
+
+
+# A constructor's own errors; Hydra raises them as they are from 1.4 on.
+_REFUSALS = (ValueError, TypeError, LookupError, ImportError, OSError, RuntimeError)
+
+
+def build(node: Any, **arguments: Any) -> Any:
+    """Build the object that a node of the configuration describes.
+
+    Raises
+    ------
+    ConfigError
+        If the object that it names does not exist or refuses its arguments.
+    """
+    try:
+        return instantiate(node, **arguments, **TRUSTED)
+    except (InstantiationException, OmegaConfBaseException, *_REFUSALS) as error:
+        said = error.__cause__ if isinstance(error, InstantiationException) else None
+        raise ConfigError(one_line(said or error)) from error
+
+
+def build_strategy(node: Any, options: RunOptions) -> Any:
+    """Build the strategy that a node of the configuration describes, for a run with these options.
+
+    Raises
+    ------
+    ConfigError
+        If it does not exist, refuses its arguments, or the node gives what the run's options do.
+    """
+    check_given_once(node)
+    make = build(node, _partial_=True)  # Hydra would make a configuration of a dataclass among the arguments
+    try:
+        return make(options=options)
+    except _REFUSALS as error:
+        raise ConfigError(one_line(error)) from error
+
+
+def check_given_once(node: Any) -> None:
+    """Check that a strategy's node gives nothing that the run tells every strategy.
+
+    Raises
+    ------
+    ConfigError
+        If it does; the message names where the value belongs.
+    """
+    for name in (field.name for field in fields(RunOptions)):
+        # A preset may have a selection of its own, which holds unless selection= chooses another.
+        if name in node and name != "selection":
+            place = f"{name}={node[name]}" if isinstance(node[name], str | int | float) else f"{name}="
+            raise ConfigError(f"strategy.{name} must not be given, it belongs to the run: {place}")
+
+
+def to_run_config(config: DictConfig) -> dict[str, str]:
+    """Write a composed configuration as a Flower app's ``context.run_config``.
+
+    Raises
+    ------
+    ConfigError
+        If a mandatory value is missing.
+    """
+    if is_own(config):
+        return {COMPOSED: still_open(config)}
+    return {COMPOSED: json.dumps(plain(config))}
+
+
+def join_overrides(overrides: Sequence[str]) -> str:
+    """Write overrides in one string; :func:`split_overrides` reads them back.
+
+    Raises
+    ------
+    ConfigError
+        If an override has white space outside of brackets and quotes.
+    """
+    for override in overrides:
+        if split_overrides(override) != [override]:
+            raise ConfigError(f"override must have white space in quotes only, got {override!r}")
+    return " ".join(overrides)
+
+
+def split_overrides(text: str) -> list[str]:
+    """Split overrides written in one string at white space outside of brackets and quotes."""
+    parts, depth, quote, part = [], 0, "", ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        else:
+            depth += (character in "[{(") - (character in "]})")
+        if character.isspace() and not quote and depth == 0:
+            parts.append(part)
+            part = ""
+        else:
+            part += character
+    return [part for part in [*parts, part] if part]
+
+
+def plain(node: Any) -> Any:
+    """Convert a node of the configuration to plain Python, interpolations resolved; return a value as it is.
+
+    Raises
+    ------
+    ConfigError
+        If a mandatory value is missing.
+    """
+    if not OmegaConf.is_config(node):
+        return node
+    try:
+        return OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        missing = ", ".join(_missing(OmegaConf.to_container(node)))
+        raise ConfigError(f"{missing} must be given" if missing else one_line(error)) from error
+
+
+def _missing(node: Any, key: str = "") -> Iterator[str]:
+    """Yield the keys of mandatory values that are missing."""
+    if node == "???":
+        yield key
+    elif isinstance(node, dict | list):
+        for name, value in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from _missing(value, f"{key}.{name}" if key else str(name))
+
+
+def is_own(config: Mapping[str, Any] | DictConfig) -> bool:
+    """Say whether every site holds its own data."""
+    partition = config.get("partition")
+    return isinstance(partition, Mapping | DictConfig) and partition.get("_target_") == TARGET
+
+
+def leave_open(config: DictConfig) -> None:
+    """Mark what is counted in pooled data as not known yet; changes `config` if its sites hold their own."""
+    if not is_own(config) or "dataset" not in config:
+        return
+    given: Any = OmegaConf.to_container(config.dataset, resolve=False)
+    for key in OPEN:
+        if key in given and given[key] in _UNKNOWN:
+            config.dataset[key] = MISSING
+
+
+def still_open(config: DictConfig) -> str:
+    """Write a configuration as JSON with what is not known yet, and what refers to it, as it is."""
+    text = json.dumps(OmegaConf.to_container(config, resolve=False))
+    return text.replace("${", "$\\u007b")  # what passes it on must not resolve it
+
+
+def differing(config: DictConfig, agreed: Mapping[str, Any]) -> str | None:
+    """Explain in one line what the configuration gives that is not so; None if nothing is."""
+    given: Any = OmegaConf.to_container(config.dataset, resolve=False)
+    for key, value in agreed.items():
+        said = given.get(key)
+        if said not in _UNKNOWN and said != value:
+            return f"dataset.{key} must be {value}, as the sites' data has it, got {said}; or leave it out"
+    return None
+
+
+def fill(config: DictConfig, agreed: Mapping[str, Any]) -> DictConfig:
+    """Copy a configuration with the values that the sites have agreed on.
+
+    Parameters
+    ----------
+    config
+        The composed configuration.
+    agreed
+        By key of the ``dataset`` node.
+    """
+    filled = OmegaConf.merge(config, {})
+    assert isinstance(filled, DictConfig)
+    for key, value in agreed.items():
+        OmegaConf.update(filled, f"dataset.{key}", value, merge=False, force_add=True)
+    return filled
+
+
+def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -> str:
+    """Name the wrong override and list the valid keys or choices; Hydra must be initialised.
+
+    Parameters
+    ----------
+    error
+        The error that Hydra raised.
+    overrides
+        The overrides that it was given.
+    name
+        The configuration it started from.
+    """
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file == name:
+        return f"--config-name must be config or a file of the folder --config-dir, got {name!r}"
+    parsed: list[Override] = []
+    for text in overrides:
+        try:
+            parsed.append(OverridesParser.create().parse_override(text))
+        except HydraException as parse_error:
+            return f"override {text!r} does not parse: {one_line(parse_error)}"
+    groups = _Groups(overrides, parsed)
+    problems = [groups.wrong_choice(override) for override in parsed]
+    if not any(problems):
+        chosen = [text for text, override in zip(overrides, parsed, strict=True) if groups.decides(override)]
+        with suppress(HydraException):  # choices that do not go together: Hydra's own message, below
+            base = hydra.compose(name, chosen)
+            problems = [None if groups.decides(override) else _unknown(base, override) for override in parsed]
+    return next((problem for problem in problems if problem), one_line(error))
+
+
+def _searchpath(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """List the folders that overrides add to the configuration, each with the key that names it."""
+    for text in overrides:
+        with suppress(HydraException):  # explain reports it
+            override = OverridesParser.create().parse_override(text)
+            folders = override.value() if override.key_or_group == _SEARCHPATH else None
+            if isinstance(folders, list):
+                yield from ((_SEARCHPATH, str(folder)) for folder in folders)
+
+
+class _Groups:
+    """The groups and their choices, in ``conf/`` and in the folders that the overrides add to it."""
+
+    def __init__(self, overrides: Sequence[str], parsed: Sequence[Override]) -> None:
+        self._loader: ConfigLoader = GlobalHydra.instance().config_loader()
+        self._searchpath = [
+            text
+            for text, override in zip(overrides, parsed, strict=True)
+            if override.key_or_group == _SEARCHPATH
+        ]
+
+    def options(self, group: str) -> list[str]:
+        """List the choices of a group; empty if it is not a group."""
+        if not group:
+            return []
+        found = self._loader.get_group_options(group, config_name="config", overrides=self._searchpath)
+        return [option for option in found if option != "config"]
+
+    def decides(self, override: Override) -> bool:
+        """Whether an override chooses from a group, or changes the choices there are."""
+        key = override.key_or_group
+        return key == _SEARCHPATH or key.startswith("hydra/") or bool(self.options(key))
+
+    def wrong_choice(self, override: Override) -> str | None:
+        """List the choices of a group if the override names another one."""
+        options, chosen = self.options(override.key_or_group), override.value()
+        if override.is_delete() or not options or not isinstance(chosen, str) or chosen in options:
+            return None
+        return f"{override.key_or_group} must be one of {', '.join(options)}, got {chosen!r}"
+
+
+def _unknown(config: DictConfig, override: Override) -> str | None:
+    """List the valid keys next to an unknown one."""
+    key = override.key_or_group
+    if override.is_force_add() or override.is_add() or key.startswith("hydra"):
+        return None
+    *above, last = key.split(".")
+    node, parent = config, ""
+    for name in above:  # down to the first that is not there
+        if name not in node:
+            break
+        parent = f"{parent}.{name}" if parent else name
+        below = OmegaConf.select(config, parent)
+        if isinstance(below, ListConfig):
+            return f"{parent} is a list, and set as a whole ({parent}=[…]), got {override.input_line}"
+        if not isinstance(below, DictConfig):
+            return f"{parent} has no keys below it, got {override.input_line}"
+        node = below
+    else:
+        name = last
+    if name in node:
+        return None
+    key = f"{parent}.{name}" if parent else name
+    existing = sorted(str(there) for there in node)
+    near = difflib.get_close_matches(name, existing, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    where = f"{parent} has" if parent else "there is"
+    return f"unknown key {key!r}: {hint}{where} {', '.join(existing) or 'nothing'}"
+
+
+def one_line(error: BaseException) -> str:
+    """Shorten an error of Hydra or OmegaConf to one line, without details for their developers."""
+    if isinstance(error, MissingConfigException) and error.options:
+        return f"{error.missing_cfg_file} must be one of {', '.join(error.options)}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kept = [line for line in lines if not line.startswith(("full_key", "object_type", "To append to your"))]
+    return re.sub(r"^\w+ raised while resolving interpolation: ", "", " ".join(kept))

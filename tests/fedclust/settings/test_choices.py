@@ -1,0 +1,264 @@
+"""The dataclasses of choices: defaults exist once; types and rules are checked without PyTorch."""
+
+import dataclasses
+import inspect
+import json
+import re
+import subprocess
+import sys
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra.utils import get_object
+from omegaconf import OmegaConf
+
+from fedclust.clustering import fmcl
+from fedclust.settings import CONF, ConfigError, build, compose, with_strategy
+from fedclust.settings.choices import GROUP, defaults_of, light_options, wrong_option
+from fedclust.training import LocalTraining
+
+# What conf/ composed to when every YAML file still listed every value, training as changes of its default.
+# Presets whose rules have changed since are left out.
+BEFORE: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "composed_values.json").read_text(encoding="utf-8")
+)
+ADDED: dict[str, Any] = {"streams": 1}  # to training since, with what every choice has
+EXPERIMENT_NEEDS = {"experiment=clust_psi_pfl_serengeti": ["dataset.input_shape=[3]"]}
+
+
+@pytest.mark.parametrize("choice", BEFORE)
+def test_every_choice_has_the_values_it_had(choice: str) -> None:
+    config = compose([choice, *EXPERIMENT_NEEDS.get(choice, [])])
+    found = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(found, dict)
+    if choice.startswith(("strategy=", "experiment=")):  # others leave the strategy to the user
+        assert found["strategy"].get("parameters") == BEFORE[choice].get("parameters")
+    training = BEFORE["training=default"]["training"] | ADDED | BEFORE[choice]["training"]
+    assert {**found["training"], "loss": None} == {**training, "loss": None}
+
+
+def repeated(path: Path) -> list[str]:
+    """List the keys to which a file gives the default of the dataclass that it takes defaults from."""
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    found = []
+    for entry in content.get("defaults", []):
+        if not isinstance(entry, str) or not entry.startswith(f"/{GROUP}/"):
+            continue
+        target, _, place = entry.removeprefix(f"/{GROUP}/").partition("@")
+        own = content if place == "_here_" else content.get(place, {})
+        defaults = defaults_of(target)
+        found += [key for key in own if key in defaults and own[key] == defaults[key]]
+    return found
+
+
+def unchanged(path: Path) -> list[str]:
+    """List the parameters to which a strategy gives the value that the strategy it starts from has."""
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    found = []
+    for base in content.get("defaults", []):
+        if isinstance(base, str) and base in {file.stem for file in path.parent.glob("*.yaml")}:
+            before = compose([f"strategy={base}", "dataset=mnist"]).strategy.get("parameters", {})
+            own = content.get("parameters", {})
+            found += [key for key in own if before.get(key) == own[key]]
+    return found
+
+
+FILES = sorted(CONF.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.relative_to(CONF).as_posix() for path in FILES])
+def test_no_file_repeats_a_default(path: Path) -> None:
+    assert repeated(path) == []
+    if path.parent.name == "strategy":
+        assert unchanged(path) == []
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    # A file that wrote `_target_` itself would have to repeat every default for overrides to name it.
+    assert "_target_" not in (content.get("parameters") or {})
+
+
+def test_a_repeated_default_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        f"defaults: [/{GROUP}/fedclust.clustering.fmcl.Parameters@parameters, _self_]\n"
+        "parameters: {alpha: 1.0, beta: 3}\n"  # FMCL's alpha is 1, its beta 100
+    )
+    assert repeated(path) == ["alpha"]
+
+
+def test_every_argument_is_there_and_what_must_be_given_is_marked() -> None:
+    node = defaults_of("fedclust.training.LocalTraining")
+    assert node["learning_rate"] == node["batch_size"] == "???"
+    assert node["betas"] == [0.9, 0.999]
+    assert "loss" not in node  # a function has no place in a configuration
+    assert build(defaults_of("fedclust.clustering.fmcl.Parameters")) == fmcl.Parameters()
+
+
+@pytest.mark.parametrize("target", ["fedclust.none.Such", "fedclust.training.Trainer", "math.sqrt"])
+def test_only_a_dataclass_has_defaults(target: str, tmp_path: Path) -> None:
+    with pytest.raises((ImportError, TypeError)):
+        defaults_of(target)
+    (tmp_path / "strategy").mkdir()
+    (tmp_path / "strategy" / "mine.yaml").write_text(f"defaults: [/{GROUP}/{target}@parameters, _self_]\n")
+    with pytest.raises(ConfigError, match=target) as error:
+        compose(["strategy=mine"], searchpath=[str(tmp_path)])
+    assert "\n" not in str(error.value)
+
+
+def test_a_users_own_file_has_them_too(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "mine.yaml").write_text(
+        f"defaults: [/{GROUP}/fedclust.training.LocalTraining@_here_, _self_]\n"
+        "learning_rate: 0.5\nbatch_size: 4\nepochs: 2\n"
+    )
+    config = compose(["training=mine", "training.momentum=0.5"], searchpath=[str(tmp_path)])
+    assert build(config.training) == LocalTraining(learning_rate=0.5, batch_size=4, epochs=2, momentum=0.5)
+    with pytest.raises(ConfigError, match="did you mean 'momentum'"):
+        compose(["training=mine", "training.momentom=0.5"], searchpath=[str(tmp_path)])
+
+
+def test_they_are_no_choices_of_the_run() -> None:
+    config = compose(["strategy=fedgwc"])
+    assert not any(GROUP in str(group) for group in config.choices)
+    assert with_strategy(config, "fmcl_paper").strategy.parameters.max_clusters == 10
+
+
+DIRICHLET = "partition=dirichlet"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        # types
+        ([DIRICHLET, "partition.alpha=abc"], "partition.alpha must be a number, got 'abc'"),
+        ([DIRICHLET, "partition.num_clients=2.5"], "partition.num_clients must be a whole number, got 2.5"),
+        ([DIRICHLET, "partition.num_clients=1e1"], "partition.num_clients must be a whole number, got 10.0"),
+        ([DIRICHLET, "partition.num_clients=true"], "partition.num_clients must be a whole number, got True"),
+        (
+            ["partition.groups=[1,x]"],
+            "partition.groups must be a list, each entry a whole number, got [1, 'x']",
+        ),
+        (["partition.groups=3"], "partition.groups must be a list, each entry a whole number, got 3"),
+        (["training.epochs=all"], "training.epochs must be a whole number or null, got 'all'"),
+        (["training.optimizer=fast"], "training.optimizer must be sgd or adam, got 'fast'"),
+        (
+            ["strategy=fedgwc_paper", "strategy.parameters.kernel_width=wide"],
+            "strategy.parameters.kernel_width must be a number, got 'wide'",
+        ),
+        (
+            ["aggregator=fedavgm", "aggregator.server_momentum=x"],
+            "aggregator.server_momentum must be a number",
+        ),
+        (["dataset.path=3"], "dataset.path must be a text or null, got 3"),
+        (
+            ["strategy=clust_psi_pfl", "strategy.cohorts=x"],
+            "strategy.cohorts must be share or released, got 'x'",
+        ),
+        # rules
+        (["training.learning_rate=-1"], "training.learning_rate must be > 0 and finite, got -1"),
+        (["training.epochs=2"], "exactly one of epochs and steps must be given, got epochs 2"),
+        (
+            ["strategy=ifca", "strategy.parameters.num_clusters=0"],
+            "strategy.parameters.num_clusters must be >= 1",
+        ),
+        (
+            ["strategy=fedgmcc", "strategy.parameters.steps=-3"],
+            "strategy.parameters.steps must be >= 0, got -3",
+        ),
+        (["personal=finetune", "personal.epochs=-1"], "personal.epochs must be a whole number >= 1, got -1"),
+        (["privacy=client_dp", "privacy.clip=0"], "privacy.clip must be > 0 and finite, got 0"),
+        (
+            ["loss=weighted_cross_entropy", "loss.class_weights=[0]"],
+            "loss.class_weights must be finite numbers",
+        ),
+        (["model.hidden=[0]"], "model.hidden must be widths >= 1, got [0]"),
+        (["encoder=random", "encoder.dimension=2"], "encoder.dimension must be >= 4, got 2"),
+        (["selection=poc", "selection.candidates=0"], "selection.candidates must be >= 1 or null, got 0"),
+        (
+            ["aggregator=fedprox", "aggregator.proximal_mu=-1"],
+            "aggregator.proximal_mu must be >= 0 and finite",
+        ),
+        (["engine=ray", "engine.num_cpus=-1"], "engine.num_cpus must be > 0, got -1"),
+        ([DIRICHLET, "partition.alpha=-1"], "partition.alpha must be > 0 and finite, got -1"),
+        (["partition.num_clients=9"], "partition.groups must be >= 1 each and add up to num_clients, 9"),
+        (
+            ["partition@partition.base=iid", "partition.base.num_clients=0"],
+            "partition.base.num_clients must be >= 1",
+        ),
+        (["+partition.own=x"], None),  # the constructor refuses unknown arguments
+        (["+training.no_such=1"], "unknown key 'training.no_such': training has adam_epsilon, "),
+        # what may be
+        ([], None),
+        ([DIRICHLET, "partition.alpha=1"], None),  # a whole number is a number
+        ([DIRICHLET, "partition.alpha=-1", "partition.file=rows.parquet"], None),  # then nothing is drawn
+        (["training.epochs=2", "training.steps=null"], None),
+        (["dataset=csv", "dataset.path=x.csv"], None),  # what is missing has no type yet
+        (
+            ["dataset=text", "dataset.path=none.csv", "model=embedding_dense"],
+            None,
+        ),  # counts classes in the data
+        (["strategy=fedgmcc"], None),  # its network is the model's node, which is checked there
+        (["aggregator._target_=none.such"], None),  # said where it is built
+        *(
+            (["dataset=csv", "dataset.label=a", "partition=own", f"partition.sites={sites}"], None)
+            for sites in ("[north,south]", "{north: a.csv, south: b.csv}", "folder")
+        ),
+    ],
+)
+def test_key_rule_and_value(overrides: list[str], said: str | None) -> None:
+    found = wrong_option(compose(overrides))
+    assert found is None if said is None else str(found).startswith(said)
+
+
+TARGETS = sorted(
+    {
+        name
+        for path in FILES
+        for name in re.findall(
+            r"(?:^ *_target_: |/defaults_of/)(fedclust[\w.]+)", path.read_text(), re.MULTILINE
+        )
+    }
+)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_options_have_the_names_of_the_constructors_arguments(target: str) -> None:
+    options, made = light_options(target), get_object(target)
+    if options is None or options is made or not dataclasses.is_dataclass(options):
+        return
+    arguments = inspect.signature(made).parameters.values()
+    names = {each.name for each in arguments if each.kind is not each.VAR_KEYWORD} - {"app", "run_config"}
+    listed = {field.name for field in dataclasses.fields(options)}
+    # Flower has further arguments, and a strategy those that its node takes from other nodes.
+    assert names == listed or target.startswith(("fedclust.aggregation.", "fedclust.strategies."))
+
+
+SCRIPT = """
+import json, sys
+from fedclust.settings import compose
+from fedclust.settings.choices import wrong_option
+
+told = {" ".join(overrides): wrong_option(compose(overrides)) for overrides in json.loads(sys.argv[1])}
+print(json.dumps([told, [name for name in json.loads(sys.argv[2]) if name in sys.modules]]))
+"""
+
+
+def test_no_choice_is_refused_by_mistake_or_needs_a_large_library() -> None:
+    groups = [path for path in CONF.iterdir() if path.is_dir() and path.name not in ("experiment", "tracker")]
+    choices = [
+        [f"{group.name}={path.stem}" for path in sorted(group.glob("[a-z]*.yaml"))] for group in groups
+    ]
+    assert sum(map(len, choices)) > 90
+    # One choice of each group at a time, which no group's checks notice, as composing takes the longest.
+    together = [[choice for choice in each if choice] for each in zip_longest(*choices)]
+    large = ("torch", "flwr", "ray", "scipy", "sklearn", "pandas", "datasets")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(together), json.dumps(large)],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told, loaded = json.loads(done.stdout)
+    assert {choice: said for choice, said in told.items() if said is not None} == {}
+    assert loaded == []

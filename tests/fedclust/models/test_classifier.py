@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedclust.models.classifier import Classifier, image_shape, num_columns, num_positions
+from fedclust.models.classifier import Classifier
+from fedclust.models.options import image_shape, num_columns, num_positions
 
 
 def test_the_head_scores_what_the_body_computes() -> None:

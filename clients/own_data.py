@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from fedclust.data import FederatedData
+from fedclust.data.sites.agreement import Statement
 from fedclust.data.sites.own import Own, SiteError, sites_here
-from fedclust.data.sites.statement import Statement
 from fedclust.messages import Agreed, Registered, Stated, read_agreed
 from fedclust.settings import SiteSettings, site_settings
 from fedclust.settings.allowed import EVERYTHING, NotAllowed, allowed_here
 
 if TYPE_CHECKING:
-    from fedclust.data.sites.reading import SiteRows
+    from fedclust.data.sites.rows import SiteRows
 
 # What reads and encodes rows is imported where a node has its own: every other process does without pandas.
 
@@ -88,7 +88,7 @@ class OwnSites:
         SiteError
             If the site cannot take part.
         """
-        from fedclust.data.sites.reading import builder_of, private
+        from fedclust.data.sites.rows import builder_of, private
 
         dataset = self.settings["dataset"]
         if options := json.loads(self.csv_options):
@@ -100,7 +100,7 @@ class OwnSites:
 
     def stated(self) -> Stated:
         """Say of each site what all must know to encode their rows alike, or why it cannot take part."""
-        from fedclust.data.sites.describe import describe
+        from fedclust.data.sites.rows import describe
 
         statements: dict[str, Statement] = {}
         refused: dict[str, str] = {}
@@ -207,7 +207,7 @@ def own_sites(context: Context) -> OwnSites | None:
 
 @lru_cache(maxsize=64)
 def _rows(site: str, path: str, dataset: str, settings: SiteSettings, version: str) -> "SiteRows":  # noqa: ARG001
-    from fedclust.data.sites.reading import builder_of, read_site
+    from fedclust.data.sites.rows import builder_of, read_site
 
     builder = builder_of(json.loads(dataset), Path(path))
     return read_site(site, builder, Own.of(settings["partition"]), settings["seed"])

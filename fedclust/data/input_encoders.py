@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.support.plain_values import read_as
+from fedclust.support.plain_values import few, read_as
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -29,15 +29,15 @@ __all__ = [
     "NumberColumn",
     "TableEncoder",
     "TextEncoder",
-    "coded",
+    "category_texts",
     "encoder_from",
+    "numbers_of",
     "to_values",
 ]
 
 Encoding: TypeAlias = Literal["onehot", "index"]
 
 MISSING = "(missing)"
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class CategoryColumn:
     def codes(self, values: "pd.Series[Any]") -> IntArray:
         """Number each value's category, -1 for an unknown one."""
         numbers = {name: number for number, name in enumerate(self.values)}
-        texts = _texts(values)
+        texts = category_texts(values)
         codes = {text: _number_of(text, numbers) for text in dict.fromkeys(texts)}
         return np.array([codes[text] for text in texts], dtype=np.int64)
 
@@ -125,9 +125,22 @@ class TableEncoder:
             If a column is missing, or a value of a column of numbers is not a finite number.
         """
         self._check_columns(rows)
-        blocks = [column.scaled(_numbers(rows, column.name))[:, None] for column in self.numbers]
-        for column in self.categories:
-            blocks.append(coded(column.codes(rows[column.name]), column.known, self.encoding))
+        return self.encoded(
+            [numbers_of(rows[column.name]) for column in self.numbers],
+            [column.codes(rows[column.name]) for column in self.categories],
+        )
+
+    def encoded(self, numbers: Iterable[FloatArray], codes: Iterable[IntArray]) -> FloatArray:
+        """Encode columns that are read already: float64 numbers, NaN where missing, and categories' codes."""
+        blocks: list[NDArray[Any]] = [
+            column.scaled(values)[:, None] for column, values in zip(self.numbers, numbers, strict=True)
+        ]
+        for column, each in zip(self.categories, codes, strict=True):
+            known = np.append(column.known, False)  # the last entry is for code -1
+            if self.encoding == "index":
+                blocks.append(np.where(known[each], each + 1, 0)[:, None])
+            else:
+                blocks.append((each[:, None] == np.arange(len(column.known))) & known[:-1])
         return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe")
 
     def notes(self, rows: "pd.DataFrame") -> list[str]:
@@ -136,12 +149,12 @@ class TableEncoder:
         used = set(self._names())
         found = []
         if unused := [str(name) for name in rows.columns if name not in used]:
-            found.append(f"columns not used: {_few(unused)}")
+            found.append(f"columns not used: {few(unused)}")
         for column in self.categories:
             known = np.append(column.known, False)[column.codes(rows[column.name])]
             if not known.all():
-                texts = dict.fromkeys(_texts(rows[column.name])[~known])
-                found.append(f"{column.name}: {(~known).sum()} rows have an unknown category: {_few(texts)}")
+                texts = dict.fromkeys(category_texts(rows[column.name])[~known])
+                found.append(f"{column.name}: {(~known).sum()} rows have an unknown category: {few(texts)}")
         return found
 
     def _names(self) -> list[str]:
@@ -157,33 +170,11 @@ class TableEncoder:
         names = self._names()
         if missing := [name for name in names if name not in rows.columns]:
             raise ValueError(
-                f"rows must have the columns of training, {_few(missing)} missing; "
-                f"columns are {_few(map(str, rows.columns), most=20)}"
+                f"rows must have the columns of training, {few(missing)} missing; "
+                f"columns are {few(rows.columns, most=20)}"
             )
         if twice := [name for name in names if (rows.columns == name).sum() > 1]:
-            raise ValueError(f"rows must have each column once, got {_few(twice)} several times")
-
-
-def coded(codes: IntArray, known: Sequence[bool], encoding: Encoding) -> NDArray[Any]:
-    """Encode a column of categories.
-
-    Parameters
-    ----------
-    codes
-        Category of each row, or -1 if it is none of them, shape (N,).
-    known
-        Whether each category is trained on, shape (categories,).
-    encoding
-        As in :class:`fedclust.data.tables.Tables`.
-
-    Returns
-    -------
-    Shape (N, categories) for ``"onehot"``, (N, 1) for ``"index"``; 0 for what is not trained on.
-    """
-    if encoding == "index":
-        trained = np.append(known, False)  # the last entry is for code -1
-        return np.where(trained[codes], codes + 1, 0)[:, None]
-    return (codes[:, None] == np.arange(len(known))) & np.asarray(known, dtype=bool)
+            raise ValueError(f"rows must have each column once, got {few(twice)} several times")
 
 
 @dataclass(frozen=True)
@@ -236,7 +227,7 @@ class TextEncoder:
             if not names:
                 raise ValueError(
                     f"rows must have a column {' or '.join(self.columns)}; "
-                    f"columns are {_few(map(str, rows.columns), most=20)}"
+                    f"columns are {few(rows.columns, most=20)}"
                 )
             rows = [
                 "" if missing else str(text)
@@ -409,18 +400,29 @@ def _check_sizes(sizes: Sequence[int]) -> None:
         raise ValueError(f"must be sizes >= 1, got {list(sizes)}")
 
 
-def _numbers(rows: "pd.DataFrame", name: str) -> FloatArray:
-    """Read a column of finite numbers, float64, NaN where missing."""
+def numbers_of(values: "pd.Series[Any]") -> FloatArray:
+    """Read a column of finite numbers, float64, NaN where missing.
+
+    Raises
+    ------
+    ValueError
+        If a value is none; the message has no value of the data but infinity.
+    """
     try:
-        values: FloatArray = rows[name].astype(np.float64).to_numpy()
+        numbers: FloatArray = values.astype(np.float64).to_numpy()
     except (TypeError, ValueError) as error:
-        raise ValueError(f"column {name} must hold numbers: {error}") from error
-    if (endless := np.isinf(values)).any():
-        raise ValueError(f"column {name} must hold finite numbers, got {values[endless][0]}")
-    return values
+        raise ValueError(f"column {values.name} must hold numbers") from error
+    if (endless := np.isinf(numbers)).any():
+        raise ValueError(f"column {values.name} must hold finite numbers, got {numbers[endless][0]}")
+    return numbers
 
 
-def _texts(values: "pd.Series") -> NDArray[Any]:
+def category_texts(values: "pd.Series[Any]") -> NDArray[Any]:
+    """Write categories as texts; whole numbers are read as floats where one is missing, and written alike."""
+    from pandas.api import types
+
+    if types.is_float_dtype(values) and (values.dropna() == values.dropna().round()).all():
+        values = values.astype("Int64")
     texts: NDArray[Any] = values.astype(object).where(values.notna(), MISSING).astype(str).to_numpy(object)
     return texts
 
@@ -429,8 +431,3 @@ def _number_of(text: str, numbers: Mapping[str, int]) -> int:
     """Look a category up; a whole number may be written with or without ``.0``, by a column's other rows."""
     other = text.removesuffix(".0") if text.endswith(".0") else f"{text}.0"
     return numbers.get(text, numbers.get(other, -1))
-
-
-def _few(names: Iterable[str], most: int = _SHOWN) -> str:
-    shown = list(names)
-    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from fedclust.support.plain_values import few
 from fedclust.typing import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "encode_natural",
     "find_column",
     "read_labels",
+    "values_of",
     "walk",
 ]
 
@@ -384,6 +386,19 @@ def column(part: Part, name: str) -> "pa.ChunkedArray":
     return part.rows.to_table(columns=[name]).column(0)
 
 
+def values_of(parts: Sequence[Part], name: str, kept: BoolArray) -> "pd.Series[Any]":
+    """Read the kept rows of a column of all parts; None where a part lacks it."""
+    import pandas as pd
+
+    values = [
+        column(part, name).to_pandas()
+        if name in part.rows.schema.names
+        else pd.Series([None] * part.rows.count_rows())
+        for part in parts
+    ]
+    return pd.concat(values, ignore_index=True)[kept].reset_index(drop=True).rename(name)
+
+
 def encode_labels(
     parts: Sequence[Part],
     wanted: str | Sequence[str],
@@ -499,13 +514,7 @@ def encode_natural(
     import pandas as pd
 
     name = find_column(parts[0], wanted, dataset, "natural")
-    values = [
-        column(part, name).to_pandas()
-        if name in part.rows.schema.names
-        else pd.Series([None] * part.rows.count_rows())
-        for part in parts
-    ]
-    codes, owners = pd.factorize(pd.concat(values, ignore_index=True)[kept], sort=True)  # -1 where missing
+    codes, owners = pd.factorize(values_of(parts, name, kept), sort=True)  # -1 where missing
     return codes.astype(np.int64), tuple(map(_name, owners))
 
 
@@ -555,13 +564,13 @@ def _indices(arrays: list[Any], dataset: str, num_classes: int) -> tuple[IntArra
     unknown = np.setdiff1d(found, everything[: len(arrays[0])]).tolist()
     if unknown:
         raise SourceError(
-            f"dataset {dataset}: the test part has labels that the training part lacks: {_few(unknown)}; "
+            f"dataset {dataset}: the test part has labels that the training part lacks: {few(unknown)}; "
             "name them in drop_labels to leave their examples out"
         )
     if len(found) != num_classes:
         raise SourceError(
             f"dataset {dataset}: num_classes must be {len(found)}, as the data has the labels "
-            f"{_few(found.tolist())}, got {num_classes}"
+            f"{few(found.tolist())}, got {num_classes}"
         )
     return inverse.reshape(everything.shape).astype(np.int64), found.tolist()
 
@@ -585,12 +594,7 @@ def _class_names(
         names = feature.get("names") or range(num_classes)
     if len(names) != num_classes:
         raise SourceError(
-            f"dataset {dataset}: num_classes must be {len(names)}, as the classes are {_few(list(names))}, "
+            f"dataset {dataset}: num_classes must be {len(names)}, as the classes are {few(list(names))}, "
             f"got {num_classes}"
         )
     return tuple(str(value) for value in names)
-
-
-def _few(values: list[Any]) -> str:
-    shown = ", ".join(str(value) for value in values[:5])
-    return f"{shown}, … ({len(values)} in all)" if len(values) > 5 else shown

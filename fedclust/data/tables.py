@@ -4,10 +4,10 @@ import difflib
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +15,36 @@ from numpy.typing import NDArray
 from fedclust.data.builder import SourcedDataset, Statistics
 from fedclust.data.cache import new_array
 from fedclust.data.dataset import Refit
-from fedclust.data.identifiers import suspicion
-from fedclust.data.input_encoders import MISSING, CategoryColumn, NumberColumn, TableEncoder
+from fedclust.data.input_encoders import CategoryColumn, NumberColumn, TableEncoder, category_texts
 from fedclust.data.source import Labels, Part, SourceError, column, find_column
-from fedclust.typing import BoolArray, FloatArray, IntArray
+from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MISSING", "Tables", "coded", "kind_of"]
+__all__ = ["Tables", "suspicion"]
+
+Kind: TypeAlias = Literal["number", "category"]
 
 _COLUMNS = "columns.json"
+
+# -- Identifiers and dates, which a model should not learn from
+_FEW = 20  # with fewer rows, repeated values prove nothing
+_ROWS_PER_IDENTIFIER = 20  # a value that occurs in more rows than this on average is a category
+_SAMPLE = 1000  # distinct texts checked for dates
+_SHARE = 0.95  # share of texts that must parse as dates: files have typing errors
+
+_ID_WORDS = {"id", "ids", "uuid", "guid", "identifier"}
+_TIME = r"(?:[T ,]+\d{1,2}:\d{2}.*)?"
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_DATE = re.compile(
+    rf"\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}{_TIME}"  # 2024-01-31
+    rf"|\d{{1,2}}[-/.]\d{{1,2}}[-/.](?:\d{{4}}|\d{{2}}){_TIME}"  # 31.01.2024, 1/31/24
+    rf"|\d{{1,2}}[- .]+{_MONTH}[- ,]+\d{{2,4}}{_TIME}"  # 31 January 2024
+    rf"|{_MONTH}[- ]+\d{{1,2}}[, ]+\d{{4}}{_TIME}"  # Jan 31, 2024
+    r"|\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?",  # 23:59
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +61,7 @@ class Tables(SourcedDataset):
     numbers, categories
         Columns of each kind, in this order. None for both uses all columns except the label and the natural
         one: numbers and booleans as numbers, text as categories. A column that looks like an identifier
-        or a date (see :func:`fedclust.data.identifiers.suspicion`) raises an error.
+        or a date (see :func:`suspicion`) raises an error.
     ignore
         Columns to leave out when `numbers` and `categories` are None.
     keep
@@ -78,6 +97,31 @@ class Tables(SourcedDataset):
         if both:
             raise ValueError(f"dataset.numbers and .categories must not share columns, got {', '.join(both)}")
 
+    @property
+    def chooses(self) -> bool:
+        """Whether columns are used by their types."""
+        return self.numbers is None and self.categories is None
+
+    def kinds(self, part: Part) -> dict[str, Kind | None]:
+        """Return what each column holds that is used; None for neither numbers nor categories, such as dates.
+
+        Raises
+        ------
+        SourceError
+            If a configured column is not there.
+        """
+        if not self.chooses:
+            kinds: dict[str, Kind | None] = {
+                find_column(part, name, self.name, "numbers"): "number" for name in self.numbers or ()
+            }
+            for name in self.categories or ():
+                kinds[find_column(part, name, self.name, "categories")] = "category"
+            return kinds
+        taken = {find_column(part, self.label, self.name, "label"), *self.ignore}
+        if self.natural is not None:
+            taken.add(find_column(part, self.natural, self.name, "natural"))
+        return {field.name: _kind_of(field.type) for field in part.rows.schema if field.name not in taken}
+
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
         """Encode both parts, fitted on the training part; save the raw columns for refitting."""
         import pandas as pd
@@ -89,101 +133,87 @@ class Tables(SourcedDataset):
             [part.rows.to_table(columns=[*numbers, *categories]).to_pandas() for part in parts],
             ignore_index=True,
         )[labels.kept]
-        frame = self._typed(frame, numbers, categories)
-        training = frame.iloc[: labels.num_train]
-        names = [sorted(training[name].unique()) for name in categories]
-        codes = [
-            pd.Categorical(frame[name], categories=known).codes
-            for name, known in zip(categories, names, strict=True)
-        ]
-        raw = _Raw(
-            numbers=frame[numbers].to_numpy(np.float64).reshape(len(frame), -1),
-            categories=np.array(codes, dtype=np.int64).reshape(len(codes), len(frame)).T,
-            sizes=np.array([len(known) for known in names], dtype=np.int64),
+        try:
+            values = frame[numbers].astype(np.float64).to_numpy().reshape(len(frame), -1)
+        except (TypeError, ValueError) as error:
+            raise SourceError(f"dataset {self.name}: numbers must be numeric columns: {error}") from error
+        texts = {name: category_texts(frame[name]) for name in categories}
+        known = {name: sorted(set(each[: labels.num_train])) for name, each in texts.items()}
+        codes = [pd.Categorical(each, categories=known[name]).codes for name, each in texts.items()]
+        sizes = [len(each) for each in known.values()]
+        wanted, found = self.category_sizes, [size + 1 for size in sizes]
+        if self.encoding == "index" and wanted is not None and list(wanted) != found:
+            raise SourceError(
+                f"dataset {self.name}: dataset.category_sizes must be {found}, one more than the training "
+                f"part has categories in each column, got {list(wanted)}"
+            )
+        # float64, NaN where missing; the category of each example, or -1 if unknown to the training part
+        np.save(folder / "raw_numbers.npy", values)
+        np.save(
+            folder / "raw_categories.npy",
+            np.array(codes, dtype=np.int64).reshape(len(codes), len(frame)).T,
         )
-        self._check_sizes(raw)
-        values = raw.encoded(np.arange(labels.num_train), self.encoding)
-        inputs = self.new_inputs(folder, np.float32, len(values), values.shape[1:])
-        inputs[:] = values
-        raw.save(folder)
-        named = {"numbers": numbers, "categories": dict(zip(categories, names, strict=True))}
-        (folder / _COLUMNS).write_text(json.dumps(named), encoding="utf-8")
+        np.save(folder / "raw_sizes.npy", np.array(sizes, dtype=np.int64))
+        (folder / _COLUMNS).write_text(
+            json.dumps({"numbers": numbers, "categories": known}), encoding="utf-8"
+        )
+        encoded = self._encoded(folder, np.arange(labels.num_train))
+        self.new_inputs(folder, np.float32, len(encoded), encoded.shape[1:])[:] = encoded
         return Statistics()
 
     def encoding_of(self, folder: Path, rows: IntArray, refitted: Path) -> TableEncoder:  # noqa: ARG002
-        """Return the encoder of the columns; see :attr:`Dataset.encoder`."""
-        raw = _Raw.load(folder)
+        """Fit the columns of an encoded dataset on some rows; see :attr:`Dataset.encoder`."""
+        from sklearn.impute import SimpleImputer
+        from sklearn.preprocessing import StandardScaler
+
+        values, codes = _raw(folder, "numbers")[rows], _raw(folder, "categories")[rows]
         named = json.loads((folder / _COLUMNS).read_text(encoding="utf-8"))
-        numbers: list[NumberColumn] = []
-        if named["numbers"]:
-            imputer, scaler = (step for _, step in _scaler(raw.numbers[rows]).steps)
+        numbers: tuple[NumberColumn, ...] = ()
+        if named["numbers"]:  # scikit-learn rejects a table without columns
+            imputer = SimpleImputer(keep_empty_features=True)
+            scaler = StandardScaler().fit(imputer.fit_transform(values))
             fitted = zip(named["numbers"], imputer.statistics_, scaler.mean_, scaler.scale_, strict=True)
-            numbers = [NumberColumn(name, *map(float, values)) for name, *values in fitted]
-        known = (raw.known(place, rows)[:-1] for place in range(len(raw.sizes)))
-        categories = [
-            CategoryColumn(name, tuple(values), tuple(map(bool, trained)))
-            for (name, values), trained in zip(named["categories"].items(), known, strict=True)
-        ]
-        return TableEncoder(tuple(numbers), tuple(categories), self.encoding)
+            numbers = tuple(NumberColumn(name, *map(float, each)) for name, *each in fitted)
+        categories = tuple(
+            CategoryColumn(name, tuple(known), tuple(np.isin(np.arange(len(known)), each).tolist()))
+            for (name, known), each in zip(named["categories"].items(), codes.T, strict=True)
+        )
+        return TableEncoder(numbers, categories, self.encoding)
+
+    def _encoded(self, folder: Path, rows: IntArray) -> FloatArray:
+        """Encode all examples, fitted on `rows` only."""
+        encoder = self.encoding_of(folder, rows, folder)
+        return encoder.encoded(_raw(folder, "numbers").T, _raw(folder, "categories").T)
 
     def refitting(self, folder: Path) -> Refit | None:
         """Return a function that fits the columns on other rows; see :attr:`Dataset.refit`."""
 
         def refit(rows: IntArray, target: Path) -> None:
-            values = _Raw.load(folder).encoded(rows, self.encoding)
+            values = self._encoded(folder, rows)
             new_array(target / "inputs.npy", np.float32, values.shape)[:] = values
 
         return refit
 
-    def _check_sizes(self, raw: "_Raw") -> None:
-        found = (raw.sizes + 1).tolist()
-        if (
-            self.encoding == "index"
-            and self.category_sizes is not None
-            and list(self.category_sizes) != found
-        ):
-            raise SourceError(
-                f"dataset {self.name}: dataset.category_sizes must be {found}, one more than the training "
-                f"part has categories in each column, got {list(self.category_sizes)}"
-            )
-
     def _columns(self, part: Part) -> tuple[list[str], list[str]]:
         """Return the columns of numbers and the columns of categories."""
-        if self.numbers is not None or self.categories is not None:
-            return [find_column(part, name, self.name, "numbers") for name in self.numbers or ()], [
-                find_column(part, name, self.name, "categories") for name in self.categories or ()
-            ]
-        taken = {find_column(part, self.label, self.name, "label"), *self.ignore}
-        if self.natural is not None:
-            taken.add(find_column(part, self.natural, self.name, "natural"))
-        numbers: list[str] = []
-        categories: list[str] = []
+        kinds = self.kinds(part)
         unfit: dict[str, str] = {}
-        for field in part.rows.schema:
-            name = field.name
-            if name in taken:
-                continue
-            kind = kind_of(field.type)
-            if kind == "number":
-                numbers.append(name)
-            elif kind == "category":
-                categories.append(name)
-            else:
-                unfit[name] = f"its type, {field.type}"
-                continue
-            if name not in self.keep and (reason := suspicion(name, column(part, name).to_pandas())):
+        for name, kind in kinds.items() if self.chooses else ():
+            if kind is None:
+                unfit[name] = f"its type, {part.rows.schema.field(name).type}"
+            elif name not in self.keep and (reason := suspicion(name, column(part, name).to_pandas())):
                 unfit[name] = reason
         if unfit:
-            self._refuse(unfit, can_be_kept=[name for name in unfit if name in numbers + categories])
-        return numbers, categories
-
-    def _refuse(self, unfit: Mapping[str, str], can_be_kept: Sequence[str]) -> NoReturn:
-        reasons = ", ".join(f"{name} ({reason})" for name, reason in unfit.items())
-        keep = f" or use them with {_override('keep', [*self.keep, *can_be_kept])}" if can_be_kept else ""
-        raise SourceError(
-            f"dataset {self.name}: columns must not be identifiers or dates, got {reasons}; "
-            f"leave them out with {_override('ignore', [*self.ignore, *unfit])}{keep}"
-        )
+            reasons = ", ".join(f"{name} ({reason})" for name, reason in unfit.items())
+            usable = [*self.keep, *(name for name in unfit if kinds[name])]
+            keep = f" or use them with {_override('keep', usable)}" if len(usable) > len(self.keep) else ""
+            raise SourceError(
+                f"dataset {self.name}: columns must not be identifiers or dates, got {reasons}; "
+                f"leave them out with {_override('ignore', [*self.ignore, *unfit])}{keep}"
+            )
+        return [name for name in kinds if kinds[name] == "number"], [
+            name for name in kinds if kinds[name] == "category"
+        ]
 
     def _check_names(self, part: Part, role: str, names: Sequence[str]) -> None:
         existing = part.rows.schema.names
@@ -196,81 +226,13 @@ class Tables(SourcedDataset):
                     f"{hint}columns are {', '.join(existing)}"
                 )
 
-    def _typed(self, frame: "pd.DataFrame", numbers: list[str], categories: list[str]) -> "pd.DataFrame":
-        """Convert every number to float and every category to text."""
-        try:
-            typed = {name: frame[name].astype(np.float64) for name in numbers}
-        except (TypeError, ValueError) as error:
-            raise SourceError(f"dataset {self.name}: numbers must be numeric columns: {error}") from error
-        texts = {name: frame[name].astype(object).where(frame[name].notna(), MISSING) for name in categories}
-        return frame.assign(**typed, **{name: text.astype(str) for name, text in texts.items()})
+
+def _raw(folder: Path, name: str) -> NDArray[Any]:
+    """Read what :meth:`Tables.encode` saved before anything was fitted."""
+    return np.load(folder / f"raw_{name}.npy", allow_pickle=False)
 
 
-@dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare arrays
-class _Raw:
-    """A table before anything is fitted on it.
-
-    Attributes
-    ----------
-    numbers
-        float64, NaN where missing, shape (N, numbers).
-    categories
-        Category of each example, from 0, or -1 if unknown to the training part, shape (N, categories).
-    sizes
-        Number of categories of each column, shape (categories,).
-    """
-
-    numbers: FloatArray
-    categories: IntArray
-    sizes: IntArray
-
-    def save(self, folder: Path) -> None:
-        for name, array in vars(self).items():
-            np.save(folder / f"raw_{name}.npy", array)
-
-    @classmethod
-    def load(cls, folder: Path) -> "_Raw":
-        names = ("numbers", "categories", "sizes")
-        return cls(**{name: np.load(folder / f"raw_{name}.npy", allow_pickle=False) for name in names})
-
-    def known(self, place: int, rows: IntArray) -> BoolArray:
-        """Check which categories of a column `rows` have; False at the end, for code -1."""
-        known = np.zeros(self.sizes[place] + 1, dtype=bool)
-        known[self.categories[rows, place]] = True
-        known[-1] = False
-        return known
-
-    def encoded(self, rows: IntArray, encoding: Literal["onehot", "index"]) -> FloatArray:
-        """Encode all examples, fitted on `rows` only."""
-        blocks = [_standardised(self.numbers, rows)]
-        for place, codes in enumerate(self.categories.T):
-            blocks.append(coded(codes, self.known(place, rows)[:-1], encoding))
-        return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe")
-
-
-def coded(codes: IntArray, known: BoolArray, encoding: Literal["onehot", "index"]) -> NDArray[Any]:
-    """Encode a column of categories.
-
-    Parameters
-    ----------
-    codes
-        Category of each row, or -1 if it is none of them, shape (N,).
-    known
-        Whether each category is trained on, shape (categories,).
-    encoding
-        As in :class:`Tables`.
-
-    Returns
-    -------
-    Shape (N, categories) for ``"onehot"``, (N, 1) for ``"index"``.
-    """
-    trained = np.append(known, False)  # the last entry is for code -1
-    if encoding == "index":
-        return np.where(trained[codes], codes + 1, 0)[:, None]
-    return (codes[:, None] == np.arange(len(known))) & known
-
-
-def kind_of(type_: Any) -> Literal["number", "category"] | None:
+def _kind_of(type_: Any) -> Kind | None:
     """Say what a column of an Arrow type holds; None for neither numbers nor categories, such as dates."""
     import pyarrow.types as types
 
@@ -287,18 +249,69 @@ def _override(key: str, names: Sequence[str]) -> str:
     return shlex.quote(f"dataset.{key}=[{','.join(quoted)}]")
 
 
-def _scaler(numbers: FloatArray) -> Any:
-    """Fit a scaler to mean 0 and variance 1; missing numbers become the mean."""
-    from sklearn.impute import SimpleImputer
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+def suspicion(name: str, values: "pd.Series") -> str | None:
+    """Return why a column looks like an identifier or a date.
 
-    return make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler()).fit(numbers)
+    - Dates: texts that parse as dates or times, and whole numbers such as 20240131.
+    - Identifiers: texts that mostly occur once; whole numbers that rise (or fall) from each row to the next;
+      texts or whole numbers in a column with a name like ``patient_id`` or ``visitId``, unless a value occurs
+      in more than 20 rows on average. Columns of fewer than 20 rows are never called identifiers.
+
+    Parameters
+    ----------
+    name
+        The column's name.
+    values
+        Its values: numbers, booleans or texts.
+
+    Returns
+    -------
+    A short reason; None for an ordinary column.
+    """
+    from pandas.api import types
+
+    present = values.dropna()
+    if not len(present) or types.is_bool_dtype(present):
+        return None
+    if types.is_numeric_dtype(present):
+        whole = bool((present == present.round()).all())
+        reason = _suspicious_numbers(present) if types.is_integer_dtype(present) else None
+    else:
+        whole = True
+        reason = _suspicious_texts(present.astype(str))
+    if reason is None and whole and _names_identifier(name):
+        different = present.nunique()
+        if different >= _FEW and different * _ROWS_PER_IDENTIFIER >= len(present):
+            return f"its name, and {different} distinct values in {len(present)} rows"
+    return reason
 
 
-def _standardised(numbers: FloatArray, rows: IntArray) -> FloatArray:
-    """Scale each column to mean 0 and variance 1 over `rows`; missing numbers become 0."""
-    if not numbers.shape[1]:  # scikit-learn rejects a table without columns
-        return numbers
-    standardised: FloatArray = _scaler(numbers[rows]).transform(numbers)
-    return standardised
+def _names_identifier(name: str) -> bool:
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    return bool(words) and not _ID_WORDS.isdisjoint({words[0].lower(), words[-1].lower()})
+
+
+def _suspicious_numbers(values: "pd.Series") -> str | None:
+    import pandas as pd
+
+    if values.between(1900_01_01, 2100_12_31).all():
+        dates = pd.to_datetime(values.drop_duplicates().astype(str), format="%Y%m%d", errors="coerce")
+        if dates.notna().all():
+            return f"dates, such as {values.iloc[0]}"
+    if (
+        len(values) >= _FEW
+        and values.is_unique
+        and (values.is_monotonic_increasing or values.is_monotonic_decreasing)
+    ):
+        return f"it numbers the rows, from {values.iloc[0]} to {values.iloc[-1]}"
+    return None
+
+
+def _suspicious_texts(values: "pd.Series") -> str | None:
+    different = values.drop_duplicates()
+    sample = different.iloc[:_SAMPLE].str.strip()
+    if sample.str.fullmatch(_DATE).mean() >= _SHARE:
+        return f"dates or times, such as {sample.iloc[0]!r}"
+    if len(values) >= _FEW and 2 * len(different) > len(values):
+        return f"{len(different)} distinct texts in {len(values)} rows"
+    return None

@@ -68,14 +68,41 @@ class Text(SourcedDataset):
 
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
         """Tokenise the texts, with the training part's vocabulary or a pretrained tokenizer's."""
-        name = find_column(parts[0], self.text, self.name, "text")
+        texts = self.chunks(parts, labels.kept)
         inputs = self.new_inputs(folder, np.int64, int(labels.kept.sum()), (self.input_shape[0],))
         if self.tokenizer is None:
-            _save_texts(_chunks(parts, name, labels.kept), folder)
+            _save_texts(texts, folder)
             self._tokenise_anew(folder, np.arange(labels.num_train), inputs, folder)
         else:
-            _tokenise(_chunks(parts, name, labels.kept), self._pretrained(self.tokenizer), inputs)
+            _tokenise(texts, self.tokeniser(), inputs)
         return Statistics()
+
+    def chunks(self, parts: Sequence[Part], kept: BoolArray) -> Iterator[list[str]]:
+        """Yield the kept texts in order; a missing text is empty.
+
+        Raises
+        ------
+        SourceError
+            If the column with the text is not there.
+        """
+        name = find_column(parts[0], self.text, self.name, "text")
+        position = 0
+        for part in parts:
+            for batch in part.rows.to_batches(columns=[name], batch_size=CHUNK):
+                wanted = kept[position : position + len(batch)]
+                position += len(batch)
+                texts = zip(batch.column(0).to_pylist(), wanted, strict=True)
+                if chunk := ["" if text is None else str(text) for text, keep in texts if keep]:
+                    yield chunk
+
+    def tokeniser(self, own: "Tokenizer | None" = None) -> Callable[[list[str]], IntArray]:
+        """Return the function that makes tokens of texts, shape (n, tokens): the pretrained one, or `own`."""
+        if self.tokenizer is not None:
+            return self._pretrained(self.tokenizer)
+        assert own is not None
+        own.enable_truncation(self.input_shape[0])
+        own.enable_padding(length=self.input_shape[0], pad_id=0, pad_token=PADDING)
+        return lambda texts: np.array([each.ids for each in own.encode_batch_fast(texts)], dtype=np.int64)
 
     def refitting(self, folder: Path) -> Refit | None:
         """Return a function that rebuilds the vocabulary from other rows; None for a pretrained tokenizer."""
@@ -100,21 +127,10 @@ class Text(SourcedDataset):
 
     def _tokenise_anew(self, folder: Path, rows: IntArray, inputs: NDArray[Any], target: Path) -> None:
         """Tokenise the texts kept in `folder` into `inputs`, with the vocabulary of `rows`."""
-        texts = _Texts(folder)
-        tokenizer = _train(texts.chunks(rows), self.vocabulary_size)
-        own = self._own(tokenizer)
+        tokenizer = _train(_texts(folder, rows), self.vocabulary_size)
+        own = self.tokeniser(tokenizer)
         tokenizer.save(str(target / _TOKENIZER))  # to use a trained model on new text
-        _tokenise(texts.chunks(np.arange(len(inputs))), own, inputs)
-
-    def _own(self, tokenizer: "Tokenizer") -> Callable[[list[str]], IntArray]:
-        length = self.input_shape[0]
-        tokenizer.enable_truncation(length)
-        tokenizer.enable_padding(length=length, pad_id=0, pad_token=PADDING)
-
-        def tokenise(texts: list[str]) -> IntArray:
-            return np.array([encoding.ids for encoding in tokenizer.encode_batch_fast(texts)], dtype=np.int64)
-
-        return tokenise
+        _tokenise(_texts(folder, np.arange(len(inputs))), own, inputs)
 
     def _pretrained(self, tokenizer: str) -> Callable[[list[str]], IntArray]:
         from transformers import AutoTokenizer
@@ -145,19 +161,6 @@ class Text(SourcedDataset):
         return tokenise
 
 
-def _chunks(parts: Sequence[Part], name: str, kept: BoolArray) -> Iterator[list[str]]:
-    """Yield the kept texts in order; a missing text is empty."""
-    position = 0
-    for part in parts:
-        for batch in part.rows.to_batches(columns=[name], batch_size=CHUNK):
-            wanted = kept[position : position + len(batch)]
-            position += len(batch)
-            texts = zip(batch.column(0).to_pylist(), wanted, strict=True)
-            chunk = ["" if text is None else str(text) for text, keep in texts if keep]
-            if chunk:
-                yield chunk
-
-
 def _tokenise(
     chunks: Iterator[list[str]], tokenise: Callable[[list[str]], IntArray], inputs: NDArray[Any]
 ) -> None:
@@ -174,20 +177,15 @@ def _save_texts(chunks: Iterator[list[str]], folder: Path) -> None:
     np.save(folder / "raw_texts.npy", np.frombuffer(b"".join(encoded), dtype=np.uint8))
 
 
-class _Texts:
-    """The texts that :func:`_save_texts` saved."""
-
-    def __init__(self, folder: Path) -> None:
-        self._texts = np.load(folder / "raw_texts.npy", allow_pickle=False)
-        self._ends = np.load(folder / "raw_ends.npy", allow_pickle=False)
-
-    def chunks(self, rows: IntArray) -> Iterator[list[str]]:
-        """Yield the texts of `rows` in chunks."""
-        starts = np.append(0, self._ends)[:-1]
-        for first in range(0, len(rows), CHUNK):
-            chosen = rows[first : first + CHUNK]
-            bounds = zip(starts[chosen].tolist(), self._ends[chosen].tolist(), strict=True)
-            yield [self._texts[start:end].tobytes().decode() for start, end in bounds]
+def _texts(folder: Path, rows: IntArray) -> Iterator[list[str]]:
+    """Yield the texts of `rows` that :func:`_save_texts` saved, in chunks."""
+    texts = np.load(folder / "raw_texts.npy", allow_pickle=False)
+    ends = np.load(folder / "raw_ends.npy", allow_pickle=False)
+    starts = np.append(0, ends)[:-1]
+    for first in range(0, len(rows), CHUNK):
+        chosen = rows[first : first + CHUNK]
+        bounds = zip(starts[chosen].tolist(), ends[chosen].tolist(), strict=True)
+        yield [texts[start:end].tobytes().decode() for start, end in bounds]
 
 
 def _train(texts: Iterator[list[str]], vocabulary_size: int) -> "Tokenizer":

@@ -14,9 +14,7 @@ from pathlib import Path
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedclust.data.sites.agreement import Agreement, Wanted, agree
-from fedclust.data.sites.late import other_units, unfit_for
-from fedclust.data.sites.statement import Statement
+from fedclust.data.sites.agreement import Agreement, Statement, Wanted, agree, other_units, unfit_for
 from fedclust.grids.client_grid import ClientGrid, FederationError, Outages, error_reason, logger
 from fedclust.grids.nodes import NODE_LOST, Host
 from fedclust.messages import (

@@ -8,9 +8,17 @@ from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
-from fedclust.data.sites.agreement import Agreement
-from fedclust.data.sites.moments import Moments
-from fedclust.data.sites.statement import CATEGORY, EMPTY, NUMBER, Column, Label, Pixels, Statement
+from fedclust.data.sites.agreement import (
+    CATEGORY,
+    EMPTY,
+    NUMBER,
+    Agreement,
+    Column,
+    Label,
+    Moments,
+    Pixels,
+    Statement,
+)
 from fedclust.messages.bounds import (
     LARGEST_NUMBER,
     MOST_EXAMPLES,

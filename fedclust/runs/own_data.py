@@ -9,8 +9,9 @@ from typing import Any
 from flwr.serverapp import Grid
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust.data.sites import Own, SiteError, builder_of, wanted_of
+from fedclust.data.sites import Own, SiteError
 from fedclust.data.sites.agreement import Agreement
+from fedclust.data.sites.rows import builder_of, wanted_of
 from fedclust.grids.client_grid import Outages
 from fedclust.grids.site_grid import Rules, SiteGrid, read_site_hosts
 from fedclust.settings import ConfigError, RunSettings

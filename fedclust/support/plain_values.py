@@ -3,10 +3,10 @@
 import dataclasses
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["read_as"]
+__all__ = ["few", "read_as"]
 
 
 def read_as(kind: Any, values: Any) -> Any:
@@ -77,6 +77,12 @@ def _read(name: str, kind: Any, values: Any) -> Any:
 
 def _is_required(field: "dataclasses.Field[Any]") -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def few(values: Iterable[Any], most: int = 5) -> str:
+    """List the first of some values, and how many more there are."""
+    shown = list(map(str, values))
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
 
 
 def _short(value: Any) -> str:

@@ -1,22 +1,199 @@
-"""One encoding for all sites: the one that would have been fitted on their pooled training rows."""
+"""What sites say of their data before round 1, and the one encoding that they agree on.
+
+The encoding is the one that would have been fitted on their pooled training rows. For a column of numbers, a
+site gives its number of values, their mean, and the sum of their squared differences from that mean. These
+say what the plain sums and sums of squares would, and do not cancel where the mean is large: with dates in
+seconds, 1.6e9, and a standard deviation of 10, the difference of two float64 sums of squares has no right
+digit.
+
+Source: Chan, Golub & LeVeque, "Algorithms for Computing the Sample Variance", The American Statistician 37,
+1983, Eq. 2.1.
+"""
 
 import dataclasses
 import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
 
 from fedclust.data.cache import digest
-from fedclust.data.input_encoders import MISSING
-from fedclust.data.sites.moments import Moments
-from fedclust.data.sites.statement import CATEGORY, EMPTY, NUMBER, Column, Kind, Label, Statement
+from fedclust.data.input_encoders import MISSING, CategoryColumn, Encoding, NumberColumn, TableEncoder
+from fedclust.support.plain_values import few, read_as
+from fedclust.typing import FloatArray
 
-__all__ = ["UNITS", "Agreement", "Categories", "Numbers", "Outcome", "Wanted", "agree"]
+__all__ = [
+    "Agreement",
+    "Column",
+    "Moments",
+    "Outcome",
+    "Pixels",
+    "Statement",
+    "Wanted",
+    "agree",
+    "other_units",
+    "unfit_for",
+]
 
 UNITS = 10.0  # a column whose values are so many times as large as elsewhere is in another unit, probably
+
+Label: TypeAlias = int | float | str
+
+Kind: TypeAlias = Literal["number", "category", "empty"]
+NUMBER: Final = "number"
+CATEGORY: Final = "category"
+EMPTY: Final = "empty"
+_PLURAL = {NUMBER: "numbers", CATEGORY: "texts", EMPTY: "nothing"}
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What a site says of the numbers of a column that it trains on.
+
+    Attributes
+    ----------
+    rows
+        Number of rows.
+    count
+        Number of those that have a value.
+    mean
+        Mean of the values; 0 if there is none.
+    squares
+        Sum of the squared differences from the mean.
+    """
+
+    rows: int = 0
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    @classmethod
+    def of(cls, values: FloatArray) -> "Moments":
+        """Compute the moments of float64 values, NaN where missing, shape (rows,)."""
+        present = values[~np.isnan(values)]
+        if not len(present):
+            return cls(rows=len(values))
+        mean = float(present.mean())
+        return cls(len(values), len(present), mean, float(((present - mean) ** 2).sum()))
+
+    def __add__(self, other: "Moments") -> "Moments":
+        """Return the moments of both sites' rows together."""
+        count = self.count + other.count
+        if not count:
+            return Moments(rows=self.rows + other.rows)
+        apart = other.mean - self.mean
+        return Moments(
+            self.rows + other.rows,
+            count,
+            self.mean + apart * other.count / count,
+            self.squares + other.squares + apart**2 * self.count * other.count / count,
+        )
+
+    @classmethod
+    def total(cls, each: Iterable["Moments"]) -> "Moments":
+        """Return the moments of all sites' rows together."""
+        return sum(each, cls())
+
+    @property
+    def scale(self) -> float:
+        """What a column is divided by: its standard deviation, missing values counted as the mean.
+
+        As scikit-learn's ``StandardScaler`` after its ``SimpleImputer``: over all rows, and 1 for a column
+        that is constant up to rounding.
+        """
+        if not self.count:
+            return 1.0
+        variance = self.squares / self.rows
+        eps = float(np.finfo(np.float64).eps)
+        constant = variance <= self.rows * eps * variance + (self.rows * self.mean * eps) ** 2
+        return 1.0 if constant or variance == 0 else math.sqrt(variance)
+
+    @property
+    def size(self) -> float:
+        """Root mean square of the values: how large they are, whatever their sign."""
+        return math.sqrt(self.mean**2 + self.squares / self.count) if self.count else 0.0
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a site says of one column.
+
+    Attributes
+    ----------
+    kind
+        ``"number"``; ``"category"``; or ``"empty"``, which fits both: no row has a value.
+    moments
+        Of a number, over the training rows; of other kinds their number of rows.
+    values
+        Of a category, the values of the source's training part, sorted.
+    trained
+        Which of these occur in a training row.
+    unfit
+        Why a model should not learn from it, as from an identifier or a date; then nothing else is said.
+    """
+
+    kind: Kind
+    moments: Moments = field(default_factory=Moments)
+    values: tuple[str, ...] = ()
+    trained: tuple[bool, ...] = ()
+    unfit: str = ""
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """What a site says of one channel of its images: exact whole numbers.
+
+    Attributes
+    ----------
+    count, total, squares
+        Number of pixels, sum of their values 0 … 255, and sum of the values' squares.
+    """
+
+    count: int
+    total: int
+    squares: int
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a site says of its data; nothing else leaves it before round 1.
+
+    Attributes
+    ----------
+    labels
+        The different labels, sorted.
+    columns
+        Of a table, in the site's order.
+    pixels
+        Of images, each channel of the source's training part.
+    words
+        Of texts without a pretrained tokenizer, how often each word occurs in the training rows.
+    """
+
+    labels: tuple[Label, ...]
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    pixels: tuple[Pixels, ...] = ()
+    words: Mapping[str, int] = field(default_factory=dict)
+
+    def said(self) -> str:
+        """List in one line what this is, for the log."""
+        parts = [f"class names ({len(self.labels)})"]
+        if self.columns:
+            kinds = [column.kind for column in self.columns.values() if not column.unfit]
+            parts.append("column names and kinds")
+            if categories := kinds.count(CATEGORY):
+                parts.append(f"categories of {categories} column{'s' * (categories > 1)}")
+            if numbers := kinds.count(NUMBER):
+                parts.append(f"count, mean and sum of squares of {numbers} column{'s' * (numbers > 1)}")
+        if self.pixels:
+            parts.append(f"count, sum and sum of squares of {len(self.pixels)} channel(s)")
+        if self.words:
+            parts.append(f"{len(self.words)} words with their counts")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -44,27 +221,9 @@ class Wanted:
     columns: bool = False
     numbers: tuple[str, ...] | None = None
     categories: tuple[str, ...] | None = None
-    encoding: Literal["onehot", "index"] = "onehot"
+    encoding: Encoding = "onehot"
     vocabulary_size: int | None = None
     input_shape: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """A column of numbers: its `mean` is subtracted, then it is divided by its `scale`."""
-
-    name: str
-    mean: float
-    scale: float
-
-
-@dataclass(frozen=True)
-class Categories:
-    """A column of categories: all sites' `values`, sorted, and which of them are in a training row."""
-
-    name: str
-    values: tuple[str, ...]
-    trained: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -80,7 +239,8 @@ class Agreement:
     input_shape
         Shape of one encoded example.
     numbers, categories
-        Columns of a table, in this order.
+        Columns of a table, in this order. A missing number is replaced by the mean; the values of a category
+        are those of all sites, sorted.
     encoding
         As in :class:`Wanted`.
     mean, std
@@ -92,12 +252,17 @@ class Agreement:
     labels: tuple[Label, ...]
     class_names: tuple[str, ...]
     input_shape: tuple[int, ...]
-    numbers: tuple[Numbers, ...] = ()
-    categories: tuple[Categories, ...] = ()
-    encoding: Literal["onehot", "index"] = "onehot"
+    numbers: tuple[NumberColumn, ...] = ()
+    categories: tuple[CategoryColumn, ...] = ()
+    encoding: Encoding = "onehot"
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     words: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> TableEncoder:
+        """How rows of a table are encoded."""
+        return TableEncoder(self.numbers, self.categories, self.encoding)
 
     def to_json(self) -> str:
         """Write it as JSON, which keeps every digit."""
@@ -105,11 +270,15 @@ class Agreement:
 
     @classmethod
     def from_json(cls, text: str) -> "Agreement":
-        """Read what :meth:`to_json` wrote."""
-        values: dict[str, Any] = json.loads(text)
-        for key, kind in (("numbers", Numbers), ("categories", Categories)):
-            values[key] = tuple(kind(**{k: _tuple(v) for k, v in each.items()}) for each in values[key])
-        return cls(**{key: _tuple(value) for key, value in values.items()})
+        """Read what :meth:`to_json` wrote.
+
+        Raises
+        ------
+        ValueError
+            If it is something else.
+        """
+        made: Agreement = read_as(cls, json.loads(text))
+        return made
 
     def digest(self) -> str:
         """Hash it: the same for the same encoding."""
@@ -117,15 +286,11 @@ class Agreement:
 
     def settings(self) -> dict[str, Any]:
         """Return the values of the ``dataset`` node that models are built from."""
-        found: dict[str, Any] = {"num_classes": len(self.class_names), "input_shape": list(self.input_shape)}
+        values: dict[str, Any] = {"num_classes": len(self.class_names), "input_shape": list(self.input_shape)}
         if self.numbers or self.categories:
             index = self.encoding == "index"
-            found["category_sizes"] = [len(each.values) + 1 for each in self.categories] if index else None
-        return found
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+            values["category_sizes"] = [len(each.values) + 1 for each in self.categories] if index else None
+        return values
 
 
 @dataclass(frozen=True)
@@ -171,15 +336,25 @@ def agree(statements: Mapping[str, Statement], wanted: Wanted) -> Outcome:
     cautions: list[str] = []
     kinds: dict[str, Kind] = {}
     if wanted.columns:
-        kinds, found, more = _columns(left, wanted)
-        refused |= found
-        cautions += more
+        kinds = _kinds(left, wanted)
+        reasons = {
+            site: _misfit(each, kinds, "most sites have", "at most sites") for site, each in left.items()
+        }
+        refused |= {site: reason for site, reason in reasons.items() if reason}
+        for site, each in left.items():
+            if beyond := [name for name in each.columns if name not in kinds]:
+                lacking = ", ".join(beyond)
+                cautions.append(f"{site}: not used, as half of the sites or more lack it: {lacking}")
         left = {site: each for site, each in left.items() if site not in refused}
     if not left:
         return Outcome(None, refused, tuple(cautions))
     labels, names = _classes(left, wanted)
     numbers, categories = _encoders(left, kinds)
-    cautions += _other_units(left, kinds)
+    for name in (name for name, kind in kinds.items() if kind == NUMBER):
+        sizes = {site: each.columns[name].moments.size for site, each in left.items()}
+        for site, size in sizes.items():
+            others = [other for each, other in sizes.items() if each != site and other > 0]
+            cautions += _unit(site, name, size, statistics.median(others) if others else 0)
     width = len(numbers) + (
         len(categories) if wanted.encoding == "index" else sum(len(each.values) for each in categories)
     )
@@ -203,9 +378,6 @@ def agree(statements: Mapping[str, Statement], wanted: Wanted) -> Outcome:
     )
 
 
-# -- Classes ------------------------------------------------------------------------------------------------
-
-
 def _unfit_labels(statements: Mapping[str, Statement], wanted: Wanted) -> dict[str, str]:
     refused: dict[str, str] = {}
     texts = {site: any(isinstance(label, str) for label in each.labels) for site, each in statements.items()}
@@ -213,7 +385,7 @@ def _unfit_labels(statements: Mapping[str, Statement], wanted: Wanted) -> dict[s
         known = wanted.class_names
         for site, each in statements.items():
             if unknown := [label for label in each.labels if _named(label, known) is None]:
-                refused[site] = f"labels must be among {', '.join(known)}, got {_few(unknown)}"
+                refused[site] = f"labels must be among {', '.join(known)}, got {few(unknown)}"
         return refused
     most = 2 * sum(texts.values()) > len(texts)  # do more than half have texts?
     for site, is_text in texts.items():
@@ -242,71 +414,33 @@ def _classes(left: Mapping[str, Statement], wanted: Wanted) -> tuple[tuple[Label
         found = list(range(size))  # class indices, some of which no site has
     if size is not None and len(found) != size:
         raise ValueError(
-            f"dataset.num_classes must be {len(found)}, as the sites' labels are {_few(found)}, got {size}"
+            f"dataset.num_classes must be {len(found)}, as the sites' labels are {few(found)}, got {size}"
         )
     if len(found) < 2:
-        raise ValueError(f"sites must have at least 2 different labels, got {_few(found)}")
+        raise ValueError(f"sites must have at least 2 different labels, got {few(found)}")
     return tuple(found), tuple(map(str, found))
 
 
-# -- Columns ------------------------------------------------------------------------------------------------
+def _kinds(left: Mapping[str, Statement], wanted: Wanted) -> dict[str, Kind]:
+    """Return the kind of each column in use.
 
-
-def _columns(
-    left: Mapping[str, Statement], wanted: Wanted
-) -> tuple[dict[str, Kind], dict[str, str], list[str]]:
-    """Return the kind of each column in use, the sites without one, and what they have beyond."""
+    Raises
+    ------
+    ValueError
+        If one looks like an identifier or a date to more than half of the sites that have it.
+    """
+    kinds: dict[str, Kind] = dict.fromkeys(wanted.numbers or (), NUMBER)
+    kinds |= dict.fromkeys(wanted.categories or (), CATEGORY)
     held = Counter(name for each in left.values() for name in each.columns)
-    stated = wanted.numbers is not None or wanted.categories is not None
-    if stated:
-        kinds: dict[str, Kind] = dict.fromkeys(wanted.numbers or (), NUMBER)
-        kinds |= dict.fromkeys(wanted.categories or (), CATEGORY)
-    else:
-        kinds = {name: _kind(left, name) for name, sites in held.items() if 2 * sites > len(left)}
-    _refuse_unfit(left, kinds)
-    refused: dict[str, str] = {}
-    cautions: list[str] = []
-    for site, each in left.items():
-        missing = [name for name in kinds if name not in each.columns]
-        other = [
-            name
-            for name, kind in kinds.items()
-            if name in each.columns and each.columns[name].kind not in (kind, EMPTY)
-        ]
-        unfit = [name for name in kinds if name in each.columns and each.columns[name].unfit]
-        if missing:
-            refused[site] = f"it lacks the columns {', '.join(missing)}, which most sites have"
-        elif unfit:
-            name = unfit[0]
-            refused[site] = f"column {name} looks like an identifier or a date ({each.columns[name].unfit})"
-        elif other:
-            name = other[0]
-            refused[site] = (
-                f"column {name} must hold {_PLURAL[kinds[name]]} as at most sites, got "
-                + (_PLURAL[each.columns[name].kind])
-            )
-        if beyond := [name for name in each.columns if name not in kinds]:
-            cautions.append(f"{site}: not used, as half of the sites or more lack it: {', '.join(beyond)}")
-    return kinds, refused, cautions
-
-
-_PLURAL = {NUMBER: "numbers", CATEGORY: "texts", EMPTY: "nothing"}
-
-
-def _kind(left: Mapping[str, Statement], name: str) -> Kind:
-    kinds = [each.columns[name].kind for each in left.values() if name in each.columns]
-    categories, numbers = kinds.count(CATEGORY), kinds.count(NUMBER)
-    return CATEGORY if categories > numbers else NUMBER
-
-
-def _refuse_unfit(left: Mapping[str, Statement], kinds: Mapping[str, str]) -> None:
-    """Raise if a column looks like an identifier or a date to more than half of the sites that have it."""
+    if wanted.numbers is None and wanted.categories is None:
+        for name in (name for name, sites in held.items() if 2 * sites > len(left)):
+            found = [each.columns[name].kind for each in left.values() if name in each.columns]
+            kinds[name] = CATEGORY if found.count(CATEGORY) > found.count(NUMBER) else NUMBER
     reasons: dict[str, str] = {}
     for name in kinds:
-        having = [each.columns[name] for each in left.values() if name in each.columns]
-        unfit = [column.unfit for column in having if column.unfit]
-        if 2 * len(unfit) > len(having):
-            reasons[name] = unfit[0]
+        unfit = [each.columns[name].unfit for each in left.values() if name in each.columns]
+        if 2 * sum(map(bool, unfit)) > len(unfit):
+            reasons[name] = next(filter(None, unfit))
     if reasons:
         listed = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
         names = ",".join(reasons)
@@ -314,52 +448,52 @@ def _refuse_unfit(left: Mapping[str, Statement], kinds: Mapping[str, str]) -> No
             f"columns must not be identifiers or dates, got {listed}; leave them out with "
             f"'dataset.ignore=[{names}]' or use them with 'dataset.keep=[{names}]'"
         )
+    return kinds
+
+
+def _misfit(statement: Statement, kinds: Mapping[str, Kind], who: str, where: str) -> str | None:
+    """Explain why a site's columns are not of these kinds; None if they are."""
+    columns = statement.columns
+    if missing := [name for name in kinds if name not in columns]:
+        return f"it lacks the columns {', '.join(missing)}, which {who}"
+    for name in kinds:
+        if columns[name].unfit:
+            return f"column {name} looks like an identifier or a date ({columns[name].unfit})"
+    for name, kind in kinds.items():
+        if columns[name].kind not in (kind, EMPTY):
+            got = _PLURAL[columns[name].kind]
+            return f"column {name} must hold {_PLURAL[kind]} as {where}, got {got}"
+    return None
 
 
 def _encoders(
-    left: Mapping[str, Statement], kinds: Mapping[str, str]
-) -> tuple[tuple[Numbers, ...], tuple[Categories, ...]]:
+    left: Mapping[str, Statement], kinds: Mapping[str, Kind]
+) -> tuple[tuple[NumberColumn, ...], tuple[CategoryColumn, ...]]:
     numbers, categories = [], []
     for name, kind in kinds.items():
         columns = [each.columns[name] for each in left.values()]
         if kind == NUMBER:
             total = Moments.total(column.moments for column in columns)
-            numbers.append(Numbers(name, total.mean, total.scale))
+            numbers.append(NumberColumn(name, total.mean, total.mean, total.scale))
             continue
         trained: dict[str, bool] = {}
         for column in columns:
-            for value, here in _values(column):
+            empty = [(MISSING, True)] if column.kind == EMPTY else []
+            for value, here in empty or zip(column.values, column.trained, strict=True):
                 trained[value] = trained.get(value, False) or here
         values = tuple(sorted(trained))
-        categories.append(Categories(name, values, tuple(trained[value] for value in values)))
+        categories.append(CategoryColumn(name, values, tuple(trained[value] for value in values)))
     return tuple(numbers), tuple(categories)
 
 
-def _values(column: Column) -> list[tuple[str, bool]]:
-    if column.kind == EMPTY:
-        return [(MISSING, True)]
-    return list(zip(column.values, column.trained, strict=True))
-
-
-def _other_units(left: Mapping[str, Statement], kinds: Mapping[str, str]) -> list[str]:
-    """List the columns that a site may have in another unit."""
-    lines = []
-    for name, kind in kinds.items():
-        if kind != NUMBER:
-            continue
-        sizes = {site: each.columns[name].moments.size for site, each in left.items()}
-        sizes = {site: size for site, size in sizes.items() if size > 0}
-        for site, size in sizes.items():
-            others = [other for each, other in sizes.items() if each != site]
-            if others and abs(math.log(size / statistics.median(others))) >= math.log(UNITS):
-                lines.append(
-                    f"{site}: column {name} may be in another unit: its values are about {size:.3g}, "
-                    f"those of the other sites {statistics.median(others):.3g}"
-                )
-    return lines
-
-
-# -- Images and texts ---------------------------------------------------------------------------------------
+def _unit(site: str, name: str, here: float, there: float) -> list[str]:
+    """Return a line if a column's values are of another size at a site than elsewhere."""
+    if not (here > 0 and there > 0 and abs(math.log(here / there)) >= math.log(UNITS)):
+        return []
+    return [
+        f"{site}: column {name} may be in another unit: its values are about {here:.3g}, "
+        f"those of the other sites {there:.3g}"
+    ]
 
 
 def _channels(left: Mapping[str, Statement]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -387,6 +521,48 @@ def _vocabulary(left: Mapping[str, Statement], size: int | None) -> tuple[str, .
     return tuple(word for word, _ in ranked[: size - 2])
 
 
-def _few(values: Sequence[Label]) -> str:
-    shown = ", ".join(str(value) for value in values[:5])
-    return f"{shown}, … ({len(values)} in all)" if len(values) > 5 else shown
+def unfit_for(statement: Statement, agreement: Agreement) -> str | None:
+    """Explain why a site cannot use an encoding; None if it can.
+
+    Categories that the others lack are encoded like any value that no training row had, columns that the
+    others lack are not used, and the numbers keep the others' mean and scale: models are trained already.
+
+    Parameters
+    ----------
+    statement
+        What the site says of its data.
+    agreement
+        The encoding.
+    """
+    known = {*agreement.labels, *agreement.class_names}
+    if unknown := [str(label) for label in statement.labels if label not in known]:
+        classes = ", ".join(agreement.class_names[:10])
+        return f"labels must be among {classes}, got {', '.join(unknown[:10])}"
+    kinds: dict[str, Kind] = dict.fromkeys((each.name for each in agreement.numbers), NUMBER)
+    kinds |= dict.fromkeys((each.name for each in agreement.categories), CATEGORY)
+    if reason := _misfit(statement, kinds, "the run uses", "in the run"):
+        return reason
+    if len(statement.pixels) != len(agreement.mean):
+        return f"images must have {len(agreement.mean)} channels, got {len(statement.pixels)}"
+    return None
+
+
+def other_units(site: str, statement: Statement, agreement: Agreement) -> list[str]:
+    """List the columns of a late site that may be in another unit than in the run, a line each.
+
+    Parameters
+    ----------
+    site
+        Its name.
+    statement
+        What it says of its data; it fits the agreement.
+    agreement
+        The encoding: its means and scales are those of all training rows of the sites that made it.
+    """
+    return [
+        line
+        for each in agreement.numbers
+        for line in _unit(
+            site, each.name, statement.columns[each.name].moments.size, math.hypot(each.mean, each.scale)
+        )
+    ]

@@ -7,23 +7,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from fedclust.data.cache import cache_folder, digest, map_tensor, prepared
+from fedclust.data.cache import cache_folder, digest, load_parts, map_tensor, prepared, save_parts
 from fedclust.data.dataset import FederatedData
 from fedclust.data.images import Images
-from fedclust.data.input_encoders import (
-    CategoryColumn,
-    ImageEncoder,
-    InputEncoder,
-    NumberColumn,
-    TableEncoder,
-    TextEncoder,
-)
+from fedclust.data.input_encoders import ImageEncoder, InputEncoder, TextEncoder, numbers_of
 from fedclust.data.sites.agreement import Agreement
-from fedclust.data.sites.describe import images_folder, texts_of
 from fedclust.data.sites.own import SiteError
-from fedclust.data.sites.reading import SiteRows, builder_of, private
-from fedclust.data.sites.tables import encode_table
+from fedclust.data.sites.rows import SiteRows, builder_of, images_of, private, texts_of
+from fedclust.data.source import values_of
 from fedclust.data.tables import Tables
 from fedclust.data.text import Text, tokenizer_of
 from fedclust.typing import IntArray
@@ -73,27 +66,19 @@ def _write(folder: Path, rows: SiteRows, agreement: Agreement) -> None:
     if inputs.shape[1:] != agreement.input_shape:
         raise SiteError(f"examples must have shape {agreement.input_shape}, got {inputs.shape[1:]}")
     np.save(folder / "inputs.npy", inputs)
-    arrays: dict[str, Any] = {"names": np.array(rows.clients)}
-    for part in ("train", "test", "validation"):
-        held = getattr(rows, part)
-        if part == "validation" and not held:
-            continue
-        arrays[part] = np.concatenate(held).astype(np.int64)
-        arrays[f"{part}_sizes"] = np.array([len(client) for client in held])
-    np.savez(folder / "clients.npz", **arrays)
+    names = {"names": np.array(rows.clients)}
+    save_parts(folder / "clients.npz", rows.train, rows.test, rows.validation, names)
 
 
-def _inputs(rows: SiteRows, agreement: Agreement) -> np.ndarray:
-    builder = rows.builder
-    if isinstance(builder, Tables):
-        return encode_table(rows, agreement)
-    if isinstance(builder, Images):
-        return images_folder(rows)
-    assert isinstance(builder, Text)  # chosen by its type, as in describe
-    texts = texts_of(rows)
-    if builder.tokenizer is not None:
-        return builder._pretrained(builder.tokenizer)(texts)
-    return builder._own(tokenizer_of(agreement.words))(texts)
+def _inputs(rows: SiteRows, agreement: Agreement) -> NDArray[Any]:
+    if isinstance(rows.builder, Images):
+        return images_of(rows)
+    if isinstance(rows.builder, Text):
+        return rows.builder.tokeniser(tokenizer_of(agreement.words))(texts_of(rows))
+    table = agreement.table
+    numbers = [numbers_of(values_of(rows.parts, each.name, rows.kept)) for each in table.numbers]
+    codes = [each.codes(values_of(rows.parts, each.name, rows.kept)) for each in table.categories]
+    return table.encoded(numbers, codes)
 
 
 def federated(
@@ -132,13 +117,11 @@ def federated(
         labels.append(map_tensor(folder / "labels.npy"))
         with np.load(folder / "clients.npz", allow_pickle=False) as saved:
             held_out = held_out or "validation" in saved
-            for part, of_clients in parts.items():
-                if part not in saved:
-                    continue
-                each = np.split(saved[part] + start, np.cumsum(saved[f"{part}_sizes"])[:-1])
-                for client, rows in zip(saved["names"].tolist(), each, strict=True):
+            here = saved["names"].tolist()
+            for part, clients in load_parts(saved).items():
+                for client, rows in zip(here, clients, strict=False):  # no validation rows, or all clients'
                     if client in ids:
-                        of_clients[ids[client]], names[ids[client]] = rows, client
+                        parts[part][ids[client]], names[ids[client]] = rows + start, client
         start += len(inputs[-1])
     return FederatedData(
         name=str(dataset["name"]),
@@ -174,12 +157,7 @@ def input_encoder(agreement: Agreement, dataset: Mapping[str, Any]) -> InputEnco
     """
     builder = builder_of(dataset, Path())
     if isinstance(builder, Tables):
-        return TableEncoder(
-            # What `encode_table` writes for a missing number, 0, is the mean after scaling.
-            tuple(NumberColumn(each.name, each.mean, each.mean, each.scale) for each in agreement.numbers),
-            tuple(CategoryColumn(each.name, each.values, each.trained) for each in agreement.categories),
-            agreement.encoding,
-        )
+        return agreement.table
     if isinstance(builder, Images):
         return ImageEncoder(agreement.input_shape, builder.resize, agreement.mean, agreement.std)
     assert isinstance(builder, Text)  # chosen by its type, as in describe

@@ -3,7 +3,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fedclust.data.identifiers import suspicion
+from fedclust.data.tables import suspicion
 
 ROWS = 40
 

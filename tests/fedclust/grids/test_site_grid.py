@@ -7,9 +7,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedclust.data.sites.agreement import Wanted
-from fedclust.data.sites.moments import Moments
-from fedclust.data.sites.statement import NUMBER, Column, Statement
+from fedclust.data.sites.agreement import NUMBER, Column, Moments, Statement, Wanted
 from fedclust.federation import FederationError, LocalGrid
 from fedclust.grids.nodes import Host
 from fedclust.grids.site_grid import Rules, SiteGrid, read_site_hosts

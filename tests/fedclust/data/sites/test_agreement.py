@@ -7,9 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedclust.data.sites.agreement import Agreement, Categories, Numbers, Wanted, agree
-from fedclust.data.sites.moments import Moments
-from fedclust.data.sites.statement import CATEGORY, EMPTY, NUMBER, Column, Pixels, Statement
+from fedclust.data.input_encoders import CategoryColumn, NumberColumn
+from fedclust.data.sites.agreement import (
+    CATEGORY,
+    EMPTY,
+    NUMBER,
+    Agreement,
+    Column,
+    Moments,
+    Pixels,
+    Statement,
+    Wanted,
+    agree,
+)
 
 TABLE = Wanted(columns=True)
 
@@ -30,7 +40,7 @@ def test_mean_and_scale_are_those_of_all_rows() -> None:
     # 1, 3 and 8: mean 4, squared differences 9 + 1 + 16 = 26; a missing value counts as the mean: 26 / 4.
     outcome = agree({"a": _site(x=_number(1, 3, math.nan)), "b": _site(x=_number(8))}, TABLE)
     assert outcome.agreement is not None
-    assert outcome.agreement.numbers == (Numbers("x", 4.0, math.sqrt(26 / 4)),)
+    assert outcome.agreement.numbers == (NumberColumn("x", 4.0, 4.0, math.sqrt(26 / 4)),)
 
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=6), min_size=1, max_size=4))
@@ -66,7 +76,7 @@ def test_categories_and_classes_are_the_sorted_union() -> None:
     assert outcome.agreement is not None
     assert outcome.agreement.class_names == ("dying", "ill", "well")
     values = ("(missing)", "I", "II", "III")
-    assert outcome.agreement.categories == (Categories("stage", values, (True, True, True, False)),)
+    assert outcome.agreement.categories == (CategoryColumn("stage", values, (True, True, True, False)),)
     assert outcome.agreement.input_shape == (4,)
 
 

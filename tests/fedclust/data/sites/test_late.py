@@ -1,13 +1,26 @@
 import numpy as np
 import pytest
 
-from fedclust.data.sites.agreement import Agreement, Categories, Numbers
-from fedclust.data.sites.late import other_units, unfit_for
-from fedclust.data.sites.moments import Moments
-from fedclust.data.sites.statement import CATEGORY, EMPTY, NUMBER, Column, Pixels, Statement
+from fedclust.data.input_encoders import CategoryColumn, NumberColumn
+from fedclust.data.sites.agreement import (
+    CATEGORY,
+    EMPTY,
+    NUMBER,
+    Agreement,
+    Column,
+    Moments,
+    Pixels,
+    Statement,
+    other_units,
+    unfit_for,
+)
 
 AGREED = Agreement(
-    ("no", "yes"), ("no", "yes"), (3,), (Numbers("dose", 0.0, 1.0),), (Categories("ward", ("a",), (True,)),)
+    ("no", "yes"),
+    ("no", "yes"),
+    (3,),
+    (NumberColumn("dose", 0.0, 0.0, 1.0),),
+    (CategoryColumn("ward", ("a",), (True,)),),
 )
 DOSE, WARD = Column(NUMBER), Column(CATEGORY, values=("a", "c"), trained=(True, True))
 
@@ -41,7 +54,7 @@ def test_images() -> None:
 
 def test_a_column_in_another_unit_is_pointed_out() -> None:
     # In the run ages have mean 40 and deviation 30: their root mean square is 50 years.
-    agreed = Agreement(("a", "b"), ("a", "b"), (1,), (Numbers("age", 40.0, 30.0),))
+    agreed = Agreement(("a", "b"), ("a", "b"), (1,), (NumberColumn("age", 40.0, 40.0, 30.0),))
 
     def said(*ages: float) -> list[str]:
         return other_units(

@@ -1,29 +1,57 @@
-"""Read a site's rows, and divide them into its clients and their parts."""
+"""Read a site's rows, divide them into its clients and their parts, and describe them to the other sites."""
 
 import dataclasses
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.builder import SourcedDataset
-from fedclust.data.images import Images
+from fedclust.data.cache import cache_root, digest, map_array, prepared
+from fedclust.data.images import Images, pixel_counts
+from fedclust.data.input_encoders import category_texts, numbers_of
 from fedclust.data.protocols import hold_out_client, holdout
+from fedclust.data.sites.agreement import (
+    CATEGORY,
+    EMPTY,
+    NUMBER,
+    Column,
+    Kind,
+    Moments,
+    Pixels,
+    Statement,
+    Wanted,
+)
 from fedclust.data.sites.own import Own, SiteError
-from fedclust.data.source import Part, encode_natural, read_labels
-from fedclust.data.tables import Tables
-from fedclust.data.text import Text
+from fedclust.data.source import Labels, Part, encode_natural, read_labels, values_of
+from fedclust.data.tables import Tables, suspicion
+from fedclust.data.text import Text, words_of
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, IntArray
 
-__all__ = ["SiteRows", "builder_of", "key_of", "parts_of", "private", "read_site"]
+if TYPE_CHECKING:
+    pass
 
+__all__ = [
+    "SiteRows",
+    "builder_of",
+    "describe",
+    "images_of",
+    "private",
+    "read_site",
+    "texts_of",
+    "wanted_of",
+]
+
+_FORMAT = 1
+_CHUNK = 1024  # images counted at a time
 _TEST = "own test part"
 _LONGEST = 300  # characters of a client's name, as records allow
 _UNKNOWN_YET = {"num_classes": 2, "class_names": None, "category_sizes": None, "hub": None}
@@ -100,11 +128,8 @@ def builder_of(dataset: Mapping[str, Any], path: Path) -> SourcedDataset:
         )
     known = {field.name for field in dataclasses.fields(kind)}
     unknown = {key: value for key, value in _UNKNOWN_YET.items() if key in known}
-    return kind(**_arguments({"input_shape": [1], **dataset, **unknown, "path": str(path)}))
-
-
-def _arguments(node: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in node.items() if not key.startswith("_")}
+    given = {"input_shape": [1], **dataset, **unknown, "path": str(path)}
+    return kind(**{key: value for key, value in given.items() if not key.startswith("_")})
 
 
 def read_site(name: str, builder: SourcedDataset, own: Own, seed: int) -> SiteRows:
@@ -137,30 +162,46 @@ def read_site(name: str, builder: SourcedDataset, own: Own, seed: int) -> SiteRo
             raise SiteError("partition=own needs one label per row, got dataset.per_position=true")
         arrays, kept = read_labels(parts, builder.label, builder.name, builder.drop_labels)
         labels = canonical_labels(np.concatenate(arrays))
-        owners = encode_natural(parts, builder.natural, builder.name, kept)
-        owner, names = (np.zeros(len(labels), np.int64), ("",)) if owners is None else owners
+        owner, names = encode_natural(parts, builder.natural, builder.name, kept) or (
+            np.zeros(len(labels), np.int64),
+            ("",),
+        )
         clients = [f"{name}/{each}" if each else name for each in names]
-        return _divided(name, builder, parts, kept, labels, len(arrays[0]), owner, clients, own, seed)
+        num_train = len(arrays[0])
+        if own.test == "official" and num_train == len(labels):
+            raise SiteError("partition.test=official needs a test file, the site has none")
+        if unfit := [each for each in clients if len(each) > _LONGEST or not each.isprintable()]:
+            raise SiteError(
+                f"names of clients must be at most {_LONGEST} printable characters, got {unfit[0]!r}"
+            )
+        held, left_out = _divided(clients, owner, labels, num_train, own, seed)
+        train, test, validation = (tuple(each) for each in zip(*held.values(), strict=True))
+        return SiteRows(
+            name,
+            builder,
+            parts,
+            kept,
+            labels,
+            num_train,
+            tuple(held),
+            train,
+            test,
+            validation if own.fraction else (),
+            left_out,
+        )
 
 
 def _divided(
-    site: str,
-    builder: SourcedDataset,
-    parts: Sequence[Part],
-    kept: BoolArray,
+    clients: Sequence[str],
+    owner: IntArray,
     labels: NDArray[Any],
     num_train: int,
-    owner: IntArray,
-    clients: Sequence[str],
     own: Own,
     seed: int,
-) -> SiteRows:
+) -> tuple[dict[str, tuple[IntArray, IntArray, IntArray]], dict[str, int]]:
+    """Return the training, test and validation rows of each client by name, and who has too few rows."""
     ranks = np.unique(labels, return_inverse=True)[1].reshape(-1)
     seed = seed if own.seed is None else own.seed
-    if own.test == "official" and num_train == len(labels):
-        raise SiteError("partition.test=official needs a test file, the site has none")
-    if unfit := [client for client in clients if len(client) > _LONGEST or not client.isprintable()]:
-        raise SiteError(f"names of clients must be at most {_LONGEST} printable characters, got {unfit[0]!r}")
     found: dict[str, tuple[IntArray, IntArray, IntArray]] = {}
     left_out: dict[str, int] = {}
     for number in sorted(range(len(clients)), key=lambda number: clients[number]):
@@ -181,20 +222,7 @@ def _divided(
     if not found:
         most = max(left_out.values(), default=0)
         raise SiteError(f"a client must have at least {own.min_samples} rows, got {most}")
-    train_parts, test_parts, held_parts = (tuple(each) for each in zip(*found.values(), strict=True))
-    return SiteRows(
-        site,
-        builder,
-        parts,
-        kept,
-        labels,
-        num_train,
-        tuple(found),
-        train_parts,
-        test_parts,
-        held_parts if own.fraction else (),
-        left_out,
-    )
+    return found, left_out
 
 
 def parts_of(
@@ -259,3 +287,107 @@ def _without_path(text: str, path: str) -> str:
         if len(root) > 1:
             text = re.sub(re.escape(root) + r"[^\s,;:()]*", "its data", text)
     return " ".join(text.split())
+
+
+def describe(rows: SiteRows) -> Statement:
+    """Describe a site's rows as far as all sites must know them to encode theirs alike.
+
+    Raises
+    ------
+    SiteError
+        If the rows cannot be read.
+    """
+    labels = tuple(np.unique(rows.labels).tolist())
+    builder = rows.builder
+    with private(builder):
+        if isinstance(builder, Tables):
+            kinds = builder.kinds(rows.parts[0])
+            return Statement(labels, {name: _column(rows, name, kind) for name, kind in kinds.items()})
+        if isinstance(builder, Images):
+            return Statement(labels, pixels=_pixels(rows))
+        if not isinstance(builder, Text) or builder.tokenizer is not None:
+            return Statement(labels)
+        texts = texts_of(rows)
+        return Statement(labels, words=Counter(word for row in rows.trained for word in words_of(texts[row])))
+
+
+def _column(rows: SiteRows, name: str, kind: Kind | None) -> Column:
+    builder = rows.builder
+    values = values_of(rows.parts, name, rows.kept)
+    trained = values.iloc[rows.trained]
+    if values.isna().all():
+        return Column(EMPTY, Moments(rows=len(trained)))
+    if kind is None:
+        return Column(CATEGORY, unfit="its type")
+    assert isinstance(builder, Tables)  # chosen by its type, see describe
+    if builder.chooses and name not in builder.keep and (reason := suspicion(name, values)):
+        # Without the example of a value that a reason ends with.
+        return Column(kind, unfit=reason.partition(", such as")[0].partition(", from")[0])
+    if kind == NUMBER:
+        try:
+            trained = trained.astype(np.float64)
+        except (TypeError, ValueError):
+            return Column(CATEGORY)  # texts where numbers are wanted: nothing is said of them
+        return Column(NUMBER, Moments.of(numbers_of(trained)))
+    texts = category_texts(values)
+    # As in pooled data, the whole training part of the source decides which categories have a column.
+    known = sorted(set(texts[: rows.num_train]))
+    here = set(texts[rows.trained])
+    return Column(CATEGORY, values=tuple(known), trained=tuple(each in here for each in known))
+
+
+def wanted_of(
+    builder: SourcedDataset, num_classes: int | None, class_names: tuple[str, ...] | None
+) -> Wanted:
+    """Return what a run's configuration says of the encoding.
+
+    Parameters
+    ----------
+    builder
+        Made of the run's ``dataset`` node.
+    num_classes, class_names
+        Those of the node; None where it has none.
+    """
+    if isinstance(builder, Tables):
+        return Wanted(
+            num_classes,
+            class_names,
+            columns=True,
+            numbers=None if builder.numbers is None else tuple(builder.numbers),
+            categories=None if builder.categories is None else tuple(builder.categories),
+            encoding=builder.encoding,
+        )
+    counted = isinstance(builder, Text) and builder.tokenizer is None
+    size = builder.vocabulary_size if counted else None
+    return Wanted(num_classes, class_names, vocabulary_size=size, input_shape=tuple(builder.input_shape))
+
+
+def images_of(rows: SiteRows) -> NDArray[Any]:
+    """Decode a site's images into the cache; return them, uint8, shape (N, channels, height, width)."""
+    builder = rows.builder
+    assert isinstance(builder, Images)  # chosen by its type
+    key = digest(_FORMAT, builder.identity(), list(builder.input_shape), builder.resize, rows.name)
+    labels = Labels(np.zeros(len(rows.labels), np.int64), rows.kept, rows.num_train, ())
+    folder = cache_root() / "sites" / f"images-{key[:16]}"
+
+    def decode(scratch: Path) -> None:
+        builder.encode(rows.parts, labels, scratch)
+
+    return map_array(prepared(folder, decode) / "inputs.npy")
+
+
+def _pixels(rows: SiteRows) -> tuple[Pixels, ...]:
+    """Count the pixels of the source's training part, as in pooled data: images are not fitted anew."""
+    images = images_of(rows)
+    counts = np.zeros((images.shape[1], 256), dtype=np.int64)
+    for start in range(0, rows.num_train, _CHUNK):
+        counts += pixel_counts(np.asarray(images[start : min(start + _CHUNK, rows.num_train)]))
+    values = np.arange(256)
+    return tuple(Pixels(int(each.sum()), int(each @ values), int(each @ values**2)) for each in counts)
+
+
+def texts_of(rows: SiteRows) -> list[str]:
+    """Read a site's texts, as :class:`Text` keeps them."""
+    assert isinstance(rows.builder, Text)  # chosen by its type
+    chunks = rows.builder.chunks(rows.parts, rows.kept)
+    return [text.encode("utf-8", "replace").decode() for chunk in chunks for text in chunk]

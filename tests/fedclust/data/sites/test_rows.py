@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from fedclust.data.sites import Own, SiteError, builder_of, read_site, sites_here
-from fedclust.data.sites.describe import describe
+from fedclust.data.sites import Own, SiteError, sites_here
+from fedclust.data.sites.rows import builder_of, describe, read_site
 
 TABLE = {"_target_": "fedclust.data.tables.Tables", "name": "t", "label": "y"}
 

@@ -81,11 +81,7 @@ class Auto(ClusteredStrategy):
         return dataclasses.replace(clusters, memory=TrialMemory((Trace.start(clusters.members(0)),)))
 
     def before_round(
-        self,
-        clusters: Clusters,
-        cohort: IntArray,  # noqa: ARG002
-        server_round: int,
-        federation: Federation,
+        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
     ) -> Clusters:
         """Look for groupings where that is due and nothing is on trial."""
         memory: TrialMemory = clusters.memory

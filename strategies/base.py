@@ -236,16 +236,12 @@ class ClusteredStrategy(Strategy):
         return cohort_size(num_members, self.participation)
 
     def before_round(
-        self,
-        clusters: Clusters,
-        cohort: IntArray,  # noqa: ARG002
-        server_round: int,  # noqa: ARG002
-        federation: Federation,  # noqa: ARG002
+        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
     ) -> Clusters:
         """Change the clusters before the cohort trains, such as by asking it which model serves it best."""
         return clusters
 
-    def training_models(self, clusters: Clusters, server_round: int) -> Sequence[ArrayRecord]:  # noqa: ARG002
+    def training_models(self, clusters: Clusters, server_round: int) -> Sequence[ArrayRecord]:
         """Return the model that each cluster's cohort starts from; unless overridden, the cluster's model.
 
         In any case, the aggregator uses the cluster's model as the model before the round, and the cluster's
@@ -253,11 +249,11 @@ class ClusteredStrategy(Strategy):
         """
         return clusters.models
 
-    def own_models(self, clusters: Clusters) -> Collection[int]:  # noqa: ARG002
+    def own_models(self, clusters: Clusters) -> Collection[int]:
         """List clients of the cohort that must send their own models, not their node's mean."""
         return ()
 
-    def told(self, clusters: Clusters, server_round: int) -> Mapping[str, Any]:  # noqa: ARG002
+    def told(self, clusters: Clusters, server_round: int) -> Mapping[str, Any]:
         """Return what the cohort is told besides; such as :meth:`ask_for_projection`."""
         return {}
 
@@ -274,21 +270,12 @@ class ClusteredStrategy(Strategy):
         """Make the run's projection to `size` numbers, for :meth:`Federation.updates`."""
         return Projection(size, torch_seed(self.seed, "projection"))
 
-    def entering(
-        self,
-        clusters: Clusters,  # noqa: ARG002
-        replies: Sequence[Reply],
-        server_round: int,  # noqa: ARG002
-    ) -> Sequence[Reply]:
+    def entering(self, clusters: Clusters, replies: Sequence[Reply], server_round: int) -> Sequence[Reply]:
         """List the replies to aggregate; one may be listed several times, or not at all."""
         return replies
 
     def after_round(
-        self,
-        clusters: Clusters,
-        replies: Sequence[Reply],  # noqa: ARG002
-        server_round: int,  # noqa: ARG002
-        federation: Federation,  # noqa: ARG002
+        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
     ) -> Clusters:
         """Change the clusters after a round.
 
@@ -305,12 +292,7 @@ class ClusteredStrategy(Strategy):
         """
         return clusters
 
-    def before_evaluation(
-        self,
-        clusters: Clusters,
-        server_round: int,  # noqa: ARG002
-        federation: Federation,  # noqa: ARG002
-    ) -> Clusters:
+    def before_evaluation(self, clusters: Clusters, server_round: int, federation: Federation) -> Clusters:
         """Change the clusters before all clients evaluate, in rounds with an evaluation."""
         return clusters
 
@@ -319,11 +301,7 @@ class ClusteredStrategy(Strategy):
         return clusters
 
     def place(
-        self,
-        clusters: Clusters,
-        newcomers: Sequence[int],
-        server_round: int,  # noqa: ARG002
-        federation: Federation,
+        self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
     ) -> dict[int, Placement]:
         """Find the cluster of each client that was not there when clusters were formed.
 
@@ -397,11 +375,11 @@ class ClusteredStrategy(Strategy):
         memory = clusters.memory
         return memory.grown(clusters.num_clients, len(homes)) if isinstance(memory, Findings) else memory
 
-    def cautions(self, num_clients: int, rounds: int) -> list[str]:  # noqa: ARG002
+    def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """List warnings that the method cannot work with these settings; empty unless overridden."""
         return []
 
-    def notes(self, num_clients: int, rounds: int) -> list[str]:  # noqa: ARG002
+    def notes(self, num_clients: int, rounds: int) -> list[str]:
         """List what users are told before round 1, such as what it may cost; empty unless overridden."""
         return []
 
@@ -483,11 +461,7 @@ class ClusteredStrategy(Strategy):
         return super().start(grid, joined, left, timeout, train_config, evaluate_config, evaluate_fn)
 
     def configure_train(
-        self,
-        server_round: int,  # noqa: ARG002  (Flower counts the rounds of this process)
-        arrays: ArrayRecord,  # noqa: ARG002
-        config: ConfigRecord,
-        grid: Grid,
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Let each cluster's aggregator write the messages to the clients chosen in it."""
         run = self.run
@@ -527,9 +501,7 @@ class ClusteredStrategy(Strategy):
         return asked if sent is shown else aggregation.train_from(asked, sent)
 
     def aggregate_train(
-        self,
-        server_round: int,  # noqa: ARG002
-        replies: Iterable[Message],
+        self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let each cluster's aggregator aggregate its clients' replies, then let the method change clusters.
 
@@ -582,11 +554,7 @@ class ClusteredStrategy(Strategy):
         return dataclasses.replace(run.clusters, models=tuple(models))
 
     def configure_evaluate(
-        self,
-        server_round: int,  # noqa: ARG002
-        arrays: ArrayRecord,  # noqa: ARG002
-        config: ConfigRecord,
-        grid: Grid,
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Send clients their cluster's model, in rounds with an evaluation."""
         run = self.run
@@ -604,11 +572,7 @@ class ClusteredStrategy(Strategy):
         run.sampled = sample is not None
         return evaluation_messages(self.evaluated(run.clusters), run.online, sample, settings)
 
-    def aggregate_evaluate(
-        self,
-        server_round: int,  # noqa: ARG002
-        replies: Iterable[Message],
-    ) -> MetricRecord | None:
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Summarise the clients' measurements of their cluster's model, and finish the round's record."""
         run = self.run
         earlier = [*run.record["failures"], *run.federation.take_failures()]

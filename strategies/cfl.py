@@ -49,7 +49,7 @@ class CFL(ClusteredStrategy):
         values = np.pad(changes.values, ((0, len(homes)), (0, 0)))
         return dataclasses.replace(changes, values=values, known=padded(changes.known, len(homes)))
 
-    def told(self, clusters: Clusters, server_round: int) -> Mapping[str, Any]:  # noqa: ARG002
+    def told(self, clusters: Clusters, server_round: int) -> Mapping[str, Any]:
         """Ask for as many numbers of each change as the parameters say."""
         return self.ask_for_projection(self.parameters.projection)
 
@@ -100,12 +100,7 @@ class CFL(ClusteredStrategy):
         return Findings(arrays={"distances": distances})
 
     def _ask_unknown(
-        self,
-        changes: Changes,
-        clusters: Clusters,
-        cluster: int,
-        server_round: int,
-        federation: Federation,
+        self, changes: Changes, clusters: Clusters, cluster: int, server_round: int, federation: Federation
     ) -> Changes:
         """Ask the members that have never answered for an update, so that a cut can place them."""
         members = clusters.members(cluster)

@@ -56,11 +56,7 @@ class CLoVE(ClusteredStrategy):
         return None if clusters.memory is None else padded(clusters.memory, len(homes), 0)
 
     def before_round(
-        self,
-        clusters: Clusters,
-        cohort: IntArray,  # noqa: ARG002  (everybody is asked)
-        server_round: int,
-        federation: Federation,
+        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
     ) -> Clusters:
         """Cluster everybody, in the first rounds."""
         last, stable, kept = self.parameters.clustering_rounds, self.parameters.stable_rounds, clusters.memory

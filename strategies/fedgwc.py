@@ -82,11 +82,7 @@ class FedGWC(ClusteredStrategy):
         return self.parameters.cohort_size_of(num_members, self.participation)
 
     def after_round(
-        self,
-        clusters: Clusters,
-        replies: Sequence[Reply],
-        server_round: int,
-        federation: Federation,  # noqa: ARG002
+        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
     ) -> Clusters:
         """Update each cluster's interaction matrix with its cohort's losses; split clusters that settled."""
         memory: Memory = clusters.memory

@@ -133,11 +133,7 @@ class FedGWCTraces(ClusteredStrategy):
         return cohort_size(num_members, self.participation, _SMALLEST_COHORT)
 
     def before_round(
-        self,
-        clusters: Clusters,
-        cohort: IntArray,
-        server_round: int,
-        federation: Federation,  # noqa: ARG002
+        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
     ) -> Clusters:
         """Draw the clients of undecided clusters whose replies make the next probe."""
         memory: Memory = clusters.memory
@@ -150,7 +146,7 @@ class FedGWCTraces(ClusteredStrategy):
         memory = dataclasses.replace(memory, drawn=np.sort(np.concatenate(drawn)))
         return dataclasses.replace(clusters, memory=memory)
 
-    def training_models(self, clusters: Clusters, server_round: int) -> Sequence[ArrayRecord]:  # noqa: ARG002
+    def training_models(self, clusters: Clusters, server_round: int) -> Sequence[ArrayRecord]:
         """Return each cluster's probe, or its model if it has none."""
         probes = clusters.memory.probes
         return [
@@ -163,11 +159,7 @@ class FedGWCTraces(ClusteredStrategy):
         return clusters.memory.drawn
 
     def after_round(
-        self,
-        clusters: Clusters,
-        replies: Sequence[Reply],
-        server_round: int,
-        federation: Federation,  # noqa: ARG002
+        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
     ) -> Clusters:
         """Add each cohort's losses to its cluster's trace; split clusters whose groups were found twice."""
         memory: Memory = clusters.memory

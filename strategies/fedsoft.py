@@ -99,11 +99,7 @@ class FedSoft(ClusteredStrategy):
         return Clusters.of(np.arange(clients), model, memory)
 
     def join(
-        self,
-        clusters: Clusters,
-        newcomers: Sequence[int],
-        server_round: int,  # noqa: ARG002
-        federation: Federation,
+        self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
     ) -> Clusters:
         """Measure the newcomers' importance weights; each starts from its mixture of the centres."""
         memory: Memory = clusters.memory
@@ -140,21 +136,17 @@ class FedSoft(ClusteredStrategy):
         starts = dict(zip(cohort.tolist(), mixed, strict=True))
         return dataclasses.replace(clusters, memory=dataclasses.replace(memory, starts=starts))
 
-    def training_models(self, clusters: Clusters, server_round: int) -> Sequence[ArrayRecord]:  # noqa: ARG002
+    def training_models(self, clusters: Clusters, server_round: int) -> Sequence[ArrayRecord]:
         """Start each client from the point of its proximal term."""
         starts = clusters.memory.starts
         return [starts.get(client, model) for client, model in enumerate(clusters.models)]
 
-    def told(self, clusters: Clusters, server_round: int) -> Mapping[str, Any]:  # noqa: ARG002
+    def told(self, clusters: Clusters, server_round: int) -> Mapping[str, Any]:
         """Tell clients the weight of the proximal term."""
         return {PROXIMAL_MU: float(self.parameters.proximal)}
 
     def after_round(
-        self,
-        clusters: Clusters,
-        replies: Sequence[Reply],
-        server_round: int,  # noqa: ARG002
-        federation: Federation,  # noqa: ARG002
+        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
     ) -> Clusters:
         """Give each client its own model, and make the next centres of all of them."""
         memory: Memory = dataclasses.replace(clusters.memory, starts={})
@@ -176,12 +168,7 @@ class FedSoft(ClusteredStrategy):
         memory = dataclasses.replace(memory, centres=centres, trained=trained)
         return dataclasses.replace(clusters, models=tuple(models), memory=memory)
 
-    def before_evaluation(
-        self,
-        clusters: Clusters,
-        server_round: int,  # noqa: ARG002
-        federation: Federation,  # noqa: ARG002
-    ) -> Clusters:
+    def before_evaluation(self, clusters: Clusters, server_round: int, federation: Federation) -> Clusters:
         """Serve those who have not trained yet the mean of the centres by their importance weights."""
         memory: Memory = clusters.memory
         waiting = np.flatnonzero(~memory.trained)

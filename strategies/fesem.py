@@ -52,11 +52,7 @@ class FeSEM(ClusteredStrategy):
         return super().cohort(clusters, server_round, federation)
 
     def before_round(
-        self,
-        clusters: Clusters,
-        cohort: IntArray,  # noqa: ARG002
-        server_round: int,  # noqa: ARG002
-        federation: Federation,  # noqa: ARG002
+        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
     ) -> Clusters:
         """Remember the centres of before the round, to compare models with, until it is over."""
         return dataclasses.replace(clusters, memory=clusters.models)
@@ -83,11 +79,7 @@ class FeSEM(ClusteredStrategy):
         ]
 
     def after_round(
-        self,
-        clusters: Clusters,
-        replies: Sequence[Reply],
-        server_round: int,
-        federation: Federation,  # noqa: ARG002
+        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
     ) -> Clusters:
         """Put each client that has trained to the centre its model belongs to."""
         assignment = clusters.assignment.copy()

@@ -37,11 +37,7 @@ class FLHC(ClusteredStrategy):
     moves_clients: ClassVar[bool] = True
 
     def after_round(
-        self,
-        clusters: Clusters,
-        replies: Sequence[Reply],  # noqa: ARG002
-        server_round: int,
-        federation: Federation,
+        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
     ) -> Clusters:
         """After round n have all clients train, and group them by what that changes.
 
@@ -77,7 +73,7 @@ class FLHC(ClusteredStrategy):
             clusters = clusters.split(0, assignment)
         return dataclasses.replace(clusters, memory=found)
 
-    def cautions(self, num_clients: int, rounds: int) -> list[str]:  # noqa: ARG002
+    def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """Say where clients are never clustered, or too late for it to matter."""
         if rounds > self.parameters.rounds:
             return []

@@ -46,7 +46,7 @@ class FMCL(ClusteredStrategy):
 
     moves_clients: ClassVar[bool] = True
 
-    def cautions(self, num_clients: int, rounds: int) -> list[str]:  # noqa: ARG002
+    def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """Warn where prototypes of single examples are sent."""
         if isinstance(self.parameters, prototype_groups.Parameters) and self.parameters.min_examples > 1:
             return []

@@ -114,7 +114,7 @@ class IFCA(ClusteredStrategy):
         """Let everybody choose."""
         return self._chosen(clusters, range(clusters.num_clients), server_round, federation)
 
-    def cautions(self, num_clients: int, rounds: int) -> list[str]:  # noqa: ARG002
+    def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """Warn of a run that ends before a start is chosen."""
         trial = self.parameters.trial_rounds
         if rounds >= trial:

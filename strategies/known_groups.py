@@ -39,11 +39,7 @@ class KnownGroups(ClusteredStrategy):
         return known_clusters(federation, model, "known_groups")
 
     def place(
-        self,
-        clusters: Clusters,
-        newcomers: Sequence[int],
-        server_round: int,  # noqa: ARG002
-        federation: Federation,
+        self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
     ) -> dict[int, Placement]:
         """Take the group that each newcomer names, if a cluster is of it."""
         known = federation.describe().groups

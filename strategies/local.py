@@ -24,11 +24,7 @@ class Local(ClusteredStrategy):
         return Clusters.of(np.arange(federation.num_clients), model)
 
     def join(
-        self,
-        clusters: Clusters,
-        newcomers: Sequence[int],
-        server_round: int,  # noqa: ARG002
-        federation: Federation,  # noqa: ARG002
+        self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
     ) -> Clusters:
         """Put every newcomer in a cluster of its own, which starts from the model of round 1."""
         homes = len(clusters.models) + np.arange(len(newcomers))

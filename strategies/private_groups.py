@@ -101,21 +101,13 @@ class PrivateGroups(ClusteredStrategy):
         return super().cohort(_together(clusters), server_round, federation)
 
     def before_round(
-        self,
-        clusters: Clusters,
-        cohort: IntArray,  # noqa: ARG002
-        server_round: int,  # noqa: ARG002
-        federation: Federation,  # noqa: ARG002
+        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
     ) -> Clusters:
         """Let everyone train the model for all."""
         return _together(clusters)
 
     def after_round(
-        self,
-        clusters: Clusters,
-        replies: Sequence[Reply],  # noqa: ARG002
-        server_round: int,
-        federation: Federation,
+        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
     ) -> Clusters:
         """Train the groups' models; start them after the warm-up; vote after the last round."""
         if len(clusters.models) > 1:
@@ -134,12 +126,12 @@ class PrivateGroups(ClusteredStrategy):
         served = clusters.memory.served
         return clusters if served is None else dataclasses.replace(clusters, assignment=served)
 
-    def cautions(self, num_clients: int, rounds: int) -> list[str]:  # noqa: ARG002
+    def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """Warn of a run without a round for groups."""
         warmup = self.parameters.warmup
         return [] if rounds > warmup else [f"groups train after round {warmup}, the run has {rounds}"]
 
-    def grown(self, clusters: Clusters, homes: IntArray) -> Memory:  # noqa: ARG002
+    def grown(self, clusters: Clusters, homes: IntArray) -> Memory:
         """A newcomer chooses as all others do."""
         return Memory(clusters.memory.findings)
 

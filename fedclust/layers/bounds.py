@@ -90,7 +90,7 @@ class Bounds(Layer):
         self._in_a_row: dict[int, int] = {}  # cluster: how many rounds it went back in, without one between
         self._went: dict[int, int] = {}  # the same, with this round
 
-    def begin(self, run: Run) -> None:  # noqa: ARG002
+    def begin(self, run: Run) -> None:
         """Know of no earlier models."""
         self._earlier, self._before, self._went = None, None, {}
 
@@ -101,7 +101,7 @@ class Bounds(Layer):
         self._earlier = dataclasses.replace(run.clusters, aggregators=tuple(copies), memory=None)
         return run.clusters
 
-    def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:  # noqa: ARG002
+    def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:
         """Ask nodes to hold single clients to the cap where they answer with a mean."""
         if self.caps.norm is not None:
             config[UPDATE_NORM_CAP] = self.caps.norm

@@ -128,7 +128,7 @@ class ClientPrivacy(Layer):
         self._trained, self._spent = padded(self._trained, number, 0), padded(self._spent, number, 0.0)
         return run.clusters
 
-    def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:  # noqa: ARG002
+    def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:
         """Tell nodes the clip."""
         config.update(self.told)
 
@@ -329,7 +329,7 @@ class ClientPrivacy(Layer):
         """Return what a round's line says: the largest ε so far, and C of the next round."""
         return {"epsilon": float(self.epsilons().max()), "delta": self.settings.delta, "clip": self.clip}
 
-    def summary(self, run: Run) -> dict[str, Any]:  # noqa: ARG002
+    def summary(self, run: Run) -> dict[str, Any]:
         """Return what the run's summary says."""
         epsilons = self.epsilons()
         return {
@@ -349,15 +349,15 @@ class ClientPrivacy(Layer):
             },
         }
 
-    def columns(self, run: Run) -> dict[str, Any]:  # noqa: ARG002
+    def columns(self, run: Run) -> dict[str, Any]:
         """Return the columns of the clients' table."""
         return {"epsilon": self.epsilons(), "rounds_trained": self._trained.copy()}
 
-    def state(self, run: Run) -> Spent:  # noqa: ARG002
+    def state(self, run: Run) -> Spent:
         """Return the clip and what was spent."""
         return Spent(self.clip, self._trained.copy(), self._spent.copy())
 
-    def restore(self, run: Run, state: Spent) -> None:  # noqa: ARG002
+    def restore(self, run: Run, state: Spent) -> None:
         """Take it up."""
         self.clip, self._trained, self._spent = state.clip, state.trained.copy(), state.spent.copy()
 

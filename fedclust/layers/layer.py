@@ -35,7 +35,7 @@ class Layer:
         """Change the clusters before the cohort is chosen."""
         return run.clusters
 
-    def stand_in(self, run: Run, cohort: IntArray) -> IntArray:  # noqa: ARG002
+    def stand_in(self, run: Run, cohort: IntArray) -> IntArray:
         """Choose who trains in the cohort's place; client ids, sorted."""
         return cohort
 
@@ -57,15 +57,15 @@ class Layer:
         """Leave out or change what clients measured, in every round; `run.online` is None in one without."""
         return run.clusters
 
-    def columns(self, run: Run) -> dict[str, Any]:  # noqa: ARG002
+    def columns(self, run: Run) -> dict[str, Any]:
         """Return columns of the clients' table, by name, each of shape (K,)."""
         return {}
 
-    def summary(self, run: Run) -> dict[str, Any]:  # noqa: ARG002
+    def summary(self, run: Run) -> dict[str, Any]:
         """Return entries of the run's summary."""
         return {}
 
-    def state(self, run: Run) -> Any:  # noqa: ARG002
+    def state(self, run: Run) -> Any:
         """Return what is remembered after a round: a frozen dataclass of arrays, numbers and names."""
         return None
 

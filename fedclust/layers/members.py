@@ -120,6 +120,6 @@ class Attendance(Layer):
         """Return what was noted."""
         return self._seen.grown(run.clusters.num_clients)
 
-    def restore(self, run: Run, state: Seen) -> None:  # noqa: ARG002
+    def restore(self, run: Run, state: Seen) -> None:
         """Take it up."""
         self._seen = state

@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING
 from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedclust.selection.fedcls import FedCLS
-    from fedclust.selection.haccs import HACCS
-    from fedclust.selection.least_sampled import LeastSampled
-    from fedclust.selection.poc import PowerOfChoice
-    from fedclust.selection.policy import Candidates, Selection
-    from fedclust.selection.uniform import Uniform
+    from fedclust.selection.by_labels import HACCS, FedCLS
+    from fedclust.selection.policies import Candidates, LeastSampled, PowerOfChoice, Selection, Uniform
 else:
     __getattr__, __dir__ = lazily(__name__)
 

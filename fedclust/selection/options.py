@@ -12,7 +12,7 @@ __all__ = ["HACCS", "FedCLS", "PowerOfChoice"]
 
 @dataclass(frozen=True)
 class FedCLS:
-    """Options of :class:`fedclust.selection.fedcls.FedCLS`."""
+    """Options of :class:`fedclust.selection.FedCLS`."""
 
     threshold: float = 0.1
 
@@ -23,7 +23,7 @@ class FedCLS:
 
 @dataclass(frozen=True)
 class HACCS:
-    """Options of :class:`fedclust.selection.haccs.HACCS`."""
+    """Options of :class:`fedclust.selection.HACCS`."""
 
     rho: float = 0.95
     latencies: Sequence[float] | None = None
@@ -40,7 +40,7 @@ class HACCS:
 
 @dataclass(frozen=True)
 class PowerOfChoice:
-    """Options of :class:`fedclust.selection.poc.PowerOfChoice`."""
+    """Options of :class:`fedclust.selection.PowerOfChoice`."""
 
     candidates: int | None = None
 

@@ -1,16 +1,42 @@
-"""HACCS: clients are grouped by their labels, and groups drawn by their loss and their speed."""
+"""Policies that go by clients' labels: FedCLS and HACCS."""
 
 from functools import lru_cache
 
 import numpy as np
 
-from fedclust.clustering import haccs
+from fedclust.clustering import fedcls, haccs
 from fedclust.grids.client_grid import FederationError
 from fedclust.selection import options
-from fedclust.selection.policy import Candidates
+from fedclust.selection.policies import Candidates
 from fedclust.typing import IntArray
 
-__all__ = ["HACCS"]
+__all__ = ["HACCS", "FedCLS"]
+
+
+class FedCLS(options.FedCLS):
+    """Choose clients one after another, each with classes far from those of who is chosen already.
+
+    Source: Li and Wu, VTC2022-Fall, as Clust-PSI-PFL, Section II, describes it; see
+    :mod:`fedclust.clustering.fedcls` for what is computed.
+
+    Parameters
+    ----------
+    threshold
+        τ, the share of a client's samples from which on it counts as having a class, in (0, 1].
+
+    Raises
+    ------
+    ValueError
+        If ``threshold`` is outside its range.
+    """
+
+    needs_label_counts = True
+
+    def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
+        """Choose the first client by chance and every other by its distance from those chosen."""
+        counts = candidates.federation.describe().train_counts[candidates.clients]
+        vectors = fedcls.label_vectors(counts, self.threshold)
+        return np.sort(candidates.clients[fedcls.choose(vectors, size, generator)])
 
 
 class HACCS(options.HACCS):

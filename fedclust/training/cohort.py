@@ -4,7 +4,7 @@ Clipping: McMahan, Ramage, Talwar and Zhang, "Learning Differentially Private Re
 2018, Algorithm 1 (FlatClip): Δ · min(1, C/‖Δ‖), over all trained parameters as one vector.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -117,7 +117,8 @@ class ModelMean:
         for name, stacked in update.state.items():
             self._dtypes[name] = stacked.dtype
             if not stacked.is_floating_point():
-                largest = _maximum(stacked, taken)
+                # Through int64: PyTorch has no maximum of some types along an axis.
+                largest = _rows(stacked, taken).to(torch.int64).amax(0).to(stacked.dtype)
                 seen = self._largest.get(name)
                 self._largest[name] = largest if seen is None else torch.maximum(seen, largest)
                 continue
@@ -152,11 +153,6 @@ class ModelMean:
                 value = self._sums[name] / self.weight
                 mean[name] = (value if exact else value.to(dtype)).cpu()
         return mean
-
-
-def _maximum(stacked: torch.Tensor, taken: torch.Tensor | None) -> torch.Tensor:
-    # Through int64: PyTorch has no maximum of some types along an axis.
-    return _rows(stacked, taken).to(torch.int64).amax(0).to(stacked.dtype)
 
 
 def _rows(stacked: torch.Tensor, taken: torch.Tensor | None) -> torch.Tensor:
@@ -205,16 +201,12 @@ def update_norms(state: State, start: State, positions: Sequence[int] | None = N
     for name, stacked in moving.items():
         flat, before = stacked.reshape(len(stacked), -1)[rows], start[name].to(stacked.device).reshape(-1)
         block = max(1, (_BLOCK if stacked.is_cuda else _CACHED) // max(1, flat.shape[1]))
-        lengths = [torch.linalg.vecdot(change, change) for change in _changes(flat, before, block)]
+        changes = (some - before for some in flat.split(block))
+        lengths = [torch.linalg.vecdot(change, change) for change in changes]
         square: torch.Tensor = lengths[0] if len(lengths) == 1 else torch.cat(lengths)
         squares = squares + square
     found: list[float] = squares.sqrt().cpu().tolist()
     return found
-
-
-def _changes(flat: torch.Tensor, before: torch.Tensor, block: int) -> Iterator[torch.Tensor]:
-    for some in flat.split(block) if len(flat) > block else (flat,):
-        yield some - before
 
 
 def clip_updates(

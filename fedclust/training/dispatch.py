@@ -1,5 +1,6 @@
 """Train passes in the way that `mode` names, as far as model and memory allow."""
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,14 +13,12 @@ from fedclust.training.agreement import agree
 from fedclust.training.cohort import CohortUpdate
 from fedclust.training.device_data import DeviceData
 from fedclust.training.lanes import Lanes
-from fedclust.training.losses import mean_loss
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.sequential import train_sequentially
-from fedclust.training.vectorised import VectorisedTraining
+from fedclust.training.vectorised import VectorisedTraining, first_loss
 from fedclust.training.work import Work
-from fedclust.training.working_model import WorkingModel
 
-__all__ = ["Dispatcher", "clients_per_pass", "faster_together"]
+__all__ = ["Dispatcher", "faster_together"]
 
 _logger = logging.getLogger(__name__)
 
@@ -85,13 +84,44 @@ class Dispatcher:
             return self._training.chunk
         key = width, self.together
         if key not in self._capacities:
-            estimate = (self._working, self._data, self._training, one())
-            try:
-                self._capacities[key] = clients_per_pass(*estimate, together=self.together)
-            # If the model raises, training will report it; one by one needs no such estimate.
-            except Exception:
-                self._capacities[key] = clients_per_pass(*estimate, together=False)
+            self._capacities[key] = self._clients_per_pass(one())
         return self._capacities[key]
+
+    def _clients_per_pass(self, work: Work) -> int:
+        """Estimate how many clients like the first of some take 1 GiB, or 40 % of the GPU's memory; >= 1.
+
+        If they train one by one, only their results take memory.
+        """
+        training, device, needed = self._training, self._working.device, self._working.nbytes
+        budget = float(_CPU_BYTES)
+        if device.type == "cuda":
+            ours = torch.cuda.get_per_process_memory_fraction(device)  # several nodes may share a GPU
+            budget = _GPU_SHARE * ours * torch.cuda.get_device_properties(device).total_memory
+        if self.together:
+            # The model, its gradient, and one more for temporaries; the moments and Adam's denominator;
+            # FedProx's start and difference.
+            copies = 3 + bool(training.momentum) + 3 * (training.optimizer == "adam")
+            copies += 2 * bool(training.proximal_mu)
+            # The backward pass holds about as much again. If the model raises, training will report it.
+            with contextlib.suppress(Exception):
+                needed = copies * needed + 2 * self._saved_bytes(work)
+        return max(1, int(budget / max(1, needed)))
+
+    def _saved_bytes(self, work: Work) -> int:
+        """Compute the bytes that the forward pass of a client's first batch keeps for the backward pass."""
+        own = {tensor.untyped_storage().data_ptr() for tensor in self._working.tensors.values()}
+        saved: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                saved[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        self._working.model.train()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            first_loss(self._working, self._data, self._training, work)
+        return sum(saved.values())
 
     def train(self, work: Work) -> Iterator[CohortUpdate]:
         """Train a pass, in one or more parts."""
@@ -120,30 +150,22 @@ class Dispatcher:
         return agree(self._alone, together.train, work, tolerance, _ROUNDING[self._training.precision])
 
     def _train_together(self, work: Work) -> Iterator[CohortUpdate]:
-        parts = [work]
-        while parts:
-            part = parts.pop()
-            update, too_large = self._attempt(part) if self.together else (None, False)
-            if update is not None:
-                yield update
-            elif too_large and len(part.jobs) > 1:
-                half = len(part.jobs) // 2
-                parts += [part.part(half, len(part.jobs)), part.part(0, half)]
-            else:
-                yield self._alone(part)
-
-    def _attempt(self, work: Work) -> tuple[CohortUpdate | None, bool]:
-        """Train a pass together; if that fails, return None and whether it ran out of memory.
-
-        Nothing of a failed attempt may outlive this call, or its memory would be missing in the next one.
-        """
-        try:
-            return self._in_one_pass(work), False
-        except torch.OutOfMemoryError:
-            return None, True
-        except Exception as error:
-            self._give_up(error)
-            return None, False
+        """Train a pass together, in halves where memory runs out, or one by one where that fails."""
+        update, halve = None, False
+        if self.together:
+            try:
+                update = self._in_one_pass(work)
+            # What failed must not outlive this clause, or its memory would be missing in the next attempt.
+            except torch.OutOfMemoryError:
+                halve = len(work.jobs) > 1
+            except Exception as error:
+                self._give_up(error)
+        if halve:
+            half = len(work.jobs) // 2
+            yield from self._train_together(work.part(0, half))
+            yield from self._train_together(work.part(half, len(work.jobs)))
+        else:
+            yield self._alone(work) if update is None else update
 
     def _in_one_pass(self, work: Work) -> CohortUpdate:
         if len(work.jobs) > 1:
@@ -169,61 +191,3 @@ class Dispatcher:
             type(error).__name__,
             str(error).partition("\n")[0],
         )
-
-
-def clients_per_pass(
-    working: WorkingModel, data: DeviceData, training: LocalTraining, work: Work, *, together: bool
-) -> int:
-    """Estimate how many clients' training takes 1 GiB, or 40 % of the GPU's memory.
-
-    Parameters
-    ----------
-    working
-        The model.
-    data
-        The dataset.
-    training
-        Hyperparameters.
-    work
-        Clients like those to count; the first one is used.
-    together
-        Whether they train together. If not, only their results take memory.
-
-    Returns
-    -------
-    Number of clients, at least 1.
-    """
-    if working.device.type == "cuda":
-        ours = torch.cuda.get_per_process_memory_fraction(working.device)  # several nodes may share a GPU
-        budget = _GPU_SHARE * ours * torch.cuda.get_device_properties(working.device).total_memory
-    else:
-        budget = float(_CPU_BYTES)
-    if not together:
-        return max(1, int(budget / max(1, working.nbytes)))
-    # The model, its gradient, and one more for temporaries; the moments and Adam's denominator; FedProx's
-    # start and difference.
-    copies = 3 + bool(training.momentum) + 3 * (training.optimizer == "adam")
-    copies += 2 * bool(training.proximal_mu)
-    # The backward pass holds about as much again.
-    return max(
-        1, int(budget / max(1, copies * working.nbytes + 2 * _saved_bytes(working, data, training, work)))
-    )
-
-
-def _saved_bytes(working: WorkingModel, data: DeviceData, training: LocalTraining, work: Work) -> int:
-    """Compute the bytes that the forward pass of one client's first batch keeps for the backward pass."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in working.tensors.values()}
-    saved: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.untyped_storage().data_ptr() not in own:
-            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    working.load(work.jobs[0].state)
-    working.model.train()
-    rows = torch.from_numpy(work.batches.rows[0, 0, : work.batches.sizes[0, 0]]).to(data.rows_device)
-    inputs, labels = data.batch(rows)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        mean_loss(working.forward(inputs, work.keys[0, 0]), labels, training.loss)
-    return sum(saved.values())

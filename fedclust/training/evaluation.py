@@ -257,24 +257,15 @@ def scores_by_client(
             "accuracy": figures["accuracy"],
             "balanced-accuracy": figures["balanced_accuracy"],
         }
-    counted: list[Outcomes | None] = [None] * len(counts)
-    if probabilities is not None:
-        columns["macro-f1"] = figures["macro_f1"]
-        ends = np.cumsum(counts * positions)[:-1]
-        parts = list(
-            zip(
-                np.split(labels.ravel(), ends),
-                np.split(predictions.ravel(), ends),
-                np.split(probabilities.reshape(-1, num_classes), ends),
-                strict=True,
-            )
-        )
-        columns["auc"] = np.array([_auc(truth, chances) for truth, _, chances in parts])
-        counted = [outcomes(*part) for part in parts]
-    rows = zip(*columns.values(), strict=True)
+    rows = [dict(zip(columns, map(float, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+    if probabilities is None:
+        return [Scores(row) for row in rows]
+    ends = np.cumsum(counts * positions)[:-1]
+    flat = (labels.ravel(), predictions.ravel(), probabilities.reshape(-1, num_classes))
+    parts = zip(*(np.split(each, ends) for each in flat), strict=True)
     return [
-        Scores(dict(zip(columns, map(float, row), strict=True)), each)
-        for row, each in zip(rows, counted, strict=True)
+        Scores(row | {"macro-f1": float(f1), "auc": _auc(part[0], part[2])}, outcomes(*part))
+        for row, f1, part in zip(rows, figures["macro_f1"], parts, strict=True)
     ]
 
 

@@ -21,8 +21,10 @@ from fedclust.typing import State
 
 __all__ = ["Linear", "Mlp", "MlpKernel", "find_mlp"]
 
-_RELU = (nn.ReLU, torch.relu, functional.relu, "relu", torch.relu_, "relu_")
-_TANH = (nn.Tanh, torch.tanh, functional.tanh, "tanh", torch.tanh_, "tanh_")
+_ACTIVATIONS = {
+    **dict.fromkeys((nn.ReLU, torch.relu, functional.relu, "relu", torch.relu_, "relu_"), "relu"),
+    **dict.fromkeys((nn.Tanh, torch.tanh, functional.tanh, "tanh", torch.tanh_, "tanh_"), "tanh"),
+}
 _FLATTEN = (nn.Flatten, torch.flatten, "flatten")
 
 
@@ -86,10 +88,8 @@ def find_mlp(working: WorkingModel) -> Mlp | None:
             continue
         if kind in _FLATTEN and not layers and not flattens and _flattens_examples(node, module):
             flattens = True
-        elif kind in _RELU and layers:
-            layers.append("relu")
-        elif kind in _TANH and layers:
-            layers.append("tanh")
+        elif kind in _ACTIVATIONS and layers:
+            layers.append(_ACTIVATIONS[kind])
         elif isinstance(module, ClientDropout) and not module.channelwise:
             layers.append(module)
         elif kind is nn.Linear and module is not None:
@@ -100,13 +100,8 @@ def find_mlp(working: WorkingModel) -> Mlp | None:
     linear = [layer for layer in layers if isinstance(layer, Linear)]
     parameters = [name for layer in linear for name in (layer.weight, layer.bias) if name is not None]
     # No layer twice, nothing frozen, nothing unused, no buffers.
-    if (
-        not linear
-        or sorted(parameters) != sorted(working.trainable_names)
-        or len(parameters) != len(working.tensors)
-    ):
-        return None
-    return Mlp(tuple(layers), flattens)
+    whole = sorted(parameters) == sorted(working.trainable_names) and len(parameters) == len(working.tensors)
+    return Mlp(tuple(layers), flattens) if linear and whole else None
 
 
 def _has_hooks(module: nn.Module) -> bool:

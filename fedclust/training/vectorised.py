@@ -24,7 +24,7 @@ from fedclust.training.work import Work, collect, stacked_start
 from fedclust.training.working_model import WorkingModel
 from fedclust.typing import State
 
-__all__ = ["CohortLoss", "Kernel", "VectorisedTraining", "VmapKernel"]
+__all__ = ["CohortLoss", "Kernel", "VectorisedTraining", "VmapKernel", "first_loss"]
 
 
 class Kernel(Protocol):
@@ -104,13 +104,8 @@ class VectorisedTraining:
         losses = torch.zeros(work.batches.sizes.shape, device=self._data.device)
         working.model.train()
         used = self._used_parameters(work)
-        update = LocalUpdate(
-            [state[name] for name in used],
-            self._training,
-            work.learning_rate,
-            work.proximal_mu,
-            stacked=True,
-        )
+        rates = work.learning_rate, work.proximal_mu
+        update = LocalUpdate([state[name] for name in used], self._training, *rates, stacked=True)
         kernel: Kernel = (
             VmapKernel(working, self._loss, state, used, update)
             if self.mlp is None
@@ -128,13 +123,9 @@ class VectorisedTraining:
         Otherwise weight decay would shrink them. Found once, from the gradient of one client's batch.
         """
         if self._used is None:
-            working = self._working
-            working.load(work.jobs[0].state)
-            rows = torch.from_numpy(work.batches.rows[0, 0, : work.batches.sizes[0, 0]])
-            inputs, labels = self._data.batch(rows.to(self._data.rows_device))
-            loss = mean_loss(working.forward(inputs, work.keys[0, 0]), labels, self._training.loss)
-            found = torch.autograd.grad(loss, working.trainable, allow_unused=True)
-            pairs = zip(working.trainable_names, found, strict=True)
+            loss = first_loss(self._working, self._data, self._training, work)
+            found = torch.autograd.grad(loss, self._working.trainable, allow_unused=True)
+            pairs = zip(self._working.trainable_names, found, strict=True)
             self._used = [name for name, gradient in pairs if gradient is not None]
         return self._used
 
@@ -158,8 +149,16 @@ class VectorisedTraining:
             losses[:clients, step] = kernel.step(inputs, labels, real, work.keys[:clients, step])
 
 
+def first_loss(working: WorkingModel, data: DeviceData, training: LocalTraining, work: Work) -> torch.Tensor:
+    """Compute the loss of the first client's first batch, in the working model."""
+    working.load(work.jobs[0].state)
+    rows = torch.from_numpy(work.batches.rows[0, 0, : work.batches.sizes[0, 0]])
+    inputs, labels = data.batch(rows.to(data.rows_device))
+    return mean_loss(working.forward(inputs, work.keys[0, 0]), labels, training.loss)
+
+
 class CohortLoss:
-    """Each client's loss on its own batch with its own model, and the gradient.
+    """Each client's loss on its own batch with its own model, under ``torch.func.vmap``.
 
     Parameters
     ----------
@@ -169,6 +168,14 @@ class CohortLoss:
         Loss of its outputs, per example.
     compiled
         Whether to pass the computation through ``torch.compile``.
+
+    Attributes
+    ----------
+    inside
+        Whether what is mapped returns gradients by the parameters and losses, instead of losses alone.
+    mapped
+        By whether batches are padded, a function of: parameters and own tensors, name to shape (a, *shape);
+        shared tensors, name to shape; and the rest as in :meth:`Kernel.step`. Buffers are updated in place.
     """
 
     def __init__(self, working: WorkingModel, loss: Loss, *, compiled: bool) -> None:
@@ -176,53 +183,11 @@ class CohortLoss:
         self._of_outputs = loss
         # vmap can batch recurrent layers only inside a grad transform; for other models, differentiating
         # outside of vmap spends less time in Python.
-        self._inside = any(isinstance(module, nn.RNNBase) for module in working.model.modules())
-        self._mapped = {padded: self._map(padded, compiled) for padded in (False, True)}
-
-    def gradients(
-        self,
-        parameters: State,
-        own: State,
-        shared: State,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
-        real: torch.Tensor | None,
-        keys: torch.Tensor,
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Differentiate the clients' losses; buffers in `own` are updated in place.
-
-        Parameters
-        ----------
-        parameters
-            Parameters to differentiate by, name to tensor of shape (a, *shape).
-        own
-            Other tensors of which each client has its own, name to shape (a, *shape).
-        shared
-            Tensors that all clients share, name to shape.
-        inputs, labels
-            Batches, shapes (a, B, *shape) and (a, B) or (a, B, positions).
-        real
-            1.0 for real examples, 0.0 for padding, shape (a, B); None when all are real.
-        keys
-            Dropout keys, shape (a,).
-
-        Returns
-        -------
-        Losses, shape (a,), and gradients in the order of `parameters`.
-        """
-        mapped = self._mapped[real is not None]
-        batch = (own, shared, inputs, labels, real, keys)
-        if self._inside:
-            gradients, losses = mapped(parameters, *batch)
-            return losses, list(gradients.values())
-        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
-        losses = mapped(leaves, *batch)
-        # The clients' losses are independent: their sum's gradient is each client's own.
-        found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
-        return losses.detach(), list(found)
+        self.inside = any(isinstance(module, nn.RNNBase) for module in working.model.modules())
+        self.mapped = {padded: self._map(padded, compiled) for padded in (False, True)}
 
     def _map(self, padded: bool, compiled: bool) -> Callable:
-        function = grad_and_value(self._loss) if self._inside else self._loss
+        function = grad_and_value(self._loss) if self.inside else self._loss
         in_dims = (0, 0, None, 0, 0, 0 if padded else None, 0)
         mapped = vmap(function, in_dims=in_dims, randomness="error")
         return torch.compile(mapped) if compiled else mapped
@@ -283,8 +248,15 @@ class VmapKernel:
         self, inputs: torch.Tensor, labels: torch.Tensor, real: torch.Tensor | None, keys: torch.Tensor
     ) -> torch.Tensor:
         """Update the clients' models in place; see :class:`Kernel`."""
-        losses, gradients = self._loss.gradients(
-            self._parameters, self._own, self._shared, inputs, labels, real, keys
-        )
+        mapped = self._loss.mapped[real is not None]
+        batch = (self._own, self._shared, inputs, labels, real, keys)
+        if self._loss.inside:
+            found, losses = mapped(self._parameters, *batch)
+            gradients = list(found.values())
+        else:
+            leaves = {name: tensor.detach().requires_grad_() for name, tensor in self._parameters.items()}
+            losses = mapped(leaves, *batch)
+            # The clients' losses are independent: their sum's gradient is each client's own.
+            gradients = list(torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True))
         self._update.step(list(self._parameters.values()), gradients)
-        return losses
+        return losses.detach()

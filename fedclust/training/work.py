@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -50,31 +49,20 @@ class Work:
 
     def part(self, first: int, last: int, steps: int | None = None) -> Work:
         """Return clients `first` to `last` - 1, with at most the first `steps` steps of each."""
-        clients = slice(first, last)
-        longest = int(self.batches.steps[clients].max(initial=0))
-        kept = slice(0, longest if steps is None else min(steps, longest))
-        batches = Batches(
-            rows=self.batches.rows[clients, kept],
-            sizes=self.batches.sizes[clients, kept],
-            steps=self.batches.steps[clients].clip(max=kept.stop),
-        )
-        augmentation = None if self.augmentation is None else self.augmentation[clients, kept]
-        return dataclasses.replace(
-            self,
-            jobs=self.jobs[clients],
-            batches=batches,
-            keys=self.keys[clients, kept],
-            augmentation=augmentation,
-        )
+        return self.select(range(len(self.jobs))[first:last], steps)
 
-    def select(self, indices: Sequence[int]) -> Work:
-        """Return the clients at some places in `jobs`, given in increasing order."""
-        chosen = list(indices)
-        batches = Batches(self.batches.rows[chosen], self.batches.sizes[chosen], self.batches.steps[chosen])
-        jobs = [self.jobs[index] for index in chosen]
-        augmentation = None if self.augmentation is None else self.augmentation[chosen]
-        return dataclasses.replace(
-            self, jobs=jobs, batches=batches, keys=self.keys[chosen], augmentation=augmentation
+    def select(self, indices: Sequence[int], steps: int | None = None) -> Work:
+        """Return the clients at some places in `jobs`, given in increasing order, and their first steps."""
+        batches, chosen = self.batches, np.asarray(indices, dtype=np.int64)
+        longest = int(batches.steps[chosen].max(initial=0))
+        kept = longest if steps is None else min(steps, longest)
+        rows, sizes = (each[chosen, :kept] for each in (batches.rows, batches.sizes))
+        return replace(
+            self,
+            jobs=[self.jobs[index] for index in indices],
+            batches=Batches(rows, sizes, batches.steps[chosen].clip(max=kept)),
+            keys=self.keys[chosen, :kept],
+            augmentation=None if self.augmentation is None else self.augmentation[chosen, :kept],
         )
 
 

@@ -222,16 +222,7 @@ class ClientBatchNorm(_BatchNorm):
 
     def __init__(self, norm: _BatchNorm, context: StepContext) -> None:
         nn.Module.__init__(self)
-        for name in ("num_features", "eps", "momentum", "affine", "track_running_stats"):
-            setattr(self, name, getattr(norm, name))
-        for name, parameter in norm.named_parameters(recurse=False):
-            self.register_parameter(name, parameter)
-        for name in ("weight", "bias"):
-            if name not in self._parameters:
-                self.register_parameter(name, None)
-        for name in ("running_mean", "running_var", "num_batches_tracked"):
-            self.register_buffer(name, getattr(norm, name))
-        self.train(norm.training)
+        self.__dict__.update(vars(norm))  # its numbers, parameters and buffers
         self._context = context
 
     def _check_input_dim(self, input: torch.Tensor) -> None:

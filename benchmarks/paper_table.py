@@ -22,20 +22,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from federations import DATA, finished, git
+from published_rows import published_for, row_of, tables_of
 from results import COLUMNS, measured, published, table
 
 from fedclust.results.plots import save_figure
 from fedclust.results.plots.papers import MeanAndSpread, rows_beside_published
-from fedclust.runs.experiments import published_beside
 from fedclust.settings import compose, plain
-from fedclust.settings.published import row_of
 
 FOLDERS = {"imagenette": "imagenette64"}  # where a dataset's folder has another name
 # Fewer examples, clients and rounds; without its foundation model FMCL groups by pixels.
@@ -91,13 +89,12 @@ class Run:
     folder: Path
 
 
-@cache
-def tables_of(experiment: str) -> dict[str, Any]:
-    """Read the tables of an experiment; its rows by their names in the paper."""
-    tables = plain(compose([f"experiment={experiment}", *_lookup(experiment)]).published or {})
-    if not tables.get("rows"):
-        raise CannotRun(f"EXPERIMENT must name its rows in published.rows, got {experiment}")
-    return tables
+def rows_of(experiment: str) -> dict[str, list[str]]:
+    """List what to type for each row of a table, by its name in the paper."""
+    rows = tables_of(experiment).get("rows")
+    if not rows:
+        raise CannotRun(f"EXPERIMENT must have rows in benchmarks/published_figures, got {experiment}")
+    return dict(rows)
 
 
 def _lookup(experiment: str) -> tuple[str, ...]:
@@ -121,14 +118,12 @@ def columns_of(tables: Mapping[str, Any]) -> list[Column]:
 
 def figures_of(experiment: str, row: str, column: Column, clients: int | None = None) -> dict[str, Any]:
     """Find the published figures of a row in a column; empty if there are none."""
-    given = tables_of(experiment)["rows"][row]
-    size = () if clients is None else (f"partition.num_clients={clients}",)
-    overrides = [f"experiment={experiment}", *_lookup(experiment), *column.overrides, *size]
-    config = compose([*overrides, "compare=[]", *given])
-    strategy = str(config.choices.strategy)
-    found, _ = published_beside({strategy: config})
-    name = None if found is None else row_of(strategy, found["figures"])
-    return {} if found is None or name is None else found["figures"][name]
+    base = [f"experiment={experiment}", *_lookup(experiment), *column.overrides, "compare=[]"]
+    if clients not in (None, compose(base).partition.num_clients):  # the paper's table is of one number
+        return {}
+    config = compose([*base, *rows_of(experiment)[row]])
+    figures = published_for(plain(config)).get("figures", {})
+    return figures.get(row_of(str(config.choices.strategy), figures), {})
 
 
 def data_of(options: argparse.Namespace, folder: Path) -> list[str]:
@@ -178,7 +173,7 @@ def _small(experiment: str) -> tuple[int, tuple[str, ...]]:
 def runs_of(options: argparse.Namespace, data: Sequence[str], folder: Path) -> list[Run]:
     """List all runs."""
     tables = tables_of(options.experiment)
-    rows = _chosen("--rows", options.rows, list(tables["rows"]))
+    rows = _chosen("--rows", options.rows, list(rows_of(options.experiment)))
     columns = {column.title: column for column in columns_of(tables)}
     settings = [columns[title] for title in _chosen("--columns", options.columns, list(columns))]
     size = _small(options.experiment)[1] if options.small else ()

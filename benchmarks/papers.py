@@ -19,7 +19,7 @@ from typing import Any
 
 from experiments import finished, run
 from matplotlib.figure import Figure
-from results import figures_of
+from published_rows import published_for, row_of
 from sensg import INDIVIDUALS, write
 from tables import table
 
@@ -32,7 +32,6 @@ from fedclust.results.plots import (
     splits_in_embedding,
 )
 from fedclust.settings import CONF
-from fedclust.settings.published import row_of
 
 Runs = Mapping[str, SavedRun]
 
@@ -239,7 +238,7 @@ def report(item: Item, runs: Runs, small: bool) -> str:
     """Write the item's title, its table of ours beside the published, and what the paper says."""
     rows = []
     for name, one in runs.items():
-        figures = figures_of(one).get("figures", {})
+        figures = published_for(one.config).get("figures", {})
         for strategy, each in one.side_by_side:
             row = row_of(strategy, figures)
             losses = each.series("test_loss")[1]

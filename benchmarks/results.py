@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 from experiments import EXPERIMENTS, ROOT, Experiment
+from published_rows import published_for, row_of
 
-from fedclust.results import SavedRun, published_for
-from fedclust.settings import compose, plain
+from fedclust.results import SavedRun
 
 TEXT = Path(__file__).with_name("results_text.md")
 PLACE = "<!-- tables -->"
@@ -107,16 +107,6 @@ def with_best(run: SavedRun) -> dict[str, Any]:
     return dict(run.summary) | {"best_global_accuracy": float(values.max()) if values.size else None}
 
 
-def figures_of(run: SavedRun) -> dict[str, Any]:
-    """Find the published figures of a run's setting in its experiment's file; empty if there are none."""
-    name = run.config["choices"].get("experiment")
-    if not name:
-        return {}
-    # A run's own copy may be of an earlier commit; the file is what is kept right.
-    tables = plain(compose([f"experiment={name}"]).published)
-    return published_for(run.config | {"published": tables}) or {}
-
-
 def section(experiment: Experiment, runs: Sequence[SavedRun], provenance: Sequence[Mapping[str, Any]]) -> str:
     """Write an experiment's heading, its table, and the source of its figures."""
     by_strategy: dict[str, list[dict[str, Any]]] = {}
@@ -124,8 +114,9 @@ def section(experiment: Experiment, runs: Sequence[SavedRun], provenance: Sequen
         for strategy, beside in run.side_by_side:
             if beside.summary:  # a strategy that is still running has none
                 by_strategy.setdefault(strategy, []).append(with_best(beside))
-    paper = figures_of(runs[0])
-    theirs = {name: _of_method(name, paper.get("figures", {})) for name in by_strategy}
+    paper = published_for(runs[0].config)
+    figures = paper.get("figures", {})
+    theirs = {name: figures.get(row_of(name, figures), {}) for name in by_strategy}
     everything = [summary for summaries in by_strategy.values() for summary in summaries]
     scored = {run.config["evaluate_every"] for run in runs}
     columns = [("strategy", [f"`{name}`" for name in by_strategy])]
@@ -133,7 +124,7 @@ def section(experiment: Experiment, runs: Sequence[SavedRun], provenance: Sequen
         if all(summary.get(column.keys[0]) is None for summary in everything):
             continue
         columns.append((column.title, [measured(column, each) for each in by_strategy.values()]))
-        if any(key in figures for key in column.keys for figures in theirs.values()):
+        if any(key in known for key in column.keys for known in theirs.values()):
             columns.append(("published", [published(column, theirs[name]) for name in by_strategy]))
     headings, cells = zip(*columns, strict=True)
     seeds = [str(run.summary["seed"]) for run in runs]
@@ -189,12 +180,6 @@ def _by_cluster(name: str, run: SavedRun, whole: SavedRun) -> str:
 def _course(run: SavedRun) -> str:
     rounds, values = run.series("global_accuracy")
     return ", ".join(f"{value:.3f} ({number})" for number, value in zip(rounds, values, strict=True))
-
-
-def _of_method(strategy: str, figures: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Find a strategy's figures; a preset such as ``fedgwc_paper`` has those of its method."""
-    names = [name for name in figures if strategy == name or strategy.startswith(f"{name}_")]
-    return figures[max(names, key=len)] if names else {}
 
 
 def _commit(provenance: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ def default_runs(tmp_path_factory: pytest.TempPathFactory) -> list[SavedRun]:
 
 
 def test_the_known_grouping_is_found(default_runs: list[SavedRun], tmp_path: Path) -> None:
-    # On all training rows: conf/tuned/digits_fedgwc.yaml suits clients of 48 and finds 3 or 4 groups with 43.
+    # On all training rows.
     runs = [
         _run(tmp_path / str(seed), f"seed={seed}", "evaluate_every=1000", "proof=false", "compare=[]")
         for seed in SEEDS

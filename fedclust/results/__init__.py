@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from fedclust.results.report import final_table, print_report
     from fedclust.results.saved_run import SavedRun
     from fedclust.results.summary import client_table, means_by_cluster, named, round_accuracies, summarise
-    from fedclust.settings.published import published_for
 else:
     __getattr__, __dir__ = lazily(__name__)
 
@@ -30,7 +29,6 @@ __all__ = [
     "means_by_cluster",
     "named",
     "print_report",
-    "published_for",
     "round_accuracies",
     "summarise",
 ]

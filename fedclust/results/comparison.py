@@ -24,7 +24,6 @@ _NO_SETTINGS = {
     "hydra",
     "output_dir",
     "overrides",
-    "published",
     "resume",
     "searchpath",
     "seed",

@@ -16,7 +16,6 @@ from fedclust.personal.layers import NONE
 from fedclust.proof import SCALE
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import decision_lines, how_to_get_one, personal_line
-from fedclust.settings.published import row_of
 
 __all__ = ["ROWS", "figure", "final_table", "newcomers_line", "print_report", "verdict_lines"]
 
@@ -127,15 +126,11 @@ _WIDTH_OF_FILES = 500
 
 @dataclass(frozen=True)
 class FigureRow:
-    """A line of the table: the keys that it shows, the second one after ±.
-
-    With `only_if_published`, it is shown only if the paper publishes that value.
-    """
+    """A line of the table: the keys that it shows, the second one after ±."""
 
     title: str
     keys: tuple[str, ...]
     digits: int = 3
-    only_if_published: bool = False
     bytes: bool = False
 
 
@@ -147,11 +142,8 @@ ROWS = (
     FigureRow("Rand index, adjusted for chance", ("adjusted_rand_index",)),
     FigureRow("client accuracy, mean", ("mean_client_accuracy",)),
     FigureRow("client accuracy, balanced", ("balanced_accuracy",)),
-    FigureRow("client accuracy, by training shares", ("share_weighted_accuracy",), only_if_published=True),
     FigureRow("macro F1", ("macro_f1",)),
-    FigureRow("macro F1, all test rows pooled", ("pooled_macro_f1",), only_if_published=True),
     FigureRow("AUC", ("auc",)),
-    FigureRow("AUC, all test rows pooled", ("pooled_auc",), only_if_published=True),
     FigureRow("AD ± SDAD (lower is better)", ("ad", "sdad")),
     FigureRow("global accuracy", ("global_accuracy",)),
     FigureRow("WAS (higher is better)", ("was",)),
@@ -188,7 +180,7 @@ def final_table(run: SavedRun) -> RenderableType:
     """Build the table of a run's results for the terminal.
 
     First the verdict, or how to get one; then the clusters with their sizes, and the figures next to those of
-    the compared strategies and, if the summary has ``published``, those of the paper.
+    the compared strategies.
 
     Parameters
     ----------
@@ -318,30 +310,17 @@ def _clusters(clients: pd.DataFrame) -> Table:
 
 
 def _figures(summary: Mapping[str, Any]) -> Table:
-    summaries = [(str(summary["strategy"]), summary), *summary.get("compare", {}).items()]
-    published = summary.get("published") or {}
-    columns: list[tuple[str, Mapping[str, Any]]] = []
-    papers: set[str] = set()
-    for name, figures in summaries:
-        columns.append((name, figures))
-        theirs = _published_for(name, published.get("figures", {}))
-        papers |= theirs.keys()
-        if theirs:
-            columns.append((f"{name}, published", theirs))
+    columns = [(str(summary["strategy"]), summary), *summary.get("compare", {}).items()]
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("")
     for title, _ in columns:
         table.add_column(title, justify="right")
     for row in ROWS:
-        if row.only_if_published and not papers & set(row.keys):
-            continue
         cells = [_cell(figures, row) for _, figures in columns]
         if any(cell != "–" for cell in cells):
             table.add_row(row.title, *cells)
         if row.keys == _PERSONAL:
             _add_personal(table, [figures for _, figures in columns])
-    if published:
-        table.caption = f"published: {published.get('source', 'source not given')}"
     return table
 
 
@@ -352,12 +331,6 @@ def _add_personal(table: Table, columns: Sequence[Mapping[str, Any]]) -> None:
         values = [figures.get(choice, {}).get(_PERSONAL[0]) for figures in of_column]
         cells = ["–" if value is None else _number(value, 3) for value in values]
         table.add_row(f"  with personal={choice}", *cells)
-
-
-def _published_for(strategy: str, figures: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a strategy's published results."""
-    row = row_of(strategy, figures)
-    return {} if row is None else figures[row]
 
 
 def _cell(figures: Mapping[str, Any], row: FigureRow) -> str:

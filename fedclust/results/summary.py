@@ -570,7 +570,6 @@ def summarise(
     own_metrics: Collection[str] = (),
     traffic: Mapping[str, int] | None = None,
     compare: Mapping[str, Mapping[str, object]] | None = None,
-    published: Mapping[str, object] | None = None,
     **details: object,
 ) -> dict[str, object]:
     """Compute the content of ``summary.json``.
@@ -601,10 +600,6 @@ def summarise(
         :class:`~fedclust.federation.Traffic` totals them; None if traffic was not counted.
     compare
         Summaries of the compared strategies, by name.
-    published
-        The paper's results for this setting, for the final table: ``source``, such as ``"FedGWC, Table 1"``,
-        and ``figures``, by strategy and then by key of this summary, each a number or a pair of mean and
-        standard deviation, in the same units as ours.
     details
         Further values of the method, such as ``silhouette``; written after the common keys.
 
@@ -663,8 +658,6 @@ def summarise(
         **{key: (traffic or {}).get(key) for key in _TRAFFIC},
         "compare": dict(compare or {}),
     }
-    if published:
-        summary["published"] = dict(published)
     taken = summary.keys() & details.keys()
     if taken:
         raise ValueError(f"details must not use the common keys, got {sorted(taken)}")

@@ -21,8 +21,8 @@ __all__ = ["take_from_sweep"]
 
 _SWEEP = "multirun.yaml"  # Hydra's file in the folder of a sweep
 # What does not change the results of a strategy.
-_IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "published", "resume", "serve")
-_OF_THE_WHOLE_JOB = ("compare", "published")  # in a summary
+_IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "resume", "serve")
+_OF_THE_WHOLE_JOB = ("compare",)  # in a summary
 _NOT_COPIED = (".lock", "compare", "plots", "tensorboard", "tracker.json", "wandb")
 
 

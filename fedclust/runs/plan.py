@@ -1,6 +1,6 @@
 """Plan a run: build all that its configuration names, so that a wrong option is reported at once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from fedclust.federation import Descriptions
 from fedclust.layers.pooling import Pooling
 from fedclust.personal.layers import Personal, check_validation
 from fedclust.privacy import NoPrivacy, Privacy
-from fedclust.runs.experiments import published_beside
 from fedclust.runs.privacy_checks import check_delta, check_network, check_strategy, setting
 from fedclust.settings import (
     ConfigError,
@@ -81,8 +80,6 @@ class Plan:
         What each client does with its model at the end, by the strategy's name.
     privacy
         What leaves clients.
-    published
-        The paper's figures for these settings; None if there are none.
     """
 
     settings: RunSettings
@@ -90,10 +87,9 @@ class Plan:
     strategies: Mapping[str, "ClusteredStrategy"]
     layers: Mapping[str, Personal]
     privacy: Privacy
-    published: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, config: DictConfig, settings: RunSettings, say: Callable[[str], None]) -> "Plan":
+    def of(cls, config: DictConfig, settings: RunSettings) -> "Plan":
         """Build all that a configuration names.
 
         Parameters
@@ -102,8 +98,6 @@ class Plan:
             The composed configuration.
         settings
             Its settings.
-        say
-            Prints a line, such as which published figures are left out.
 
         Raises
         ------
@@ -116,7 +110,7 @@ class Plan:
         strategies = {name: _strategy(configs[name], settings) for name in names}
         layers = {name: _personal(config, each) for name, each in strategies.items()}
         privacy = _privacy(config, settings, strategies, layers)
-        return cls(settings, configs, strategies, layers, privacy, _published(configs, say))
+        return cls(settings, configs, strategies, layers, privacy)
 
     @property
     def chosen(self) -> str:
@@ -244,14 +238,3 @@ def _privacy(
         except (ValueError, ModuleNotFoundError) as error:
             raise ConfigError(str(error)) from error
     return privacy
-
-
-def _published(configs: Mapping[str, DictConfig], say: Callable[[str], None]) -> dict[str, Any] | None:
-    try:
-        found, left_out = published_beside(configs)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    for name, changed in left_out.items():
-        setting = ", ".join(f"{key}={'null' if value is None else value}" for key, value in changed.items())
-        say(f"{name}: published figures are for {setting}: left out")
-    return found

@@ -121,7 +121,6 @@ class StrategyRun:
         self._checkpoints = Checkpoints(folder, settings.rounds, settings.checkpoint_every)
         self._done = self._figures_of_round = 0 if resume is None else resume.server_round
         self._seconds = 0.0
-        self._published: Mapping[str, object] | None = None
         self._late: Sequence[Mapping[str, Any]] = ()  # failures after the last round
         self._left_out: Sequence[str] = ()  # matrices that were too large to keep
         self._serving: Serving | None = None
@@ -193,9 +192,7 @@ class StrategyRun:
 
     # -- From the first round to the last -------------------------------------------------------------------
 
-    def start(
-        self, federation: Federation, model: nn.Module, published: Mapping[str, object] | None = None
-    ) -> dict[str, object]:
+    def start(self, federation: Federation, model: nn.Module) -> dict[str, object]:
         """Run all rounds that are left; write and return the summary.
 
         Parameters
@@ -204,15 +201,13 @@ class StrategyRun:
             The clients.
         model
             The network; all clients start from its weights.
-        published
-            The paper's figures for this setting.
 
         Raises
         ------
         RunFailed
             If every client of a round failed, or no client has an accuracy at the end.
         """
-        strategy, settings, self._published = self._strategy, self._settings, published
+        strategy, settings = self._strategy, self._settings
         described = self._described = federation.describe()
         self._class_names = described.class_names
         private = isinstance(self._privacy, ClientDP)  # then nothing else may be asked
@@ -310,7 +305,6 @@ class StrategyRun:
             outcomes=measured.outcomes.values(),
             own_metrics=measured.own_metrics,
             traffic=self._last.totals(),
-            published=self._published,
             decisions=summarise_decisions(measured.outcomes, strategy.assignment, self._class_names, seed),
             figures_of_round=self._figures_of_round,
             **{name: values for name, values in late.items() if values},
@@ -573,7 +567,7 @@ class Session:
                 continue
             with self.page or nullcontext():
                 run = self._open(name, plan, on_round if chosen else (), simulated)
-                run.start(federation, network, plan.published if chosen else None)
+                run.start(federation, network)
                 federation.close()  # what the chosen strategy is compared with has the same clients
                 if not chosen:
                     compared[name] = run.personalise(federation, plan.layers[name])

@@ -134,7 +134,7 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
         data.save_partition(plain(config.dataset), plain(config.partition), config.seed, path)
         say(f"partition: {path}")
         return {"task": "partition", "file": str(path)}
-    plan = Plan.of(config, settings, say)
+    plan = Plan.of(config, settings)
     if session.resumed:
         check_same_run(plain(config), folder)
     clients.connect(places)

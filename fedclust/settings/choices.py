@@ -172,7 +172,7 @@ def _refused(key: str, node: dict[str, Any], options: Any, whole: dict[str, Any]
     group = key.partition(".")[0]
     if group == "partition" and whole[group].get("file") is not None:  # then nothing is drawn
         return None
-    if group in ("aggregator", "partition", "strategy"):  # further keys are not for this dataclass
+    if key in ("aggregator", "strategy") or group == "partition":  # further keys are not for this dataclass
         given = {name: value for name, value in given.items() if name in names}
     elif unknown := [name for name in given if name not in names]:
         return f"unknown key {f'{key}.{unknown[0]}'!r}: {key} has {', '.join(sorted(names))}"

@@ -155,6 +155,7 @@ def with_choices(config: DictConfig, hydra_config: HydraConf) -> DictConfig:
     kept = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     OmegaConf.set_struct(kept, False)
     own = {group: choice for group, choice in runtime.choices.items() if "hydra" not in str(group)}
+    own.pop("experiment/own", None)  # follows from the others
     kept.choices = own
     kept.overrides = list(hydra_config.overrides.task)
     added = [

@@ -42,7 +42,7 @@ _TAKEN = {
     "balanced_accuracy", "bytes_down", "bytes_down_unbundled", "bytes_up", "bytes_up_unbundled", "client",
     "cluster", "cluster_sizes", "compare", "failed_replies", "failures", "gaussian_weight", "global_accuracy",
     "group", "label_counts", "mean_client_accuracy", "name", "num_clients", "num_clusters", "num_test",
-    "num_train", "pooled_auc", "pooled_macro_f1", "published", "rand_index", "round", "rounds",
+    "num_train", "pooled_auc", "pooled_macro_f1", "rand_index", "round", "rounds",
     "sdad", "seconds", "seed", "share_weighted_accuracy", "strategy", "test_loss", "train_loss", "was",
     "wadb", "weighted_psi",
     "accuracy_finetune", "accuracy_prior", "personal", "personal_accuracy", "prior_shift",

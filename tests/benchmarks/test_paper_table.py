@@ -89,7 +89,7 @@ def test_names_that_are_not_in_the_table(paper: ModuleType, tmp_path: Path) -> N
         paper.runs_of(options("clust_psi_pfl_fmnist", rows=["IFCA"]), [], tmp_path)
     with pytest.raises(ValueError, match=r"--columns must be among alpha=50, .*, got alpha=1"):
         paper.runs_of(options("clust_psi_pfl_fmnist", columns=["alpha=1"]), [], tmp_path)
-    with pytest.raises(ValueError, match=r"published.rows, got fedgwc_cifar100"):
+    with pytest.raises(ValueError, match=r"EXPERIMENT must have rows .*, got fedgwc_cifar100"):
         paper.runs_of(options("fedgwc_cifar100"), [], tmp_path)
 
 

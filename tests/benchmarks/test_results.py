@@ -10,6 +10,8 @@ from types import ModuleType
 import pandas as pd
 import pytest
 
+from fedclust.settings import compose
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -147,7 +149,7 @@ def test_nothing_to_report(results: ModuleType, tmp_path: Path, monkeypatch: pyt
 
 def test_every_setting_of_the_issue_can_be_run(results: ModuleType) -> None:
     for experiment in results.EXPERIMENTS.values():
-        assert results.compose(list(experiment.command(3))).seed == 3
+        assert compose(list(experiment.command(3))).seed == 3
 
 
 def test_tables_of_an_earlier_document_stay(results: ModuleType) -> None:

@@ -25,7 +25,6 @@ from fedclust.results.page.thinned import ThinnedRun
 from fedclust.results.page.values import evenly, short, shorts
 from fedclust.results.report import ROWS, drift_line, figure, newcomers_line, verdict_lines, went_back_line
 from fedclust.results.saved_run import SavedRun
-from fedclust.settings.published import row_of
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Course", "Figure", "RunView", "is_finished", "view_run"]
@@ -219,7 +218,7 @@ def view_run(folder: Path) -> RunView:
         facts=list(_facts(run, num_clients)),
         columns=columns,
         figures=figures,
-        source=(summary.get("published") or {}).get("source"),
+        source=None,
         classes=_class_names(small.get("class_names"), counts),
         everyone=shorts((counts.sum(axis=0) / max(1, counts.sum())).tolist()) if counts is not None else [],
         courses=[_course(name, each) for name, each in [(title, run), *run.compared.items()]],
@@ -295,13 +294,7 @@ def _facts(run: SavedRun, num_clients: int) -> Iterator[list[str]]:
 
 
 def _figures(title: str, summary: Mapping[str, Any]) -> tuple[list[str], list[Figure]]:
-    columns: list[tuple[str, Mapping[str, Any]]] = []
-    published = summary.get("published") or {}
-    for name, figures in [(title, summary), *summary.get("compare", {}).items()]:
-        columns.append((name, figures))
-        theirs = published.get("figures", {})
-        if (row := row_of(name, theirs)) is not None:
-            columns.append((f"{name}, published", theirs[row]))
+    columns = [(title, summary), *summary.get("compare", {}).items()]
     rows = []
     for shown in ROWS:
         cells = [_cell(figures, shown.keys) for _, figures in columns]

@@ -90,31 +90,6 @@ def test_clusters_figures_and_folder(finished_run: Path) -> None:
     assert text.endswith(f"results: {finished_run.resolve()}\n")  # whole, however narrow the console
 
 
-def test_published_figures_are_next_to_ours(finished_run: Path) -> None:
-    path = finished_run / "summary.json"
-    summary = json.loads(path.read_text())
-    summary["strategy"] = "fedgwc_paper"  # a preset falls back on its method's figures
-    figures = {"fedgwc": {"mean_client_accuracy": [0.9, 0.01]}, "fed": {"auc": 0.1}, "fedavg": {"ad": 0.25}}
-    summary["published"] = {"source": "FedGWC, Table 1", "figures": figures}
-    path.write_text(json.dumps(summary))
-    text = printed(finished_run)
-    assert "fedgwc_paper, published" in text
-    assert row(text, "client accuracy, mean")[1:] == ["0.812", "0.900 ± 0.010", "0.500", "–"]
-    assert row(text, "AD")[1:] == ["0.188 ± 0.207", "–", "0.500 ± 0.177", "0.250"]
-    assert "published: FedGWC, Table 1" in text
-
-
-def test_pooled_figures_are_next_to_published_ones(finished_run: Path) -> None:
-    path = finished_run / "summary.json"
-    summary = json.loads(path.read_text())
-    summary |= {"pooled_macro_f1": 0.25, "share_weighted_accuracy": 0.5}
-    summary["published"] = {"source": "FMCL, Table 1", "figures": {"fedavg": {"pooled_macro_f1": 0.75}}}
-    path.write_text(json.dumps(summary))
-    text = printed(finished_run)
-    assert row(text, "macro F1, all test rows")[1:] == ["0.250", "–", "0.750"]
-    assert "training shares" not in text
-
-
 def test_bytes_in_units_that_can_be_read(finished_run: Path) -> None:
     path = finished_run / "summary.json"
     summary = json.loads(path.read_text())

@@ -264,11 +264,9 @@ def test_no_client_answered() -> None:
         assert summary[key] is None
 
 
-def test_published_figures_and_details_follow_the_common_keys() -> None:
-    published = {"source": "FedGWC, Table 1", "figures": {"fedgwc": {"balanced_accuracy": 0.5}}}
-    summary = figures(table([1.0], [0], None), published=published, silhouette=0.5)
-    assert list(summary) == [*KEYS, "published", "silhouette"]
-    assert summary["published"] == published
+def test_details_follow_the_common_keys() -> None:
+    summary = figures(table([1.0], [0], None), silhouette=0.5)
+    assert list(summary) == [*KEYS, "silhouette"]
     with pytest.raises(ValueError, match=r"details must not use the common keys, got \['auc'\]"):
         figures(table([1.0], [0], None), auc=1.0)
 

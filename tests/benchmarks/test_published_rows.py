@@ -1,14 +1,14 @@
-"""The rows of the papers' tables, as printed there, beside what a command of ours finds for each."""
+"""The tables of the papers, as printed there, and what of them stands beside a run."""
 
+import importlib
 import re
-from functools import cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from fedclust.runs.experiments import changed_settings, published_beside
-from fedclust.settings import compose, plain
-from fedclust.settings.published import row_of
+from fedclust.settings import CONF
 
 # Clust-PSI-PFL, Table III, FMNIST: mean ± standard deviation at
 # α = 50, 0.7, 0.3, 0.2, 0.09, 0.05 and S = 1, 0.03, 0; one figure for CL.
@@ -77,8 +77,16 @@ FMCL (Auto-K)     | 83.10 ± 1.77 82.82 ± 1.91 97.58 ± 0.51
 """,
 }
 KEYS = ("global_accuracy", "pooled_macro_f1", "pooled_auc")
-NEEDS = {"fmcl_busi": ["encoder.path=."], "fmcl_lunghist700": ["encoder.path=."]}
-SIMILARITY = ["partition=similarity", "partition.similarity=0.03"]
+FIGURES = {
+    "global_accuracy", "mean_client_accuracy", "balanced_accuracy", "ad", "sdad", "was", "wadb", "rand_index",
+    "num_clusters", "share_weighted_accuracy", "pooled_macro_f1", "pooled_auc",
+}  # fmt: skip
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    return importlib.import_module("published_rows")
 
 
 def rows_of(page: str) -> dict[str, list[list[float]]]:
@@ -88,66 +96,31 @@ def rows_of(page: str) -> dict[str, list[list[float]]]:
     return {name: [[float(mean), float(spread)] for mean, spread in row] for name, row in pairs.items()}
 
 
-@cache
-def tables_of(experiment: str) -> dict[str, Any]:
-    return plain(compose([f"experiment={experiment}", *NEEDS.get(experiment, [])]).published)
-
-
-def found_for(experiment: str, title: str, setting: list[str]) -> dict[str, object]:
-    """The published figures that a run of this row and column prints next to its own."""
-    row = tables_of(experiment)["rows"][title]
-    overrides = [f"experiment={experiment}", *NEEDS.get(experiment, []), *setting, "compare=[]", *row]
-    config = compose(overrides)
-    strategy = str(config.choices.strategy)
-    found, left_out = published_beside({strategy: config})
-    assert left_out == {}  # the row has all of the paper's options
-    assert found is not None
-    name = row_of(strategy, found["figures"])
-    assert name is not None
-    return found["figures"][name]
-
-
-@pytest.mark.parametrize("title", rows_of(TABLE_III))
-def test_every_row_of_clust_psi_pfls_table_finds_its_own_figures(title: str) -> None:
-    page = rows_of(TABLE_III)[title]
-    at_s_003 = page[7] if len(page) > 1 else page[0]  # the eighth column
-    assert found_for("clust_psi_pfl_fmnist", title, SIMILARITY)["global_accuracy"] == at_s_003
-
-
-def test_the_whole_table_of_fashion_mnist_as_printed() -> None:
-    published = tables_of("clust_psi_pfl_fmnist")
+def test_the_whole_table_of_fashion_mnist_as_printed(published: ModuleType) -> None:
+    tables = published.tables_of("clust_psi_pfl_fmnist")
     named = {
         "CL": "centralised", "FedAvg": "fedavg", "FedProx": "fedavg/fedprox", "FedAvgM": "fedavg/fedavgm",
         "FedAdagrad": "fedavg/fedadagrad", "FedYogi": "fedavg/fedyogi", "FedAdam": "fedavg/fedadam",
         "PoC": "fedavg/poc", "HACCS": "fedavg/haccs", "FedCLS": "fedavg/fedcls", "CFL": "cfl",
         "FedSoft": "fedsoft", "Clust-PSI-PFL": "clust_psi_pfl",
     }  # fmt: skip
-    assert list(published["rows"]) == list(named) == list(rows_of(TABLE_III))
+    assert list(tables["rows"]) == list(named) == list(rows_of(TABLE_III))
     for title, page in rows_of(TABLE_III).items():
         if title == "CL":
-            assert published["figures"]["centralised"]["global_accuracy"] == page[0]
+            assert tables["figures"]["centralised"]["global_accuracy"] == page[0]
         else:
-            assert published["by_setting"][named[title]]["global_accuracy"] == page
+            assert tables["by_setting"][named[title]]["global_accuracy"] == page
 
 
 @pytest.mark.parametrize("name", CENTRALISED)
-def test_one_figure_of_the_pooled_data_for_all_columns(name: str) -> None:
-    figures = tables_of(f"clust_psi_pfl_{name}")["figures"]
+def test_one_figure_of_the_pooled_data_for_all_columns(published: ModuleType, name: str) -> None:
+    figures = published.tables_of(f"clust_psi_pfl_{name}")["figures"]
     assert figures == {"centralised": {"global_accuracy": CENTRALISED[name]}}
 
 
-@pytest.mark.parametrize("title", rows_of(TABLE_1["fmcl_imagenette"]))
-def test_every_row_of_fmcls_table_finds_its_own_figures(title: str) -> None:
-    page = rows_of(TABLE_1["fmcl_imagenette"])[title]
-    found = found_for("fmcl_imagenette", title, [])
-    for key, (mean, spread) in zip(KEYS, page, strict=True):
-        # Percent there, fractions here: 57.62 ± 3.13 is 0.5762 ± 0.0313.
-        assert found[key] == pytest.approx([mean / 100, spread / 100], abs=1e-12)
-
-
 @pytest.mark.parametrize("experiment", TABLE_1)
-def test_the_whole_of_fmcls_table_as_printed(experiment: str) -> None:
-    page, tables = rows_of(TABLE_1[experiment]), tables_of(experiment)
+def test_the_whole_of_fmcls_table_as_printed(published: ModuleType, experiment: str) -> None:
+    page, tables = rows_of(TABLE_1[experiment]), published.tables_of(experiment)
     assert list(tables["rows"]) == list(page)
     columns = tables["settings"]
     clusters = {"strategy.parameters.num_clusters": 5 if experiment == "fmcl_imagenette" else 3}
@@ -173,24 +146,54 @@ def test_the_whole_of_fmcls_table_as_printed(experiment: str) -> None:
             assert found == pytest.approx([value / 100 for value in pair], abs=1e-12)
 
 
-def test_a_selection_has_figures_of_its_own_and_options_of_the_paper() -> None:
-    base = ["experiment=clust_psi_pfl_fmnist", "partition.alpha=0.05", "strategy=fedavg", "compare=[]"]
-    plain_one = compose([*base, "selection=uniform"])  # FedAvg's own
-    found, _ = published_beside({"fedavg": plain_one})
-    assert found is not None
-    assert found["figures"]["fedavg"]["global_accuracy"] == [0.68, 0.03]
-    poc = compose([*base, "selection=poc", "selection.candidates=16"])
-    assert changed_settings(poc) == {"selection.candidates": 8}
-    assert changed_settings(compose([*base, "selection=least_sampled"])) == {}
-    # No row of the table has both: nothing is printed for it.
-    both = compose([*base, "selection=haccs", "aggregator=fedprox"])
-    assert published_beside({"fedavg": both}) == (None, {})
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "experiment").glob("*.yaml")))
+def test_figures_are_fractions_and_pairs(published: ModuleType, name: str) -> None:
+    tables = published.tables_of(name)
+    assert tables["source"]
+    everywhere, columns = tables.get("figures", {}), tables.get("by_setting", {})
+    assert {len(values) for row in columns.values() for values in row.values()} <= {
+        len(tables.get("settings", []))
+    }
+    figures = [
+        *((key, value) for row in everywhere.values() for key, value in row.items()),
+        *((key, value) for row in columns.values() for key, values in row.items() for value in values),
+    ]
+    assert figures
+    for key, value in figures:
+        assert key in FIGURES
+        mean, spread = value if isinstance(value, list) else (value or 0.0, 0.0)
+        assert spread >= 0
+        assert {"was": -1}.get(key, 0) <= mean <= (1 if key not in ("num_clusters", "wadb") else 40)
 
 
-def test_cfls_limits_are_those_of_the_papers_grid() -> None:
-    base = ["experiment=clust_psi_pfl_fmnist", "partition.alpha=0.05", "strategy=cfl_paper", "compare=[]"]
-    changed = changed_settings(compose(base))
-    assert changed == {"strategy.parameters.eps_1": 1e-5, "strategy.parameters.eps_2": 0.1}
-    found, left_out = published_beside({"cfl_paper": compose(base)})
-    assert left_out == {"cfl_paper": changed}
-    assert found is None
+@pytest.mark.parametrize(
+    ("setting", "figures"),
+    [
+        # Table III at alpha 0.05 and S 0.03, and FedAvg's in the row of a selection.
+        ({"partition": {"alpha": 0.05}}, {"clust_psi_pfl": [0.83, 0.01], "fedavg": [0.68, 0.03]}),
+        ({"choices": {"selection": "uniform"}, "partition": {"alpha": 0.05}}, {"fedavg": [0.68, 0.03]}),
+        ({"choices": {"selection": "haccs"}, "partition": {"alpha": 0.05}}, {"fedavg": [0.61, 0.02]}),
+        ({"choices": {"aggregator": "fedavgm"}, "partition": {"alpha": 0.05}}, {"fedavg": [0.57, 0.02]}),
+        (
+            {"choices": {"partition": "similarity"}, "partition": {"similarity": 0.03}},
+            {"clust_psi_pfl": [0.98, 0.01], "fedavg": [0.74, 0.01]},
+        ),
+        ({"choices": {"partition": "similarity"}, "partition": {"alpha": 0.05}}, {}),
+        ({"partition": {"alpha": "0.05"}}, {}),
+        ({"choices": {"aggregator": "fedavgm", "selection": "haccs"}, "partition": {"alpha": 0.05}}, {}),
+    ],
+)
+def test_the_figures_of_a_setting(
+    published: ModuleType, setting: dict[str, Any], figures: dict[str, Any]
+) -> None:
+    choices = {"experiment": "clust_psi_pfl_fmnist", "partition": "dirichlet_fedartml"}
+    config = {"partition": setting["partition"], "choices": choices | setting.get("choices", {})}
+    found = published.published_for(config).get("figures", {})
+    assert {method: found[method]["global_accuracy"] for method in figures} == figures
+    assert figures or found.keys() <= {"centralised"}
+    assert published.published_for({"choices": {}}) == {}
+
+
+def test_the_method_of_a_preset(published: ModuleType) -> None:
+    assert published.row_of("fedgwc_paper", ["fed", "fedgwc"]) == "fedgwc"
+    assert published.row_of("fedgwcx", ["fedgwc"]) is None

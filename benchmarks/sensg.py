@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from genomes import draw_reads, invent, read_reference, read_variants, sequence_of
 
-from fedclust.data.genomes import draw_reads, invent, read_reference, read_variants, sequence_of
 from fedclust.data.source import SourceError
 from fedclust.support.rng import generator
 

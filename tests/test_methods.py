@@ -7,8 +7,8 @@ import pytest
 
 import fedclust
 from fedclust.data import save_partition
-from fedclust.data.client_rows import ClientRows, save_client_rows
 from fedclust.data.digits import Digits
+from fedclust.data.partition import ClientRows, save_client_rows
 from fedclust.results import SavedRun
 from fedclust.settings import compose, plain
 from fedclust.support.rng import generator

@@ -11,8 +11,8 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 from fedclust import clients, run
-from fedclust.data.client_rows import ClientRows, save_client_rows
 from fedclust.data.loading import make_builder
+from fedclust.data.partition import ClientRows, save_client_rows
 from fedclust.data.sites import Own
 from fedclust.data.sites.rows import builder_of, read_site
 from fedclust.federation import FederationError

@@ -64,30 +64,32 @@ def from_arrays(
         raise ValueError("clients must be at least one, got none")
     if num_classes is not None and num_classes < 2:
         raise ValueError(f"num_classes must be >= 2, got {num_classes}")
-    inputs: list[torch.Tensor] = []
-    labels: list[torch.Tensor] = []
+    pairs: list[Pair] = []
     parts: tuple[list[IntArray], ...] = ([], [], [])
     start = 0
     for client, given in enumerate(clients):
         for rows, (x, y) in zip(parts, _parts(client, given, seed, validation_fraction), strict=True):
-            _check_alike(client, x, y, inputs[0] if inputs else x, labels[0] if labels else y)
+            first = pairs[0] if pairs else (x, y)
+            if _kind(x, y) != _kind(*first):
+                raise ValueError(
+                    f"client {client} must have inputs and targets like client 0's, {_kind(*first)} a row, "
+                    f"got {_kind(x, y)}"
+                )
             if num_classes is not None and len(y) and int(y.max()) >= num_classes:
                 raise ValueError(
                     f"client {client} must have targets below num_classes, {num_classes}, got {int(y.max())}"
                 )
-            inputs.append(x)
-            labels.append(y)
+            pairs.append((x, y))
             rows.append(np.arange(start, start + len(x)))
             start += len(x)
     train, validation, test = (tuple(rows) for rows in parts)
-    whole, targets = torch.cat(inputs), torch.cat(labels)
-    mean, std = _statistics(whole[np.concatenate(train)])
-    most = int(targets.max()) + 1
-    count = num_classes or max(most, 2)
+    inputs, labels = (torch.cat(each) for each in zip(*pairs, strict=True))
+    mean, std = _statistics(inputs[np.concatenate(train)])
+    count = num_classes or max(int(labels.max()) + 1, 2)
     return FederatedData(
         name=name,
-        inputs=whole,
-        labels=targets,
+        inputs=inputs,
+        labels=labels,
         train=train,
         test=test,
         validation=validation,
@@ -96,7 +98,7 @@ def from_arrays(
         std=std,
         groups=None,
         class_names=tuple(map(str, range(count))),
-        fingerprint=_fingerprint(whole, targets, parts),
+        fingerprint=_fingerprint(inputs, labels, parts),
     )
 
 
@@ -141,13 +143,13 @@ def to_targets(values: Any) -> torch.Tensor:
         If a value is no class index.
     """
     y = _tensor(values)
-    if y.is_floating_point():
-        wrong = ~torch.isfinite(y) | (y != y.round())
-    else:
-        wrong = y < 0 if y.dtype != torch.bool else torch.zeros_like(y)
-    if wrong.any() or (y < 0).any():
-        bad = y[wrong | (y < 0)][0].item()
-        raise ValueError(f"targets must be class indices, whole numbers >= 0, got {bad}")
+    whole = (
+        torch.isfinite(y) & (y == y.round())
+        if y.is_floating_point()
+        else torch.ones_like(y, dtype=torch.bool)
+    )
+    if not (fits := whole & (y >= 0)).all():
+        raise ValueError(f"targets must be class indices, whole numbers >= 0, got {y[~fits][0].item()}")
     return y.to(torch.int64)
 
 
@@ -170,8 +172,9 @@ def _tensor(values: Any) -> torch.Tensor:
 def _parts(client: int, given: Any, seed: int, fraction: float) -> tuple[Pair, Pair, Pair]:
     """Read one client's train, validation and test part."""
     if not isinstance(given, list | tuple) or len(given) not in (2, 3):
-        got = f"{len(given)} parts" if isinstance(given, list | tuple) else type(given).__name__
-        raise ValueError(f"client {client} must be (inputs, targets) or (train, validation, test), got {got}")
+        raise ValueError(
+            f"client {client} must be (inputs, targets) or (train, validation, test), got {_sort(given)}"
+        )
     if len(given) == 2:
         x, y = _pair(client, given)
         if len(x) < 2:
@@ -201,8 +204,7 @@ def _is_empty(part: Any) -> bool:
 
 def _pair(client: int, given: Any) -> Pair:
     if not isinstance(given, list | tuple) or len(given) != 2:
-        got = f"{len(given)} values" if isinstance(given, list | tuple) else type(given).__name__
-        raise ValueError(f"client {client} must have (inputs, targets) in each part, got {got}")
+        raise ValueError(f"client {client} must have (inputs, targets) in each part, got {_sort(given)}")
     try:
         x, y = to_inputs(given[0]), to_targets(given[1])
     except ValueError as error:
@@ -215,15 +217,13 @@ def _pair(client: int, given: Any) -> Pair:
     return x, y
 
 
-def _check_alike(
-    client: int, x: torch.Tensor, y: torch.Tensor, first: torch.Tensor, label: torch.Tensor
-) -> None:
-    if x.shape[1:] != first.shape[1:] or x.dtype != first.dtype or y.shape[1:] != label.shape[1:]:
-        raise ValueError(
-            f"client {client} must have inputs and targets like client 0's, {first.dtype} "
-            f"{tuple(first.shape[1:])} and {tuple(label.shape[1:])} a row, "
-            f"got {x.dtype} {tuple(x.shape[1:])} and {tuple(y.shape[1:])}"
-        )
+def _sort(given: Any) -> str:
+    return f"{len(given)} values" if isinstance(given, list | tuple) else type(given).__name__
+
+
+def _kind(x: torch.Tensor, y: torch.Tensor) -> str:
+    """Describe what inputs and targets must share with other clients'."""
+    return f"{x.dtype} {tuple(x.shape[1:])} and {tuple(y.shape[1:])}"
 
 
 def _statistics(train: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -8,7 +8,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,14 +115,19 @@ def prepared(folder: Path, write: Callable[[Path], None]) -> Path:
     """
     from filelock import FileLock
 
-    if not _needed(folder):
+    if folder.is_dir() and not damaged_files(folder):
         return folder
-    _make_writable(folder.parent)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"cannot make the cache folder {folder.parent}: {error}; {_ELSEWHERE}") from error
+    if not os.access(folder.parent, os.W_OK):
+        raise OSError(f"cannot write to the cache folder {folder.parent}; {_ELSEWHERE}")
     with FileLock(folder.with_name(f".{folder.name}.lock")):
-        if not (damaged := _needed(folder)):
-            return folder
         if folder.exists():  # else this is its first time
-            names = ", ".join(damaged)
+            if folder.is_dir() and not (damaged := damaged_files(folder)):
+                return folder
+            names = ", ".join(damaged) if folder.is_dir() else "no folder"
             logger.warning("the prepared data in %s is damaged (%s): prepared again", folder, names)
             _remove(folder)
         for leftover in folder.parent.glob(f".{folder.name}-*"):  # left by a killed process: we hold the lock
@@ -147,25 +151,13 @@ def damaged_files(folder: Path) -> list[str]:
     """List the files of a prepared folder that are missing or not what was written.
 
     A file's size is always compared, and its checksum where it has up to 256 MB or was changed since, by the
-    time of its last change. Folders from before there were checksums get them now.
+    time of its last change.
     """
-    sums = folder / _SUMS
     try:
-        known = json.loads(sums.read_text(encoding="utf-8"))
+        known = json.loads((folder / _SUMS).read_text(encoding="utf-8"))
         return [name for name, about in known.items() if _is_damaged(folder / name, about)]
-    except FileNotFoundError:
-        with suppress(OSError):  # a shared cache that only its owner may write to
-            sums.write_text(json.dumps(_sums(folder)), encoding="utf-8")
-        return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return [_SUMS]
-
-
-def _needed(folder: Path) -> list[str]:
-    """List why a folder must be written: its damaged files, or that it is not there."""
-    if folder.is_dir():
-        return damaged_files(folder)
-    return ["no folder"]
 
 
 def _sums(folder: Path) -> dict[str, dict[str, int | str]]:
@@ -176,17 +168,14 @@ def _sums(folder: Path) -> dict[str, dict[str, int | str]]:
             "sha256": file_digest(file),
         }
         for file in sorted(folder.iterdir())
-        if file.is_file() and file.name != _SUMS
     }
 
 
 def _is_damaged(file: Path, about: Mapping[str, Any]) -> bool:
     try:
         state = file.stat()
-        if state.st_size != about["size"]:
-            return True
-        small = state.st_size <= _ALWAYS_READ
-        return (small or state.st_mtime_ns != about["changed"]) and file_digest(file) != about["sha256"]
+        unchanged = state.st_size > _ALWAYS_READ and state.st_mtime_ns == about["changed"]
+        return state.st_size != about["size"] or (not unchanged and file_digest(file) != about["sha256"])
     except OSError:
         return True
 
@@ -217,7 +206,6 @@ def new_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[A
 
 
 def _in_words(size: int) -> str:
-    """Write a number of bytes in GB, or in MB below one GB."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.2f} MB"
 
 
@@ -259,12 +247,3 @@ def load_parts(saved: Mapping[str, NDArray[Any]]) -> dict[str, tuple[IntArray, .
         part: tuple(np.split(saved[part], np.cumsum(saved[f"{part}_sizes"])[:-1])) if part in saved else ()
         for part in _PARTS
     }
-
-
-def _make_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"cannot make the cache folder {folder}: {error}; {_ELSEWHERE}") from error
-    if not os.access(folder, os.W_OK):
-        raise OSError(f"cannot write to the cache folder {folder}; {_ELSEWHERE}")

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from fedclust.data import cache
 from fedclust.data.builder import DatasetBuilder, SourcedDataset
 from fedclust.data.cache import map_tensor
-from fedclust.data.client_rows import ClientRows, save_client_rows
 from fedclust.data.dataset import Dataset, FederatedData
-from fedclust.data.partition import rows_of_clients
+from fedclust.data.partition import ClientRows, rows_of_clients, save_client_rows
 from fedclust.data.protocols import fraction_of, hold_out
 from fedclust.data.source import SourceError
 from fedclust.support.rng import generator
@@ -107,7 +106,7 @@ def save_partition(
     dataset, partition, seed, cache_dir
         As for :func:`load`.
     path
-        Parquet file to write; its format is described in :mod:`fedclust.data.client_rows`.
+        Parquet file to write; its format is described in :mod:`fedclust.data.partition`.
 
     Raises
     ------

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedclust.serving.layout import CLUSTER, INDEX
-from fedclust.serving.load import load_export
-from fedclust.serving.served import Served
+from fedclust.data.input_encoders import TableEncoder
+from fedclust.serving.served import CLUSTER, INDEX, Served, load_export
 
 __all__ = ["main"]
 
@@ -28,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
         served = _open(given.folder, given.allow)
         rows, names = served.read(given.rows)
         table = served.predict(rows, site=given.site, cluster=given.cluster)
-        for note in served.encoder.notes(rows):
+        for note in served.encoder.notes(rows) if isinstance(served.encoder, TableEncoder) else ():
             print(f"fedclust predict: {note}", file=sys.stderr)
         if names is not None and len(table) == len(names):
             table.index = pd.Index(names, name="file")

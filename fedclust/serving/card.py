@@ -11,8 +11,8 @@ import pandas as pd
 
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder, TableEncoder, TextEncoder
 from fedclust.personal.layers import FINETUNE, PRIOR
-from fedclust.serving.layout import CLUSTER, WEIGHTS, cluster_folder
-from fedclust.serving.served import Served
+from fedclust.serving.served import CLUSTER, WEIGHTS, Served, cluster_folder
+from fedclust.support.plain_values import few
 
 if TYPE_CHECKING:
     from fedclust.results import SavedRun
@@ -85,7 +85,7 @@ def _inputs(encoder: InputEncoder) -> str:
     if isinstance(encoder, TableEncoder):
         numbers = ", ".join(_name(column.name) for column in encoder.numbers) or "none"
         categories = "; ".join(
-            f"{_name(column.name)} ({_some(list(compress(column.values, column.known)))})"
+            f"{_name(column.name)} ({few(map(_name, compress(column.values, column.known)), 20)})"
             for column in encoder.categories
         )
         return f"numbers {numbers}; categories {categories or 'none'}"
@@ -99,7 +99,7 @@ def _inputs(encoder: InputEncoder) -> str:
 def _clusters(served: Served) -> Iterator[list[str]]:
     for cluster in served.clusters:
         who = [site.name or str(site.client) for site in served.sites if site.cluster == cluster]
-        yield [str(cluster), f"`{cluster_folder(Path(), cluster)}`", _some(who)]
+        yield [str(cluster), f"`{cluster_folder(Path(), cluster)}`", few(map(_name, who), 20)]
 
 
 def _figures(run: "SavedRun", cluster: int | None) -> list[str]:
@@ -140,7 +140,7 @@ def _limits(served: Served, run: "SavedRun", cluster: int | None) -> Iterator[st
             name for name, rows in zip(served.class_names, counts.sum(axis=0), strict=False) if not rows
         ]
         if absent:
-            yield f"- No client here has training rows of: {_some(absent)}."
+            yield f"- No client here has training rows of: {few(map(_name, absent), 20)}."
         lacking = int((counts == 0).any(axis=1).sum())
         if lacking:
             yield f"- {lacking} of {len(mine)} clients lack training rows of some class."
@@ -209,9 +209,3 @@ def _number(value: Any) -> str:
     if isinstance(value, int | np.integer):
         return f"{value:,}"
     return f"{value:.3f}" if np.isfinite(value) else "–"
-
-
-def _some(names: Sequence[str], most: int = 20) -> str:
-    return ", ".join(map(_name, names[:most])) + (
-        f" and {len(names) - most} more" if len(names) > most else ""
-    )

@@ -1,24 +1,33 @@
-"""Write a run's models to a folder that can be used without the run."""
+"""Write a run's models to a folder that can be used without the run.
+
+Further formats, ONNX and ``torch.export``, are each compared with the network after writing.
+"""
 
 import json
 import shutil
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import nn
 
-from fedclust.data.input_encoders import to_values
+from fedclust.data.input_encoders import ArrayEncoder, ImageEncoder, InputEncoder, TextEncoder, to_values
 from fedclust.personal.layers import FINETUNE
 from fedclust.serving.card import cluster_card, index_card
-from fedclust.serving.formats import FORMATS, write_format
-from fedclust.serving.layout import CARD, CLUSTER, FORMAT, INDEX, WEIGHTS, cluster_folder
-from fedclust.serving.served import Served, Site
+from fedclust.serving.served import CARD, CLUSTER, FORMAT, INDEX, WEIGHTS, Served, cluster_folder
 
 if TYPE_CHECKING:
     from fedclust.results import SavedRun
 
-__all__ = ["write_export"]
+__all__ = ["write_export", "write_format"]
+
+_FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
+_TOLERANCE = 1e-4  # of a probability
+_ROWS = 5
 
 
 def write_export(
@@ -53,8 +62,8 @@ def write_export(
     ValueError
         If a format is unknown, or what it wrote predicts something else than the network.
     """
-    if unknown := [name for name in formats if name not in FORMATS]:
-        raise ValueError(f"formats must be of {', '.join(FORMATS)}, got {', '.join(map(str, unknown))}")
+    if unknown := [name for name in formats if name not in _FILES]:
+        raise ValueError(f"formats must be of {', '.join(_FILES)}, got {', '.join(map(str, unknown))}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"target must not exist or be an empty folder, got {target}")
     existed = target.exists()
@@ -99,30 +108,140 @@ def _write(
         for name in formats:
             write_format(name, network, folder, served.encoder, example)
         (folder / CARD).write_text(cluster_card(served, run, cluster), encoding="utf-8")
-    _json(
-        target / INDEX,
-        {
-            "format": FORMAT,
-            "strategy": run.strategy,
-            "clusters": list(served.clusters),
-            "clients": [_site(site) for site in served.sites],
-        },
-    )
+    note = "the fine-tuned model stays with its client; this export has the model without it"
+    sites = [replace(site, note=note if site.personal == FINETUNE else None) for site in served.sites]
+    index = {
+        "format": FORMAT,
+        "strategy": run.strategy,
+        "clusters": list(served.clusters),
+        "clients": [
+            {key: value for key, value in asdict(site).items() if value is not None or key == "name"}
+            for site in sites
+        ],
+    }
+    _json(target / INDEX, index)
     (target / CARD).write_text(index_card(served, run), encoding="utf-8")
-
-
-def _site(site: Site) -> dict[str, Any]:
-    values: dict[str, Any] = {"client": site.client, "name": site.name, "cluster": site.cluster}
-    if site.personal is not None:
-        values["personal"] = site.personal
-    if site.personal == FINETUNE:
-        values["note"] = "the fine-tuned model stays with its client; this export has the model without it"
-    if site.prior_shift is not None:
-        values["prior_shift"] = list(site.prior_shift)
-    return values
 
 
 def _json(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(
         json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
     )
+
+
+class _Probabilities(nn.Module):
+    """A network with its softmax."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return probabilities for encoded rows."""
+        chances: torch.Tensor = self.network(inputs).softmax(-1)
+        return chances
+
+
+def write_format(
+    name: str, network: nn.Module, folder: Path, encoder: InputEncoder, example: torch.Tensor | None = None
+) -> Path:
+    """Write a network in another format, and compare it with the network on some rows.
+
+    It takes encoded rows (images normalised) and returns probabilities. The number of rows is free.
+
+    Parameters
+    ----------
+    name
+        ``"onnx"`` or ``"torch"``.
+    network
+        The network, in evaluation mode.
+    folder
+        Where the file goes.
+    encoder
+        Encoder of the network's inputs, for their shape.
+    example
+        Encoded rows to compare on, at least 2; random ones unless given.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If the packages for ONNX are missing.
+    ValueError
+        If the network cannot be written, or the file predicts something else.
+    """
+    rows = _example(encoder) if example is None else example
+    module = _Probabilities(network).eval()
+    with torch.no_grad():
+        expected = module(rows).numpy()
+    write = _write_onnx if name == "onnx" else _write_torch
+    path = folder / _FILES[name]
+    # Compared on another number of rows, too: a number that was fixed in writing would not be noticed.
+    for found, wanted in zip(write(module, rows, path), (expected, expected[:1]), strict=True):
+        difference = float(np.abs(found - wanted).max()) if found.shape == wanted.shape else float("inf")
+        if not difference <= _TOLERANCE:
+            path.unlink(missing_ok=True)
+            raise ValueError(
+                f"format {name} must predict what the network does to {_TOLERANCE}, "
+                f"it differs by {difference:.2g}"
+            )
+    return path
+
+
+def _write_onnx(module: nn.Module, rows: torch.Tensor, path: Path) -> list[np.ndarray]:
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401  (torch.onnx needs it)
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            f"formats=['onnx'] needs further packages: pip install 'fedclust[onnx]' ({error})"
+        ) from error
+    many = torch.export.Dim("rows", min=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            torch.onnx.export(
+                module,
+                (rows,),
+                str(path),
+                input_names=["inputs"],
+                output_names=["probabilities"],
+                dynamic_shapes=({0: many},),
+                external_data=False,
+                verbose=False,
+                dynamo=True,
+            )
+        except Exception as error:  # the exporter has no common class of errors
+            raise ValueError(f"format onnx cannot hold this network: {_first_line(error)}") from error
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return [session.run(None, {"inputs": part.numpy()})[0] for part in (rows, rows[:1])]
+
+
+def _write_torch(module: nn.Module, rows: torch.Tensor, path: Path) -> list[np.ndarray]:
+    many = torch.export.Dim("rows", min=1)
+    try:
+        program = torch.export.export(module, (rows,), dynamic_shapes=({0: many},))
+        torch.export.save(program, path)
+        loaded = torch.export.load(path).module()
+    except Exception as error:  # the exporter has no common class of errors
+        raise ValueError(f"format torch cannot hold this network: {_first_line(error)}") from error
+    with torch.no_grad():
+        return [loaded(part).numpy() for part in (rows, rows[:1])]
+
+
+def _example(encoder: InputEncoder) -> torch.Tensor:
+    drawn = torch.Generator().manual_seed(0)
+    if isinstance(encoder, TextEncoder):
+        return torch.ones(_ROWS, encoder.length, dtype=torch.int64)  # the unknown word, which is in every one
+    if isinstance(encoder, ImageEncoder | ArrayEncoder):
+        if isinstance(encoder, ArrayEncoder) and encoder.dtype == "int64":
+            return torch.ones(_ROWS, *encoder.shape, dtype=torch.int64)
+        return torch.randn(_ROWS, *encoder.shape, generator=drawn)
+    sizes = [len(column.values) for column in encoder.categories]
+    if encoder.encoding == "index":
+        columns = [torch.randint(size + 1, (_ROWS, 1), generator=drawn).float() for size in sizes]
+        return torch.cat([torch.randn(_ROWS, len(encoder.numbers), generator=drawn), *columns], dim=1)
+    return torch.randn(_ROWS, len(encoder.numbers) + sum(sizes), generator=drawn)
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

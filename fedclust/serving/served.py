@@ -1,26 +1,47 @@
-"""The models that serve a federation's clients, with what turns raw rows into their inputs."""
+"""The models that serve a federation's clients, with what turns raw rows into their inputs.
 
+An exported folder may come from anyone: nothing in it is executed or unpickled.
+"""
+
+import copy
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from hydra.errors import InstantiationException
 from torch import nn
 
+from fedclust import models
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder, encoder_from
 from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, walk
 from fedclust.personal.layers import PRIOR
+from fedclust.settings.allowed import check_folder
+from fedclust.support.plain_values import few, read_as
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from fedclust.results import SavedRun
 
-__all__ = ["Served", "Site"]
+__all__ = ["CARD", "CLUSTER", "FORMAT", "INDEX", "WEIGHTS", "Served", "Site", "cluster_folder", "load_export"]
+
+FORMAT = 1
+INDEX = "index.json"
+CLUSTER = "cluster.json"
+WEIGHTS = "model.safetensors"
+CARD = "README.md"
+
+
+def cluster_folder(root: Path, cluster: int) -> Path:
+    """Return the folder of a cluster."""
+    return root / f"cluster-{cluster}"
+
 
 _BATCH = 1024
-_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -39,6 +60,8 @@ class Site:
         The personal layer that it used in the run, or None.
     prior_shift
         What is added to its logits, shape (C,); None for nothing.
+    note
+        What else the reader of an export must know of it.
     """
 
     client: int
@@ -46,6 +69,7 @@ class Site:
     name: str | None = None
     personal: str | None = None
     prior_shift: tuple[float, ...] | None = None
+    note: str | None = None
 
     @classmethod
     def of_row(cls, client: int, row: "pd.Series[Any]") -> "Site":
@@ -129,10 +153,8 @@ class Served:
             if str(site) == str(each.client):
                 return each
         known = [str(each.client) if each.name is None else each.name for each in self.sites]
-        more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
         raise ValueError(
-            f"site must be one of the run's, {', '.join(known[:_SHOWN])}{more}, got {site}; "
-            "for another one, choose a cluster"
+            f"site must be one of the run's, {few(known, 20)}, got {site}; for another one, choose a cluster"
         )
 
     def predict(
@@ -257,3 +279,146 @@ class Served:
                 f"got {len(self.class_names)}"
             )
         return logits
+
+
+def load_export(
+    folder: Path | str, model: Callable[[], nn.Module] | nn.Module | None = None, *, allow: str = ""
+) -> Served:
+    """Open the models that :meth:`fedclust.Result.export` wrote.
+
+    The folder may come from someone else: networks are built from fedclust's own list of names only (see
+    :mod:`fedclust.settings.allowed`), weights are read from safetensors, and nothing is unpickled.
+
+    Parameters
+    ----------
+    folder
+        The exported folder, or the folder of one cluster in it.
+    model
+        The network, for a run of :func:`fedclust.simulate`, whose folder does not say how it is built; its
+        weights do not matter.
+    allow
+        Further names that the folder may build, separated by commas, such as ``"mine.models.Net"``; a name
+        that ends in a dot allows all below it.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder holds no export.
+    ValueError
+        If a file in it is not what an export holds, names what is not allowed, or weights do not fit.
+    """
+    root = Path(folder)
+    if (root / INDEX).is_file():
+        index = _read(root / INDEX, _Index)
+        clusters, sites = index.clusters, index.clients
+        folders = {cluster: cluster_folder(root, cluster) for cluster in clusters}
+    elif (root / CLUSTER).is_file():
+        number = _read(root / CLUSTER, _Part).cluster
+        clusters, sites, folders = (number,), (), {number: root}
+    else:
+        raise FileNotFoundError(
+            f"folder must hold an export ({INDEX}, or {CLUSTER} of a cluster), got {root}"
+        )
+    parts = {cluster: _read(folders[cluster] / CLUSTER, _Part) for cluster in clusters}
+    first = parts[clusters[0]]
+    for cluster, part in parts.items():
+        if (part.class_names, part.encoder, part.csv_options) != (
+            first.class_names,
+            first.encoder,
+            first.csv_options,
+        ):
+            raise ValueError(f"{folders[cluster] / CLUSTER}: must agree with those of the other clusters")
+    for site in sites:
+        if site.prior_shift is not None and len(site.prior_shift) != len(first.class_names):
+            raise ValueError(f"{root / INDEX}: prior_shift must have {len(first.class_names)} values")
+
+    @lru_cache(maxsize=8)
+    def network(cluster: int) -> nn.Module:
+        return _network(folders[cluster], parts[cluster].model, model, allow)
+
+    for cluster in clusters:  # what does not load is refused now, not at some later prediction
+        network(cluster)
+    encoder = encoder_from(first.encoder)
+    return Served(first.class_names, encoder, sites, clusters, network, first.csv_options)
+
+
+@dataclass(frozen=True)
+class _Index:
+    """What :data:`INDEX` holds."""
+
+    format: int
+    strategy: str
+    clusters: tuple[int, ...]
+    clients: tuple[Site, ...]
+
+    def __post_init__(self) -> None:
+        if not self.clusters or min(self.clusters) < 0:
+            raise ValueError(f"clusters must be at least one, numbered from 0, got {list(self.clusters)}")
+        for site in self.clients:
+            if site.cluster not in self.clusters:
+                raise ValueError(f"client {site.client} must have a cluster with a model, got {site.cluster}")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What :data:`CLUSTER` holds."""
+
+    format: int
+    cluster: int
+    class_names: tuple[str, ...]
+    encoder: Mapping[str, Any]
+    csv_options: Mapping[str, Any] = field(default_factory=dict)
+    model: Any = None
+
+    def __post_init__(self) -> None:
+        if len(self.class_names) < 2:
+            raise ValueError(f"class_names must be at least two texts, got {list(self.class_names)}")
+        encoder_from(self.encoder)
+
+
+def _read(path: Path, kind: Any) -> Any:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: must be JSON: {error}") from error
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise ValueError(f"{path}: must be an export of format {FORMAT}")
+    try:
+        return read_as(kind, values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _network(
+    where: Path, config: Any, model: Callable[[], nn.Module] | nn.Module | None, allow: str
+) -> nn.Module:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if isinstance(model, nn.Module):
+        made = copy.deepcopy(model)
+    elif model is not None:
+        made = model()
+    elif config is None:
+        raise ValueError(f"{where}: the export does not say how its network is built, model must be given")
+    else:
+        made = _built(where / CLUSTER, config, allow)
+    try:
+        made.load_state_dict(load_file(where / WEIGHTS))
+    except (SafetensorError, OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{where / WEIGHTS}: must hold the weights of the network: {reason}") from error
+    if not all(torch.isfinite(value).all() for value in made.state_dict().values()):
+        raise ValueError(f"{where / WEIGHTS}: weights must be finite, some are not")
+    return made.eval()
+
+
+def _built(path: Path, config: Any, allow: str) -> nn.Module:
+    if not isinstance(config, Mapping) or not isinstance(config.get("_target_"), str):
+        raise ValueError(f"{path}: model must have a _target_, got {str(config)[:80]}")
+    check_folder({"model": config}, allow, path, "load_export")
+    try:
+        return models.build(config, seed=0)
+    except (InstantiationException, ValueError, TypeError, RuntimeError, MemoryError) as error:
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise ValueError(f"{path}: model cannot be built: {reason}") from error

@@ -118,7 +118,7 @@ GOOD = (X, Y)
         (None, "clients must be a sequence, a pair or a triple for each, got NoneType"),
         ((pair for pair in [GOOD]), "clients must be a sequence, a pair or a triple for each, got generator"),
         ([GOOD, 3], r"client 1 must be \(inputs, targets\) or \(train, validation, test\), got int"),
-        ([GOOD, (X,)], r"client 1 must be \(inputs, targets\) or .*, got 1 parts"),
+        ([GOOD, (X,)], r"client 1 must be \(inputs, targets\) or .*, got 1 values"),
         ([GOOD, (X, Y, Y)], r"client 1 must have \(inputs, targets\) in each part, got ndarray"),
         ([GOOD, (X, Y[:3])], r"client 1 must have inputs .*, got \(10, 2\) and \(3,\)"),
         ([GOOD, (X[:, 0], Y)], r"client 1 must have inputs \(N, \*shape\) .*, got \(10,\) and \(10,\)"),

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedclust.data.client_rows import ClientRows, load_client_rows, save_client_rows
 from fedclust.data.dataset import Dataset
+from fedclust.data.partition import ClientRows, load_client_rows, save_client_rows
 from fedclust.data.shifts import Noise, Relabel
 
 LINES = {

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from fedclust.data import FederatedData, load, loading
-from fedclust.data.client_rows import ClientRows
 from fedclust.data.dataset import Dataset
 from fedclust.data.digits import Digits
 from fedclust.data.loading import save_partition
-from fedclust.data.partition import save_client_rows
+from fedclust.data.partition import ClientRows, save_client_rows
 from fedclust.data.shifts import Invert, Noise, Relabel
 from fedclust.data.source import SourceError
 from fedclust.support.rng import generator

@@ -13,9 +13,9 @@ from PIL import Image
 
 from fedclust import data
 from fedclust.data import FederatedData
-from fedclust.data.client_rows import ClientRows, save_client_rows
 from fedclust.data.input_encoders import ImageEncoder, encoder_from, to_values
 from fedclust.data.loading import make_builder
+from fedclust.data.partition import ClientRows, save_client_rows
 from fedclust.data.sites.agreement import Agreement, agree
 from fedclust.data.sites.encode import federated, prepare_site
 from fedclust.data.sites.own import Own

@@ -1,13 +1,18 @@
 """FedGMCC, Appendix B: the rules by which its reads are made."""
 
 import gzip
+import runpy
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedclust.data.genomes import draw_reads, invent, read_reference, read_variants, sequence_of
 from fedclust.data.source import SourceError
+
+GENOMES = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "genomes.py"))
+draw_reads, invent, read_reference, read_variants, sequence_of = (
+    GENOMES[name] for name in ("draw_reads", "invent", "read_reference", "read_variants", "sequence_of")
+)
 
 FASTA = ">2 other\nTTTT\n>1 first\nACGTN\nacgta\n>3\nCCCC\n"
 HEADER = "##fileformat=VCFv4.1\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\tFORMAT\tHG1\tHG2\tHG3\n"

@@ -9,8 +9,8 @@ from flwr.app import Context, Message, RecordDict
 
 from fedclust.clients.app import Answers, app, read_shared, respond
 from fedclust.clients.node import Node
-from fedclust.data.prediction_table import prediction_table
 from fedclust.messages import predictions_content, to_state
+from fedclust.messages.predictions import prediction_table
 from fedclust.training import Job
 
 __all__ = ["predictions"]

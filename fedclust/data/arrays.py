@@ -8,11 +8,10 @@ import numpy as np
 import torch
 
 from fedclust.data.dataset import FederatedData
-from fedclust.data.protocols import check_fraction, hold_out_client
+from fedclust.data.protocols import hold_out_client
+from fedclust.support.fractions import check_fraction
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
-
-__all__ = ["from_arrays", "to_inputs", "to_targets"]
 
 _TEST_SHARE = 0.2
 

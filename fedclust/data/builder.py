@@ -29,8 +29,6 @@ from fedclust.data.source import (
 )
 from fedclust.typing import IntArray
 
-__all__ = ["DatasetBuilder", "SourcedDataset", "Statistics"]
-
 _NAMES = "natural_names.json"
 
 
@@ -88,9 +86,18 @@ class DatasetBuilder(ABC):
         settings = dataclasses.asdict(self)
         for name in self.not_in_key:
             del settings[name]
-        key = digest(self.format, type(self).__name__, settings, self.identity())
-        folder = cache_folder("datasets", self.name, key, cache_dir)
-        return self._read(prepared(folder, self.write))
+        with self.named():
+            key = digest(self.format, type(self).__name__, settings, self.identity())
+            folder = cache_folder("datasets", self.name, key, cache_dir)
+            return self._read(prepared(folder, self.write))
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Add the dataset's name to errors about its source."""
+        try:
+            yield
+        except SourceError as error:
+            raise SourceError(f"dataset {self.name}: {error}") from error
 
     @abstractmethod
     def identity(self) -> list[Any]:
@@ -129,8 +136,7 @@ class DatasetBuilder(ABC):
         """
         if list(shape) != list(self.input_shape):
             raise SourceError(
-                f"dataset {self.name}: input_shape must be {list(shape)}, the shape of this data, "
-                f"got {list(self.input_shape)}"
+                f"input_shape must be {list(shape)}, the shape of this data, got {list(self.input_shape)}"
             )
         return new_array(folder / "inputs.npy", dtype, (rows, *shape))
 
@@ -156,7 +162,7 @@ class DatasetBuilder(ABC):
         """
         if len(class_names) != self.num_classes:
             raise SourceError(
-                f"dataset {self.name}: num_classes must be {len(class_names)}, the number of classes of this "
+                f"num_classes must be {len(class_names)}, the number of classes of this "
                 f"data, got {self.num_classes}"
             )
         description = {
@@ -257,9 +263,7 @@ class SourcedDataset(DatasetBuilder):
 
     def source(self) -> Source:
         """Return the source of the examples."""
-        return Source(
-            self.name, self.path, self.hub, self.hub_options, self.exclude, csv_options=self.csv_options
-        )
+        return Source(self.path, self.hub, self.hub_options, self.exclude, csv_options=self.csv_options)
 
     def identity(self) -> list[Any]:
         """Return values that identify the source; see :meth:`Source.identity`."""
@@ -276,14 +280,13 @@ class SourcedDataset(DatasetBuilder):
         labels = encode_labels(
             parts,
             self.label,
-            self.name,
             self.num_classes,
             drop=self.drop_labels,
             class_names=self.class_names,
             per_position=self.per_position,
         )
         np.save(folder / "labels.npy", labels.indices)
-        natural = encode_natural(parts, self.natural, self.name, labels.kept)
+        natural = encode_natural(parts, self.natural, labels.kept)
         if natural is not None:
             indices, names = natural
             np.save(folder / "natural.npy", indices)
@@ -302,7 +305,7 @@ class SourcedDataset(DatasetBuilder):
         train = self.source().open()[0]
         with _named(train):
             part = self._filtered(train)
-            labels = column(part, find_column(part, self.label, self.name, "label")).to_pandas()
+            labels = column(part, find_column(part, self.label, "label")).to_pandas()
         return int(labels[~labels.isin(list(self.drop_labels))].nunique())
 
     def _filtered(self, part: Part) -> Part:
@@ -312,7 +315,7 @@ class SourcedDataset(DatasetBuilder):
 
         rows = part.rows
         for name, value in self.only.items():
-            rows = rows.filter(pc.field(find_column(part, name, self.name, "only")) == value)
+            rows = rows.filter(pc.field(find_column(part, name, "only")) == value)
         return replace(part, rows=rows)
 
     @abstractmethod

@@ -19,19 +19,6 @@ from fedclust.typing import IntArray
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "cache_folder",
-    "cache_root",
-    "damaged_files",
-    "digest",
-    "file_digest",
-    "load_parts",
-    "map_array",
-    "map_tensor",
-    "new_array",
-    "prepared",
-    "save_parts",
-]
 
 logger = logging.getLogger(__name__)
 

@@ -17,15 +17,6 @@ from fedclust.typing import IntArray
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Dataset",
-    "FederatedData",
-    "Refit",
-    "content_digest",
-    "newcomers_last",
-    "num_held_out",
-    "training_first",
-]
 
 _Part = TypeVar("_Part")
 _MOST_ROWS = 1000  # of the inputs in a digest; a dataset may be larger than the memory

@@ -10,8 +10,6 @@ from fedclust.data.builder import DatasetBuilder
 from fedclust.data.images import channel_statistics, pixel_counts
 from fedclust.data.source import SourceError
 
-__all__ = ["Digits"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(DatasetBuilder):

@@ -11,8 +11,6 @@ from fedclust.data.builder import SourcedDataset, Statistics
 from fedclust.data.source import Labels, Part, SourceError, find_column
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Dna", "kmers", "one_hot", "ranks"]
-
 BASES = "ACGT"
 CHUNK = 8192  # sequences encoded at a time
 
@@ -91,7 +89,7 @@ class Dna(SourcedDataset):
 
     def _codes(self, parts: Sequence[Part], labels: Labels) -> Iterator[IntArray]:
         """Yield the kept sequences as numbers: A, C, G, T are 0 to 3, any other letter is −1."""
-        name = find_column(parts[0], self.sequence, self.name, "sequence")
+        name = find_column(parts[0], self.sequence, "sequence")
         numbers = np.full(256, -1, dtype=np.int64)
         for number, base in enumerate(BASES):
             numbers[[ord(base), ord(base.lower())]] = number
@@ -108,7 +106,7 @@ class Dna(SourcedDataset):
                 for offset, sequence in enumerate(sequences):
                     if len(sequence) != length:
                         raise SourceError(
-                            f"dataset {self.name}: every sequence must have {length} bases as the first has, "
+                            f"every sequence must have {length} bases as the first has, "
                             f"got {len(sequence)} in one of the rows from {position + offset} on"
                         )
                 position += len(batch)

@@ -19,8 +19,6 @@ from fedclust.data.input_encoders import ImageEncoder
 from fedclust.data.source import Labels, Part, Source, SourceError, find_column, walk
 from fedclust.typing import IntArray
 
-__all__ = ["Images", "channel_statistics", "decode"]
-
 Resize = Literal["none", "stretch", "crop"]
 
 CHUNK = 128  # images decoded by one thread at a time
@@ -121,7 +119,7 @@ class Images(SourcedDataset):
 
     def _chunks(self, parts: Sequence[Part]) -> Iterator[list[Any]]:
         """Yield the image column in order, as lists of bytes or paths."""
-        name = find_column(parts[0], self.image, self.name, "image")
+        name = find_column(parts[0], self.image, "image")
         for part in parts:
             batches = part.rows.to_batches(
                 columns=[name], batch_size=CHUNK, batch_readahead=2, fragment_readahead=1
@@ -154,7 +152,7 @@ class Images(SourcedDataset):
         elif image is not None:
             opened = locate(str(image))
         else:
-            raise SourceError(f"dataset {self.name}: example {position} has no image")
+            raise SourceError(f"example {position} has no image")
         shape = tuple(self.input_shape)
         try:
             pixels = decode(opened, MODES[shape[0]], (shape[1], shape[2]), self.resize)
@@ -162,12 +160,12 @@ class Images(SourcedDataset):
             where = f" ({opened})" if isinstance(opened, Path) else ""
             reason = getattr(error, "strerror", None) or error  # str(error) repeats the file's name
             raise SourceError(
-                f"dataset {self.name}: cannot read image {position}{where}: {reason}; give another source "
+                f"cannot read image {position}{where}: {reason}; give another source "
                 "by dataset.path=<a local copy> or dataset.hub=<an id of the hub>"
             ) from error
         if pixels.shape != shape:
             raise SourceError(
-                f"dataset {self.name}: input_shape must be {list(pixels.shape)}, the shape of image "
+                f"input_shape must be {list(pixels.shape)}, the shape of image "
                 f"{position}, got {list(shape)}; or set dataset.resize to 'stretch' or 'crop'"
             )
         return pixels

@@ -20,20 +20,6 @@ from fedclust.typing import FloatArray, IntArray
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "MISSING",
-    "ArrayEncoder",
-    "CategoryColumn",
-    "ImageEncoder",
-    "InputEncoder",
-    "NumberColumn",
-    "TableEncoder",
-    "TextEncoder",
-    "category_texts",
-    "encoder_from",
-    "numbers_of",
-    "to_values",
-]
 
 Encoding: TypeAlias = Literal["onehot", "index"]
 

@@ -22,7 +22,6 @@ from fedclust.typing import IntArray
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["classes_in_data", "load", "make_builder", "save_partition"]
 
 _VALIDATION = "validation_fraction"
 _NOT_IN_SETTINGS = ("file", "seed", _VALIDATION)
@@ -164,7 +163,7 @@ def _write(folder: Path, data: Dataset, partition: Mapping[str, Any], seed: int)
     # On all of the official training part, and on nothing else, the dataset's own inputs are fitted.
     if data.refit is not None and not np.array_equal(trained, np.arange(data.num_train)):
         data.refit(trained, folder)
-    about = {
+    about: dict[str, NDArray[Any]] = {
         "left_out": np.array(list(parts.left_out), dtype=np.int64),
         "left_out_rows": np.array(list(parts.left_out.values()), dtype=np.int64),
     }
@@ -242,11 +241,10 @@ def classes_in_data(dataset: Mapping[str, Any]) -> int:
     builder = make_builder({**dataset, "num_classes": 2})
     if not isinstance(builder, SourcedDataset):
         raise SourceError(f"dataset {builder.name}: dataset.num_classes must be given")
-    found = _count(json.dumps(dict(dataset), sort_keys=True), json.dumps(builder.identity()))
-    if found < 2:
-        raise SourceError(
-            f"dataset {builder.name}: {builder.label} must hold at least 2 different labels, got {found}"
-        )
+    with builder.named():
+        found = _count(json.dumps(dict(dataset), sort_keys=True), json.dumps(builder.identity()))
+        if found < 2:
+            raise SourceError(f"{builder.label} must hold at least 2 different labels, got {found}")
     return found
 
 

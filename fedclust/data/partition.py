@@ -40,15 +40,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-__all__ = [
-    "ClientRows",
-    "Protocol",
-    "features",
-    "load_client_rows",
-    "partitioner_of",
-    "rows_of_clients",
-    "save_client_rows",
-]
 
 _DIMENSIONS = 32  # components; FedGMCC's codes have 98 for images and 30 for reads (Table II)
 _FITTED = 10_000

@@ -22,21 +22,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedclust.data.partitioners.base import NOBODY, deal
-from fedclust.support.fractions import DEFAULT_FRACTION, check_fraction
+from fedclust.support.fractions import check_fraction
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, FloatArray, IntArray
-
-__all__ = [
-    "DEFAULT_FRACTION",
-    "Protocol",
-    "check_fraction",
-    "fraction_of",
-    "hold_out",
-    "hold_out_client",
-    "holdout",
-    "matched",
-    "uniform",
-]
 
 Test = Literal["holdout", "matched", "uniform"]
 

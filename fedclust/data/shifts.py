@@ -15,18 +15,6 @@ import numpy as np
 if TYPE_CHECKING:  # settings are checked without PyTorch, which takes seconds to import
     import torch
 
-__all__ = [
-    "Blur",
-    "FlipLabels",
-    "Invert",
-    "Noise",
-    "Relabel",
-    "Rotate",
-    "Shift",
-    "shift_from_dict",
-    "shift_to_dict",
-]
-
 
 Rows: TypeAlias = tuple["torch.Tensor", "torch.Tensor"]
 

@@ -25,19 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-__all__ = [
-    "Labels",
-    "Part",
-    "Source",
-    "SourceError",
-    "column",
-    "encode_labels",
-    "encode_natural",
-    "find_column",
-    "read_labels",
-    "values_of",
-    "walk",
-]
 
 T = TypeVar("T")
 
@@ -80,8 +67,6 @@ class Source:
 
     Attributes
     ----------
-    dataset
-        Name of the dataset, for messages.
     path
         Folder or file with Parquet, CSV or image files; takes precedence over `hub`.
     hub
@@ -104,7 +89,6 @@ class Source:
         If `csv_options` or `hub_options` has any other key, or `hub` no owner.
     """
 
-    dataset: str
     path: str | None = None
     hub: str | None = None
     hub_options: Mapping[str, Any] = field(default_factory=dict)
@@ -115,12 +99,9 @@ class Source:
     def __post_init__(self) -> None:
         for name, known in (("csv_options", CSV_OPTIONS), ("hub_options", HUB_OPTIONS)):
             if unknown := [key for key in getattr(self, name) if key not in known]:
-                raise SourceError(
-                    f"dataset {self.dataset}: dataset.{name} takes {', '.join(known)}, "
-                    f"got {', '.join(unknown)}"
-                )
+                raise SourceError(f"dataset.{name} takes {', '.join(known)}, got {', '.join(unknown)}")
         if self.hub is not None and "/" not in self.hub:
-            raise SourceError(f"dataset {self.dataset}: dataset.hub must be OWNER/NAME, got {self.hub}")
+            raise SourceError(f"dataset.hub must be OWNER/NAME, got {self.hub}")
 
     def identity(self) -> list[Any]:
         """Return values that identify this source, without reading any data.
@@ -135,7 +116,7 @@ class Source:
         """
         if self.path is None:
             if self.hub is None:
-                raise SourceError(f"dataset {self.dataset}: has no source; {self._ways()}")
+                raise SourceError(f"has no source; {self._ways()}")
             return ["hub", self.hub, dict(self.hub_options)]
         root, files = self._files()
         stats = [(file.relative_to(root).as_posix(), file.stat()) for file in files]
@@ -173,7 +154,7 @@ class Source:
         if root.is_file():
             return root.parent, [root]
         if not root.is_dir():
-            raise SourceError(f"dataset {self.dataset}: there is no file or folder {root}; {self._ways()}")
+            raise SourceError(f"there is no file or folder {root}; {self._ways()}")
         kinds: Iterable[tuple[str, ...]] = [(".parquet",), (".csv", ".csv.gz"), IMAGE_SUFFIXES]
         if self.label_pattern is not None:
             kinds = [IMAGE_SUFFIXES]
@@ -182,9 +163,7 @@ class Source:
             files = [root / name for name in found if name.lower().endswith(suffixes)]
             if files:
                 return root, files
-        raise SourceError(
-            f"dataset {self.dataset}: {root} holds no Parquet, CSV or image file; {self._ways()}"
-        )
+        raise SourceError(f"{root} holds no Parquet, CSV or image file; {self._ways()}")
 
     def _open_files(self, root: Path, files: list[Path]) -> Part:
         import pyarrow as pa
@@ -208,8 +187,7 @@ class Source:
             table = pa.table({"image": names, "label": [self._label_of(name) for name in names]})
             return Part(ds.dataset(table), root, str(root))
         raise SourceError(
-            f"dataset {self.dataset}: {files[0]} must end in one of {', '.join(TABLE_SUFFIXES)} "
-            f"or be an image; {self._ways()}"
+            f"{files[0]} must end in one of {', '.join(TABLE_SUFFIXES)} or be an image; {self._ways()}"
         )
 
     def _read(self, file: Path, read: Callable[[Path], T]) -> T:
@@ -220,14 +198,12 @@ class Source:
             raise
         except UnicodeDecodeError as error:
             raise SourceError(
-                f"dataset {self.dataset}: cannot read {file}: {error}; give its encoding, "
+                f"cannot read {file}: {error}; give its encoding, "
                 "for example dataset.csv_options.encoding=latin-1"
             ) from error
         except (OSError, ValueError, LookupError) as error:  # pyarrow's and pandas' errors are among these
             reason = " ".join(str(error).split())
-            raise SourceError(
-                f"dataset {self.dataset}: cannot read {file}: {reason}; {self._ways()}"
-            ) from error
+            raise SourceError(f"cannot read {file}: {reason}; {self._ways()}") from error
 
     def _read_csv(self, file: Path) -> "pd.DataFrame":
         import pandas as pd
@@ -246,7 +222,7 @@ class Source:
         if len(frame.columns) == 1 and other in header:
             escaped = other.encode("unicode_escape").decode()
             raise SourceError(
-                f"dataset {self.dataset}: {file} has one column, {header!r}, so its columns have another "
+                f"{file} has one column, {header!r}, so its columns have another "
                 f"separator; set it, for example 'dataset.csv_options.sep=\"{escaped}\"'"
             )
         return frame
@@ -255,21 +231,19 @@ class Source:
         if self.label_pattern is None:
             folders = name.split("/")[:-1]
             if not folders:
-                raise SourceError(
-                    f"dataset {self.dataset}: image {name} must lie in a folder named after its class"
-                )
+                raise SourceError(f"image {name} must lie in a folder named after its class")
             return folders[-1]
         match = re.search(self.label_pattern, name)
         if match is None or not match.groups():
             raise SourceError(
-                f"dataset {self.dataset}: label_pattern must match every image and have a group, "
+                f"label_pattern must match every image and have a group, "
                 f"got {self.label_pattern!r} for {name}"
             )
         return match.group(1)
 
     def _open_hub(self) -> tuple[Part, Part | None]:
         if self.hub is None:
-            raise SourceError(f"dataset {self.dataset}: has no source; {self._ways()}")
+            raise SourceError(f"has no source; {self._ways()}")
         import datasets
         from flwr_datasets import FederatedDataset
 
@@ -287,8 +261,7 @@ class Source:
             # OSError: no network or unknown id; ValueError: unknown subset or part; RuntimeError: the dataset
             # is a script, which `datasets` no longer runs; DatasetsError: its files are broken.
             raise SourceError(
-                f"dataset {self.dataset}: hub id {self.hub} cannot be loaded "
-                f"({type(error).__name__}: {error}); {self._ways()}"
+                f"hub id {self.hub} cannot be loaded ({type(error).__name__}: {error}); {self._ways()}"
             ) from error
         test = splits.get("test", splits.get("validation"))
         return _hub_part(splits["train"], self.hub), None if test is None else _hub_part(test, self.hub)
@@ -363,7 +336,7 @@ class Labels:
     class_names: tuple[str, ...]
 
 
-def find_column(part: Part, wanted: str | Sequence[str], dataset: str, role: str) -> str:
+def find_column(part: Part, wanted: str | Sequence[str], role: str) -> str:
     """Return the first of the columns `wanted` that the source has.
 
     Raises
@@ -376,7 +349,7 @@ def find_column(part: Part, wanted: str | Sequence[str], dataset: str, role: str
         if name in part.rows.schema.names:
             return name
     raise SourceError(
-        f"dataset {dataset}: {role} must be a column of the source, got {' or '.join(names)}; "
+        f"{role} must be a column of the source, got {' or '.join(names)}; "
         f"columns are {', '.join(part.rows.schema.names)}"
     )
 
@@ -402,7 +375,6 @@ def values_of(parts: Sequence[Part], name: str, kept: BoolArray) -> "pd.Series[A
 def encode_labels(
     parts: Sequence[Part],
     wanted: str | Sequence[str],
-    dataset: str,
     num_classes: int,
     drop: Sequence[Any] = (),
     class_names: Sequence[str] | None = None,
@@ -419,8 +391,6 @@ def encode_labels(
         The training part and, where there is one, the test part.
     wanted
         Name of the column; of a list of names, the first that exists.
-    dataset
-        Name of the dataset, for messages.
     num_classes
         Configured number of classes.
     drop
@@ -436,17 +406,16 @@ def encode_labels(
         If a label is missing or does not occur in the training part, or `num_classes` or `class_names`
         disagrees with the data.
     """
-    name = find_column(parts[0], wanted, dataset, "label")
-    arrays, kept = read_labels(parts, wanted, dataset, drop, per_position)
-    indices, found = _indices(arrays, dataset, num_classes)
-    names = _class_names(parts[0], name, found, dataset, num_classes, class_names)
+    name = find_column(parts[0], wanted, "label")
+    arrays, kept = read_labels(parts, wanted, drop, per_position)
+    indices, found = _indices(arrays, num_classes)
+    names = _class_names(parts[0], name, found, num_classes, class_names)
     return Labels(indices, kept, len(arrays[0]), names)
 
 
 def read_labels(
     parts: Sequence[Part],
     wanted: str | Sequence[str],
-    dataset: str,
     drop: Sequence[Any] = (),
     per_position: bool = False,
 ) -> tuple[list[Any], BoolArray]:
@@ -454,7 +423,7 @@ def read_labels(
 
     Parameters
     ----------
-    parts, wanted, dataset, drop, per_position
+    parts, wanted, drop, per_position
         As for :func:`encode_labels`.
 
     Returns
@@ -468,18 +437,18 @@ def read_labels(
     """
     import pyarrow as pa
 
-    name = find_column(parts[0], wanted, dataset, "label")
+    name = find_column(parts[0], wanted, "label")
     raw = [column(part, name) for part in parts]
     for values in raw:
         if values.null_count:
-            raise SourceError(f"dataset {dataset}: {values.null_count} examples have no label in {name}")
+            raise SourceError(f"{values.null_count} examples have no label in {name}")
     if per_position:
-        arrays = [_positions(values, dataset, name) for values in raw]
+        arrays = [_positions(values, name) for values in raw]
         kept = np.ones(sum(map(len, arrays)), dtype=bool)
     else:
         if pa.types.is_nested(raw[0].type):
             raise SourceError(
-                f"dataset {dataset}: {name} must hold one label per example, got {raw[0].type}; "
+                f"{name} must hold one label per example, got {raw[0].type}; "
                 "set dataset.per_position=true where each position has its own"
             )
         series = [values.to_pandas() for values in raw]
@@ -487,12 +456,12 @@ def read_labels(
         arrays = [values[keep].to_numpy() for values, keep in zip(series, keeps, strict=True)]
         kept = np.concatenate(keeps)
     if not len(arrays[0]):
-        raise SourceError(f"dataset {dataset}: the training part must hold at least one example, got none")
+        raise SourceError("the training part must hold at least one example, got none")
     return arrays, kept
 
 
 def encode_natural(
-    parts: Sequence[Part], wanted: str | Sequence[str] | None, dataset: str, kept: BoolArray
+    parts: Sequence[Part], wanted: str | Sequence[str] | None, kept: BoolArray
 ) -> tuple[IntArray, tuple[str, ...]] | None:
     """Read the writer, user or region of each kept example as an index into their sorted names.
 
@@ -513,7 +482,7 @@ def encode_natural(
         return None
     import pandas as pd
 
-    name = find_column(parts[0], wanted, dataset, "natural")
+    name = find_column(parts[0], wanted, "natural")
     codes, owners = pd.factorize(values_of(parts, name, kept), sort=True)  # -1 where missing
     return codes.astype(np.int64), tuple(map(_name, owners))
 
@@ -523,21 +492,19 @@ def _name(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _positions(values: "pa.ChunkedArray", dataset: str, name: str) -> IntArray:
+def _positions(values: "pa.ChunkedArray", name: str) -> IntArray:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
     if not text and not pa.types.is_nested(values.type):
         raise SourceError(
-            f"dataset {dataset}: {name} must hold a list of numbers or a string of digits per example, "
-            f"got {values.type}"
+            f"{name} must hold a list of numbers or a string of digits per example, got {values.type}"
         )
     lengths = pc.min_max(pc.binary_length(values) if text else pc.list_value_length(values)).as_py()
     if lengths["min"] != lengths["max"]:
         raise SourceError(
-            f"dataset {dataset}: {name} must have equally many labels in every example, "
-            f"got {lengths['min']} to {lengths['max']}"
+            f"{name} must have equally many labels in every example, got {lengths['min']} to {lengths['max']}"
         )
     if text:
         flat = np.frombuffer("".join(values.to_pylist()).encode(), dtype=np.uint8).astype(np.int64) - ord("0")
@@ -546,7 +513,7 @@ def _positions(values: "pa.ChunkedArray", dataset: str, name: str) -> IntArray:
     return flat.reshape(len(values), -1)
 
 
-def _indices(arrays: list[Any], dataset: str, num_classes: int) -> tuple[IntArray, list[Any] | None]:
+def _indices(arrays: list[Any], num_classes: int) -> tuple[IntArray, list[Any] | None]:
     """Return class indices, and the values in class order unless the values already were indices."""
     everything = np.concatenate(arrays)
     if everything.dtype.kind == "f" and (everything == np.round(everything)).all():
@@ -558,18 +525,16 @@ def _indices(arrays: list[Any], dataset: str, num_classes: int) -> tuple[IntArra
     try:
         found, inverse = np.unique(everything, return_inverse=True)
     except TypeError as error:
-        raise SourceError(
-            f"dataset {dataset}: labels must be all numbers or all text, got both ({error})"
-        ) from error
+        raise SourceError(f"labels must be all numbers or all text, got both ({error})") from error
     unknown = np.setdiff1d(found, everything[: len(arrays[0])]).tolist()
     if unknown:
         raise SourceError(
-            f"dataset {dataset}: the test part has labels that the training part lacks: {few(unknown)}; "
+            f"the test part has labels that the training part lacks: {few(unknown)}; "
             "name them in drop_labels to leave their examples out"
         )
     if len(found) != num_classes:
         raise SourceError(
-            f"dataset {dataset}: num_classes must be {len(found)}, as the data has the labels "
+            f"num_classes must be {len(found)}, as the data has the labels "
             f"{few(found.tolist())}, got {num_classes}"
         )
     return inverse.reshape(everything.shape).astype(np.int64), found.tolist()
@@ -579,7 +544,6 @@ def _class_names(
     part: Part,
     name: str,
     found: list[Any] | None,
-    dataset: str,
     num_classes: int,
     stated: Sequence[str] | None,
 ) -> tuple[str, ...]:
@@ -594,7 +558,6 @@ def _class_names(
         names = feature.get("names") or range(num_classes)
     if len(names) != num_classes:
         raise SourceError(
-            f"dataset {dataset}: num_classes must be {len(names)}, as the classes are {few(list(names))}, "
-            f"got {num_classes}"
+            f"num_classes must be {len(names)}, as the classes are {few(list(names))}, got {num_classes}"
         )
     return tuple(str(value) for value in names)

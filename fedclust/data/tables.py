@@ -22,7 +22,6 @@ from fedclust.typing import FloatArray, IntArray
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Tables", "suspicion"]
 
 Kind: TypeAlias = Literal["number", "category"]
 
@@ -112,14 +111,14 @@ class Tables(SourcedDataset):
         """
         if not self.chooses:
             kinds: dict[str, Kind | None] = {
-                find_column(part, name, self.name, "numbers"): "number" for name in self.numbers or ()
+                find_column(part, name, "numbers"): "number" for name in self.numbers or ()
             }
             for name in self.categories or ():
-                kinds[find_column(part, name, self.name, "categories")] = "category"
+                kinds[find_column(part, name, "categories")] = "category"
             return kinds
-        taken = {find_column(part, self.label, self.name, "label"), *self.ignore}
+        taken = {find_column(part, self.label, "label"), *self.ignore}
         if self.natural is not None:
-            taken.add(find_column(part, self.natural, self.name, "natural"))
+            taken.add(find_column(part, self.natural, "natural"))
         return {field.name: _kind_of(field.type) for field in part.rows.schema if field.name not in taken}
 
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
@@ -136,7 +135,7 @@ class Tables(SourcedDataset):
         try:
             values = frame[numbers].astype(np.float64).to_numpy().reshape(len(frame), -1)
         except (TypeError, ValueError) as error:
-            raise SourceError(f"dataset {self.name}: numbers must be numeric columns: {error}") from error
+            raise SourceError(f"numbers must be numeric columns: {error}") from error
         texts = {name: category_texts(frame[name]) for name in categories}
         known = {name: sorted(set(each[: labels.num_train])) for name, each in texts.items()}
         codes = [pd.Categorical(each, categories=known[name]).codes for name, each in texts.items()]
@@ -144,7 +143,7 @@ class Tables(SourcedDataset):
         wanted, found = self.category_sizes, [size + 1 for size in sizes]
         if self.encoding == "index" and wanted is not None and list(wanted) != found:
             raise SourceError(
-                f"dataset {self.name}: dataset.category_sizes must be {found}, one more than the training "
+                f"dataset.category_sizes must be {found}, one more than the training "
                 f"part has categories in each column, got {list(wanted)}"
             )
         # float64, NaN where missing; the category of each example, or -1 if unknown to the training part
@@ -208,7 +207,7 @@ class Tables(SourcedDataset):
             usable = [*self.keep, *(name for name in unfit if kinds[name])]
             keep = f" or use them with {_override('keep', usable)}" if len(usable) > len(self.keep) else ""
             raise SourceError(
-                f"dataset {self.name}: columns must not be identifiers or dates, got {reasons}; "
+                f"columns must not be identifiers or dates, got {reasons}; "
                 f"leave them out with {_override('ignore', [*self.ignore, *unfit])}{keep}"
             )
         return [name for name in kinds if kinds[name] == "number"], [
@@ -222,7 +221,7 @@ class Tables(SourcedDataset):
                 near = difflib.get_close_matches(name, existing, n=1)
                 hint = f"did you mean {near[0]}? " if near else ""
                 raise SourceError(
-                    f"dataset {self.name}: dataset.{role} must name columns of the source, got {name}; "
+                    f"dataset.{role} must name columns of the source, got {name}; "
                     f"{hint}columns are {', '.join(existing)}"
                 )
 

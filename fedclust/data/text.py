@@ -19,7 +19,6 @@ from fedclust.typing import BoolArray, IntArray
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["Text", "tokenizer_of", "words_of"]
 
 _TOKENIZER = "tokenizer.json"
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
@@ -85,7 +84,7 @@ class Text(SourcedDataset):
         SourceError
             If the column with the text is not there.
         """
-        name = find_column(parts[0], self.text, self.name, "text")
+        name = find_column(parts[0], self.text, "text")
         position = 0
         for part in parts:
             for batch in part.rows.to_batches(columns=[name], batch_size=CHUNK):
@@ -140,16 +139,16 @@ class Text(SourcedDataset):
             loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise SourceError(
-                f"dataset {self.name}: tokenizer must be a local folder or an id on the Hugging Face hub "
+                f"tokenizer must be a local folder or an id on the Hugging Face hub "
                 f"(needs a network), got {tokenizer!r}: {error}"
             ) from error
         if len(loaded) > self.vocabulary_size:
             raise SourceError(
-                f"dataset {self.name}: vocabulary_size must be at least {len(loaded)}, the size of tokenizer "
+                f"vocabulary_size must be at least {len(loaded)}, the size of tokenizer "
                 f"{tokenizer}, got {self.vocabulary_size}"
             )
         if loaded.pad_token is None:
-            raise SourceError(f"dataset {self.name}: tokenizer {tokenizer} must have a padding token")
+            raise SourceError(f"tokenizer {tokenizer} must have a padding token")
 
         def tokenise(texts: list[str]) -> IntArray:
             options: dict[str, Any] = {"padding": "max_length", "truncation": True, "return_tensors": "np"}

@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 from flwr.app import ArrayRecord, RecordDict
 
-from fedclust.data.prediction_table import prediction_table
 from fedclust.federation.federation import Federation
 from fedclust.messages import ARRAYS, QUERY_PREDICTIONS, BadReply, read_predictions
+from fedclust.messages.predictions import prediction_table
 from fedclust.typing import IntArray
 
 __all__ = ["FILE", "save_predictions"]

@@ -14,20 +14,6 @@ from numpy.typing import NDArray
 
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "FINETUNE",
-    "NONE",
-    "PRIOR",
-    "Auto",
-    "Finetune",
-    "NoLayer",
-    "Personal",
-    "Prior",
-    "check_validation",
-    "choose",
-    "named",
-]
-
 NONE, PRIOR, FINETUNE = "none", "prior", "finetune"
 
 Layers = Literal["all", "last"]

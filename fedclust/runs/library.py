@@ -22,7 +22,6 @@ from fedclust import models
 from fedclust.aggregation.flower import check_aggregator
 from fedclust.data.arrays import from_arrays
 from fedclust.data.dataset import FederatedData
-from fedclust.data.protocols import DEFAULT_FRACTION
 from fedclust.federation import ClientGrid, Federation, LocalGrid, RunFailed
 from fedclust.personal.layers import Auto, Personal, check_validation, named
 from fedclust.privacy import NoPrivacy, Privacy
@@ -41,6 +40,7 @@ from fedclust.settings.proof import COMMON, NEEDS_PROOF, SERVE, VOTES
 from fedclust.settings.resume import check_same_run, expand
 from fedclust.settings.run_options import MIN_REPLIES
 from fedclust.support.devices import check_device
+from fedclust.support.fractions import DEFAULT_FRACTION
 from fedclust.support.strict_json import plain
 from fedclust.training import LocalTraining
 from fedclust.training.evaluation import Metric

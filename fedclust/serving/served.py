@@ -247,7 +247,7 @@ class Served:
             return [path], [str(path)]
         if not path.is_file() or not path.name.lower().endswith(TABLE_SUFFIXES):
             raise ValueError(f"rows must be a file that ends in {', '.join(TABLE_SUFFIXES)}, got {path}")
-        part, _ = Source("rows", str(path), csv_options=self.csv_options).open()
+        part, _ = Source(str(path), csv_options=self.csv_options).open()
         return part.rows.to_table().to_pandas(), None
 
     def _site(self, site: str | int | None, cluster: int | None) -> Site:

@@ -17,18 +17,6 @@ from fedclust.data.shifts import Shift
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "NOBODY",
-    "Assignment",
-    "ClientPartitioner",
-    "Examples",
-    "apportion",
-    "blocks",
-    "check_positive",
-    "deal",
-    "rows_by_client",
-]
-
 NOBODY = -1  # instead of a client's id: no client holds this example
 
 

@@ -24,8 +24,6 @@ from fedclust.data.partitioners.base import (
 )
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Dirichlet", "client_size", "counts_by_class", "counts_by_client"]
-
 _WHOLE_DRAWS = 50
 _MIXING_SWEEPS = 10
 _MOST_STEPS = 20_000  # 3 s for 100 clients and 10 classes; fewer where a step costs more

@@ -24,8 +24,6 @@ import numpy as np
 from fedclust.data.partitioners.base import Assignment, ClientPartitioner, Examples, check_positive
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["EmdKMeans", "earth_movers_distance", "mix"]
-
 _SLACK = 0.95
 _NORMAL = 0.05
 _MOST_SWEEPS = 200

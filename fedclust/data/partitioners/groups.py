@@ -21,8 +21,6 @@ from fedclust.data.partitioners.simple import Iid
 from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Relabel, Rotate, Shift
 from fedclust.typing import IntArray
 
-__all__ = ["Conventions", "Domains", "FlippedFeatures", "Heterogeneity", "conventions"]
-
 
 @dataclass(frozen=True)
 class Heterogeneity(ClientPartitioner):

@@ -17,8 +17,6 @@ from fedclust.data.partitioners.base import (
 )
 from fedclust.typing import BoolArray, IntArray
 
-__all__ = ["Choice", "Iid", "Natural", "Pathological", "QuantitySkew", "Similarity"]
-
 Choice = Literal["first-deterministic", "deterministic", "random"]
 
 

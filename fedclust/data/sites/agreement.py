@@ -26,19 +26,6 @@ from fedclust.data.input_encoders import MISSING, CategoryColumn, Encoding, Numb
 from fedclust.support.plain_values import few, read_as
 from fedclust.typing import FloatArray
 
-__all__ = [
-    "Agreement",
-    "Column",
-    "Moments",
-    "Outcome",
-    "Pixels",
-    "Statement",
-    "Wanted",
-    "agree",
-    "other_units",
-    "unfit_for",
-]
-
 UNITS = 10.0  # a column whose values are so many times as large as elsewhere is in another unit, probably
 
 Label: TypeAlias = int | float | str

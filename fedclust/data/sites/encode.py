@@ -21,8 +21,6 @@ from fedclust.data.tables import Tables
 from fedclust.data.text import Text, tokenizer_of
 from fedclust.typing import IntArray
 
-__all__ = ["federated", "input_encoder", "prepare_site"]
-
 _FORMAT = 1
 _NOBODY = np.zeros(0, dtype=np.int64)
 

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedclust.data.protocols import check_fraction
-
-__all__ = ["Own", "SiteError", "check_name", "sites_here"]
+from fedclust.data.protocols import fraction_of
 
 _LONGEST = 100  # characters of a name
 
@@ -60,10 +58,7 @@ class Own:
             raise ValueError(f"partition.test must be holdout or official, got {self.test!r}")
         if not 0 < self.test_fraction < 1:
             raise ValueError(f"partition.test_fraction must be in (0, 1), got {self.test_fraction}")
-        try:
-            check_fraction(self.fraction)
-        except ValueError as error:
-            raise ValueError(f"partition.{error}") from error
+        fraction_of(self.validation_fraction)
         if self.sites is not None and not isinstance(self.sites, str | Mapping | list | tuple):
             raise ValueError(
                 "partition.sites must be names, a mapping of names to files, or a folder, "
@@ -86,7 +81,7 @@ class Own:
     @property
     def fraction(self) -> float:
         """Share of a client's training rows that is held out for the proof."""
-        return 0.0 if self.validation_fraction == "auto" else self.validation_fraction
+        return fraction_of(self.validation_fraction)
 
     def paths(self) -> dict[str, Path]:
         """List the files or folders of a simulation's sites, by name, sorted.

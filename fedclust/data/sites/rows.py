@@ -39,16 +39,6 @@ from fedclust.typing import BoolArray, IntArray
 if TYPE_CHECKING:
     pass
 
-__all__ = [
-    "SiteRows",
-    "builder_of",
-    "describe",
-    "images_of",
-    "private",
-    "read_site",
-    "texts_of",
-    "wanted_of",
-]
 
 _FORMAT = 1
 _CHUNK = 1024  # images counted at a time
@@ -160,9 +150,9 @@ def read_site(name: str, builder: SourcedDataset, own: Own, seed: int) -> SiteRo
         parts = [builder._filtered(part) for part in opened if part is not None]
         if builder.per_position:
             raise SiteError("partition=own needs one label per row, got dataset.per_position=true")
-        arrays, kept = read_labels(parts, builder.label, builder.name, builder.drop_labels)
+        arrays, kept = read_labels(parts, builder.label, builder.drop_labels)
         labels = canonical_labels(np.concatenate(arrays))
-        owner, names = encode_natural(parts, builder.natural, builder.name, kept) or (
+        owner, names = encode_natural(parts, builder.natural, kept) or (
             np.zeros(len(labels), np.int64),
             ("",),
         )
@@ -357,9 +347,10 @@ def wanted_of(
             categories=None if builder.categories is None else tuple(builder.categories),
             encoding=builder.encoding,
         )
-    counted = isinstance(builder, Text) and builder.tokenizer is None
-    size = builder.vocabulary_size if counted else None
-    return Wanted(num_classes, class_names, vocabulary_size=size, input_shape=tuple(builder.input_shape))
+    shape, size = tuple(builder.input_shape), None
+    if isinstance(builder, Text) and builder.tokenizer is None:
+        size = builder.vocabulary_size
+    return Wanted(num_classes, class_names, vocabulary_size=size, input_shape=shape)
 
 
 def images_of(rows: SiteRows) -> NDArray[Any]:

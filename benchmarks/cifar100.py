@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from scaling import seconds_per_round
 from tables import machine, show, spread, table
 
-from fedclust.runs.plan import make_engine
+from fedclust.runs.server import make_engine
 from fedclust.settings import compose
 
 ROUNDS = 20_000  # the paper's

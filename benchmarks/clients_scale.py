@@ -63,8 +63,7 @@ def measure(strategy: str, clients: int, rounds: int) -> dict[str, float]:
     from rich.console import Console
 
     from fedclust.results import Recorder
-    from fedclust.runs.plan import make_engine
-    from fedclust.runs.server import federate
+    from fedclust.runs.server import federate, make_engine
     from fedclust.settings import compose
     from fedclust.strategies import ClusteredStrategy
 

@@ -31,8 +31,7 @@ from tables import show_parts, spread, table
 
 from fedclust.federation import ClientGrid
 from fedclust.messages import from_state
-from fedclust.runs.plan import make_engine
-from fedclust.runs.server import federate
+from fedclust.runs.server import federate, make_engine
 from fedclust.settings import build
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.sampling import cohort_size

@@ -18,7 +18,7 @@ from training_speed import bare_vmap, plain_loop
 from turns import Turns
 
 from fedclust.messages import from_state
-from fedclust.runs.plan import make_engine
+from fedclust.runs.server import make_engine
 from fedclust.settings import to_run_config
 from fedclust.training.batches import draw_batches
 from fedclust.training.parameters import LocalTraining

@@ -14,8 +14,7 @@ from rich.console import Console
 from fedclust import load
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.results.recorder import comparable
-from fedclust.runs.plan import make_engine
-from fedclust.runs.server import federate
+from fedclust.runs.server import federate, make_engine
 from fedclust.settings import compose
 from fedclust.settings.resume import expand
 

@@ -12,7 +12,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedclust.grids import options
-from fedclust.grids.watchdog import time_limit
+from fedclust.grids.failures import time_limit
 
 __all__ = ["DirectGrid", "LocalGrid", "answer", "assume_identity"]
 
@@ -90,7 +90,7 @@ class DirectGrid(Grid):
 class LocalGrid(DirectGrid):
     """Nodes in this process, called one after another when their messages are pushed.
 
-    A node that does not return in time ends the run, see :mod:`fedclust.grids.watchdog`: it runs in the
+    A node that does not return in time ends the run, see :mod:`fedclust.grids.failures`: it runs in the
     server's own process, so there is no other node to go on with. ``engine=ray`` replaces it.
 
     Parameters

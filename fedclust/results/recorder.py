@@ -297,7 +297,7 @@ class Recorder:
         np.savez(partial, **self._matrices)  # type: ignore[arg-type]
         os.replace(partial, self.folder / "matrices.npz")
 
-    def placing(self, rule: Mapping[str, NDArray]) -> None:
+    def placing(self, rule: Mapping[str, NDArray | str]) -> None:
         """Write ``placing.npz``: the rule by which clients that come later are placed; nothing without one.
 
         See :mod:`fedclust.newcomers.rules`.

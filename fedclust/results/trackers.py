@@ -112,7 +112,7 @@ class Tracking:
     Parameters
     ----------
     make
-        Builds a tracker for one run; None to track nothing. It is called once now, so that a missing package
+        Builds a tracker for one run. It is called once now, so that a missing package
         is reported before anything is computed.
     folder
         The results' folder.
@@ -125,10 +125,10 @@ class Tracking:
         If what was built is no tracker.
     """
 
-    def __init__(self, make: Callable[[], Tracker] | None, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, make: Callable[[], Tracker], folder: Path, say: Callable[[str], None]) -> None:
         self._make, self._folder, self._say = make, folder, say
-        self._ready = None if make is None else make()
-        if self._ready is not None and not isinstance(self._ready, Tracker):
+        self._ready: Tracker | None = make()
+        if not isinstance(self._ready, Tracker):
             kind = type(self._ready).__name__
             raise ConfigError(f"tracker must have the methods start, log and finish, got a {kind}")
         self._open: dict[str, tuple[Tracker, Path, int]] = {}  # the last round that the tracker has
@@ -156,8 +156,7 @@ class Tracking:
         -------
         To call after every round with its line of ``rounds.jsonl``.
         """
-        if self._make is not None:
-            self._attempt(name, lambda: self._begin(name, folder))
+        self._attempt(name, lambda: self._begin(name, folder))
         return lambda record: self._attempt(name, lambda: self._log(name, record))
 
     def end(self, name: str, failed: bool = False) -> None:
@@ -165,7 +164,6 @@ class Tracking:
         self._attempt(name, lambda: self._end(name, failed))
 
     def _begin(self, name: str, folder: Path) -> None:
-        assert self._make is not None
         tracker, self._ready = self._ready or self._make(), None
         kind = f"{type(tracker).__module__}.{type(tracker).__qualname__}"
         saved, file = SavedRun(folder), folder / _ID

@@ -100,9 +100,8 @@ def _main(config: DictConfig) -> float | None:
 def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
     from flwr.serverapp import Grid
 
-    from fedclust.grids.watchdog import end_process_when_stuck
-    from fedclust.runs.plan import make_engine
-    from fedclust.runs.server import federate
+    from fedclust.grids.failures import end_process_when_stuck
+    from fedclust.runs.server import federate, make_engine
 
     end_process_when_stuck()
     folder = Path(hydra_config.runtime.output_dir)

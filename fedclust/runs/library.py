@@ -27,11 +27,10 @@ from fedclust.personal.layers import Auto, Personal, check_validation, named
 from fedclust.privacy import NoPrivacy, Privacy
 from fedclust.privacy import named as named_privacy
 from fedclust.results.recorder import write_summary, writing
-from fedclust.runs.plan import Plan, make_engine
 from fedclust.runs.privacy_checks import check_delta, check_loss, check_network, check_strategy
 from fedclust.runs.result import Result
-from fedclust.runs.runner import OnRound, Session
-from fedclust.runs.server import federate
+from fedclust.runs.runner import OnRound
+from fedclust.runs.server import Plan, Session, federate, make_engine
 from fedclust.settings import ConfigError, RunSettings, build, compose, run_settings
 from fedclust.settings.allowed import EVERYTHING, check_folder
 from fedclust.settings.checks import check
@@ -238,7 +237,7 @@ def simulate(
         What leaves the clients: ``"none"``, ``"client_dp"``, or one of :mod:`fedclust.privacy` such as
         ``ClientDP(noise_multiplier=2.0)``; see docs/PRIVACY.md.
     timeout
-        Seconds that the clients of a round have, > 0; see :mod:`fedclust.grids.watchdog`.
+        Seconds that the clients of a round have, > 0; see :mod:`fedclust.grids.failures`.
     min_replies
         Share of a round's clients that must answer, in [0, 1]; 0 to go on whatever happens.
     keep_matrices
@@ -322,10 +321,8 @@ def simulate(
             grid.connect()
             if resume:
                 check_same_run(described[name], where)
-            loss = least_loss(training.loss)
-            federation = Federation(
-                grid, rounds, own_metrics=tuple(metrics), least_loss=loss, tells=chosen.tells
-            )
+            least, names = least_loss(training.loss), tuple(metrics)
+            federation = Federation(grid, rounds, own_metrics=names, least_loss=least, tells=chosen.tells)
             callbacks = [on_round] if callable(on_round) else list(on_round)
             summary, _ = session.run(plan, federation, model, on_round=callbacks, simulated=True)
             with writing(where):

@@ -60,11 +60,11 @@ def newcomers_table(newcomers: Newcomers, num_classes: int, with_names: bool) ->
 
 
 def add_newcomers(
-    clients: pd.DataFrame, summary: dict[str, object], newcomers: Newcomers | None
+    clients: pd.DataFrame, summary: dict[str, object], newcomers: Newcomers
 ) -> tuple[pd.DataFrame, dict[str, object]]:
     """Add the clients that were left out to the table of clients and to the summary, as ``newcomers``.
 
-    Columns that only the others have are missing values in their rows. Without newcomers nothing changes.
+    Columns that only the others have are missing values in their rows.
 
     Parameters
     ----------
@@ -73,10 +73,8 @@ def add_newcomers(
     summary
         The run's summary.
     newcomers
-        The clients that were left out; None without any.
+        The clients that were left out.
     """
-    if newcomers is None:
-        return clients, summary
     num_classes = len(clients["label_counts"].iloc[0])
     rows = newcomers_table(newcomers, num_classes, "name" in clients)
     names = [*clients["name"], *rows["name"]] if "name" in clients else []

@@ -1,4 +1,4 @@
-"""The runs of one command: observe, record and save the rounds of each strategy, and summarise them.
+"""One strategy's run over a federation: observe, record and save its rounds, and summarise it.
 
 The command line, ``flwr run`` and the library all use this module.
 """
@@ -6,9 +6,8 @@ The command line, ``flwr run`` and the library all use this module.
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,6 @@ import numpy as np
 import pandas as pd
 from flwr.serverapp import Grid
 from numpy.typing import ArrayLike
-from omegaconf import OmegaConf
-from rich.console import Console
 from torch import nn
 
 from fedclust.aggregation.flower import buffer_names
@@ -34,9 +31,8 @@ from fedclust.personal.layers import Personal
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy
 from fedclust.proof import prove_grouping
 from fedclust.results.checkpoints import Checkpoints
-from fedclust.results.page import LivePage
 from fedclust.results.progress import Progress, quiet_flower
-from fedclust.results.recorder import Recorder, rescuing, writing
+from fedclust.results.recorder import Recorder, writing
 from fedclust.results.summary import (
     SERVED_FIGURES,
     attended_summary,
@@ -51,17 +47,13 @@ from fedclust.results.summary import (
     summarise_decisions,
     without_large,
 )
-from fedclust.results.trackers import Tracker, Tracking
 from fedclust.runs.newcomers import add_newcomers
-from fedclust.runs.plan import Plan
-from fedclust.settings import ConfigError, RunSettings
-from fedclust.settings.folders import locked
-from fedclust.settings.proof import COMMON
+from fedclust.settings import RunSettings
 
 if TYPE_CHECKING:
     from fedclust.strategies import ClusteredStrategy
 
-__all__ = ["OnRound", "Session", "StrategyRun", "saved_state"]
+__all__ = ["OnRound", "StrategyRun"]
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +112,9 @@ class StrategyRun:
         folder = recorder.folder / "checkpoints"
         self._checkpoints = Checkpoints(folder, settings.rounds, settings.checkpoint_every)
         self._done = self._figures_of_round = 0 if resume is None else resume.server_round
+        self._travelled: Callable[[], Traffic]  # this, and the next two: from the start on
+        self._last: Traffic
+        self._described: Descriptions
         self._seconds = 0.0
         self._late: Sequence[Mapping[str, Any]] = ()  # failures after the last round
         self._left_out: Sequence[str] = ()  # matrices that were too large to keep
@@ -294,7 +289,10 @@ class StrategyRun:
     def _summary(self, table: pd.DataFrame, measured: Measured) -> dict[str, object]:
         """Summarise what clients measured, and built `table` of, for ``summary.json``."""
         strategy, seed = self._strategy, self._settings.seed
-        late = {"late_failures": list(self._late), "matrices_left_out": list(self._left_out)}
+        late: dict[str, Any] = {
+            "late_failures": list(self._late),
+            "matrices_left_out": list(self._left_out),
+        }
         return summarise(
             table,
             strategy=self._name,
@@ -415,7 +413,8 @@ class StrategyRun:
     def _show(self, table: pd.DataFrame, summary: dict[str, object]) -> dict[str, object]:
         """Write the table of clients and the summary."""
         self._shown = table, summary
-        table, summary = add_newcomers(table, summary, self._newcomers)
+        if self._newcomers is not None:
+            table, summary = add_newcomers(table, summary, self._newcomers)
         with self._writing():
             self._recorder.clients(table)
             self._recorder.summary(summary)
@@ -451,171 +450,3 @@ def _meter(
         return Traffic(int(each[0].sum()), int(each[1].sum()), *each) if separate else now
 
     return read
-
-
-def saved_state(folder: Path, rounds: int) -> RunState | None:
-    """Read the newest state of the run in a folder; None if it has no checkpoint yet.
-
-    Raises
-    ------
-    ConfigError
-        If it has checkpoints, and none can be used.
-    """
-    try:
-        return Checkpoints(folder / "checkpoints", rounds).newest(Recorder.rounds_in(folder))
-    except ValueError as error:
-        raise ConfigError(f"resume cannot continue {folder}: {error}") from error
-
-
-@dataclass(frozen=True, eq=False)
-class Session:
-    """The runs of one command: the chosen strategy's, and those of the strategies it is compared with.
-
-    Attributes
-    ----------
-    folder
-        Folder of the results.
-    resumed
-        Whether the runs go on from their newest checkpoints.
-    say
-        Prints a line.
-    console
-        Where progress is shown; None to show nothing.
-    tracking
-        Follows the runs.
-    page
-        The folder's page, kept up to date; None to write none.
-    opened
-        What is closed at the end.
-    runs
-        The strategies' runs so far, the chosen one's first.
-    """
-
-    folder: Path
-    resumed: bool
-    say: Callable[[str], None]
-    console: Console | None
-    tracking: Tracking
-    page: LivePage | None
-    opened: ExitStack
-    runs: dict[str, StrategyRun] = field(default_factory=dict)
-
-    @classmethod
-    @contextmanager
-    def open(
-        cls,
-        folder: Path,
-        *,
-        resumed: bool,
-        say: Callable[[str], None] = logger.warning,
-        console: Console | None = None,
-        tracker: Callable[[], Tracker] | None = None,
-        page: bool = True,
-    ) -> Iterator["Session"]:
-        """Lock the folder of the results; if it cannot be written, save the runs elsewhere.
-
-        Raises
-        ------
-        FileExistsError
-            If another process is writing a run into the folder.
-        RunFailed
-            If the folder can no longer be written; the message says where the runs are.
-        """
-        runs: dict[str, StrategyRun] = {}
-        with locked(folder, resumed=resumed), ExitStack() as opened, rescuing(runs):
-            tracking = opened.enter_context(Tracking(tracker, folder, say))
-            live = LivePage(folder) if page else None
-            yield cls(folder, resumed, say, console, tracking, live, opened, runs)
-
-    def run(
-        self,
-        plan: Plan,
-        federation: Federation,
-        network: nn.Module,
-        *,
-        on_round: Sequence[OnRound] = (),
-        simulated: bool = False,
-        take: Callable[[str], dict[str, object] | None] = lambda _: None,
-    ) -> tuple[dict[str, object], RunState | None]:
-        """Run all strategies, prove the chosen one's groups, and personalise.
-
-        Parameters
-        ----------
-        plan
-            The strategies, built.
-        federation
-            The clients.
-        network
-            The network that all strategies start from.
-        on_round
-            Called after every round of the chosen strategy.
-        simulated
-            Whether all clients are simulated in processes of the user.
-        take
-            Returns the summary of a strategy to compare with that need not run; None where it must.
-
-        Returns
-        -------
-        The chosen strategy's summary with those of the others, and the last state of one model for all if the
-        groups were tested against it.
-        """
-        compared: dict[str, dict[str, object]] = {}
-        for name in plan.strategies:
-            chosen = name == plan.chosen
-            if not chosen and (taken := take(name)):
-                compared[name] = taken
-                continue
-            with self.page or nullcontext():
-                run = self._open(name, plan, on_round if chosen else (), simulated)
-                run.start(federation, network)
-                federation.close()  # what the chosen strategy is compared with has the same clients
-                if not chosen:
-                    compared[name] = run.personalise(federation, plan.layers[name])
-                    self.tracking.end(name)
-        run, common = self.runs[plan.chosen], None
-        if plan.settings.proof and COMMON in compared:
-            common = self._one_for_all(plan.settings.rounds)
-        if common is not None:
-            run.prove(federation, common, serve=plan.settings.serve)
-        summary = run.personalise(federation, plan.layers[plan.chosen])
-        return {**summary, "compare": compared}, common
-
-    def _open(self, name: str, plan: Plan, on_round: Sequence[OnRound], simulated: bool) -> StrategyRun:
-        """Open a strategy's folder, new or to be resumed, and make its run."""
-        rounds, names, config = plan.settings.rounds, list(plan.strategies), plan.configs[name]
-        folder = self.folder if name == plan.chosen else Recorder.compared_folder(self.folder, name)
-        written = OmegaConf.to_yaml(config, resolve=True) if OmegaConf.is_config(config) else config
-        state = saved_state(folder, rounds) if self.resumed else None
-        done = 0 if state is None else state.server_round
-        if done > rounds:
-            raise ConfigError(f"rounds must be >= {done}, the rounds that {folder} has, got {rounds}")
-        with writing(folder):
-            recorder = self.opened.enter_context(
-                Recorder.resume(folder, done, written) if self.resumed else Recorder(folder, written)
-            )
-        progress = None
-        if self.console is not None:
-            progress = Progress(rounds, name, self.console, task=(names.index(name) + 1, len(names)))
-        pages = () if self.page is None else (self.page,)
-        run = self.runs[name] = StrategyRun(
-            name,
-            plan.strategies[name],
-            plan.settings,
-            recorder,
-            resume=state,
-            progress=progress,
-            on_round=[*on_round, *pages, self.tracking.begin(name, folder)],
-            confusion=name == plan.chosen,
-            say=self.say,
-            privacy=plan.privacy,
-            simulated=simulated,
-        )
-        return run
-
-    def _one_for_all(self, rounds: int) -> RunState | None:
-        """Read the last state of the run of one model for all, which the proof needs."""
-        beside = Recorder.compared_folder(self.folder, COMMON) / "checkpoints"
-        common = Checkpoints(beside, rounds).newest()
-        if common is None:  # such as a run that another job of a sweep made, and whose files were removed
-            self.say(f"no verdict: {COMMON} has no checkpoint in {beside}")
-        return common

@@ -1,10 +1,23 @@
-"""When a run has failed, and why."""
-
+import signal
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.simulation.ray_transport.ray_actor import BasicActorPool
 
-from fedclust.grids.failures import RunFailed, check_answered, check_round, count_reasons
+from fedclust.federation import LocalGrid
+from fedclust.grids import failures
+from fedclust.grids.failures import (
+    RunFailed,
+    check_answered,
+    check_round,
+    count_reasons,
+    end_hung_actors,
+    time_limit,
+)
 
 
 def a_round(
@@ -148,3 +161,123 @@ def test_figures_of_too_few_clients_are_none() -> None:
         "the run failed in round 4 of 4, 2 of 5 clients were evaluated, min_replies=0.5 needs 3: "
         "2 of 5 clients: offline; 1 of 5 clients: lost"
     )
+
+
+@pytest.fixture(autouse=True)
+def _alarm_as_before() -> Iterator[None]:
+    yield
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_what_sleeps_is_interrupted() -> None:
+    began = time.monotonic()
+    with (
+        pytest.raises(RunFailed, match=r"^a pass must end within timeout=0.1 s, it did not"),
+        time_limit(0.1, "a pass"),
+    ):
+        time.sleep(60)
+    assert time.monotonic() - began < 30
+
+
+def swallow_every_exception() -> None:
+    """Do what a firewall around a client's own code does."""
+    while True:
+        try:
+            time.sleep(0.01)
+        except Exception:
+            continue
+
+
+def test_a_handler_of_the_clients_own_code_does_not_swallow_it() -> None:
+    with pytest.raises(RunFailed, match="a loop must end"), time_limit(0.1, "a loop"):
+        swallow_every_exception()
+
+
+@pytest.mark.parametrize("seconds", [None, float("inf"), 60])
+def test_what_ends_in_time_is_left_alone(seconds: float | None) -> None:
+    done = []
+    with time_limit(seconds, "a pass"):
+        done.append(1)
+    assert done == [1]
+
+
+def test_an_alarm_of_another_library_is_not_touched() -> None:
+    def others(number: int, frame: object) -> None: ...
+
+    signal.signal(signal.SIGALRM, others)
+    try:
+        with time_limit(0.1, "a pass"):
+            time.sleep(0.2)
+        assert signal.getsignal(signal.SIGALRM) is others
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def test_what_no_signal_stops_ends_the_process_of_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(failures, "_owned", True)
+    monkeypatch.setattr(failures, "_GRACE", 0.1)
+    monkeypatch.setattr(failures.os, "_exit", ended.append)
+    monkeypatch.setattr(failures.faulthandler, "dump_traceback_later", lambda *_, **__: None)
+    monkeypatch.setattr(failures, "_alarm_is_free", lambda: False)
+    with time_limit(0.1, "a pass"):
+        deadline = time.monotonic() + 30
+        while not ended and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert ended == [1]
+    assert capsys.readouterr().err.startswith("fedclust: a pass must end within timeout=0.1 s, it did not")
+
+
+def _grid(do: object) -> LocalGrid:
+    app = ClientApp()
+
+    @app.query("do")
+    def act(message: Message, context: Context) -> Message:
+        do()
+        return Message(RecordDict(), reply_to=message)
+
+    return LocalGrid(app, {})
+
+
+def test_a_node_that_hangs_ends_the_run() -> None:
+    grid = _grid(lambda: time.sleep(60))
+    (node,) = grid.get_node_ids()
+    with pytest.raises(RunFailed, match=r"a node's work on a message of type query.do must end within"):
+        grid.send_and_receive([Message(RecordDict(), node, "query.do")], timeout=0.1)
+
+
+def test_a_client_that_exits_fails_and_does_not_end_the_run() -> None:
+    grid = _grid(lambda: exit_with_0())
+    (node,) = grid.get_node_ids()
+    (reply,) = grid.send_and_receive([Message(RecordDict(), node, "query.do")])
+    assert reply.error.reason == "SystemExit: 0"
+
+
+def exit_with_0() -> None:
+    raise SystemExit(0)
+
+
+class Actor:
+    """What Flower's pool creates: an actor whose work never ends."""
+
+    @classmethod
+    def options(cls, **_: float) -> type["Actor"]:
+        return cls
+
+    remote = classmethod(lambda cls: cls())
+
+
+def test_what_hangs_in_flowers_simulation_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[object] = []
+    monkeypatch.setattr("flwr.simulation.ray_transport.ray_actor.pool_size_from_resources", lambda _: 2)
+    monkeypatch.setattr("ray.kill", ended.append)
+    pool = BasicActorPool(Actor, {"num_cpus": 1}, {})
+    pool.add_actors_to_pool(2)
+    idle, busy = pool.pool
+    pool.submit(lambda *_: "a future", (None, None, "0", None))  # to the last one
+    end_hung_actors()
+    assert ended == [busy]
+    assert pool.pool == [idle]

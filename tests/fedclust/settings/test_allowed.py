@@ -95,7 +95,7 @@ def test_no_command_is_run(place: Any, tmp_path: Path, monkeypatch: pytest.Monke
         "torch.multiprocessing.spawn", "hydra.utils.get_class", "hydra.utils.get_method",
         "hydra.utils.get_object", "hydra.utils.instantiate", "hydra.utils.call", "runpy.run_path",
         # What lies behind a name that looks like one of ours.
-        "fedclust.data.cache.shutil.rmtree", "fedclust.settings.build", "fedclust.runs.plan.make_engine",
+        "fedclust.data.cache.shutil.rmtree", "fedclust.settings.build", "fedclust.runs.server.make_engine",
         "fedclust.models.dense.nn.Module", "fedclust.grids.superlink.SuperLink",
         "torch.nn.modules.module.os.system", "torch.nn.Linear.__init__", "torch.nn", "fedclust", "",
         " fedclust.models.dense.MLP", "fedclust.models.dense.MLP.__reduce__", "fedclust.data.digits.Digits",

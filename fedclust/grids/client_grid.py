@@ -55,14 +55,11 @@ class WrappedGrid(Grid):
         """Create a message; deprecated in Flower in favour of ``Message(...)``."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
-    @property
-    def shared(self) -> bool:
-        """Whether any node of the wrapped grid may train any client."""
-        return bool(getattr(self._grid, "shared", False))
-
-    def grow(self) -> None:
-        """Use nodes that joined the wrapped grid's cluster; for grids that are :attr:`shared`."""
-        self._grid.grow()  # type: ignore[attr-defined]
+    def __getattr__(self, name: str) -> Any:
+        """Look up what only some grids have, such as ``shared`` and ``grow`` of Ray's."""
+        if name == "_grid":
+            raise AttributeError(name)
+        return getattr(self._grid, name)
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the nodes."""
@@ -155,7 +152,7 @@ class Outages:
         )
         needed = self.needed(len(messages)) if counts else 0
         deadline, tries = time.monotonic() + self.seconds, _TRIES
-        while lost := {each.metadata.src_node_id for each in replies if _is_lost(each)}:
+        while lost := {each.metadata.src_node_id for each in replies if is_lost(each)}:
             missing = needed - sum(not each.has_error() for each in replies)
             if not 0 < missing <= len(lost) or not tries:
                 break
@@ -207,7 +204,8 @@ class Outages:
         return True
 
 
-def _is_lost(reply: Message) -> bool:
+def is_lost(reply: Message) -> bool:
+    """Return whether a reply is lost with its node, and so may be had later."""
     return reply.has_error() and reply.error.code in NODE_LOST
 
 

@@ -35,7 +35,9 @@ def assume_identity(run_id: int = 1, node_id: int = SUPERLINK_NODE_ID) -> None:
 logger = logging.getLogger(__name__)
 
 _RUN_ID = 1
-_FIRST_NODE_ID = SUPERLINK_NODE_ID + 1
+FIRST_NODE_ID = SUPERLINK_NODE_ID + 1
+
+RunConfig = Mapping[str, str | int | float | bool]
 
 
 def answer(app: ClientApp, message: Message, context: Context) -> Message:
@@ -80,6 +82,24 @@ class DirectGrid(Grid):
         """Create a message; deprecated in Flower in favour of ``Message(...)``."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
+    def context(
+        self, node: int, num_nodes: int, run_config: RunConfig, **config: str | int | float | bool
+    ) -> Context:
+        """Make the context of a node by its number, from 0, with further settings of it alone."""
+        return Context(
+            run_id=_RUN_ID,
+            node_id=FIRST_NODE_ID + node,
+            node_config={
+                "partition-id": node,
+                "num-partitions": num_nodes,
+                "allow": "*",
+                "predictions": "reply",
+                **config,
+            },
+            state=RecordDict(),
+            run_config=dict(run_config),
+        )
+
     def label(self, message: Message) -> str:
         """Set and return the message id that the reply refers to."""
         message_id = str(next(self._message_ids))
@@ -108,27 +128,12 @@ class LocalGrid(DirectGrid):
         If ``num_nodes`` is below 1.
     """
 
-    def __init__(
-        self, app: ClientApp, run_config: Mapping[str, str | int | float | bool], num_nodes: int = 1
-    ) -> None:
+    def __init__(self, app: ClientApp, run_config: RunConfig, num_nodes: int = 1) -> None:
         options.LocalGrid(num_nodes)
         super().__init__()
         self._app = app
-        self._contexts = {
-            _FIRST_NODE_ID + node: Context(
-                run_id=_RUN_ID,
-                node_id=_FIRST_NODE_ID + node,
-                node_config={
-                    "partition-id": node,
-                    "num-partitions": num_nodes,
-                    "allow": "*",
-                    "predictions": "reply",
-                },
-                state=RecordDict(),
-                run_config=dict(run_config),
-            )
-            for node in range(num_nodes)
-        }
+        contexts = [self.context(node, num_nodes, run_config) for node in range(num_nodes)]
+        self._contexts = {context.node_id: context for context in contexts}
         self._replies: dict[str, Message] = {}
 
     def get_node_ids(self) -> list[int]:

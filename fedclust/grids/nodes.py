@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -31,7 +32,7 @@ from flwr.serverapp import Grid
 
 from fedclust.messages import QUERY_CLIENTS, BadReply, read_hosted
 
-__all__ = ["Claims", "FederationError", "Host", "NodeRegistry", "hosted_clients", "read_hosts"]
+__all__ = ["Claims", "FederationError", "Host", "NodeRegistry", "hosted_clients"]
 
 
 def hosted_clients(node_config: Mapping[str, object], num_clients: int) -> tuple[int, ...]:
@@ -133,6 +134,8 @@ def longest_first(steps: Mapping[int, int], nodes: Sequence[int]) -> dict[int, i
         placed[client] = nodes[position]
     return placed
 
+
+T = TypeVar("T", int, str)
 
 _FINGERPRINT = "SHA256:"
 
@@ -327,22 +330,47 @@ def read_hosts(path: Path) -> dict[int, str]:
     Raises
     ------
     ValueError
-        If the file cannot be read or is not of this form, or names a client twice.
+        If the file cannot be read or is not of this form, or names a client twice or none.
     """
+    return _read_hosts(path, "client", "clients such as '0-9'", listed_clients)
+
+
+def read_site_hosts(path: Path) -> dict[str, str]:
+    """Read a file of hosts for sites with their own data: which site each node may serve.
+
+    Parameters
+    ----------
+    path
+        A TOML file with a line per node: its registered name or its key's fingerprint, and its site, such as
+        ``"site-a" = "north"``.
+
+    Returns
+    -------
+    By site, the name or fingerprint of its node.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read or is not of this form, or names a site twice or none.
+    """
+    return _read_hosts(path, "site", "a site such as 'north'", lambda site: (site,) if site else ())
+
+
+def _read_hosts(path: Path, kind: str, example: str, listed: Callable[[str], Sequence[T]]) -> dict[T, str]:
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"hosts must be a TOML file, got {path}: {error}") from error
-    found: dict[int, str] = {}
-    for name, clients in entries.items():
-        if not isinstance(clients, str):
-            raise ValueError(f"hosts must give each node clients such as '0-9', got {clients!r} for {name!r}")
-        for client in listed_clients(clients):
-            if client in found:
-                raise ValueError(
-                    f"hosts must name each client once, client {client} is of {found[client]!r} and {name!r}"
-                )
-            found[client] = name
+    found: dict[T, str] = {}
+    for name, text in entries.items():
+        hosted = listed(text) if isinstance(text, str) else ()
+        if not hosted:
+            raise ValueError(f"hosts must give each node {example}, got {text!r} for {name!r}")
+        for each in hosted:
+            if each in found:
+                whose = f"{found[each]!r} and {name!r}"
+                raise ValueError(f"hosts must name each {kind} once, {kind} {each} is of {whose}")
+            found[each] = name
     if not found:
         raise ValueError(f"hosts must name at least one node, {path} names none")
     return found

@@ -13,7 +13,7 @@ import ray
 import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.constant import ErrorCode
 from ray.actor import ActorHandle
 from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fedclust.grids import options
 from fedclust.grids.client_grid import FederationError
 from fedclust.grids.failures import RunFailed
-from fedclust.grids.local_grid import DirectGrid, answer, assume_identity
+from fedclust.grids.local_grid import FIRST_NODE_ID, DirectGrid, RunConfig, answer, assume_identity
 from fedclust.messages import QUERY_CLIENTS
 
 __all__ = ["Machine", "RayGrid", "Shares", "places", "share_out"]
@@ -160,8 +160,6 @@ def machines_of_cluster() -> dict[str, Machine]:
 
 logger = logging.getLogger(__name__)
 
-_FIRST_NODE_ID = SUPERLINK_NODE_ID + 1
-
 _LOOK_SECONDS = 5.0  # between looks at the cluster's machines while nothing arrives
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no usage statistics, and no prompt at start-up
@@ -265,7 +263,7 @@ class RayGrid(DirectGrid):
     def __init__(
         self,
         app: ClientApp,
-        run_config: Mapping[str, str | int | float | bool],
+        run_config: RunConfig,
         num_nodes: int | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
@@ -278,8 +276,8 @@ class RayGrid(DirectGrid):
         shares = share_out(list(machines.values()), num_nodes, num_cpus, num_gpus)
         self._pool = _pool_of(app, shares, dict(runtime_env or {}))
         self._run_config = dict(run_config)
-        self._actors = dict(enumerate(self._pool.actors, _FIRST_NODE_ID))
-        self._next = _FIRST_NODE_ID + len(self._actors)  # node's id
+        self._actors = dict(enumerate(self._pool.actors, FIRST_NODE_ID))
+        self._next = FIRST_NODE_ID + len(self._actors)  # node's id
         self._most = num_nodes
         self._replaced: set[int] = set()  # nodes with a new actor that has not answered yet
         self._contexts = {node: self._context(position) for position, node in enumerate(self._actors)}
@@ -289,21 +287,8 @@ class RayGrid(DirectGrid):
         self._pending: dict[ray.ObjectRef, tuple[Message, ActorHandle]] = {}
 
     def _context(self, position: int) -> ray.ObjectRef:
-        config: dict[str, str | int | float | bool] = {
-            "partition-id": position,
-            "num-partitions": max(position + 1, len(self._pool.actors)),
-            "allow": "*",
-            "predictions": "reply",
-            "shared": self.shared,
-        }
-        context = Context(
-            run_id=self.run.run_id,
-            node_id=_FIRST_NODE_ID + position,
-            node_config=config,
-            state=RecordDict(),
-            run_config=self._run_config,
-        )
-        return ray.put(context)
+        number = max(position + 1, len(self._pool.actors))
+        return ray.put(self.context(position, number, self._run_config, shared=self.shared))
 
     def grow(self) -> None:
         """Start nodes on machines that have joined the cluster; use those that have loaded their data."""
@@ -318,7 +303,7 @@ class RayGrid(DirectGrid):
                 node = self._next + len(self._starting)
                 question = Message(RecordDict(), node, QUERY_CLIENTS)
                 self.label(question)
-                context = self._context(node - _FIRST_NODE_ID)
+                context = self._context(node - FIRST_NODE_ID)
                 self._starting.append((actor, actor.answer.remote(question, context)))
         self._machines = set(machines)
         for actor, ready in list(self._starting):
@@ -330,7 +315,7 @@ class RayGrid(DirectGrid):
             except RayError as error:
                 logger.warning("a machine that joined the cluster is not used: %s", _explain(error)[1])
                 continue
-            self._contexts[self._next] = self._context(self._next - _FIRST_NODE_ID)
+            self._contexts[self._next] = self._context(self._next - FIRST_NODE_ID)
             self._actors[self._next] = actor
             self._pool.actors.append(actor)
             self._next += 1
@@ -376,9 +361,7 @@ class RayGrid(DirectGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies to these messages that are ready, each once."""
         wanted = set(message_ids)
-        waiting = [
-            ref for ref, (message, _) in self._pending.items() if message.metadata.message_id in wanted
-        ]
+        waiting = self._waiting_for(wanted)
         if not waiting:
             return []
         ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
@@ -406,9 +389,8 @@ class RayGrid(DirectGrid):
         return replies
 
     def _waiting_for(self, message_ids: set[str]) -> list[ray.ObjectRef]:
-        return [
-            ref for ref, (message, _) in self._pending.items() if message.metadata.message_id in message_ids
-        ]
+        pending = self._pending.items()
+        return [ref for ref, (message, _) in pending if message.metadata.message_id in message_ids]
 
     def _take(self, ref: ray.ObjectRef) -> Message:
         """Return a reply that is ready, or an error reply with the reason."""
@@ -491,7 +473,7 @@ def _start_ray(address: str | None) -> None:
     try:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
-        raise FederationError(f"there must be a Ray cluster at {address}: {_short(error)}") from error
+        raise FederationError(f"there must be a Ray cluster at {address}: {_lines(error)[0]}") from error
     _address = address
 
 
@@ -508,7 +490,7 @@ def _probe(address: str | None) -> None:
 
 def _explain(error: RayError) -> tuple[int, str]:
     """Return the error code and the reason of a missing reply."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    lines = _lines(error)
     if isinstance(error, RayActorError) and error.actor_init_failed:
         return ErrorCode.LOAD_CLIENT_APP_EXCEPTION, f"the node does not start: {lines[-1]}"
     if isinstance(error, (RuntimeEnvSetupError, ActorUnschedulableError)):
@@ -518,6 +500,5 @@ def _explain(error: RayError) -> tuple[int, str]:
     return ErrorCode.CLIENT_APP_CRASHED, f"{type(error).__name__}: {lines[0]}"
 
 
-def _short(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+def _lines(error: Exception) -> list[str]:
+    return [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]

@@ -6,17 +6,16 @@ names; :class:`SiteGrid` waits until those that take part are there, sorts their
 """
 
 import time
-import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import TypeVar
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedclust.data.sites.agreement import Agreement, Statement, Wanted, agree, other_units, unfit_for
-from fedclust.grids.client_grid import ClientGrid, FederationError, Outages, error_reason, logger
-from fedclust.grids.nodes import NODE_LOST, Host
+from fedclust.grids.client_grid import ClientGrid, FederationError, Outages, error_reason, is_lost, logger
+from fedclust.grids.nodes import Host
 from fedclust.messages import (
     QUERY_AGREEMENT,
     QUERY_STATEMENT,
@@ -29,7 +28,7 @@ from fedclust.messages import (
     read_stated,
 )
 
-__all__ = ["Rules", "SiteGrid", "read_site_hosts"]
+__all__ = ["Rules", "SiteGrid"]
 
 
 @dataclass(frozen=True)
@@ -87,39 +86,7 @@ class Rules:
         return Registered(clients, refused), lines
 
 
-def read_site_hosts(path: Path) -> dict[str, str]:
-    """Read a file of hosts for sites with their own data: which site each node may serve.
-
-    Parameters
-    ----------
-    path
-        A TOML file with a line per node: its registered name or its key's fingerprint, and its site, such as
-        ``"site-a" = "north"``.
-
-    Returns
-    -------
-    By site, the name or fingerprint of its node.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read or is not of this form, or names a site twice or none.
-    """
-    try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"hosts must be a TOML file, got {path}: {error}") from error
-    found: dict[str, str] = {}
-    for name, site in entries.items():
-        if not isinstance(site, str) or not site:
-            raise ValueError(f"hosts must give each node a site such as 'north', got {site!r} for {name!r}")
-        if site in found:
-            raise ValueError(f"hosts must name each site once, {site} is of {found[site]!r} and {name!r}")
-        found[site] = name
-    if not found:
-        raise ValueError(f"hosts must name at least one node, {path} names none")
-    return found
-
+T = TypeVar("T")
 
 _TRIES = 3  # to ask a node whose process did not start
 
@@ -285,15 +252,8 @@ class SiteGrid(ClientGrid):
     def _said(self, node: int, reply: Message | None) -> tuple[Mapping[str, Statement], Mapping[str, str]]:
         """Return what a node's sites say, and why each other one does not."""
         sites = list(self._registered[node].clients)
-        if reply is None:
-            return {}, dict.fromkeys(sites, f"no answer within {self._wait:g} s")
-        if reply.has_error():
-            return {}, dict.fromkeys(sites, error_reason(reply.error))
-        try:
-            stated = read_stated(reply.content)
-        except BadReply as error:
-            return {}, dict.fromkeys(sites, str(error))
-        return stated.statements, stated.refused
+        stated, why = self._read_answer(reply, read_stated)
+        return ({}, dict.fromkeys(sites, why)) if stated is None else (stated.statements, stated.refused)
 
     def _told(self, registered: Registered) -> RecordDict | None:
         """Make the message that tells a node the encoding; None for one without a client in the run."""
@@ -304,15 +264,21 @@ class SiteGrid(ClientGrid):
     def _failed(self, node: int, reply: Message | None) -> Mapping[str, str]:
         """Return why sites of a node cannot use the encoding that it was told."""
         sites = [site for site in self._registered[node].clients if site not in self._left_out]
-        if reply is None:
-            return dict.fromkeys(sites, f"no answer within {self._wait:g} s")
-        if reply.has_error():
-            return dict.fromkeys(sites, error_reason(reply.error))
-        try:
-            refused = read_refused(reply.content)
-        except BadReply as error:
-            return dict.fromkeys(sites, str(error))
+        refused, why = self._read_answer(reply, read_refused)
+        if refused is None:
+            return dict.fromkeys(sites, why)
         return {site: reason for site, reason in refused.items() if site in sites}
+
+    def _read_answer(self, reply: Message | None, read: Callable[[RecordDict], T]) -> tuple[T | None, str]:
+        """Read a node's answer, if there is one, or return the reason why there is none."""
+        if reply is None:
+            return None, f"no answer within {self._wait:g} s"
+        if reply.has_error():
+            return None, error_reason(reply.error)
+        try:
+            return read(reply.content), ""
+        except BadReply as error:
+            return None, str(error)
 
     # -- Registration ---------------------------------------------------------------------------------------
 
@@ -365,12 +331,11 @@ class SiteGrid(ClientGrid):
     def _hosted(self, reply: Message, host: Host) -> Host:
         """Remember the sites of a node; add its clients, and its sites' names."""
         node = reply.metadata.src_node_id
-        if reply.has_error():
-            raise FederationError(f"node {node} cannot serve its clients: {error_reason(reply.error)}")
-        try:
-            registered, others = self._rules.divided(read_registered(reply.content), host)
-        except BadReply as error:
-            raise FederationError(f"node {node}: {error}") from error
+        said, why = self._read_answer(reply, read_registered)
+        if said is None:
+            lost = " cannot serve its clients" if reply.has_error() else ""
+            raise FederationError(f"node {node}{lost}: {why}")
+        registered, others = self._rules.divided(said, host)
         for claim in others:
             self._say(claim)
         self._registered[node] = registered
@@ -455,20 +420,14 @@ class SiteGrid(ClientGrid):
             arrived = self._grid.send_and_receive(questions, timeout=self._wait)
             replies |= {_node_of(reply, questions): reply for reply in arrived}
             # A process that a busy machine could not start in time is not the site's fault.
-            asked = {node: each for node, each in asked.items() if _is_lost(replies.get(node))}
+            asked = {
+                node: each for node, each in asked.items() if (reply := replies.get(node)) and is_lost(reply)
+            }
         return replies
-
-
-def _is_lost(reply: Message | None) -> bool:
-    return reply is not None and reply.has_error() and reply.error.code in NODE_LOST
 
 
 def _node_of(reply: Message, questions: Sequence[Message]) -> int:
     """Return the node that was asked: the SuperLink replies for one that is lost, under its own id."""
-    for question in questions:
-        if (
-            question.metadata.message_id
-            and question.metadata.message_id == reply.metadata.reply_to_message_id
-        ):
-            return question.metadata.dst_node_id
-    return reply.metadata.src_node_id
+    asked = {each.metadata.message_id: each.metadata.dst_node_id for each in questions}
+    asked.pop("", None)
+    return asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)

@@ -13,7 +13,8 @@ from fedclust.data.sites import Own, SiteError
 from fedclust.data.sites.agreement import Agreement
 from fedclust.data.sites.rows import builder_of, wanted_of
 from fedclust.grids.client_grid import Outages
-from fedclust.grids.site_grid import Rules, SiteGrid, read_site_hosts
+from fedclust.grids.nodes import read_site_hosts
+from fedclust.grids.site_grid import Rules, SiteGrid
 from fedclust.settings import ConfigError, RunSettings
 from fedclust.settings.allowed import known_of
 from fedclust.settings.composition import differing, fill

@@ -9,8 +9,8 @@ from flwr.clientapp import ClientApp
 
 from fedclust.data.sites.agreement import NUMBER, Column, Moments, Statement, Wanted
 from fedclust.federation import FederationError, LocalGrid
-from fedclust.grids.nodes import Host
-from fedclust.grids.site_grid import Rules, SiteGrid, read_site_hosts
+from fedclust.grids.nodes import Host, read_site_hosts
+from fedclust.grids.site_grid import Rules, SiteGrid
 from fedclust.messages import (
     BadReply,
     Registered,
@@ -60,7 +60,7 @@ def test_without_a_file_every_node_names_its_own_sites() -> None:
     ("text", "error"),
     [
         ('"a" = 3', "hosts must give each node a site such as 'north', got 3 for 'a'"),
-        ('"a" = "north"\n"b" = "north"', "hosts must name each site once, north is of 'a' and 'b'"),
+        ('"a" = "north"\n"b" = "north"', "hosts must name each site once, site north is of 'a' and 'b'"),
         ("", "hosts must name at least one node"),
         ("[", "hosts must be a TOML file"),
     ],

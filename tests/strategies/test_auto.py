@@ -1,25 +1,23 @@
 """Auto on real digits: twelve clients, a look after four rounds, three rounds of trials."""
 
 from collections.abc import Iterable
-from functools import partial
 
 import numpy as np
 import pytest
 from flwr.app import Error, Message
-from hydra.utils import get_object, instantiate
 from sklearn.metrics import adjusted_rand_score
 from torch import nn
 
-from fedclust import models, simulate
+from fedclust import simulate
 from fedclust.aggregation.flower import NotFinite
 from fedclust.clustering.auto import Parameters, most_spending
 from fedclust.federation import ClientGrid, Federation, FederationError
 from fedclust.grids.client_grid import WrappedGrid
-from fedclust.messages import QUERY_UPDATE, from_state
-from fedclust.results import Checkpoints
-from fedclust.settings import compose, plain, to_run_config
+from fedclust.messages import QUERY_UPDATE
+from fedclust.settings import compose
 from fedclust.strategies import Auto, ClusteredStrategy
 from fedclust.training import LocalTraining
+from tests.strategies.helpers import Keeping, assert_same_models, built, kept
 
 CONVENTIONS = ["partition=conventions", "partition.groups=[8,4]"]
 ROTATION = ["partition=domains", *(f"partition.{name}=0" for name in ("noise", "blur", "invert"))]
@@ -57,18 +55,7 @@ def build(*overrides: str, seed: int = 0, made=None):
     small = ["partition.num_clients=12", "participation=0.8", f"rounds={ROUNDS}", f"seed={seed}"]
     soon = ["strategy.parameters.warmup=4", "strategy.parameters.probation=2"]
     config = compose(["strategy=auto", *small, *soon, *overrides])
-    grid = ClientGrid(
-        instantiate(config.engine, app=get_object(config.client_app), run_config=to_run_config(config))
-    )
-    grid.connect()
-    options = {
-        "participation": config.participation,
-        "seed": config.seed,
-        "aggregator": partial(instantiate, config.aggregator),
-        "evaluate_every": ROUNDS,
-    }
-    strategy = instantiate(config.strategy, **options) if made is None else made(**options)
-    return strategy, grid, from_state(models.build(plain(config.model), config.seed).state_dict())
+    return built(config, made)
 
 
 def trials_of(strategy: Auto) -> list[dict]:
@@ -107,33 +94,19 @@ def test_where_nothing_is_kept_the_run_is_the_one_of_one_model() -> None:
     plain_strategy, grid, initial = build(*IID, made=ClusteredStrategy)
     plain_strategy.start(grid, initial, ROUNDS)
     assert trials_of(strategy)
-    for name, array in plain_strategy.clusters.models[0].items():
-        np.testing.assert_array_equal(array.numpy(), strategy.clusters.models[0][name].numpy())
+    assert_same_models(plain_strategy, strategy)
 
 
 @pytest.mark.parametrize("after", [5, 6])
 def test_a_run_resumed_on_trial_ends_the_same(after: int, tmp_path) -> None:
-    class Keeping:
-        def __init__(self, strategy) -> None:
-            self.strategy = strategy
-
-        def assignment(self, *_) -> None:
-            pass
-
-        def round(self, record: dict) -> None:
-            if record["round"] == after:
-                Checkpoints(tmp_path, rounds=99).save(self.strategy.run_state())
-
     whole, grid, initial = build(*CONVENTIONS, "aggregator=fedadam")
-    whole.observer = Keeping(whole)
+    Keeping(whole, tmp_path, after)
     whole.start(grid, initial, ROUNDS)
     resumed, grid, initial = build(*CONVENTIONS, "aggregator=fedadam", "engine.num_nodes=3")
-    resumed.start(grid, initial, ROUNDS, resume=Checkpoints(tmp_path, rounds=99).newest())
+    resumed.start(grid, initial, ROUNDS, resume=kept(tmp_path, after))
     assert len(whole.clusters.models) == 2
     assert trials_of(whole) == trials_of(resumed)
-    for one, other in zip(whole.clusters.models, resumed.clusters.models, strict=True):
-        for name in one:
-            np.testing.assert_array_equal(one[name].numpy(), other[name].numpy())
+    assert_same_models(whole, resumed)
 
 
 def test_a_node_lost_on_trial_costs_its_clients_only(watch) -> None:

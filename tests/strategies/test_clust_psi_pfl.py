@@ -11,10 +11,8 @@ def _disjoint(client: int) -> list[int]:
     return [10, 10, 0, 0] if client % 2 == 0 else [0, 0, 10, 10]
 
 
-def test_disjoint_labels_become_clusters_before_round_1(toy, watch) -> None:
-    strategy = ClustPSIPFL()
-    strategy.observer = watch
-    strategy.start(toy(num_clients=8, counts=_disjoint).grid(3), toy.model(), num_rounds=2)
+def test_disjoint_labels_become_clusters_before_round_1(started, watch) -> None:
+    strategy = started(ClustPSIPFL(), 2, 3, num_clients=8, counts=_disjoint)
     assert watch.assignments == [(0, [0, 1] * 4, "before round 1")]
     # Even clients 0, 2, 4, 6 weigh 1, 3, 5, 7: (0 + 6 + 20 + 42) / 16 a round; odd 1, 3, 5, 7 weigh
     # 2, 4, 6, 8: (2 + 12 + 30 + 56) / 20.
@@ -22,9 +20,8 @@ def test_disjoint_labels_become_clusters_before_round_1(toy, watch) -> None:
     np.testing.assert_allclose(weights, [2 * 68 / 16, 2 * 100 / 20], rtol=1e-6)
 
 
-def test_findings(toy) -> None:
-    strategy = ClustPSIPFL()
-    strategy.start(toy(num_clients=8, counts=_disjoint).grid(), toy.model(), num_rounds=1)
+def test_findings(started) -> None:
+    strategy = started(ClustPSIPFL(), 1, num_clients=8, counts=_disjoint)
     found = strategy.findings(strategy.clusters)
     # One quarter of all 160 examples is of each class, a half or none of a client's 20. Smoothed by one
     # example of the federation's distribution, a client has (10 + 1/4)/21 or (1/4)/21 of a class.
@@ -48,9 +45,8 @@ def test_findings(toy) -> None:
     )
 
 
-def test_findings_of_the_papers_rule(toy) -> None:
-    strategy = ClustPSIPFL(parameters=clust_psi_pfl.Parameters())
-    strategy.start(toy(num_clients=8, counts=_disjoint).grid(), toy.model(), num_rounds=1)
+def test_findings_of_the_papers_rule(started) -> None:
+    strategy = started(ClustPSIPFL(parameters=clust_psi_pfl.Parameters()), 1, num_clients=8, counts=_disjoint)
     found = strategy.findings(strategy.clusters)
     assert found.summary["tau"] == 2
     # ⌈√8⌉ = 3 numbers of clusters at most: 2 and 3. Rows of a cluster are equal, so 2 scores 1.
@@ -63,16 +59,19 @@ def test_findings_of_the_papers_rule(toy) -> None:
     np.testing.assert_allclose(found.clients["psi"], np.full(8, psi))
 
 
-def test_alike_clients_stay_together(toy) -> None:
-    strategy = ClustPSIPFL(parameters=clust_psi_pfl.Parameters(max_clusters=None))
-    strategy.start(toy(num_clients=6, counts=lambda _: [3, 3]).grid(), toy.model(), num_rounds=1)
+def test_alike_clients_stay_together(started) -> None:
+    strategy = started(
+        ClustPSIPFL(parameters=clust_psi_pfl.Parameters(max_clusters=None)),
+        1,
+        num_clients=6,
+        counts=lambda _: [3, 3],
+    )
     assert len(strategy.clusters.models) == 1
     assert strategy.findings(strategy.clusters).summary == {"tau": 1}
 
 
-def test_one_cluster_says_why(toy) -> None:
-    strategy = ClustPSIPFL()
-    strategy.start(toy(num_clients=6, counts=lambda _: [3, 3]).grid(), toy.model(), num_rounds=1)
+def test_one_cluster_says_why(started) -> None:
+    strategy = started(ClustPSIPFL(), 1, num_clients=6, counts=lambda _: [3, 3])
     assert len(strategy.clusters.models) == 1
     found = strategy.findings(strategy.clusters)
     assert found.arrays == {}
@@ -94,40 +93,42 @@ def test_a_client_that_cannot_say_what_it_has_ends_the_run_before_round_1(toy) -
         ClustPSIPFL().start(toy(num_clients=6, counts=counts).grid(2), toy.model(), num_rounds=1)
 
 
-def _released(toy, num_clients: int, watch, seed: int = 0, **behaviour) -> ClustPSIPFL:
-    strategy = ClustPSIPFL(cohorts="released", participation=0.5, seed=seed)
-    strategy.observer = watch
-    federation = toy(num_clients=num_clients, counts=lambda _: [1, 1], **behaviour)
-    strategy.start(federation.grid(), toy.model(), num_rounds=1)
-    return strategy
+def _released(started, num_clients: int, seed: int = 0, **behaviour) -> ClustPSIPFL:
+    return started(
+        ClustPSIPFL(cohorts="released", participation=0.5, seed=seed),
+        1,
+        num_clients=num_clients,
+        counts=lambda _: [1, 1],
+        **behaviour,
+    )
 
 
 @pytest.mark.parametrize(("num_clients", "cohort"), [(3, 2), (4, 2), (5, 2), (7, 3), (9, 4)])
-def test_released_cohorts_are_rounded_down_to_two_at_least(num_clients: int, cohort: int, toy, watch) -> None:
-    _released(toy, num_clients, watch)
+def test_released_cohorts_are_rounded_down_to_two(num_clients: int, cohort: int, started, watch) -> None:
+    _released(started, num_clients)
     assert [len(record["cohort"]) for record in watch.rounds] == [cohort]
 
 
-def test_a_lone_client_takes_part_in_every_released_round(toy, watch) -> None:
+def test_a_lone_client_takes_part_in_every_released_round(started, watch) -> None:
     # Two of its four copies are drawn; both come back with the model moved by 5, and so does their mean.
-    strategy = _released(toy, 1, watch, move=lambda *_: 5.0)
+    strategy = _released(started, 1, move=lambda *_: 5.0)
     assert watch.rounds[0]["cohort"] == [0]
     np.testing.assert_array_equal(strategy.clusters.models[0]["w"].numpy(), [5.0, 5.0])
 
 
-def test_a_released_pair_is_weighted_by_the_copies_drawn(toy, watch) -> None:
+def test_a_released_pair_is_weighted_by_the_copies_drawn(started) -> None:
     # Four of eight copies. Client 0 has 1 sample and stays at 0, client 1 has 2 and moves by 1: with m copies
     # of client 1 the mean is 2m / (2m + 4 - m) = 2m / (m + 4), or 1 where client 0 was left out.
     means = {m: 2 * m / (m + 4) for m in range(5)}
     found = []
     for seed in range(20):
-        strategy = _released(toy, 2, type(watch)(), seed)
+        strategy = _released(started, 2, seed)
         weight = float(strategy.clusters.models[0]["w"].numpy()[0])
         found.append(min(means, key=lambda m: abs(means[m] - weight)))
         assert weight == pytest.approx(means[found[-1]])
     assert {1, 2, 3} <= set(found)
 
 
-def test_cohorts_are_one_of_two(toy) -> None:
+def test_cohorts_are_one_of_two() -> None:
     with pytest.raises(ValueError, match="cohorts must be one of share, released, got 'half'"):
         ClustPSIPFL(cohorts="half")  # type: ignore[arg-type]

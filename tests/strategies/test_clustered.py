@@ -45,9 +45,8 @@ def test_one_cluster_is_fedavg(toy, watch) -> None:
     assert watch.assignments == [(0, [0, 0, 0], "before round 1")]
 
 
-def test_clusters_are_federations_of_their_own(toy) -> None:
-    strategy = TwoHalves()
-    strategy.start(toy(num_clients=4).grid(2), toy.model(), num_rounds=3)
+def test_clusters_are_federations_of_their_own(started) -> None:
+    strategy = started(TwoHalves(), 3, 2, num_clients=4)
     # 0 and 1 weigh 1 and 2: 2/3 a round. 2 and 3 weigh 3 and 4: (6 + 12) / 7 a round.
     np.testing.assert_allclose(_weights(strategy), [3 * 2 / 3, 3 * 18 / 7], rtol=1e-6)
 
@@ -61,10 +60,8 @@ def test_the_number_of_nodes_changes_nothing(toy, cluster_class, num_nodes) -> N
     np.testing.assert_allclose(_weights(alone), _weights(spread), rtol=1e-6)
 
 
-def test_a_share_of_each_cluster_takes_part(toy, watch) -> None:
-    strategy = TwoHalves(participation=0.5, seed=1)
-    strategy.observer = watch
-    strategy.start(toy(num_clients=8).grid(), toy.model(), num_rounds=20)
+def test_a_share_of_each_cluster_takes_part(toy, started, watch) -> None:
+    started(TwoHalves(participation=0.5, seed=1), 20, num_clients=8)
     cohorts = [record["cohort"] for record in watch.rounds]
     assert all(sum(client < 4 for client in cohort) == 2 for cohort in cohorts)
     assert all(sum(client >= 4 for client in cohort) == 2 for cohort in cohorts)
@@ -78,16 +75,18 @@ def test_a_share_of_each_cluster_takes_part(toy, watch) -> None:
 # -- Aggregators ----------------------------------------------------------------------------------------
 
 
-def test_momentum_is_kept_per_cluster(toy) -> None:
-    strategy = TwoHalves(aggregator=partial(FedAvgM, server_momentum=0.5, **NO_MINIMA))
-    strategy.start(toy(num_clients=4).grid(), toy.model(), num_rounds=2)
+def test_momentum_is_kept_per_cluster(started) -> None:
+    strategy = started(
+        TwoHalves(aggregator=partial(FedAvgM, server_momentum=0.5, **NO_MINIMA)), 2, num_clients=4
+    )
     # A round's mean moves by g = 2/3; velocities are g and 1.5 g, so w = 2.5 g. The other: g = 18/7.
     np.testing.assert_allclose(_weights(strategy), [2.5 * 2 / 3, 2.5 * 18 / 7], rtol=1e-6)
 
 
-def test_adaptive_server_optimiser(toy) -> None:
-    strategy = ClusteredStrategy(aggregator=partial(FedAdam, eta=0.1, tau=0.001, **NO_MINIMA))
-    strategy.start(toy(num_clients=3).grid(), toy.model(), num_rounds=1)
+def test_adaptive_server_optimiser(started) -> None:
+    strategy = started(
+        ClusteredStrategy(aggregator=partial(FedAdam, eta=0.1, tau=0.001, **NO_MINIMA)), 1, num_clients=3
+    )
     # delta = 4/3, m = 0.1 delta, v = 0.01 delta^2, rate = 0.1 sqrt(1 - 0.99^2) / (1 - 0.9^2).
     delta, rate = 4 / 3, 0.1 * np.sqrt(1 - 0.99**2) / (1 - 0.9**2)
     np.testing.assert_allclose(_weights(strategy), [rate * 0.1 * delta / (0.1 * delta + 0.001)], rtol=1e-5)
@@ -101,10 +100,13 @@ def test_the_proximal_weight_reaches_the_clients(toy) -> None:
     assert federation.proximal == {0.25}
 
 
-def test_the_median_sees_every_client(toy) -> None:
-    strategy = ClusteredStrategy(aggregator=partial(FedMedian, **NO_MINIMA))
-    strategy.start(
-        toy(num_clients=5, move=lambda client, _: float(client**3)).grid(2), toy.model(), num_rounds=1
+def test_the_median_sees_every_client(started) -> None:
+    strategy = started(
+        ClusteredStrategy(aggregator=partial(FedMedian, **NO_MINIMA)),
+        1,
+        2,
+        num_clients=5,
+        move=lambda client, _: float(client**3),
     )
     np.testing.assert_allclose(_weights(strategy), [8.0])  # the median of 0, 1, 8, 27, 64
 
@@ -123,10 +125,8 @@ class SplitsTwice(ClusteredStrategy):
         return clusters
 
 
-def test_two_splits_keep_every_client_once(toy, watch) -> None:
-    strategy = SplitsTwice()
-    strategy.observer = watch
-    strategy.start(toy(num_clients=8).grid(), toy.model(), num_rounds=3)
+def test_two_splits_keep_every_client_once(started, watch) -> None:
+    strategy = started(SplitsTwice(), 3, num_clients=8)
     assert [strategy.clusters.members(cluster).tolist() for cluster in range(3)] == [
         [0, 2, 4, 6],
         [1, 3],
@@ -162,20 +162,19 @@ class EmptiesTheFirst(ClusteredStrategy):
         return Clusters(everyone, clusters.models[:1] * 2, reason="moved")
 
 
-def test_a_cluster_counts_where_it_has_clients(toy, watch) -> None:
-    strategy = EmptiesTheFirst()
-    strategy.observer = watch
-    strategy.start(toy().grid(), toy.model(), num_rounds=2)
+def test_a_cluster_counts_where_it_has_clients(started, watch) -> None:
+    started(EmptiesTheFirst(), 2)
     assert [record["num_clusters"] for record in watch.rounds] == [1, 1]
     assert [record["cluster_sizes"] for record in watch.rounds] == [[0, 6], [0, 6]]
 
 
-def test_children_start_from_the_parents_model_and_momentum(toy) -> None:
-    strategy = SplitsTwice(aggregator=partial(FedAvgM, server_momentum=0.5, **NO_MINIMA))
-    strategy.start(
-        toy(num_clients=8, move=lambda client, _: 1.0 + client % 2, num_examples=lambda _: 1).grid(),
-        toy.model(),
-        num_rounds=2,
+def test_children_start_from_the_parents_model_and_momentum(started) -> None:
+    strategy = started(
+        SplitsTwice(aggregator=partial(FedAvgM, server_momentum=0.5, **NO_MINIMA)),
+        2,
+        num_clients=8,
+        move=lambda client, _: 1.0 + client % 2,
+        num_examples=lambda _: 1,
     )
     # Round 1, all: mean move 1.5, velocity 1.5, w 1.5. Round 2, each with velocity 0.5 * 1.5 + move:
     # even 0.75 + 1, odd 0.75 + 2.
@@ -185,11 +184,13 @@ def test_children_start_from_the_parents_model_and_momentum(toy) -> None:
 # -- Failures -------------------------------------------------------------------------------------------
 
 
-def test_a_failing_client_costs_its_reply_and_is_named(toy, watch) -> None:
-    strategy = ClusteredStrategy()
-    strategy.observer = watch
-    federation = toy(num_clients=3, error=lambda client, r: "disk full" if (client, r) == (2, 1) else None)
-    strategy.start(federation.grid(), toy.model(), num_rounds=2)
+def test_a_failing_client_costs_its_reply_and_is_named(started, watch) -> None:
+    strategy = started(
+        ClusteredStrategy(),
+        2,
+        num_clients=3,
+        error=lambda client, r: "disk full" if (client, r) == (2, 1) else None,
+    )
     assert watch.rounds[0]["failures"] == [{"client": 2, "phase": "train", "reason": "disk full"}]
     assert watch.rounds[1]["failures"] == []
     assert strategy.run.failed_replies == 1
@@ -198,30 +199,24 @@ def test_a_failing_client_costs_its_reply_and_is_named(toy, watch) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_non_finite_models_never_reach_the_aggregate(toy, watch, bad) -> None:
-    strategy = ClusteredStrategy()
-    strategy.observer = watch
-    federation = toy(num_clients=3, move=lambda client, _: bad if client == 1 else float(client))
-    strategy.start(federation.grid(), toy.model(), num_rounds=1)
+def test_non_finite_models_never_reach_the_aggregate(started, watch, bad) -> None:
+    strategy = started(
+        ClusteredStrategy(), 1, num_clients=3, move=lambda client, _: bad if client == 1 else float(client)
+    )
     # Clients 0 and 2 weigh 1 and 3: (0 + 6) / 4.
     np.testing.assert_allclose(_weights(strategy), [1.5])
     assert [failure["client"] for failure in watch.rounds[0]["failures"]] == [1]
     assert "must be finite" in watch.rounds[0]["failures"][0]["reason"]
 
 
-def test_a_cluster_without_replies_keeps_its_model(toy, watch) -> None:
-    strategy = TwoHalves()
-    strategy.observer = watch
-    federation = toy(num_clients=4, error=lambda client, _: "down" if client < 2 else None)
-    strategy.start(federation.grid(), toy.model(), num_rounds=1)
+def test_a_cluster_without_replies_keeps_its_model(started, watch) -> None:
+    strategy = started(TwoHalves(), 1, num_clients=4, error=lambda client, _: "down" if client < 2 else None)
     np.testing.assert_allclose(_weights(strategy), [0.0, 18 / 7], rtol=1e-6)
     assert len(watch.rounds[0]["failures"]) == 2
 
 
-def test_all_clients_failing_does_not_end_the_run(toy, watch) -> None:
-    strategy = ClusteredStrategy()
-    strategy.observer = watch
-    strategy.start(toy(error=lambda *_: "down").grid(), toy.model(), num_rounds=2)
+def test_all_clients_failing_does_not_end_the_run(started, watch) -> None:
+    strategy = started(ClusteredStrategy(), 2, error=lambda *_: "down")
     assert [record["loss"] for record in watch.rounds] == [None, None]
     assert strategy.run.failed_replies == 12
 
@@ -229,10 +224,8 @@ def test_all_clients_failing_does_not_end_the_run(toy, watch) -> None:
 # -- Evaluation and arguments ---------------------------------------------------------------------------
 
 
-def test_evaluated_every_so_often_and_at_the_end(toy, watch) -> None:
-    strategy = ClusteredStrategy(evaluate_every=3)
-    strategy.observer = watch
-    strategy.start(toy().grid(), toy.model(), num_rounds=7)
+def test_evaluated_every_so_often_and_at_the_end(started, watch) -> None:
+    started(ClusteredStrategy(evaluate_every=3), 7)
     evaluated = [record["round"] for record in watch.rounds if "global_accuracy" in record]
     assert evaluated == [3, 6, 7]
 
@@ -255,9 +248,8 @@ def test_arguments_outside_their_range(options, rule) -> None:
         ClusteredStrategy(**options)
 
 
-def test_stock_fedavg_is_the_default_aggregator(toy) -> None:
-    strategy = ClusteredStrategy()
-    strategy.start(toy().grid(), toy.model(), num_rounds=1)
+def test_stock_fedavg_is_the_default_aggregator(started) -> None:
+    strategy = started(ClusteredStrategy(), 1)
     assert type(strategy.clusters.aggregators[0]) is FedAvg
 
 
@@ -324,7 +316,7 @@ def test_updates_are_each_clients_own_however_many_share_a_node() -> None:
             np.testing.assert_allclose(values, again[client], rtol=1e-4, atol=1e-6)
 
 
-def test_a_cluster_may_be_given_its_aggregator(toy) -> None:
+def test_a_cluster_may_be_given_its_aggregator(started) -> None:
     class Given(ClusteredStrategy):
         """Split once; the second part goes on with a momentum of its own."""
 
@@ -336,8 +328,7 @@ def test_a_cluster_may_be_given_its_aggregator(toy) -> None:
             given.momentum_vector = [np.full(2, 7.0)]
             return dataclasses.replace(split, aggregators=(split.aggregators[0], given))
 
-    strategy = Given(aggregator=partial(FedAvgM, server_momentum=0.9, **NO_MINIMA))
-    strategy.start(toy().grid(), toy.model(), 1)
+    strategy = started(Given(aggregator=partial(FedAvgM, server_momentum=0.9, **NO_MINIMA)), 1)
     first, second = (aggregator.momentum_vector for aggregator in strategy.clusters.aggregators)
     assert second[0].tolist() == [7.0, 7.0]
     assert first is None or not np.array_equal(first[0], second[0])
@@ -350,12 +341,10 @@ class AsksFirst:
         return candidates.clients[candidates.clients != 2][:size]
 
 
-def test_a_policy_that_asks_is_asked_about_a_client_alone_in_its_cluster(toy, watch) -> None:
+def test_a_policy_that_asks_is_asked_about_a_client_alone_in_its_cluster(started, watch) -> None:
     class Alone(ClusteredStrategy):
         def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
             return Clusters.of(np.arange(3), model)
 
-    strategy = Alone(selection=AsksFirst())
-    strategy.observer = watch
-    strategy.start(toy(num_clients=3).grid(), toy.model(), 1)
+    started(Alone(selection=AsksFirst()), 1, num_clients=3)
     assert [record["cohort"] for record in watch.rounds] == [[0, 1]]

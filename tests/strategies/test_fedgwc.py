@@ -16,10 +16,10 @@ def _two_kinds(client: int, server_round: int) -> list[float]:
     return list((1.0 if client < 10 else 3.0) + noise)
 
 
-def test_two_kinds_of_losses_become_two_clusters(toy, watch) -> None:
-    strategy = FedGWC(parameters=GUARDED, participation=0.5, seed=0)
-    strategy.observer = watch
-    strategy.start(toy(num_clients=16, losses=_two_kinds).grid(2), toy.model(), num_rounds=120)
+def test_two_kinds_of_losses_become_two_clusters(started, watch) -> None:
+    strategy = started(
+        FedGWC(parameters=GUARDED, participation=0.5, seed=0), 120, 2, num_clients=16, losses=_two_kinds
+    )
     split = watch.assignments[1]
     assert split[1] in ([0] * 10 + [1] * 6, [1] * 10 + [0] * 6)
     assert split[2] == "cluster 0 split in 2"
@@ -33,12 +33,13 @@ def test_two_kinds_of_losses_become_two_clusters(toy, watch) -> None:
     assert np.isnan(found["affinity"]).sum() == 2 * 10 * 6
 
 
-def test_one_kind_of_losses_stays_one_cluster(toy) -> None:
+def test_one_kind_of_losses_stays_one_cluster(started) -> None:
     def alike(client: int, server_round: int) -> list[float]:
         return list(1.0 + generator(0, "test", server_round, client).normal(scale=0.1, size=4))
 
-    strategy = FedGWC(parameters=GUARDED, participation=0.5, seed=0)
-    strategy.start(toy(num_clients=12, losses=alike).grid(), toy.model(), num_rounds=80)
+    strategy = started(
+        FedGWC(parameters=GUARDED, participation=0.5, seed=0), 80, num_clients=12, losses=alike
+    )
     assert len(strategy.clusters.models) == 1
 
 
@@ -52,10 +53,8 @@ def test_the_same_seed_gives_the_same_run_on_any_number_of_nodes(toy, watch) -> 
     assert records[0] == records[1]
 
 
-def test_every_cluster_draws_its_share_but_at_least_three(toy, watch) -> None:
-    strategy = FedGWC(parameters=GUARDED, participation=0.1)
-    strategy.observer = watch
-    strategy.start(toy(num_clients=12).grid(), toy.model(), num_rounds=16)
+def test_every_cluster_draws_its_share_but_at_least_three(started, watch) -> None:
+    started(FedGWC(parameters=GUARDED, participation=0.1), 16, num_clients=12)
     assert {len(record["cohort"]) for record in watch.rounds} == {3}
     # Clients that took part less are preferred: 16 rounds of 3 are 4 turns each, and all are near that.
     turns = np.bincount(np.concatenate([record["cohort"] for record in watch.rounds]), minlength=12)
@@ -64,27 +63,27 @@ def test_every_cluster_draws_its_share_but_at_least_three(toy, watch) -> None:
     assert turns.max() <= 6
 
 
-def _turns(toy, watch, selection=None, **parameters) -> np.ndarray:
+def _turns(started, watch, selection=None, **parameters) -> np.ndarray:
     """Count how often each of 12 clients takes part in 30 rounds of 4."""
-    strategy = FedGWC(
-        parameters=Parameters(cohort_size=4, **parameters), participation=1.0, selection=selection
+    started(
+        FedGWC(parameters=Parameters(cohort_size=4, **parameters), participation=1.0, selection=selection),
+        30,
+        num_clients=12,
     )
-    strategy.observer = watch
-    strategy.start(toy(num_clients=12).grid(), toy.model(), num_rounds=30)
     assert {len(record["cohort"]) for record in watch.rounds} == {4}
     return np.bincount(np.concatenate([record["cohort"] for record in watch.rounds]), minlength=12)
 
 
-def test_fixed_cohorts_prefer_the_least_sampled_too(toy, watch) -> None:
+def test_fixed_cohorts_prefer_the_least_sampled_too(started, watch) -> None:
     # 120 places are 10 turns each; a client one turn behind is e times as likely, so none stays behind.
-    turns = _turns(toy, watch)
+    turns = _turns(started, watch)
     assert turns.min() >= 8
     assert turns.max() <= 12
 
 
-def test_the_released_code_draws_anybody(toy, watch) -> None:
+def test_the_released_code_draws_anybody(started, watch) -> None:
     # Turns are binomial, 30 rounds with probability 1/3: standard deviation sqrt(30 * 2 / 9) = 2.6.
-    assert np.ptp(_turns(toy, watch, Uniform(), patience=None)) > 4
+    assert np.ptp(_turns(started, watch, Uniform(), patience=None)) > 4
 
 
 def test_settings_without_a_split_are_reported_before_round_1() -> None:
@@ -95,9 +94,8 @@ def test_settings_without_a_split_are_reported_before_round_1() -> None:
     assert ClusteredStrategy().cautions(1, 1) == []
 
 
-def test_findings_cover_every_client(toy) -> None:
-    strategy = FedGWC(parameters=GUARDED, participation=0.5)
-    strategy.start(toy(num_clients=6).grid(), toy.model(), num_rounds=4)
+def test_findings_cover_every_client(started) -> None:
+    strategy = started(FedGWC(parameters=GUARDED, participation=0.5), 4, num_clients=6)
     found = strategy.findings(strategy.clusters)
     assert found.arrays["interaction"].shape == found.arrays["affinity"].shape == (6, 6)
     np.testing.assert_array_equal(np.diag(found.arrays["affinity"]), np.ones(6))
@@ -106,10 +104,13 @@ def test_findings_cover_every_client(toy) -> None:
     assert (found.clients["gaussian_weight"] > 0).sum() >= 3
 
 
-def test_clients_that_fail_leave_no_trace_in_the_matrix(toy) -> None:
-    strategy = FedGWC(parameters=GUARDED, participation=1.0)
-    federation = toy(num_clients=6, error=lambda client, _: "down" if client == 2 else None)
-    strategy.start(federation.grid(), toy.model(), num_rounds=3)
+def test_clients_that_fail_leave_no_trace_in_the_matrix(started) -> None:
+    strategy = started(
+        FedGWC(parameters=GUARDED, participation=1.0),
+        3,
+        num_clients=6,
+        error=lambda client, _: "down" if client == 2 else None,
+    )
     interaction = strategy.findings(strategy.clusters).arrays["interaction"]
     assert (interaction[2] == 0).all()
     assert (interaction[:, 2] == 0).all()
@@ -117,17 +118,20 @@ def test_clients_that_fail_leave_no_trace_in_the_matrix(toy) -> None:
 
 
 @pytest.mark.parametrize("failing", [5, 6])
-def test_a_round_with_fewer_than_two_replies_updates_nothing(toy, failing) -> None:
-    strategy = FedGWC(parameters=GUARDED, participation=1.0)
-    federation = toy(num_clients=6, error=lambda client, _: "down" if client < failing else None)
-    strategy.start(federation.grid(), toy.model(), num_rounds=2)
+def test_a_round_with_fewer_than_two_replies_updates_nothing(started, failing) -> None:
+    strategy = started(
+        FedGWC(parameters=GUARDED, participation=1.0),
+        2,
+        num_clients=6,
+        error=lambda client, _: "down" if client < failing else None,
+    )
     assert not strategy.findings(strategy.clusters).arrays["interaction"].any()
 
 
-def test_the_losses_of_the_last_round_before_the_first_split_are_kept(toy, watch) -> None:
-    strategy = FedGWC(parameters=GUARDED, participation=0.5, seed=0)
-    strategy.observer = watch
-    strategy.start(toy(num_clients=16, losses=_two_kinds).grid(2), toy.model(), num_rounds=120)
+def test_the_losses_of_the_last_round_before_the_first_split_are_kept(started, watch) -> None:
+    strategy = started(
+        FedGWC(parameters=GUARDED, participation=0.5, seed=0), 120, 2, num_clients=16, losses=_two_kinds
+    )
     split = watch.assignments[1][0]
     found = strategy.findings(strategy.clusters).arrays
     assert found["cohort_round"] == split

@@ -6,10 +6,10 @@ import pytest
 from flwr.serverapp.strategy import FedAvgM, FedMedian
 
 from fedclust.clustering.loss_traces import Parameters
-from fedclust.results import Checkpoints
 from fedclust.selection import LeastSampled, Uniform
 from fedclust.strategies import FedGWCTraces
 from fedclust.support.rng import generator
+from tests.strategies.helpers import Keeping, kept
 
 QUICK = Parameters(sweeps=(5, 10), max_clusters=2)
 
@@ -29,11 +29,8 @@ def _alike(seed: int, client: int, server_round: int) -> list[float]:
     return list(np.square(np.maximum(roots, 0.05)))
 
 
-def test_clients_whose_losses_take_another_course_become_a_cluster(toy, watch) -> None:
-    strategy = FedGWCTraces(participation=1.0)
-    strategy.observer = watch
-    federation = toy(num_clients=16, losses=_planted)
-    strategy.start(federation.grid(2), toy.model(), num_rounds=20)
+def test_clients_whose_losses_take_another_course_become_a_cluster(started, watch) -> None:
+    strategy = started(FedGWCTraces(participation=1.0), 20, 2, num_clients=16, losses=_planted)
     # Sweeps are single rounds: tested after 5 + 1, confirmed one later.
     assert watch.assignments[1] == (7, [0] * 10 + [1] * 6, "cluster 0 split in 2")
     assert len(watch.assignments) == 2
@@ -53,11 +50,14 @@ def test_clients_whose_losses_take_another_course_become_a_cluster(toy, watch) -
     assert came[came[:, 4] == 2][:, :3].tolist() == [[7, 0, 2]]
 
 
-def test_alike_clients_stay_together(toy) -> None:
+def test_alike_clients_stay_together(started) -> None:
     for seed in range(20):
-        strategy = FedGWCTraces(participation=1.0, seed=seed, parameters=QUICK)
-        federation = toy(num_clients=12, losses=partial(_alike, seed))
-        strategy.start(federation.grid(), toy.model(), num_rounds=13)
+        strategy = started(
+            FedGWCTraces(participation=1.0, seed=seed, parameters=QUICK),
+            13,
+            num_clients=12,
+            losses=partial(_alike, seed),
+        )
         assert len(strategy.clusters.models) == 1
         assert len(strategy.findings(strategy.clusters).arrays["separations"])  # it was tested
 
@@ -142,28 +142,12 @@ def test_a_probe_is_of_two_at_least(toy, watch, lost: int, left: int) -> None:
     np.testing.assert_allclose([*starts], [expected], rtol=1e-6)
 
 
-def test_probing_ends_with_the_last_test(toy, watch) -> None:
-    strategy = FedGWCTraces(participation=1.0, parameters=QUICK)
-    strategy.observer = watch
-    strategy.start(toy(num_clients=12, losses=partial(_alike, 0)).grid(), toy.model(), num_rounds=14)
+def test_probing_ends_with_the_last_test(started, watch) -> None:
+    started(FedGWCTraces(participation=1.0, parameters=QUICK), 14, num_clients=12, losses=partial(_alike, 0))
     probed = [record["round"] for record in watch.rounds if "probe" in record["strategy"]["0"]]
     # Tests after 5 + 1 and 10 + 1 rounds; the probe made in round 10 is the last that is trained.
     assert probed == list(range(1, 11))
     assert watch.rounds[-1]["strategy"]["0"]["settled"]
-
-
-class _Keeping:
-    def __init__(self, strategy, path: Path, after: int) -> None:
-        self.rounds: list[dict] = []
-        self._strategy, self._path, self._after = strategy, path, after
-
-    def assignment(self, server_round: int, assignment: np.ndarray, reason: str) -> None:
-        pass
-
-    def round(self, record: dict) -> None:
-        self.rounds.append({**record, "seconds": 0})
-        if record["round"] == self._after:
-            Checkpoints(self._path, rounds=99).save(self._strategy.run_state())
 
 
 @pytest.mark.parametrize("after", [3, 6, 7])
@@ -171,9 +155,9 @@ def test_a_run_goes_on_from_before_a_proposal_is_confirmed(toy, tmp_path: Path, 
     runs = []
     for resume in (False, True):
         strategy = FedGWCTraces(participation=1.0)
-        strategy.observer = _Keeping(strategy, tmp_path, 0 if resume else after)
+        Keeping(strategy, tmp_path, 0 if resume else after)
         federation = toy(num_clients=16, losses=_planted)
-        state = Checkpoints(tmp_path, rounds=99).newest() if resume else None
+        state = kept(tmp_path, after) if resume else None
         strategy.start(federation.grid(1 + 2 * resume), toy.model(), num_rounds=9, resume=state)
         runs.append(strategy)
     whole, resumed = runs
@@ -197,9 +181,8 @@ def test_weights_and_interaction_are_the_papers(toy) -> None:
     np.testing.assert_array_equal(np.diag(found.arrays["affinity"]), np.ones(3))
 
 
-def test_no_matrices_above_2000_clients(toy) -> None:
-    strategy = FedGWCTraces(participation=0.001)
-    strategy.start(toy(num_clients=2001).grid(), toy.model(), num_rounds=1)
+def test_no_matrices_above_2000_clients(started) -> None:
+    strategy = started(FedGWCTraces(participation=0.001), 1, num_clients=2001)
     found = strategy.findings(strategy.clusters)
     assert not {"interaction", "affinity"} & set(found.arrays)
     assert (found.clients["gaussian_weight"] > 0).sum() == 3

@@ -22,11 +22,9 @@ def _centres(strategy: FeSEM) -> list[float]:
 
 
 @pytest.mark.parametrize("num_nodes", [1, 3])
-def test_a_first_grouping_and_an_em_step(toy, watch, num_nodes: int) -> None:
-    strategy = FeSEM()
-    strategy.observer = watch
-    federation = toy(num_clients=4, move=_move)  # client i has i + 1 samples
-    strategy.start(federation.grid(num_nodes), toy.model(), num_rounds=2)
+def test_a_first_grouping_and_an_em_step(toy, started, watch, num_nodes: int) -> None:
+    federation = toy(num_clients=4, move=_move)
+    strategy = started(FeSEM(), 2, num_nodes, clients=federation)
     # Round 1, all from 0: models 1, 2 and 11, 12. Centres (1·1 + 2·2)/3 = 5/3 and (3·11 + 4·12)/7 = 81/7.
     assert watch.assignments[1] == (1, [0, 0, 1, 1], "models went to the nearest centres")
     starts = {client: start for client, number, start in federation.trained if number == 2}
@@ -37,14 +35,13 @@ def test_a_first_grouping_and_an_em_step(toy, watch, num_nodes: int) -> None:
     np.testing.assert_allclose(_centres(strategy), [5 / 3, 301 / 27], rtol=1e-6)
 
 
-def test_rounds_are_those_of_a_literal_loop(toy) -> None:
+def test_rounds_are_those_of_a_literal_loop(started) -> None:
     """All clients take part; E-step, M-step, local training, as the paper has them."""
 
     def move(client: int, number: int) -> float:
         return {0: -3.0, 1: 3.0}[client % 2] if number == 1 else 1.5 * np.sin(7 * client + number)
 
-    strategy = FeSEM(participation=1.0)
-    strategy.start(toy(num_clients=8, move=move).grid(), toy.model(), num_rounds=5)
+    strategy = started(FeSEM(participation=1.0), 5, num_clients=8, move=move)
     local = [move(client, 1) for client in range(8)]
     centres = [-3.0, 3.0]  # two points: k-means has nothing to choose
     for number in range(2, 7):
@@ -59,20 +56,22 @@ def test_rounds_are_those_of_a_literal_loop(toy) -> None:
     np.testing.assert_allclose(_centres(strategy), centres, rtol=1e-5)
 
 
-def test_round_one_is_everybodys_and_a_client_that_fails_stays(toy, watch) -> None:
-    strategy = FeSEM(participation=0.5)
-    strategy.observer = watch
-    federation = toy(num_clients=4, move=_move, error=lambda client, r: "gone" if client == 3 and r else None)
-    strategy.start(federation.grid(), toy.model(), num_rounds=2)
+def test_round_one_is_everybodys_and_a_client_that_fails_stays(started, watch) -> None:
+    started(
+        FeSEM(participation=0.5),
+        2,
+        num_clients=4,
+        move=_move,
+        error=lambda client, r: "gone" if client == 3 and r else None,
+    )
     assert watch.rounds[0]["cohort"] == [0, 1, 2, 3]
     assert len(watch.rounds[1]["cohort"]) < 4
     assert watch.assignments[1][1] == [0, 0, 1, 0]
 
 
-def test_a_server_optimiser_moves_a_centre_that_nobody_started_from(toy) -> None:
+def test_a_server_optimiser_moves_a_centre_that_nobody_started_from(started) -> None:
     optimiser = partial(FedAdam, eta=0.1, min_train_nodes=1, min_available_nodes=1)
-    strategy = FeSEM(aggregator=optimiser)
-    strategy.start(toy(num_clients=4, move=_move).grid(), toy.model(), num_rounds=1)
+    strategy = started(FeSEM(aggregator=optimiser), 1, num_clients=4, move=_move)
     # In round 1 all start from centre 0. Adam's first step: m = (1 − β₁)Δ = 0.1 Δ, v = (1 − β₂)Δ² = 0.01 Δ²,
     # times the bias correction √(1 − β₂)/(1 − β₁) if there is one: 0.1 in the direction of Δ, for both.
     first, second = _centres(strategy)

@@ -10,9 +10,9 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
 from fedclust.aggregation.replies import limited_weights, too_long, update_norm
-from fedclust.results import Checkpoints
 from fedclust.settings.run_options import check_cap
 from fedclust.strategies import ClusteredStrategy
+from tests.strategies.helpers import Keeping, kept
 
 FEW = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 ATTACKER = 4
@@ -143,10 +143,8 @@ class Breaks(FedAvgM):
         return arrays, metrics
 
 
-def test_an_aggregate_that_is_not_finite_is_taken_back(toy, watch) -> None:
-    strategy = ClusteredStrategy(aggregator=lambda: Breaks(2, np.inf))
-    strategy.observer = watch
-    strategy.start(toy(move=lambda *_: 1.0).grid(), toy.model(), num_rounds=3)
+def test_an_aggregate_that_is_not_finite_is_taken_back(started, watch) -> None:
+    strategy = started(ClusteredStrategy(aggregator=lambda: Breaks(2, np.inf)), 3, move=lambda *_: 1.0)
     # Everyone moves by 1; momentum 1/2. Round 1: v = -1, model 1. Round 2 is taken back. Round 3 goes on from
     # v = -1: v = -1/2 - 1 = -1.5, model 2.5; with the spoilt momentum it would be 1e20.
     assert strategy.clusters.models[0]["w"].numpy().tolist() == [2.5, 2.5]
@@ -183,35 +181,22 @@ def test_where_rounds_are_not_evaluated_the_next_training_tells(toy, watch) -> N
 
 
 def _resumed(
-    make: Callable[[], ClusteredStrategy], clients: Any, watch: Any, folder: Path, after: int, rounds: int
+    make: Callable[[], ClusteredStrategy], clients: Any, folder: Path, after: int, rounds: int
 ) -> tuple[ClusteredStrategy, list[dict], list[dict]]:
     """Run and keep a checkpoint, go on from it; return that run, its rounds, and the whole one's."""
     whole, again = make(), make()
-    whole.observer, again.observer = type(watch)(), type(watch)()
-    keep = whole.observer.round
-
-    def round_(record: dict) -> None:
-        keep({**record, "seconds": 0})
-        if record["round"] == after:
-            Checkpoints(folder, rounds=99).save(whole.run_state())
-
-    whole.observer.round = round_
+    seen, other = Keeping(whole, folder, after), Keeping(again, folder)
     whole.start(clients.grid(), clients.model(), num_rounds=rounds)
-    again.start(
-        clients.grid(), clients.model(), num_rounds=rounds, resume=Checkpoints(folder, rounds=99).newest()
-    )
-    return again, [{**each, "seconds": 0} for each in again.observer.rounds], whole.observer.rounds
+    again.start(clients.grid(), clients.model(), num_rounds=rounds, resume=kept(folder, after))
+    return again, other.rounds, seen.rounds
 
 
-def test_a_resumed_run_goes_back_to_what_the_round_before_the_checkpoint_found(
-    toy, watch, tmp_path: Path
-) -> None:
+def test_a_resumed_run_goes_back_to_what_the_round_before_the_checkpoint_found(toy, tmp_path: Path) -> None:
     clients = toy(move=lambda *_: 1.0)
     clients.error = lambda client, number: "non-finite loss at step 1" if number == 3 and client else None
     resumed, rounds, whole = _resumed(
         lambda: ClusteredStrategy(aggregator=lambda: Breaks(2, 1e6), evaluate_every=4),
         clients,
-        watch,
         tmp_path,
         after=2,
         rounds=4,
@@ -221,7 +206,7 @@ def test_a_resumed_run_goes_back_to_what_the_round_before_the_checkpoint_found(
     assert rounds == whole[2:]
 
 
-def test_a_resumed_run_counts_on_how_often_a_cluster_went_back(toy, watch, tmp_path: Path) -> None:
+def test_a_resumed_run_counts_on_how_often_a_cluster_went_back(toy, tmp_path: Path) -> None:
     class AlwaysBreaks(Breaks):
         def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
             self.breaks_in = server_round
@@ -230,7 +215,6 @@ def test_a_resumed_run_counts_on_how_often_a_cluster_went_back(toy, watch, tmp_p
     _, rounds, whole = _resumed(
         lambda: ClusteredStrategy(aggregator=lambda: AlwaysBreaks(0, np.inf)),
         toy(move=lambda *_: 1.0),
-        watch,
         tmp_path,
         after=1,
         rounds=3,

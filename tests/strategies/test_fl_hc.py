@@ -16,10 +16,10 @@ def _two_ways(client: int, server_round: int) -> list[float]:
 
 @pytest.mark.parametrize("metric", ["cosine", "l2", "l1"])
 @pytest.mark.parametrize("num_nodes", [1, 3])
-def test_clients_are_clustered_once_after_n_rounds(toy, watch, metric, num_nodes: int) -> None:
-    strategy = FLHC(parameters=Parameters(rounds=2, metric=metric, min_silhouette=0.5))
-    strategy.observer = watch
-    strategy.start(toy(move=_two_ways).grid(num_nodes), toy.model(), num_rounds=3)
+def test_clients_are_clustered_once_after_n_rounds(started, watch, metric, num_nodes: int) -> None:
+    strategy = started(
+        FLHC(parameters=Parameters(rounds=2, metric=metric, min_silhouette=0.5)), 3, num_nodes, move=_two_ways
+    )
     assert watch.assignments == [(0, [0] * 6, "before round 1"), (2, [0, 1] * 3, "cluster 0 split in 2")]
     found = strategy.findings(strategy.clusters)
     # Clients 0 and 3 change (1, 0) and (0.03, 1).
@@ -31,23 +31,20 @@ def test_clients_are_clustered_once_after_n_rounds(toy, watch, metric, num_nodes
     assert first[0] - second[0] == pytest.approx(1, abs=0.1)
 
 
-def test_all_clients_are_asked_also_those_that_do_not_take_part(toy, watch) -> None:
-    strategy = FLHC(parameters=Parameters(rounds=1), participation=0.5)
-    strategy.observer = watch
-    strategy.start(toy(move=_two_ways).grid(), toy.model(), num_rounds=1)
+def test_all_clients_are_asked_also_those_that_do_not_take_part(started, watch) -> None:
+    strategy = started(FLHC(parameters=Parameters(rounds=1), participation=0.5), 1, move=_two_ways)
     assert len(watch.rounds[0]["cohort"]) == 3
     assert strategy.assignment.tolist() == [0, 1] * 3
 
 
-def test_a_client_that_fails_goes_with_the_largest_group(toy, watch) -> None:
-    strategy = FLHC(parameters=Parameters(rounds=1))
-    strategy.observer = watch
-    federation = toy(
+def test_a_client_that_fails_goes_with_the_largest_group(started, watch) -> None:
+    strategy = started(
+        FLHC(parameters=Parameters(rounds=1)),
+        1,
         num_clients=7,
         move=_two_ways,
         error=lambda client, number: "gone" if (client, number) == (3, 2) else None,
     )
-    strategy.start(federation.grid(), toy.model(), num_rounds=1)
     assert strategy.assignment.tolist() == [0, 1, 0, 0, 0, 1, 0]
     assert watch.rounds[0]["failures"] == [{"client": 3, "phase": "query.update", "reason": "gone"}]
     assert np.isnan(strategy.findings(strategy.clusters).arrays["distances"][3]).all()

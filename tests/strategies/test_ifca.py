@@ -16,10 +16,10 @@ from fedclust.clustering.ifca import Parameters
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
 from fedclust.messages import from_state
-from fedclust.results import Checkpoints
 from fedclust.runs.library import strategy_of
 from fedclust.strategies import IFCA
 from fedclust.strategies.ifca import Memory
+from tests.strategies.helpers import Keeping, assert_same_models, kept
 
 
 class Vector(nn.Module):
@@ -134,26 +134,18 @@ def test_the_best_of_three_starts_goes_on(toy, watch) -> None:
     assert [len(record["cluster_sizes"]) for record in watch.rounds] == [6] * 5 + [2] * 3
 
 
-def test_a_run_resumed_while_starts_are_tried_is_the_same(toy, watch, tmp_path: Path) -> None:
+def test_a_run_resumed_while_starts_are_tried_is_the_same(toy, tmp_path: Path) -> None:
     def make() -> IFCA:
         momentum = partial(FedAvgM, server_momentum=0.5, min_train_nodes=1, min_available_nodes=1)
         return IFCA(network=Vector(), parameters=RESTARTS, participation=0.6, seed=2, aggregator=momentum)
 
-    class Keeping(type(watch)):
-        def round(self, record: dict) -> None:
-            super().round(record)
-            Checkpoints(tmp_path / str(record["round"]), rounds=8).save(whole.run_state())
-
     whole = make()
-    whole.observer = Keeping()
+    Keeping(whole, tmp_path, 3, 5, 6)
     whole.start(toy(move=_move).grid(), MODEL, num_rounds=8)
     for after in (3, 5, 6):  # inside a start, before the choice, after it
         resumed = make()
-        resumed.start(
-            toy(move=_move).grid(2), MODEL, 8, resume=Checkpoints(tmp_path / str(after), rounds=8).newest()
-        )
-        for one, other in zip(whole.clusters.models, resumed.clusters.models, strict=True):
-            np.testing.assert_array_equal(one["w"].numpy(), other["w"].numpy())
+        resumed.start(toy(move=_move).grid(2), MODEL, 8, resume=kept(tmp_path, after))
+        assert_same_models(whole, resumed)
         np.testing.assert_array_equal(whole.assignment, resumed.assignment)
         assert resumed.findings(resumed.clusters).summary == whole.findings(whole.clusters).summary
 

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hydra.utils import get_object, instantiate
+from hydra.utils import instantiate
 
-from fedclust import models
 from fedclust.federation import ClientGrid, Federation
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.layers.members import Attendance, Seen
-from fedclust.messages import from_state
-from fedclust.results import Checkpoints
-from fedclust.settings import plain, to_run_config
+from tests.strategies.helpers import Keeping, assert_same_models, initial_model, kept, nodes_of
 from tests.strategies.test_contract import STRATEGIES, _config
 
 NEW, GONE = 5, 2  # clients of the partition: it joins in round 3; it leaves after round 3
@@ -35,30 +32,22 @@ class Moving(WrappedGrid):
         return [node for place, node in enumerate(nodes) if place not in away]
 
 
-class Keeping:
-    """An observer that moves the nodes with the rounds, and keeps everything."""
+class Moves(Keeping):
+    """Moves the nodes with the rounds."""
 
-    def __init__(self, strategy, nodes: Moving, path: Path, after: int = 0) -> None:
-        self.rounds: list[dict] = []
-        self.assignments: list[tuple] = []
-        self._strategy, self._nodes, self._path, self._after = strategy, nodes, path, after
-
-    def assignment(self, server_round: int, assignment: np.ndarray, reason: str) -> None:
-        self.assignments.append((server_round, assignment.tolist(), reason))
+    def __init__(self, strategy, nodes: Moving, path: Path, *after: int) -> None:
+        super().__init__(strategy, path, *after)
+        self._nodes = nodes
 
     def round(self, record: dict) -> None:
-        self.rounds.append({**record, "seconds": 0})
+        super().round(record)
         self._nodes.round = record["round"] + 1
-        if record["round"] == self._after:
-            Checkpoints(self._path, rounds=99).save(self._strategy.run_state())
 
 
 def _start(name: str, path: Path, save_after: int = 0, state=None):
     config = copy.deepcopy(_config(name))
     config.engine.num_nodes = 8
-    nodes = Moving(
-        instantiate(config.engine, app=get_object(config.client_app), run_config=to_run_config(config))
-    )
+    nodes = Moving(nodes_of(config))
     grid = ClientGrid(nodes, min_clients=1)
     roster, known = None, []
     if state is not None:
@@ -71,11 +60,10 @@ def _start(name: str, path: Path, save_after: int = 0, state=None):
         seed=config.seed,
         aggregator=partial(instantiate, config.aggregator),
     )
-    strategy.observer = Keeping(strategy, nodes, path, save_after)
+    Moves(strategy, nodes, path, save_after)
     federation = Federation(grid, ROUNDS, roster=roster)
     federation.describe()
-    initial = from_state(models.build(plain(config.model), config.seed).state_dict())
-    strategy.start(grid, initial, ROUNDS, federation=federation, resume=state)
+    strategy.start(grid, initial_model(config), ROUNDS, federation=federation, resume=state)
     return strategy, federation, grid
 
 
@@ -107,11 +95,9 @@ def test_a_client_joins_and_another_leaves(name: str, tmp_path: Path) -> None:
     federation.close()
     assert [federation.run(ROUNDS, 9.0, after).num_clients for after in (0, 2, 3)] == [7, 7, 8]
     # And a run that goes on after the join is the run that was not interrupted.
-    again, _, _ = _start(name, tmp_path, state=Checkpoints(tmp_path, rounds=99).newest())
+    again, _, _ = _start(name, tmp_path, state=kept(tmp_path, 4))
     assert again.observer.rounds == rounds[4:]
-    for one, other in zip(strategy.clusters.models, again.clusters.models, strict=True):
-        for key in one:
-            np.testing.assert_array_equal(one[key].numpy(), other[key].numpy())
+    assert_same_models(strategy, again)
     assert _seen(again).last_round.tolist() == seen.last_round.tolist()
 
 

@@ -5,9 +5,8 @@ from fedclust.strategies import Local
 
 
 @pytest.mark.parametrize("num_nodes", [1, 3])
-def test_everyone_trains_alone_in_every_round(toy, num_nodes: int) -> None:
-    strategy = Local(participation=0.5)
-    strategy.start(toy().grid(num_nodes), toy.model(), num_rounds=2)
+def test_everyone_trains_alone_in_every_round(started, num_nodes: int) -> None:
+    strategy = started(Local(participation=0.5), 2, num_nodes)
     assert strategy.assignment.tolist() == [0, 1, 2, 3, 4, 5]
     # Client k adds k in each of two rounds.
     models = [model["w"].numpy()[0] for model in strategy.clusters.models]

@@ -8,14 +8,12 @@ from fedclust.federation import FederationError
 from fedclust.strategies import FECFL, PACFL, FedClustWeights
 
 
-def test_pacfl_groups_by_the_angles_of_what_clients_answer(toy, watch) -> None:
+def test_pacfl_groups_by_the_angles_of_what_clients_answer(started, watch) -> None:
     def lines(client: int) -> np.ndarray:
         tilt = np.radians(client + 60 * (client % 2))
         return np.array([[[np.cos(tilt)], [np.sin(tilt)]]])
 
-    strategy = PACFL(parameters=pacfl.Parameters(vectors=1))
-    strategy.observer = watch
-    strategy.start(toy(subspaces=lines).grid(2), toy.model(), num_rounds=1)
+    strategy = started(PACFL(parameters=pacfl.Parameters(vectors=1)), 1, 2, subspaces=lines)
     assert watch.assignments == [(0, [0, 1] * 3, "before round 1")]
     found = strategy.findings(strategy.clusters)
     assert found.arrays["distances"][0, 1] == pytest.approx(61, abs=1e-3)
@@ -27,14 +25,14 @@ def test_pacfl_refuses_answers_of_another_shape(toy) -> None:
         PACFL().start(toy().grid(), toy.model(), num_rounds=1)
 
 
-def test_fecfl_groups_by_clients_mean_embeddings(toy, watch) -> None:
-    strategy = FECFL(parameters=fecfl.Parameters(num_clusters=2))
-    strategy.observer = watch
-    federation = toy(
+def test_fecfl_groups_by_clients_mean_embeddings(started, watch) -> None:
+    strategy = started(
+        FECFL(parameters=fecfl.Parameters(num_clusters=2)),
+        1,
+        2,
         prototypes=lambda client: [[1.0, 0.0], [0.0, 1.0]],
         counts=lambda client: [9, 1] if client < 2 else [1, 9],
     )
-    strategy.start(federation.grid(2), toy.model(), num_rounds=1)
     assert watch.assignments == [(0, [0, 0, 1, 1, 1, 1], "before round 1")]
     # Mean embeddings (0.9, 0.1) and (0.1, 0.9): 1 - 0.18 / 0.82.
     assert strategy.findings(strategy.clusters).arrays["distances"][0, 2] == pytest.approx(1 - 0.18 / 0.82)

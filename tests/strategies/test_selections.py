@@ -1,21 +1,17 @@
 """Every selection policy works inside every kind of method, on real digits, and is resumed to the bit."""
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import Error, Message
-from hydra.utils import get_object, instantiate
 
 import fedclust
-from fedclust import models
-from fedclust.federation import ClientGrid, Federation
+from fedclust.federation import Federation
 from fedclust.grids.client_grid import WrappedGrid
-from fedclust.messages import from_state
-from fedclust.results import Checkpoints
-from fedclust.settings import CONF, ConfigError, compose, plain, to_run_config
+from fedclust.settings import CONF, ConfigError, compose
+from tests.strategies.helpers import Keeping, assert_same_models, built, kept
 
 SELECTIONS = sorted(path.stem for path in (CONF / "selection").glob("*.yaml"))
 ASKING = ("haccs", "poc")
@@ -48,36 +44,7 @@ class Silent(WrappedGrid):
 
 
 def _build(*overrides: str):
-    config = compose([*SMALL, *overrides])
-    grid = ClientGrid(
-        instantiate(config.engine, app=get_object(config.client_app), run_config=to_run_config(config))
-    )
-    grid.connect()
-    selection = {"selection": instantiate(config.selection)} if config.selection else {}
-    strategy = instantiate(
-        config.strategy,
-        participation=config.participation,
-        seed=config.seed,
-        aggregator=partial(instantiate, config.aggregator),
-        **selection,
-    )
-    return strategy, grid, from_state(models.build(plain(config.model), config.seed).state_dict())
-
-
-class Keeping:
-    """An observer that keeps every round, and where the run stood after the second."""
-
-    def __init__(self, strategy, path: Path) -> None:
-        self.rounds: list[dict] = []
-        self._strategy, self._path = strategy, path
-
-    def assignment(self, server_round: int, assignment: np.ndarray, reason: str) -> None:
-        pass
-
-    def round(self, record: dict) -> None:
-        self.rounds.append({**record, "seconds": 0})
-        if record["round"] == 2:
-            Checkpoints(self._path, rounds=99).save(self._strategy.run_state())
+    return built(compose([*SMALL, *overrides]))
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedgwc", "clust_psi_pfl_paper", "centralised"])
@@ -85,20 +52,18 @@ class Keeping:
 def test_goes_on_from_a_checkpoint_on_other_nodes(selection: str, strategy: str, tmp_path: Path) -> None:
     chosen = [f"strategy={strategy}", f"selection={selection}"]
     whole, grid, initial = _build(*chosen)
-    whole.observer = Keeping(whole, tmp_path)
+    seen = Keeping(whole, tmp_path, 2)
     whole.start(grid, initial, 4)
-    assert [record["round"] for record in whole.observer.rounds] == [1, 2, 3, 4]
+    assert [record["round"] for record in seen.rounds] == [1, 2, 3, 4]
     sizes = {cluster: len(whole.clusters.members(cluster)) for cluster in range(len(whole.clusters.models))}
     if strategy == "clust_psi_pfl_paper":  # two fifths of each cluster, rounded up
         expected = sum(-(-2 * size // 5) for size in sizes.values())
-        assert {len(record["cohort"]) for record in whole.observer.rounds} == {expected}
+        assert {len(record["cohort"]) for record in seen.rounds} == {expected}
     resumed, grid, initial = _build(*chosen, "engine.num_nodes=3")
-    resumed.observer = Keeping(resumed, tmp_path / "unused")
-    resumed.start(grid, initial, 4, resume=Checkpoints(tmp_path, rounds=99).newest())
-    assert resumed.observer.rounds == whole.observer.rounds[2:]
-    for one, other in zip(whole.clusters.models, resumed.clusters.models, strict=True):
-        for key in one:
-            np.testing.assert_array_equal(one[key].numpy(), other[key].numpy())
+    again = Keeping(resumed, tmp_path)
+    resumed.start(grid, initial, 4, resume=kept(tmp_path, 2))
+    assert again.rounds == seen.rounds[2:]
+    assert_same_models(whole, resumed)
 
 
 @pytest.mark.parametrize("selection", ASKING)

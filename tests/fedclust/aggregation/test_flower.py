@@ -81,6 +81,26 @@ class Clients(Grid):
 Clients.__abstractmethods__ = frozenset()
 
 
+def replied(
+    message: Message, arrays: ArrayRecord, num_examples: int, start: ArrayRecord | None = None
+) -> Reply:
+    """Make a client's reply to a message."""
+    client = message.metadata.dst_node_id
+    message.metadata.__dict__["_message_id"] = str(client)
+    reply = Message(train_content(arrays, num_examples, np.ones(1)), reply_to=message)
+    return Reply(client, 0, start or arrays, arrays, num_examples, 1.0, np.ones(1), reply)
+
+
+def means_of(update: CohortUpdate, nodes: list[list[int]]) -> dict[int, ArrayRecord]:
+    """Make the model that each client's node replies with: the mean of its clients, by client id."""
+    arrays: dict[int, ArrayRecord] = {}
+    for clients in nodes:
+        mean = ModelMean()
+        mean.add(update, clients)
+        arrays |= dict.fromkeys(clients, from_state(mean.state(exact=True)))
+    return arrays
+
+
 def one_round(
     aggregator: Strategy,
     server_round: int,
@@ -98,12 +118,8 @@ def one_round(
     assert len({id(arrays) for arrays in sent.values()}) == 1  # or it would travel once per client
     replies = []
     for message in messages:
-        client = message.metadata.dst_node_id
-        num_examples, arrays = trained[client]
-        message.metadata.__dict__["_message_id"] = str(client)
-        content = train_content(arrays, num_examples, np.ones(1))
-        reply = Message(content, reply_to=message)
-        replies.append(Reply(client, 0, arrays, arrays, num_examples, 1.0, np.ones(1), reply))
+        num_examples, arrays = trained[message.metadata.dst_node_id]
+        replies.append(replied(message, arrays, num_examples))
     return aggregate(aggregator, server_round, model, replies, BUFFERS, shared_means=False)
 
 
@@ -198,13 +214,12 @@ def test_a_reply_that_is_listed_twice_counts_twice_and_stays_whole(name: str) ->
     model = ArrayRecord({"weight": Array(np.zeros(2, dtype=np.float32))})
     aggregator = instantiate(OmegaConf.load(CONF / "aggregator" / f"{name}.yaml"))
     messages = configure_train(aggregator, 1, model, ConfigRecord(), Clients(2), frozenset())
-    replies = []
-    for client, weight in enumerate((1.0, 7.0)):
-        arrays = ArrayRecord({"weight": Array(np.full(2, weight, dtype=np.float32))})
-        messages[client].metadata.__dict__["_message_id"] = str(client)
-        reply = Message(train_content(arrays, 5, np.ones(1)), reply_to=messages[client])
-        replies.append(Reply(client, 0, model, arrays, 5, 1.0, np.ones(1), reply))
-    one, other = replies
+    one, other = replies = [
+        replied(
+            messages[client], ArrayRecord({"weight": Array(np.full(2, weight, dtype=np.float32))}), 5, model
+        )
+        for client, weight in enumerate((1.0, 7.0))
+    ]
     made = aggregate(aggregator, 1, model, [one, one, one, other], frozenset(), shared_means=False)
     # The median of 1, 1, 1, 7 is 1; a fifth of four trims nobody, and the mean is (1 + 1 + 1 + 7) / 4 = 2.5.
     assert values(made) == {"weight": [{"fedmedian": 1.0, "fedtrimmedavg": 2.5}[name]]}
@@ -253,16 +268,10 @@ def test_the_number_of_nodes_changes_nothing(nodes: list[list[int]]) -> None:
     model = model_of(0.0, 0.0, 0)
     aggregator = FedAvgM(server_momentum=0.9, **NO_MINIMA)
     messages = configure_train(aggregator, 1, model, ConfigRecord(), Clients(4), BUFFERS)
-    replies = []
-    for clients in nodes:
-        mean = ModelMean()
-        mean.add(update, clients)
-        arrays = from_state(mean.state(exact=True))
-        for client in clients:
-            examples = int(update.num_examples[client])
-            messages[client].metadata.__dict__["_message_id"] = str(client)
-            reply = Message(train_content(arrays, examples, np.ones(1)), reply_to=messages[client])
-            replies.append(Reply(client, 0, arrays, arrays, examples, 1.0, np.ones(1), reply))
+    replies = [
+        replied(messages[client], arrays, int(update.num_examples[client]))
+        for client, arrays in means_of(update, nodes).items()
+    ]
     result = aggregate(aggregator, 1, model, replies, BUFFERS, shared_means=True)
     # (1*1 + 3*3 + 4*10 + 2*0) / 10 = 5 and (1*2 + 3*6 + 4*10 + 2*4) / 10 = 6.8; the largest counter is 9.
     np.testing.assert_array_equal(result["norm.mean"].numpy(), np.array([5.0, 6.8], dtype=np.float32))
@@ -279,18 +288,11 @@ def _memory(kind: type[FedAvg], nodes: list[list[int]]) -> dict[str, Any]:
     for number in (1, 2):
         weights = torch.from_numpy(draws.normal(size=(7, 500)).astype(np.float32))
         update = CohortUpdate(np.arange(7), {"weight": weights}, (np.zeros(1),) * 7, examples, {})
-        arrays: dict[int, ArrayRecord] = {}
-        for clients in nodes:
-            mean = ModelMean()
-            mean.add(update, clients)
-            arrays |= dict.fromkeys(clients, from_state(mean.state(exact=True)))
+        arrays = means_of(update, nodes)
         replies = []
         for message in configure_train(aggregator, number, model, ConfigRecord(), Clients(7), BUFFERS):
             client = message.metadata.dst_node_id
-            message.metadata.__dict__["_message_id"] = str(client)
-            own, seen = arrays[client], int(examples[client])
-            reply = Message(train_content(own, seen, np.ones(1)), reply_to=message)
-            replies.append(Reply(client, 0, own, own, seen, 1.0, np.ones(1), reply))
+            replies.append(replied(message, arrays[client], int(examples[client])))
         replies.sort(key=lambda reply: reply.client)
         model = aggregate(aggregator, number, model, replies, BUFFERS, shared_means=True)
     return {**pack_state(aggregator, kind(**NO_MINIMA)), "the model": model["weight"].numpy()}
@@ -318,19 +320,12 @@ def test_the_number_of_nodes_changes_nothing_if_some_clients_send_their_own_mode
     state = {"weight": torch.from_numpy(weights)}
     update = CohortUpdate(np.arange(4), state, (np.zeros(1),) * 4, examples, {})
     arrays = {client: from_state({"weight": state["weight"][client]}) for client in (1, 3)}
-    for clients in nodes:
-        mean = ModelMean()
-        mean.add(update, clients)
-        arrays |= dict.fromkeys(clients, from_state(mean.state(exact=True)))
+    arrays |= means_of(update, nodes)
     model = from_state({"weight": torch.zeros(500)})
     replies = []
     for message in configure_train(FedAvg(**NO_MINIMA), 1, model, ConfigRecord(), Clients(4), BUFFERS):
         client = message.metadata.dst_node_id
-        message.metadata.__dict__["_message_id"] = str(client)
-        content = train_content(arrays[client], int(examples[client]), np.ones(1))
-        reply = Message(content, reply_to=message)
-        own = arrays[client]
-        replies.append(Reply(client, 0, own, own, int(examples[client]), 1.0, np.ones(1), reply))
+        replies.append(replied(message, arrays[client], int(examples[client])))
     replies.sort(key=lambda reply: reply.client)
     result = aggregate(FedAvg(), 1, model, replies, BUFFERS, shared_means=True)
     # In float64 throughout and rounded once; added up in float32 the last bits would depend on the nodes.

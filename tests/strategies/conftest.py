@@ -1,0 +1,28 @@
+"""What tests of strategies share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fedclust.strategies import ClusteredStrategy
+
+
+@pytest.fixture
+def started(toy: Any, watch: Any) -> Callable[..., Any]:
+    """Return what runs a strategy on toy clients, watched."""
+
+    def start(
+        strategy: ClusteredStrategy,
+        num_rounds: int,
+        num_nodes: int = 1,
+        *,
+        clients: Any = None,
+        **behaviour: Any,
+    ) -> ClusteredStrategy:
+        strategy.observer = watch
+        clients = toy(**behaviour) if clients is None else clients
+        strategy.start(clients.grid(num_nodes), toy.model(), num_rounds=num_rounds)
+        return strategy
+
+    return start

@@ -1,0 +1,73 @@
+"""Building strategies of the command line on small digits, and comparing runs that were interrupted."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+from hydra.utils import get_object, instantiate
+from omegaconf import DictConfig
+
+from fedclust import models
+from fedclust.federation import ClientGrid
+from fedclust.messages import from_state
+from fedclust.results import Checkpoints
+from fedclust.settings import plain, to_run_config
+from fedclust.strategies import ClusteredStrategy
+
+
+def nodes_of(config: DictConfig) -> Any:
+    """Make the nodes of a configuration's engine."""
+    return instantiate(config.engine, app=get_object(config.client_app), run_config=to_run_config(config))
+
+
+def built(
+    config: DictConfig, made: type[ClusteredStrategy] | None = None
+) -> tuple[Any, ClientGrid, ArrayRecord]:
+    """Make the strategy of a configuration, or `made`; its clients; and the model that they start from."""
+    grid = ClientGrid(nodes_of(config))
+    grid.connect()
+    options = {
+        "participation": config.participation,
+        "seed": config.seed,
+        "aggregator": partial(instantiate, config.aggregator),
+        **({"selection": instantiate(config.selection)} if config.selection else {}),
+    }
+    strategy = made(**options) if made else instantiate(config.strategy, **options)
+    return strategy, grid, initial_model(config)
+
+
+def initial_model(config: DictConfig) -> ArrayRecord:
+    """Make the model that all clients start from."""
+    return from_state(models.build(plain(config.model), config.seed).state_dict())
+
+
+class Keeping:
+    """An observer that keeps every round and assignment, and the state of the run after some of them."""
+
+    def __init__(self, strategy: ClusteredStrategy, folder: Path, *after: int) -> None:
+        self.rounds: list[dict] = []
+        self.assignments: list[tuple] = []
+        self._strategy, self._folder, self._after = strategy, folder, after
+        strategy.observer = self
+
+    def assignment(self, server_round: int, assignment: np.ndarray, reason: str) -> None:
+        self.assignments.append((server_round, assignment.tolist(), reason))
+
+    def round(self, record: dict) -> None:
+        self.rounds.append({**record, "seconds": 0})
+        if record["round"] in self._after:
+            Checkpoints(self._folder / str(record["round"]), rounds=99).save(self._strategy.run_state())
+
+
+def kept(folder: Path, after: int) -> Any:
+    """Return the state that :class:`Keeping` kept after a round."""
+    return Checkpoints(folder / str(after), rounds=99).newest()
+
+
+def assert_same_models(one: ClusteredStrategy, other: ClusteredStrategy) -> None:
+    """Check that two runs ended with the same models, to the bit."""
+    for model, twin in zip(one.clusters.models, other.clusters.models, strict=True):
+        for name in model:
+            np.testing.assert_array_equal(model[name].numpy(), twin[name].numpy())

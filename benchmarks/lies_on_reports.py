@@ -22,9 +22,7 @@ from liars import who
 from sklearn.metrics import adjusted_rand_score
 
 import fedclust
-from fedclust.clustering import loss_traces
-from fedclust.clustering.clust_psi_pfl import label_groups
-from fedclust.clustering.fmcl import prototype_groups
+from fedclust.clustering import label_groups, loss_traces, prototype_groups
 
 FEDERATIONS = ("conventions-20-10", "iid")
 _CLASS = np.arange(10) == 3

@@ -18,9 +18,7 @@ from collections.abc import Callable
 import numpy as np
 from tables import machine, show, table
 
-from fedclust.clustering import clust_psi_pfl, fedgwc, fmcl
-from fedclust.clustering.clust_psi_pfl import label_groups
-from fedclust.clustering.fmcl import prototype_groups
+from fedclust.clustering import clust_psi_pfl, fedgwc, fmcl, label_groups, prototype_groups
 
 # How clients of three kinds perceive each other; the noise is that of rewards averaged over some rounds.
 PERCEPTION = np.array([[0.9, 0.3, 0.2], [0.4, 0.8, 0.2], [0.2, 0.3, 0.7]])

@@ -11,7 +11,8 @@ from fedclust.aggregation.flower import NotFinite
 from fedclust.aggregation.optimiser_state import restored
 from fedclust.aggregation.replies import Caps, by_cluster
 from fedclust.clustering import auto, loss_traces
-from fedclust.clustering.auto import Parameters, Proposal
+from fedclust.clustering.auto import (Parameters)
+from fedclust.clustering.proposals import Proposal
 from fedclust.clustering.loss_traces import Trace
 from fedclust.clustering.shared import wording
 from fedclust.federation import Clusters, Federation, FederationError, Reply

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.clustering import clust_psi_pfl
-from fedclust.clustering.clust_psi_pfl import Parameters, label_groups
-from fedclust.clustering.clust_psi_pfl.placement import LabelRule
+from fedclust.clustering import clust_psi_pfl, label_groups
+from fedclust.clustering.clust_psi_pfl import Parameters
+from fedclust.clustering.placement import LabelRule
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.clusters import Findings
 from fedclust.newcomers.rules import packed
@@ -25,13 +25,13 @@ __all__ = ["ClustPSIPFL"]
 class ClustPSIPFL(ClusteredStrategy):
     """Cluster clients before round 1 by how their label distributions deviate from the federation's.
 
-    Source: Clust-PSI-PFL, Section III; our rule: :mod:`fedclust.clustering.clust_psi_pfl.label_groups`.
+    Source: Clust-PSI-PFL, Section III; our rule: :mod:`fedclust.clustering.label_groups`.
 
     Parameters
     ----------
     parameters
         Settings of the grouping; their class chooses the rule: :class:`label_groups.Parameters
-        <fedclust.clustering.clust_psi_pfl.label_groups.Parameters>` for ours, which we recommend, and
+        <fedclust.clustering.label_groups.Parameters>` for ours, which we recommend, and
         :class:`~fedclust.clustering.clust_psi_pfl.Parameters` for the paper's.
     cohorts
         Clients that take part in a round: a ``"share"`` of each cluster, rounded up; or, as in the authors'

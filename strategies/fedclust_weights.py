@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord
 
 from fedclust.clustering import fedclust_weights
 from fedclust.clustering.fedclust_weights import Parameters
-from fedclust.clustering.shared.agglomerative import fill_in
+from fedclust.clustering.shared.grouping import fill_in
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.clusters import Findings
 from fedclust.strategies.base import ClusteredStrategy

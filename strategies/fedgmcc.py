@@ -12,8 +12,10 @@ from flwr.serverapp.strategy import FedAvg, FedProx
 from torch import nn
 
 from fedclust.clustering import fedgmcc
-from fedclust.clustering.fedgmcc import Outcome, Parameters, Threshold
-from fedclust.clustering.fedgmcc.placement import chain_scores, place
+from fedclust.clustering.fedgmcc import (Parameters, Threshold)
+from fedclust.clustering.curve_fitting import Outcome
+from fedclust.clustering.placement import (place)
+from fedclust.clustering.curve_fitting import chain_scores
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.clusters import Findings, padded

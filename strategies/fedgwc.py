@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 from fedclust.aggregation.replies import by_cluster
 from fedclust.clustering import fedgwc
 from fedclust.clustering.fedgwc import Interaction, Outcome, Parameters
-from fedclust.clustering.fedgwc.cautions import cautions
+from fedclust.clustering import fedgwc as cautions
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.clusters import Findings, padded
 from fedclust.selection import LeastSampled

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 
 from fedclust.clustering import fl_hc
 from fedclust.clustering.fl_hc import Parameters
-from fedclust.clustering.shared.agglomerative import fill_in
+from fedclust.clustering.shared.grouping import fill_in
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.clusters import Findings
 from fedclust.strategies.base import ClusteredStrategy

@@ -6,11 +6,10 @@ from typing import ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.clustering import fmcl
-from fedclust.clustering.clust_psi_pfl.placement import LabelRule
-from fedclust.clustering.fmcl import Parameters, prototype_groups
-from fedclust.clustering.fmcl.placement import DistanceRule, EvidenceRule
-from fedclust.clustering.fmcl.prototype_evidence import Prototypes, sent_counts
+from fedclust.clustering import fmcl, prototype_groups
+from fedclust.clustering.fmcl import Parameters
+from fedclust.clustering.placement import DistanceRule, EvidenceRule, LabelRule
+from fedclust.clustering.prototype_evidence import Prototypes, sent_counts
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
 from fedclust.federation.clusters import Findings
@@ -29,13 +28,13 @@ _MOST_CLIENTS = 4096  # up to which the distances are kept for the plots; K² nu
 class FMCL(ClusteredStrategy):
     """Cluster clients before round 1 by the similarity of their classes in a frozen encoder's embedding.
 
-    Source: FMCL, Algorithms 1 to 5; our rule: :mod:`fedclust.clustering.fmcl.prototype_groups`.
+    Source: FMCL, Algorithms 1 to 5; our rule: :mod:`fedclust.clustering.prototype_groups`.
 
     Parameters
     ----------
     parameters
         Settings of the grouping; their class chooses the rule: :class:`prototype_groups.Parameters
-        <fedclust.clustering.fmcl.prototype_groups.Parameters>` for ours, which we recommend, and
+        <fedclust.clustering.prototype_groups.Parameters>` for ours, which we recommend, and
         :class:`~fedclust.clustering.fmcl.Parameters` for the paper's.
     options
         As for :class:`~fedclust.strategies.ClusteredStrategy`.

@@ -8,7 +8,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.clustering import pacfl
-from fedclust.clustering.pacfl import Parameters, SubspaceRule
+from fedclust.clustering.pacfl import Parameters
+from fedclust.clustering.placement import SubspaceRule
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
 from fedclust.federation.clusters import Findings

@@ -4,10 +4,10 @@
 - :mod:`~fedclust.clustering.loss_traces`: clusters from the same losses, as traces over the rounds.
 - :mod:`~fedclust.clustering.clust_psi_pfl`: clusters from label counts, before training.
 - :mod:`~fedclust.clustering.fmcl`: clusters from a foundation model's prototypes, before training.
-- :mod:`clust_psi_pfl.label_groups <fedclust.clustering.clust_psi_pfl.label_groups>` and
-  :mod:`fmcl.prototype_groups <fedclust.clustering.fmcl.prototype_groups>`: what we recommend for the same two
+- :mod:`clust_psi_pfl.label_groups <fedclust.clustering.label_groups>` and
+  :mod:`fmcl.prototype_groups <fedclust.clustering.prototype_groups>`: what we recommend for the same two
   messages; one cluster unless clients are shown to differ.
-- :mod:`clust_psi_pfl.label_prior <fedclust.clustering.clust_psi_pfl.label_prior>`: uses label counts without
+- :mod:`clust_psi_pfl.label_prior <fedclust.clustering.label_prior>`: uses label counts without
   clusters.
 - :mod:`~fedclust.clustering.fedgmcc`: clusters from the geometry between client models, every round.
 - :mod:`~fedclust.clustering.haccs`, :mod:`~fedclust.clustering.fedcls`: who takes part in a round, by labels.

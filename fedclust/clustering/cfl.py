@@ -27,21 +27,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedclust.clustering.shared.agglomerative import cosine_distances
-from fedclust.clustering.shared.grouping import Linkage, agglomerate, check_linkage, silhouette
+from fedclust.clustering.shared.grouping import Linkage, agglomerate, cosine_distances
+from fedclust.metrics.clusters import silhouette
+from fedclust.support.checks import check
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-__all__ = [
-    "Changes",
-    "Cut",
-    "Parameters",
-    "bipartition",
-    "cut",
-    "is_stationary",
-    "norms",
-    "start",
-    "update",
-]
+__all__ = ["Changes", "Cut", "Parameters", "bipartition", "cut", "is_stationary", "norms", "start", "update"]
 
 
 @dataclass(frozen=True)
@@ -84,17 +75,16 @@ class Parameters:
     projection: int = 4096
 
     def __post_init__(self) -> None:
-        for name in ("eps_1", "eps_2"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}")
-        check_linkage(self.linkage)
-        if self.min_rounds < 0:
-            raise ValueError(f"min_rounds must be >= 0, got {self.min_rounds}")
-        if self.min_silhouette is not None and not -1 <= self.min_silhouette <= 1:
-            raise ValueError(f"min_silhouette must be in [-1, 1], got {self.min_silhouette}")
-        for name in ("min_cluster_size", "projection"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        check(
+            self,
+            eps_1="> 0",
+            eps_2="> 0",
+            min_rounds=">= 0",
+            min_silhouette="in [-1, 1] or None",
+            min_cluster_size=">= 1",
+            linkage=Linkage,
+            projection=">= 1",
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,8 @@ the best for everybody.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from sklearn.cluster import KMeans
 
+from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Parameters", "assign", "cluster", "match", "times_kept"]
@@ -46,10 +45,13 @@ class Parameters:
     stable_rounds: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("num_clusters", "clustering_rounds", "num_starts", "stable_rounds"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
+        check(
+            self,
+            num_clusters=">= 1",
+            clustering_rounds=">= 1 or None",
+            num_starts=">= 1",
+            stable_rounds=">= 1 or None",
+        )
 
 
 def cluster(losses: FloatArray, parameters: Parameters, seed: int) -> IntArray:
@@ -68,6 +70,8 @@ def cluster(losses: FloatArray, parameters: Parameters, seed: int) -> IntArray:
     -------
     Cluster of each client, shape (clients,); fewer than k clusters where fewer vectors differ.
     """
+    from sklearn.cluster import KMeans
+
     number = min(parameters.num_clusters, len(np.unique(losses, axis=0)))
     found = KMeans(number, n_init=parameters.num_starts, random_state=seed).fit_predict(losses)
     return found.astype(np.int64)
@@ -87,6 +91,8 @@ def match(losses: FloatArray, labels: IntArray) -> IntArray:
     -------
     The model of each cluster, shape (clusters,).
     """
+    from scipy.optimize import linear_sum_assignment
+
     costs = np.stack([losses[labels == label].sum(axis=0) for label in range(int(labels.max()) + 1)])
     return linear_sum_assignment(costs)[1].astype(np.int64)
 

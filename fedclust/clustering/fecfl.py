@@ -11,11 +11,12 @@ silhouette, or one cluster where none is good.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from fedclust.clustering.shared.agglomerative import Details, Grouping, cosine_distances, group
+from fedclust.clustering.shared.grouping import Details, Grouping, cosine_distances, group
+from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Input", "Parameters", "assign", "mean_embeddings"]
@@ -25,7 +26,7 @@ Input = Literal["untrained", "encoder", "pixels"]
 
 @dataclass(frozen=True)
 class Parameters(Grouping):
-    """Settings of FECFL, besides those of :class:`~fedclust.clustering.shared.agglomerative.Grouping`.
+    """Settings of FECFL, besides those of :class:`~fedclust.clustering.shared.grouping.Grouping`.
 
     Attributes
     ----------
@@ -43,8 +44,7 @@ class Parameters(Grouping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.input not in get_args(Input):
-            raise ValueError(f"input must be one of {', '.join(get_args(Input))}, got {self.input!r}")
+        check(self, input=Input)
 
 
 def mean_embeddings(means: FloatArray, counts: IntArray) -> FloatArray:
@@ -85,6 +85,4 @@ def assign(embeddings: FloatArray, parameters: Parameters) -> tuple[IntArray, De
     report
         Details for logs.
     """
-    matrix = cosine_distances(embeddings)
-    labels, scores = group(matrix, parameters)
-    return labels, Details(matrix, scores)
+    return group(cosine_distances(embeddings), parameters)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedclust.clustering.shared.agglomerative import Details, Grouping, group, lp_distances
+from fedclust.clustering.shared.grouping import Details, Grouping, group, lp_distances
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Parameters", "assign", "last_layer"]
@@ -23,7 +23,7 @@ __all__ = ["Parameters", "assign", "last_layer"]
 
 @dataclass(frozen=True)
 class Parameters(Grouping):
-    """Settings, besides those of :class:`~fedclust.clustering.shared.agglomerative.Grouping`.
+    """Settings, besides those of :class:`~fedclust.clustering.shared.grouping.Grouping`.
 
     Attributes
     ----------
@@ -79,6 +79,4 @@ def assign(weights: FloatArray, parameters: Parameters) -> tuple[IntArray, Detai
     report
         Details for logs.
     """
-    matrix = lp_distances(np.asarray(weights), 2)
-    labels, scores = group(matrix, parameters)
-    return labels, Details(matrix, scores)
+    return group(lp_distances(np.asarray(weights), 2), parameters)

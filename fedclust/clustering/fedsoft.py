@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedclust.clustering.shared.weighted_sums import weighted_sums
+from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Parameters", "centre_shares", "importance", "middle"]
@@ -54,14 +55,8 @@ class Parameters:
     proximal: float = 0.1
 
     def __post_init__(self) -> None:
-        for name, rule, kept in (
-            ("num_clusters", ">= 1", self.num_clusters >= 1),
-            ("interval", ">= 1", self.interval >= 1),
-            ("sigma", "in [0, 1/num_clusters]", 0 <= self.sigma <= 1 / max(self.num_clusters, 1)),
-            ("proximal", ">= 0 and finite", 0 <= self.proximal < float("inf")),
-        ):
-            if not kept:
-                raise ValueError(f"{name} must be {rule}, got {getattr(self, name)}")
+        check(self, num_clusters=">= 1", interval=">= 1", proximal=">= 0 and finite")
+        check(self, sigma=f"in [0, {1 / self.num_clusters}]")
 
 
 def importance(wins: IntArray, sigma: float) -> FloatArray:

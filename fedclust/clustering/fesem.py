@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.cluster import KMeans
 
 from fedclust.clustering.shared.grouping import in_order_of_appearance
+from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Parameters", "distances", "first_groups", "nearest"]
@@ -45,9 +45,7 @@ class Parameters:
     num_starts: int = 10
 
     def __post_init__(self) -> None:
-        for name in ("num_clusters", "num_starts"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        check(self, num_clusters=">= 1", num_starts=">= 1")
 
 
 def distances(models: Sequence[Model], centres: Sequence[Model]) -> FloatArray:
@@ -113,6 +111,8 @@ def first_groups(models: Sequence[Model], parameters: Parameters, seed: int) -> 
     Group of each model, numbered in order of first appearance, shape (n,); fewer than k groups where
     fewer models differ.
     """
+    from sklearn.cluster import KMeans
+
     products = np.zeros((len(models), len(models)))
     for name, array in models[0].items():
         if np.issubdtype(array.dtype, np.floating):

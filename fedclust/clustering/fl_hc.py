@@ -16,10 +16,17 @@ Where we depart from the paper:
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from fedclust.clustering.shared.agglomerative import Details, Grouping, cosine_distances, group, lp_distances
-from fedclust.clustering.shared.grouping import Linkage
+from fedclust.clustering.shared.grouping import (
+    Details,
+    Grouping,
+    Linkage,
+    cosine_distances,
+    group,
+    lp_distances,
+)
+from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Metric", "Parameters", "assign", "distances"]
@@ -29,7 +36,7 @@ Metric = Literal["l2", "cosine", "l1"]
 
 @dataclass(frozen=True)
 class Parameters(Grouping):
-    """Settings of FL+HC, besides those of :class:`~fedclust.clustering.shared.agglomerative.Grouping`.
+    """Settings of FL+HC, besides those of :class:`~fedclust.clustering.shared.grouping.Grouping`.
 
     Attributes
     ----------
@@ -54,11 +61,7 @@ class Parameters(Grouping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("rounds", "projection"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
-        if self.metric not in get_args(Metric):
-            raise ValueError(f"metric must be one of {', '.join(get_args(Metric))}, got {self.metric!r}")
+        check(self, rounds=">= 1", projection=">= 1", metric=Metric)
 
 
 def distances(changes: FloatArray, metric: Metric) -> FloatArray:
@@ -101,6 +104,4 @@ def assign(changes: FloatArray, parameters: Parameters) -> tuple[IntArray, Detai
     report
         Details for logs.
     """
-    matrix = distances(changes, parameters.metric)
-    labels, scores = group(matrix, parameters)
-    return labels, Details(matrix, scores)
+    return group(distances(changes, parameters.metric), parameters)

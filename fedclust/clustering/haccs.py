@@ -17,8 +17,6 @@ Where this differs:
 import warnings
 
 import numpy as np
-from scipy.spatial.distance import cdist
-from sklearn.cluster import OPTICS
 
 from fedclust.support.sampling import draw_order
 from fedclust.typing import FloatArray, IntArray
@@ -43,6 +41,8 @@ def hellinger(counts: IntArray) -> FloatArray:
     Distances in [0, 1], 1 where clients share no class, shape (K, K). A client without samples has distance
     1/√2 from every other.
     """
+    from scipy.spatial.distance import cdist
+
     roots = np.sqrt(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
     return np.minimum(cdist(roots, roots) / np.sqrt(2), 1.0)
 
@@ -61,6 +61,8 @@ def groups(counts: IntArray, max_distance: float) -> IntArray:
     -------
     Group of each client, from 0 without gaps, shape (K,).
     """
+    from sklearn.cluster import OPTICS
+
     num_clients = len(counts)
     if num_clients < _MIN_SAMPLES:
         return np.zeros(num_clients, dtype=np.int64)

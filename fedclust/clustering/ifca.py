@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Parameters", "best_start", "choose", "current_start", "share_layers", "start_losses"]
@@ -47,9 +48,7 @@ class Parameters:
     shared_layers: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("num_clusters", "restarts", "restart_rounds"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        check(self, num_clusters=">= 1", restarts=">= 1", restart_rounds=">= 1")
 
     @property
     def trial_rounds(self) -> int:

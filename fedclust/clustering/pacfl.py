@@ -22,30 +22,27 @@ Where we depart from the paper and from its authors' code:
   clusters' distances, whatever their sizes.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from fedclust.clustering.shared.agglomerative import Details, Grouping, group
-from fedclust.clustering.shared.placement import Placement
-from fedclust.clustering.shared.placing import NONE, average_distances, nearest
+from fedclust.clustering.shared.grouping import Details, Grouping, group
+from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Input", "Measure", "Parameters", "SubspaceRule", "angles", "assign", "basis", "distances"]
+__all__ = ["Input", "Measure", "Parameters", "angles", "assign", "distances"]
 
 Measure = Literal["smallest", "sum", "mean"]
 Input = Literal["pixels", "encoder"]
 
-_MOST_KEPT = 10  # clients of a cluster that later ones are compared with
 
 _BLOCK_PAIRS = 2**18  # pairs of clients whose products are in memory at a time
 
 
 @dataclass(frozen=True)
 class Parameters(Grouping):
-    """Settings of PACFL, besides those of :class:`~fedclust.clustering.shared.agglomerative.Grouping`.
+    """Settings of PACFL, besides those of :class:`~fedclust.clustering.shared.grouping.Grouping`.
 
     Attributes
     ----------
@@ -70,38 +67,7 @@ class Parameters(Grouping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.vectors < 1:
-            raise ValueError(f"vectors must be >= 1, got {self.vectors}")
-        if self.measure not in get_args(Measure):
-            raise ValueError(f"measure must be one of {', '.join(get_args(Measure))}, got {self.measure!r}")
-        if self.input not in get_args(Input):
-            raise ValueError(f"input must be one of {', '.join(get_args(Input))}, got {self.input!r}")
-
-
-def basis(examples: FloatArray, vectors: int) -> FloatArray:
-    """Compute the first left singular vectors of a matrix that has examples as columns.
-
-    Source: PACFL, Section 3, the truncated SVD of a client's data.
-
-    Parameters
-    ----------
-    examples
-        One example per *row*, shape (n, d); the matrix meant is its transpose.
-    vectors
-        p, how many vectors, >= 1.
-
-    Returns
-    -------
-    Orthonormal columns, shape (d, p), float64. Columns beyond the matrix's rank, which is at most n, are 0.
-    """
-    rows = np.asarray(examples, dtype=np.float64)
-    found = np.zeros((rows.shape[1], vectors))
-    if len(rows):
-        _, values, directions = np.linalg.svd(rows, full_matrices=False)
-        real = values > values[0] * max(rows.shape) * np.finfo(np.float64).eps
-        kept = min(vectors, int(real.sum()))
-        found[:, :kept] = directions[:kept].T
-    return found
+        check(self, vectors=">= 1", measure=Measure, input=Input)
 
 
 def angles(products: FloatArray) -> FloatArray:
@@ -204,70 +170,7 @@ def assign(bases: FloatArray, parameters: Parameters) -> tuple[IntArray, Details
     ValueError
         As for :func:`distances`.
     """
-    matrix = distances(bases, parameters.measure)
-    labels, scores = group(matrix, parameters)
-    return labels, Details(matrix, scores)
-
-
-@dataclass(frozen=True, eq=False)
-class SubspaceRule:
-    """Some clients of each cluster, with which a client that comes later is compared.
-
-    Source: PACFL, Section 3.2, which lets newcomers send their singular vectors and join the cluster of the
-    least distance. Here that is the mean over clients, as in average linkage; "none" is ours, see
-    :func:`~fedclust.clustering.shared.placing.nearest`.
-
-    Attributes
-    ----------
-    bases
-        Orthonormal columns per client and class, shape (n, C, d, p).
-    labels
-        Cluster of each of these clients, shape (n,).
-    measure, input
-        As in :class:`Parameters`.
-    """
-
-    bases: FloatArray
-    labels: IntArray
-    measure: Measure
-    input: Input
-
-    @classmethod
-    def of(
-        cls, bases: FloatArray, labels: IntArray, matrix: FloatArray, parameters: Parameters
-    ) -> "SubspaceRule":
-        """Keep the ten clients of each cluster that are nearest to its others, by their distances (K, K)."""
-        kept: list[int] = []
-        for each in np.unique(labels):
-            members = np.flatnonzero(labels == each)
-            inner = matrix[np.ix_(members, members)].sum(axis=1)
-            kept += np.sort(members[np.argsort(inner, kind="stable")[:_MOST_KEPT]]).tolist()
-        return cls(bases[kept].astype(np.float32), labels[kept], parameters.measure, parameters.input)
-
-    def place(self, newcomer: FloatArray) -> Placement:
-        """Place a client by its bases, shape (C, d, p)."""
-        clusters, labels = np.unique(self.labels, return_inverse=True)
-        if len(clusters) == 1:
-            return Placement(int(clusters[0]), "there is one model for all")
-        matrix = distances(np.concatenate([self.bases, np.asarray(newcomer)[None]]), self.measure)
-        means = average_distances(matrix[:, :-1], labels)
-        apart = np.stack([means[:-1][labels == each].mean(axis=0) for each in range(len(clusters))])
-        best = nearest(means[-1], apart)
-        told = {str(each): float(degrees) for each, degrees in zip(clusters, means[-1], strict=True)}
-        if best == NONE:
-            why = f"the client's classes are {means[-1].min():.3g} degrees from the nearest cluster's"
-            return Placement(None, f"{why}: farther than another cluster's are", {"degrees": told})
-        why = f"the client's classes are nearest to those of cluster {clusters[best]}"
-        return Placement(int(clusters[best]), f"{why}, {means[-1][best]:.3g} degrees", {"degrees": told})
-
-    def pack(self) -> dict[str, np.ndarray | str]:
-        """List the rule as arrays and words by name; :meth:`unpack` reads it."""
-        return {"bases": self.bases, "labels": self.labels, "measure": self.measure, "input": self.input}
-
-    @classmethod
-    def unpack(cls, packed: Mapping[str, np.ndarray]) -> "SubspaceRule":
-        """Make the rule from the result of :meth:`pack`."""
-        return cls(packed["bases"], packed["labels"], str(packed["measure"]), str(packed["input"]))
+    return group(distances(bases, parameters.measure), parameters)
 
 
 def _blocks(number: int) -> list[tuple[slice, slice]]:

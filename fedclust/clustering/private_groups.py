@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
 
+from fedclust.support.checks import check
 from fedclust.typing import FloatArray
 
 __all__ = ["Parameters", "apart", "deserted", "groups_help", "vote"]
@@ -57,13 +57,14 @@ class Parameters:
     level: float = 0.05
 
     def __post_init__(self) -> None:
-        for name, least in (("num_groups", 2), ("warmup", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
-        for name, most in (("spread", math.inf), ("vote_clip", 2.0), ("level", 0.5)):
-            value = getattr(self, name)
-            if not 0 < value <= most or math.isinf(value):
-                raise ValueError(f"{name} must be > 0 and at most {most:g}, finite, got {value}")
+        check(
+            self,
+            num_groups=">= 2",
+            warmup=">= 1",
+            spread="> 0 and finite",
+            vote_clip="in (0, 2]",
+            level="in (0, 0.5]",
+        )
 
 
 def apart(values: FloatArray, number: int, spread: float, generator: np.random.Generator) -> FloatArray:
@@ -137,5 +138,7 @@ def groups_help(total: float, num_clients: int, noise: float, level: float) -> t
     -------
     Whether the sum is above the threshold, and the threshold: Φ⁻¹(1 − level) · √(n + σ²).
     """
-    threshold = float(norm.ppf(1 - level)) * math.sqrt(num_clients + noise**2)
+    from scipy.special import ndtri
+
+    threshold = float(ndtri(1 - level)) * math.sqrt(num_clients + noise**2)
     return total > threshold, threshold

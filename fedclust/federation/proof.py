@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 
-from fedclust.clustering.clust_psi_pfl import label_prior
+from fedclust.clustering import label_prior
 from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.federation.federation import Federation
 from fedclust.messages import QUERY_PROOF, BadReply, proof_question, read_proof

@@ -9,9 +9,10 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.clustering import auto
-from fedclust.clustering.auto import Parameters, Proposal
-from fedclust.clustering.fmcl.prototype_groups import MIN_EXAMPLES
+from fedclust.clustering.auto import Parameters
 from fedclust.clustering.loss_traces import Trace
+from fedclust.clustering.proposals import Proposal
+from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.federation.asking import unlike
 from fedclust.federation.federation import Federation
 from fedclust.messages import (

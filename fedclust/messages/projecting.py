@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fedclust.support.rng import generator
-from fedclust.typing import FloatArray
 
 __all__ = ["Projection"]
 
@@ -44,7 +43,7 @@ class Projection:
         if self.size < 1 or self.seed < 0:
             raise ValueError(f"projection must have size >= 1 and seed >= 0, got {self.size} and {self.seed}")
 
-    def of(self, changes: Mapping[str, ArrayLike]) -> FloatArray:
+    def of(self, changes: Mapping[str, ArrayLike]) -> NDArray[np.float64]:
         """Project the changes of several clients.
 
         Parameters

@@ -2,7 +2,7 @@
 
 Source: FMCL, Section 3.2.1: Eqs. 1 and 2, Algorithm 2. The paper's clients report each class's share; ours
 report its examples, from which the shares follow, and how far these scatter around their mean, which is what
-:mod:`fedclust.clustering.fmcl.prototype_groups` needs to tell a difference from chance.
+:mod:`fedclust.clustering.prototype_groups` needs to tell a difference from chance.
 """
 
 from collections.abc import Sequence

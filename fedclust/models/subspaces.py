@@ -5,12 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fedclust.clustering import pacfl
 from fedclust.models.encoders import Encoder
 from fedclust.support.devices import exact_kernels
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["class_subspaces"]
+__all__ = ["basis", "class_subspaces"]
 
 
 def class_subspaces(
@@ -67,5 +66,31 @@ def class_subspaces(
         with exact_kernels():
             columns[start : start + batch_size] = encoder.encode(batch, mean, std, device).cpu().numpy()
     classes = labels[own].numpy()
-    found = [pacfl.basis(columns[classes == index], vectors) for index in range(num_classes)]
+    found = [basis(columns[classes == index], vectors) for index in range(num_classes)]
     return np.stack(found).astype(np.float32)
+
+
+def basis(examples: FloatArray, vectors: int) -> FloatArray:
+    """Compute the first left singular vectors of a matrix that has examples as columns.
+
+    Source: PACFL, Section 3, the truncated SVD of a client's data.
+
+    Parameters
+    ----------
+    examples
+        One example per *row*, shape (n, d); the matrix meant is its transpose.
+    vectors
+        p, how many vectors, >= 1.
+
+    Returns
+    -------
+    Orthonormal columns, shape (d, p), float64. Columns beyond the matrix's rank, which is at most n, are 0.
+    """
+    rows = np.asarray(examples, dtype=np.float64)
+    found = np.zeros((rows.shape[1], vectors))
+    if len(rows):
+        _, values, directions = np.linalg.svd(rows, full_matrices=False)
+        real = values > values[0] * max(rows.shape) * np.finfo(np.float64).eps
+        kept = min(vectors, int(real.sum()))
+        found[:, :kept] = directions[:kept].T
+    return found

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedclust.clustering.shared.placement import Placement
-from fedclust.clustering.shared.placing import NONE, least_loss
+from fedclust.clustering.shared.placement import NONE, Placement, least_loss
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.messages import (
@@ -49,7 +48,7 @@ def placed_by_losses(losses: FloatArray, serving: IntArray, chance: float) -> Pl
     serving
         Indices of the clusters, shape (k,).
     chance
-        Loss of a guess, see :func:`~fedclust.clustering.shared.placing.least_loss`.
+        Loss of a guess, see :func:`~fedclust.clustering.shared.placement.least_loss`.
     """
     if len(serving) == 1:
         only, loss = int(serving[0]), float(losses[0])
@@ -102,9 +101,7 @@ def by_rule(rule: "Rule", newcomers: Sequence[int], federation: Federation) -> d
         Whom to ask. Of a client whose answer does not fit, why is the reason of its placement.
     """
     # A run with one model for all has no rule, and does without what the rules import.
-    from fedclust.clustering.clust_psi_pfl.placement import LabelRule
-    from fedclust.clustering.fmcl.placement import EvidenceRule
-    from fedclust.clustering.pacfl import SubspaceRule
+    from fedclust.clustering.placement import EvidenceRule, LabelRule, SubspaceRule
 
     if isinstance(rule, LabelRule):
         described = federation.describe_newcomers(newcomers)

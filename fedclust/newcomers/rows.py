@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from fedclust.clustering.clust_psi_pfl.placement import LabelRule
-from fedclust.clustering.fmcl.placement import EvidenceRule
-from fedclust.clustering.pacfl import SubspaceRule
+from fedclust.clustering.placement import EvidenceRule, LabelRule, SubspaceRule
 from fedclust.clustering.shared.placement import Placement
 from fedclust.models import Encoder
 from fedclust.models.class_prototypes import prototypes

@@ -5,9 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.clustering.clust_psi_pfl.placement import LabelRule
-from fedclust.clustering.fmcl.placement import DistanceRule, EvidenceRule
-from fedclust.clustering.pacfl import SubspaceRule
+from fedclust.clustering.placement import DistanceRule, EvidenceRule, LabelRule, SubspaceRule
 
 __all__ = ["Rule", "packed", "unpacked"]
 

@@ -49,7 +49,7 @@ class NoLayer(Personal):
 class Prior(Personal):
     """The label-prior correction: the logarithm of two class shares is added to the logits.
 
-    Source: :mod:`fedclust.clustering.clust_psi_pfl.label_prior`.
+    Source: :mod:`fedclust.clustering.label_prior`.
     """
 
     choice: ClassVar[str] = PRIOR

@@ -6,10 +6,16 @@ writes the result in one sentence; :func:`prove_grouping` does all of this for a
 values out: nothing here uses messages, files or models.
 """
 
-from fedclust.proof.grouping import ClusterProof, GroupingProof, prove_grouping
-from fedclust.proof.paired import Comparison, compare, holm, num_set_aside
-from fedclust.proof.scores import Difference, brier_scores, difference
-from fedclust.proof.verdict import SCALE, Verdict, verdict
+from fedclust.proof.paired import (
+    Comparison,
+    Difference,
+    brier_scores,
+    compare,
+    difference,
+    holm,
+    num_set_aside,
+)
+from fedclust.proof.verdict import SCALE, ClusterProof, GroupingProof, Verdict, prove_grouping, verdict
 
 __all__ = [
     "SCALE",

@@ -74,7 +74,7 @@ def planes_of_splits(
             continue
         from sklearn.manifold import spectral_embedding  # half a second, which other methods' pages save
 
-        from fedclust.clustering.fedgwc.spectral import SMALLEST
+        from fedclust.clustering.spectral import SMALLEST
 
         graph = np.maximum(affinity[np.ix_(members, members)], SMALLEST)
         points = spectral_embedding(graph, n_components=2, random_state=0, drop_first=True)

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from fedclust.clustering import fmcl
-from fedclust.clustering.fmcl import prototype_groups
+from fedclust.clustering import fmcl, prototype_groups
 from fedclust.strategies import FMCL
 
 

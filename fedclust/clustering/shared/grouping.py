@@ -1,22 +1,30 @@
-"""Functions to group clients: renumbering, agglomerative clustering, silhouettes."""
+"""Group clients: distances, agglomerative clustering, and the number of clusters by silhouettes."""
 
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedclust.clustering.shared import silhouettes
+from fedclust.metrics.clusters import silhouette
+from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = [
+    "Agglomeration",
+    "Details",
+    "Grouping",
     "Linkage",
     "agglomerate",
     "check_distances",
-    "check_linkage",
+    "cosine_distances",
     "cut",
+    "fill_in",
+    "group",
     "in_order_of_appearance",
+    "lp_distances",
     "merges",
-    "silhouette",
+    "silhouettes_by_number",
 ]
 
 Linkage = Literal["single", "complete", "average"]
@@ -40,27 +48,6 @@ def in_order_of_appearance(labels: ArrayLike) -> IntArray:
     """
     _, first, inverse = np.unique(np.asarray(labels), return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse].astype(np.int64)
-
-
-def silhouette(distances: FloatArray, labels: IntArray) -> float:
-    """Compute the mean silhouette: how much closer clients are to their own cluster than to the next.
-
-    Parameters
-    ----------
-    distances
-        Pairwise distances with diagonal 0, shape (K, K).
-    labels
-        Cluster of each client, shape (K,), with 2 to K − 1 clusters.
-
-    Returns
-    -------
-    Mean silhouette, in [-1, 1], rounded to 12 decimals so that rounding errors do not decide ties.
-    """
-    if len(labels) > silhouettes.MANY:
-        return silhouettes.mean_silhouette(distances, labels)
-    from sklearn.metrics import silhouette_score
-
-    return round(float(silhouette_score(distances, labels, metric="precomputed")), 12)
 
 
 def agglomerate(
@@ -175,7 +162,205 @@ def check_distances(distances: ArrayLike, name: str = "distances") -> FloatArray
     return matrix
 
 
-def check_linkage(linkage: str) -> None:
-    """Check that `linkage` is valid; raise ValueError if not."""
-    if linkage not in get_args(Linkage):
-        raise ValueError(f"linkage must be one of {', '.join(get_args(Linkage))}, got {linkage!r}")
+_MOST_WITHOUT_BLAS = 128  # clients
+
+
+@dataclass(frozen=True)
+class Agglomeration:
+    """Where agglomerative clustering stops.
+
+    Attributes
+    ----------
+    linkage
+        Distance between clusters: ``"single"``, ``"complete"`` or ``"average"``.
+    num_clusters
+        Number of clusters, or None.
+    threshold
+        Distance beyond which clusters stay apart, in the distances' unit, or None. When both are None, the
+        mean silhouette chooses the number of clusters; setting both is an error.
+    max_clusters
+        Largest number that the silhouette chooses from, >= 1.
+
+    Raises
+    ------
+    ValueError
+        If an attribute is outside its range.
+    """
+
+    linkage: Linkage = "average"
+    num_clusters: int | None = None
+    threshold: float | None = None
+    max_clusters: int = 10
+
+    def __post_init__(self) -> None:
+        if self.num_clusters is not None and self.threshold is not None:
+            given = f"{self.num_clusters} and {self.threshold}"
+            raise ValueError(f"num_clusters and threshold must not both be set, got {given}")
+        check(
+            self, linkage=Linkage, num_clusters=">= 1 or None", threshold=">= 0 or None", max_clusters=">= 1"
+        )
+
+
+@dataclass(frozen=True)
+class Grouping(Agglomeration):
+    """Settings of a method that groups clients by their distances, besides :class:`Agglomeration`'s.
+
+    Attributes
+    ----------
+    min_silhouette
+        Mean silhouette from which clients are split at all, in [-1, 1]; below it they stay together. From
+        0.5 on clusters are called reasonable (Kaufman and Rousseeuw, "Finding Groups in Data", 1990).
+    """
+
+    min_silhouette: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self, min_silhouette="in [-1, 1]")
+
+
+@dataclass(frozen=True, eq=False)
+class Details:
+    """Details of an assignment, only for logs and plots.
+
+    Attributes
+    ----------
+    distances
+        Distances between clients, shape (K, K).
+    scores
+        Mean silhouette of each number of clusters tried; empty where the number was not chosen by it.
+    """
+
+    distances: FloatArray
+    scores: dict[int, float]
+
+
+def silhouettes_by_number(distances: FloatArray, stopping: Agglomeration) -> dict[int, float]:
+    """Compute the mean silhouette of agglomerative clusters for each number that may be chosen.
+
+    Parameters
+    ----------
+    distances
+        Symmetric distances with diagonal 0, shape (K, K).
+    stopping
+        Linkage and largest number, which is never more than K − 1.
+
+    Returns
+    -------
+    By number of clusters, from 2.
+    """
+    most = min(stopping.max_clusters, len(distances) - 1)
+    if most < 2:
+        return {}
+    pairs, _ = merges(distances, stopping.linkage)
+    return {number: silhouette(distances, cut(pairs, number)) for number in range(2, most + 1)}
+
+
+def group(distances: FloatArray, grouping: Grouping) -> tuple[IntArray, Details]:
+    """Group clients by agglomerative clustering. Nothing is random.
+
+    Parameters
+    ----------
+    distances
+        Distances between clients, shape (K, K).
+    grouping
+        When to stop. A `num_clusters` above K is K.
+
+    Returns
+    -------
+    labels
+        Cluster of each client, numbered in order of first appearance, shape (K,).
+    details
+        The distances, and the silhouettes that chose the number of clusters.
+
+    Raises
+    ------
+    ValueError
+        If `distances` is not a distance matrix.
+    """
+    matrix = check_distances(distances)
+    number, scores = grouping.num_clusters, {}
+    if number is None and grouping.threshold is None:
+        scores = silhouettes_by_number(matrix, grouping)
+        best = max(scores, key=scores.__getitem__, default=1)  # the first of equal ones, so the fewest
+        number = best if scores.get(best, -np.inf) >= grouping.min_silhouette else 1
+    if number is not None:
+        number = min(number, len(matrix))
+    labels = agglomerate(matrix, number, grouping.threshold, grouping.linkage)
+    return labels, Details(distances, scores)
+
+
+def fill_in(
+    labels: IntArray, distances: FloatArray, clients: IntArray, num_clients: int
+) -> tuple[IntArray, FloatArray]:
+    """Extend the grouping of the clients that answered to all: the others go with the largest group.
+
+    Parameters
+    ----------
+    labels
+        Group of each client that answered, from 0 without gaps, shape (n,).
+    distances
+        Their distances, shape (n, n).
+    clients
+        Their ids, shape (n,).
+    num_clients
+        Number of all clients K.
+
+    Returns
+    -------
+    assignment
+        Group of each client, numbered in order of first appearance, shape (K,).
+    distances
+        Distances of all, NaN where one of two did not answer, shape (K, K).
+    """
+    assignment = np.full(num_clients, np.argmax(np.bincount(labels)), dtype=np.int64)
+    assignment[clients] = labels
+    matrix = np.full((num_clients, num_clients), np.nan)
+    matrix[np.ix_(clients, clients)] = distances
+    return in_order_of_appearance(assignment), matrix
+
+
+def cosine_distances(vectors: FloatArray) -> FloatArray:
+    """Compute 1 − cos of the angle between any two vectors; 1 where one of two is zero.
+
+    Parameters
+    ----------
+    vectors
+        A row per client, shape (K, d).
+
+    Returns
+    -------
+    Distances in [0, 2], symmetric with diagonal 0, shape (K, K), float64.
+    """
+    rows = np.asarray(vectors, dtype=np.float64)
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
+    # On a busy machine BLAS's threads wait for each other: 0.6 s for 30 clients, without them 6 ms.
+    cosines = unit @ unit.T if len(unit) > _MOST_WITHOUT_BLAS else np.einsum("kd,jd->kj", unit, unit)
+    return _symmetric(np.clip(1 - cosines, 0, 2))
+
+
+def lp_distances(vectors: FloatArray, power: int) -> FloatArray:
+    """Compute Manhattan (1) or Euclidean (2) distances between any two vectors.
+
+    Parameters
+    ----------
+    vectors
+        A row per client, shape (K, d).
+    power
+        1 or 2.
+
+    Returns
+    -------
+    Distances >= 0, symmetric with diagonal 0, shape (K, K), float64.
+    """
+    from scipy.spatial.distance import pdist, squareform
+
+    rows = np.asarray(vectors, dtype=np.float64)
+    return np.asarray(squareform(pdist(rows, "cityblock" if power == 1 else "euclidean")))
+
+
+def _symmetric(matrix: FloatArray) -> FloatArray:
+    """Remove what rounding leaves on the diagonal and between the two halves."""
+    upper = np.triu(matrix, k=1)
+    return np.asarray(upper + upper.T)

@@ -1,10 +1,10 @@
-"""The members of a cluster, and the positions of clients among them."""
+"""The members of a cluster, the positions of clients among them, and the parts of a split."""
 
 import numpy as np
 
 from fedclust.typing import IntArray
 
-__all__ = ["member_ids", "positions_of"]
+__all__ = ["check_parts", "member_ids", "positions_of"]
 
 
 def member_ids(members: IntArray) -> IntArray:
@@ -55,3 +55,31 @@ def positions_of(clients: IntArray, members: IntArray) -> IntArray:
     if len(np.unique(ids)) < len(ids):
         raise ValueError(f"clients must be named once each, got {ids.tolist()}")
     return positions
+
+
+def check_parts(labels: IntArray, num_members: int) -> list[IntArray]:
+    """List the positions of each part's members.
+
+    Parameters
+    ----------
+    labels
+        Part of each member, shape (K,).
+    num_members
+        Number of members K.
+
+    Returns
+    -------
+    Positions, ascending, of each part in the order of their numbers.
+
+    Raises
+    ------
+    ValueError
+        If `labels` does not have one entry per member or skips a number.
+    """
+    labels = np.asarray(labels)
+    if labels.shape != (num_members,):
+        raise ValueError(f"labels must have shape {(num_members,)}, got {labels.shape}")
+    numbers = np.unique(labels)
+    if not np.array_equal(numbers, np.arange(len(numbers))):
+        raise ValueError(f"labels must be 0, 1, … without gaps, got {numbers.tolist()}")
+    return [np.flatnonzero(labels == number) for number in numbers]

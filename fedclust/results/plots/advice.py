@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from sklearn.decomposition import KernelPCA
 
-from fedclust.clustering.fmcl.prototype_evidence import Prototypes, compare
+from fedclust.clustering.prototype_evidence import Prototypes, compare
 from fedclust.results.plots.style import COLOURS, GREY, new_figure, tidy
 from fedclust.typing import FloatArray, IntArray
 

@@ -42,7 +42,7 @@ def silhouette_curve(numbers: IntArray, scores: FloatArray) -> Figure:
 def error_ratio_curve(numbers: IntArray, ratios: FloatArray, limit: float) -> Figure:
     """Draw the predicted error of each number of clusters that was tried.
 
-    Source: :func:`fedclust.clustering.clust_psi_pfl.predicted_error.error_ratio`.
+    Source: :func:`fedclust.clustering.label_groups.error_ratio`.
 
     Parameters
     ----------

@@ -8,10 +8,9 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust import metrics
-from fedclust.clustering.clust_psi_pfl import label_groups
-from fedclust.clustering.fmcl import prototype_groups
-from fedclust.clustering.fmcl.prototype_evidence import Prototypes, sent_counts
-from fedclust.clustering.fmcl.prototype_groups import MIN_EXAMPLES
+from fedclust.clustering import label_groups, prototype_groups
+from fedclust.clustering.prototype_evidence import Prototypes, sent_counts
+from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.federation import Descriptions, Federation
 from fedclust.federation.asking import unlike
 from fedclust.messages import (

@@ -17,11 +17,11 @@ from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
 
 from fedclust import metrics
-from fedclust.clustering.clust_psi_pfl.homogeneity import homogeneity
-from fedclust.clustering.fmcl import prototype_groups
-from fedclust.clustering.fmcl.prototype_evidence import Prototypes
+from fedclust.clustering import prototype_groups
+from fedclust.clustering.label_groups import homogeneity
+from fedclust.clustering.prototype_evidence import Prototypes
 from fedclust.clustering.shared import wording
-from fedclust.metrics.shares import label_shares
+from fedclust.metrics.heterogeneity import label_shares
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Agreement", "Looks", "Shift", "agreement", "label_shift", "looks_shift", "quantity_skew"]
@@ -114,7 +114,7 @@ def label_shift(counts: IntArray, level: float = 0.05) -> Shift:
     counts
         Training examples of each class on each client, shape (K, C).
     level
-        Of the test of :func:`~fedclust.clustering.clust_psi_pfl.homogeneity.homogeneity`.
+        Of the test of :func:`~fedclust.clustering.label_groups.homogeneity`.
     """
     shares, table = label_shares(counts), np.asarray(counts, dtype=np.float64)
     whole = table.sum(axis=0) / table.sum()
@@ -206,7 +206,7 @@ def looks_shift(
     Parameters
     ----------
     prototypes, counts, scatter
-        As for :func:`fedclust.clustering.fmcl.prototype_groups.assign`.
+        As for :func:`fedclust.clustering.prototype_groups.assign`.
     parameters
         When clients form groups; what it says of label counts is not used.
     class_names

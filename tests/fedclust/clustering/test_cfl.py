@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedclust.clustering.cfl import Changes, Parameters, bipartition, cut, is_stationary, norms, start, update
-from fedclust.clustering.shared.agglomerative import cosine_distances
+from fedclust.clustering.shared.grouping import cosine_distances
 from fedclust.messages.projecting import Projection
 
 EVER = Parameters(eps_1=9, eps_2=0.1, relative=False, min_silhouette=None, min_cluster_size=1, projection=2)
@@ -142,20 +142,3 @@ def test_numbering_clients_otherwise_changes_nothing(order: list[int]) -> None:
     vectors = _directions(0, 7, 15, 110, 119, 130, 200)
     labels, whole = bipartition(cosine_distances(vectors[order])), bipartition(cosine_distances(vectors))
     np.testing.assert_array_equal(np.equal.outer(labels, labels), np.equal.outer(whole[order], whole[order]))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"eps_1": 0}, "eps_1 must be > 0, got 0"),
-        ({"eps_2": -1.0}, "eps_2 must be > 0, got -1.0"),
-        ({"min_rounds": -1}, "min_rounds must be >= 0, got -1"),
-        ({"min_silhouette": 2.0}, r"min_silhouette must be in \[-1, 1\], got 2.0"),
-        ({"min_cluster_size": 0}, "min_cluster_size must be >= 1, got 0"),
-        ({"projection": 0}, "projection must be >= 1, got 0"),
-        ({"linkage": "ward"}, "linkage must be one of single, complete, average, got 'ward'"),
-    ],
-)
-def test_settings_out_of_range_are_refused(arguments: dict, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Parameters(**arguments)

@@ -41,12 +41,6 @@ def test_fewer_different_vectors_than_clusters_make_fewer_clusters() -> None:
     np.testing.assert_array_equal(assign(losses, Parameters(num_clusters=3), seed=0), [1, 1, 1, 1])
 
 
-@pytest.mark.parametrize("name", ["num_clusters", "clustering_rounds", "num_starts", "stable_rounds"])
-def test_numbers_below_one_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be >= 1, got 0"):
-        Parameters(**{name: 0})
-
-
 def test_a_client_that_changes_its_model_counts_from_one_again() -> None:
     # Client 0 stays (2 + 1), client 1 moves, client 2 is clustered for the first time, to where it waited.
     kept = times_kept(np.array([2, 5, 0]), np.array([0, 0, 0]), np.array([0, 1, 0]))

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,8 +24,3 @@ def test_numbering_clients_otherwise_changes_nothing(order: list[int]) -> None:
     embeddings = np.array([[1.0, 0], [0, 1], [50, 1], [0.1, 7], [1, 0.1]])
     labels, whole = assign(embeddings[order], Parameters())[0], assign(embeddings, Parameters())[0]
     np.testing.assert_array_equal(np.equal.outer(labels, labels), np.equal.outer(whole[order], whole[order]))
-
-
-def test_an_unknown_input_is_refused() -> None:
-    with pytest.raises(ValueError, match="input must be one of untrained, encoder, pixels, got 'x'"):
-        Parameters(input="x")

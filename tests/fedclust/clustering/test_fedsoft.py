@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedclust.clustering.fedsoft import Parameters, centre_shares, importance, middle
+from fedclust.clustering.fedsoft import centre_shares, importance, middle
 
 
 def test_importance_is_the_share_of_samples_smoothed_and_scaled() -> None:
@@ -45,18 +45,3 @@ def test_the_proximal_terms_of_all_centres_are_one_around_the_middle(centres, wi
         for w in points
     ]
     assert apart[0] == pytest.approx(apart[1], abs=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "rule"),
-    [
-        ("num_clusters", 0, ">= 1"),
-        ("interval", 0, ">= 1"),
-        ("sigma", 0.6, "in [0, 1/num_clusters]"),
-        ("proximal", -1.0, ">= 0 and finite"),
-    ],
-)
-def test_values_out_of_range_are_refused(name: str, value: float, rule: str) -> None:
-    with pytest.raises(ValueError, match=name) as error:
-        Parameters(**{name: value})
-    assert str(error.value) == f"{name} must be {rule}, got {value}"

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -46,9 +45,3 @@ def test_no_model_is_nearer_to_the_mean_of_another_group(values: np.ndarray) -> 
     means = np.stack([values[labels == label].mean(axis=0) for label in range(labels.max() + 1)])
     apart = np.square(values[:, np.newaxis] - means).sum(axis=2)
     assert (apart[np.arange(7), labels] <= apart.min(axis=1) + 1e-6).all()
-
-
-@pytest.mark.parametrize("name", ["num_clusters", "num_starts"])
-def test_numbers_below_one_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be >= 1, got 0"):
-        Parameters(**{name: 0})

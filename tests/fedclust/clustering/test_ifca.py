@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 
 from fedclust.clustering.ifca import (
     Parameters,
@@ -45,9 +44,3 @@ def test_all_layers_but_the_last_are_averaged_by_samples() -> None:
     np.testing.assert_array_equal(second["body"], [2.0, 3.0])
     assert (first["head"], second["head"]) == ([1.0], [2.0])
     assert (first["count"], second["count"]) == (5, 7)
-
-
-@pytest.mark.parametrize("name", ["num_clusters", "restarts", "restart_rounds"])
-def test_numbers_below_one_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be >= 1, got 0"):
-        Parameters(**{name: 0})

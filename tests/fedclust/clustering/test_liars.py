@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust.clustering import loss_traces
-from fedclust.clustering.clust_psi_pfl import label_groups
-from fedclust.clustering.clust_psi_pfl.placement import LabelRule
-from fedclust.clustering.fmcl import prototype_groups
-from fedclust.clustering.fmcl.prototype_evidence import class_variances
-from fedclust.clustering.loss_traces.believable import believable, unlike_others
-from fedclust.clustering.loss_traces.trace import entries
+from fedclust.clustering import label_groups, loss_traces, prototype_groups
+from fedclust.clustering.mixture import believable, entries, unlike_others
+from fedclust.clustering.placement import LabelRule
+from fedclust.clustering.prototype_evidence import class_variances
 from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.limits import limit_sizes, limit_values
 from fedclust.proof import Difference, compare, num_set_aside, prove_grouping

@@ -5,7 +5,9 @@ from hypothesis import strategies as st
 from scipy.linalg import subspace_angles
 
 from fedclust.clustering import pacfl
-from fedclust.clustering.pacfl import Parameters, SubspaceRule, angles, assign, basis, distances
+from fedclust.clustering.pacfl import Parameters, angles, assign, distances
+from fedclust.clustering.placement import SubspaceRule
+from fedclust.models.subspaces import basis
 
 WIDTH, VECTORS = 7, 3
 
@@ -121,20 +123,6 @@ def test_bases_that_cannot_be_compared_are_refused() -> None:
         distances(np.ones((2, 3, 4)))
     with pytest.raises(ValueError, match="bases must be finite, those of class 1 are not"):
         distances(np.array([[[[1.0]], [[np.nan]]]]))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"vectors": 0}, "vectors must be >= 1, got 0"),
-        ({"measure": "largest"}, "measure must be one of smallest, sum, mean, got 'largest'"),
-        ({"input": "x"}, "input must be one of pixels, encoder, got 'x'"),
-        ({"threshold": -1.0}, "threshold must be >= 0"),
-    ],
-)
-def test_settings_out_of_range_are_refused(arguments: dict, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Parameters(**arguments)
 
 
 def test_a_newcomer_goes_to_the_cluster_of_the_least_mean_angle() -> None:

@@ -1,14 +1,111 @@
+"""Silhouettes of many clients, by hand and against scikit-learn's."""
+
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
+from sklearn.metrics import silhouette_samples, silhouette_score
 
 from fedclust.metrics import (
     adjusted_rand_index,
+    clusters,
     rand_index,
     wasserstein_adjusted_davies_bouldin,
     wasserstein_adjusted_silhouette,
 )
+from fedclust.metrics.clusters import davies_bouldin, sample, silhouette, silhouettes
+
+
+def test_davies_bouldin_of_two_clusters_on_a_line() -> None:
+    # Clusters {0, 2} and {10, 14}: mean distances 1 and 2 from their centroids 1 and 12: (1 + 2) / 11.
+    points = np.array([[0.0], [10.0], [2.0], [14.0]])
+    assert davies_bouldin(points, np.array([0, 1, 0, 1])) == pytest.approx(3 / 11)
+
+
+def test_each_cluster_counts_with_its_most_similar_one() -> None:
+    # Centroids 1, 12 and 20 with widths 1, 2 and 0: ratios 3/11, 1/19 and 2/8, so (3/11 + 3/11 + 1/4) / 3.
+    points = np.array([[0.0], [2.0], [10.0], [14.0], [20.0]])
+    score = davies_bouldin(points, np.array([5, 5, 7, 7, 6]))
+    assert score == pytest.approx((3 / 11 + 3 / 11 + 1 / 4) / 3)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [[1.0], [1.0], [1.0], [1.0]],  # all the same: scikit-learn gives a perfect 0
+        [[0.0], [2.0], [-1.0], [3.0]],  # centroids 1 and 1, widths 1 and 2: scikit-learn leaves the pair out
+    ],
+)
+def test_clusters_with_one_centroid_are_not_apart_at_all(points: list[list[float]]) -> None:
+    assert davies_bouldin(np.array(points), np.array([0, 0, 1, 1])) == math.inf
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2]])
+def test_one_cluster_and_singletons_are_refused(labels: list[int]) -> None:
+    with pytest.raises(ValueError, match="labels must have 2 to 2 clusters, got"):
+        davies_bouldin(np.arange(3.0)[:, None], np.array(labels))
+
+
+def test_silhouettes_by_hand() -> None:
+    # Points 0, 1, 4 on a line, the last alone. Client 0: a = 1, b = 4; client 1: a = 1, b = 3; client 2: 0.
+    points = np.array([[0.0], [1.0], [4.0]])
+    found = silhouettes(cdist(points, points), np.array([7, 7, 3]), np.arange(3))
+    np.testing.assert_allclose(found, [3 / 4, 2 / 3, 0])
+
+
+def test_silhouette_of_two_pairs() -> None:
+    # Points 0, 1 | 3, 7. a: 1, 1, 4, 4. b: 5, 4, 2.5, 6.5. (b - a) / max: 4/5, 3/4, -1.5/4, 2.5/6.5.
+    line = np.abs(np.subtract.outer([0.0, 1.0, 3.0, 7.0], [0.0, 1.0, 3.0, 7.0]))
+    expected = (4 / 5 + 3 / 4 - 1.5 / 4 + 2.5 / 6.5) / 4
+    assert silhouette(line, np.array([0, 0, 1, 1])) == pytest.approx(expected)
+
+
+def test_as_many_clusters_as_pairs_of_clients_take_no_matrix_of_both() -> None:
+    # Pairs at 0, 0, 1, 1, 2, 2 …: a = 0 and b = 1, so (1 − 0) / 1.
+    labels = np.arange(6000) // 2
+    points, rows = labels[:, None].astype(float), np.array([0, 2999, 5999])
+    distances = cdist(points[rows], points)
+    tracemalloc.start()
+    try:
+        found = silhouettes(distances, labels, rows)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.tolist() == [1, 1, 1]
+    assert peak < 6000 * 3000  # a byte for each client and cluster
+
+
+def test_clients_at_one_place_have_silhouette_0() -> None:
+    assert silhouette(np.zeros((4, 4)), np.array([0, 0, 1, 1])) == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_they_are_those_of_scikit_learn(dtype: type) -> None:
+    draws = np.random.default_rng(0)
+    points, labels = draws.normal(size=(700, 3)), draws.integers(0, 5, 700)
+    labels[0] = 5  # alone
+    distances = cdist(points, points).astype(dtype)
+    expected = silhouette_samples(distances, labels, metric="precomputed")
+    rows = np.array([0, 5, 699])
+    np.testing.assert_allclose(silhouettes(distances[rows], labels, rows), expected[rows], atol=1e-6)
+    assert silhouette(distances, labels) == pytest.approx(expected.mean(), abs=1e-6)
+
+
+def test_a_sample_estimates_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = np.random.default_rng(1)
+    labels = draws.integers(0, 3, 900)
+    points = draws.normal(size=(900, 2)) + 2 * labels[:, None]
+    whole = silhouette_score(points, labels)
+    assert sample(900, 0).tolist() == list(range(900))  # not so many: all
+    monkeypatch.setattr(clusters, "MANY", 500)
+    monkeypatch.setattr(clusters, "_SAMPLE", 400)
+    rows = sample(900, 0)
+    assert len(set(rows.tolist())) == 400
+    # Silhouettes spread by 0.4 at most here: four standard errors of 400 are 0.08.
+    assert silhouette(cdist(points[rows], points), labels, rows) == pytest.approx(whole, abs=0.08)
+
 
 # Sorted frequencies (1, 0), (0.9, 0.1), (0.5, 0.5) and (0.6, 0.4): on a line at 1, 0.9, 0.5 and 0.6, with
 # distances stretched by sqrt(2), which cancels in both scores.

@@ -1,8 +1,13 @@
+"""From three numbers per client to a verdict and to who is served what."""
+
 import json
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedclust.proof import Comparison, compare, verdict
+from fedclust.proof import Comparison, Difference, compare, prove_grouping, verdict
 
 
 def comparison(
@@ -97,3 +102,157 @@ def test_bad_settings_are_refused() -> None:
         verdict(result, method="FMCL", num_groups=2, p_value=2)
     with pytest.raises(ValueError, match="comparison must be given for 2 groups, got None"):
         verdict(None, method="FMCL", num_groups=2)
+
+
+def _measured(means: list[float], variance: float = 0.01, count: int = 100) -> dict[int, Difference]:
+    return {client: Difference(mean, variance, count) for client, mean in enumerate(means)}
+
+
+def test_every_group_is_better() -> None:
+    # Each client's mean is 0.3 with standard error √(0.01/100) = 0.01: of three, 0.01/√3, of all six 0.01/√6.
+    found = prove_grouping(np.array([0, 0, 0, 1, 1, 1]), _measured([0.3] * 6), method="FMCL")
+    assert found.verdict.text == (
+        "Train in 2 groups: on held-out rows their models beat one model for all by 0.300 "
+        "(95 % interval 0.292 to 0.308), for 6 of 6 clients"  # 1.964 · 0.01/√6 = 0.008
+    )
+    assert found.verdict.grouped
+    assert [each.proven for each in found.clusters] == [True, True]
+    assert found.served_by_cluster(6).all()
+    assert found.clusters[1].clients == (3, 4, 5)
+    assert found.clusters[0].comparison.standard_error == pytest.approx(0.01 / np.sqrt(3))
+
+
+def test_no_group_is_better() -> None:
+    found = prove_grouping(np.array([0, 0, 1, 1]), _measured([-0.1] * 4), method="FMCL", serve_best=True)
+    assert found.verdict.text.startswith(
+        "Train one model for all: no grouping was shown to be better; FMCL's 2 clusters would cost 0.10"
+    )
+    assert not found.verdict.grouped
+    assert not found.served_by_cluster(4).any()
+
+
+def test_one_group_is_better_off_apart() -> None:
+    # The whole: (2·0.2 − 4·0.2)/6 < 0.
+    measured = _measured([0.2, 0.2, -0.2, -0.2, -0.2, -0.2])
+    found = prove_grouping(np.array([1, 1, 0, 0, 0, 0]), measured, method="FMCL", serve_best=True)
+    assert found.verdict.grouped
+    assert found.verdict.text.startswith(
+        "Train 2 of 6 clients apart (cluster 1) and one model for the others: on held-out rows its model "
+        "beats one model for all by 0.20"
+    )
+    assert found.verdict.text.endswith("for 2 of 2 of them")
+    assert found.verdict.gain == pytest.approx(0.2)
+    assert found.served_by_cluster(6).tolist() == [True, True, False, False, False, False]
+
+
+def test_a_group_that_gains_nothing_of_a_better_grouping_is_named() -> None:
+    measured = _measured([0.3, 0.3, 0.3, 0.0])
+    assignment = np.array([0, 0, 2, 1])
+    best = prove_grouping(assignment, measured, method="FMCL", serve_best=True)
+    assert best.verdict.text.startswith("Train in 3 groups: ")
+    assert best.verdict.text.endswith(
+        "; 1 client of cluster 1 is served the model for all, as theirs was not shown to be better"
+    )
+    assert best.served_by_cluster(4).tolist() == [True, True, True, False]
+    plain = prove_grouping(assignment, measured, method="FMCL")
+    assert plain.verdict.text.endswith("for 3 of 4 clients")
+
+
+def test_all_tests_share_one_level() -> None:
+    # A cluster of one: standard error √(0.01/100) = 0.01, t = 1.9 with 99 degrees of freedom, p = 0.030. It
+    # is the smallest of four tests, three clusters and the whole: Holm makes 4 · 0.030 = 0.12 of it.
+    measured = _measured([0.019, -0.05, -0.05])
+    found = prove_grouping(np.array([0, 1, 2]), measured, method="FMCL")
+    assert found.clusters[0].comparison.p_value == pytest.approx(0.030, abs=0.001)
+    assert found.clusters[0].p_value == pytest.approx(4 * found.clusters[0].comparison.p_value)
+    assert not found.served_by_cluster(3).any()
+
+
+def test_one_group_is_tested_for_serving_only() -> None:
+    found = prove_grouping(np.zeros(3, dtype=int), _measured([0.2] * 3), method="FedGWC", serve_best=True)
+    assert found.verdict.text == "Train one model for all: FedGWC found no groups"
+    assert found.clusters[0].p_value == found.clusters[0].comparison.p_value  # the only test
+    assert found.served_by_cluster(3).all()
+
+
+def test_who_did_not_vote() -> None:
+    measured = _measured([0.3] * 5)
+    measured[1] = Difference(0.0, 0.0, 1)
+    del measured[3]
+    found = prove_grouping(np.array([0, 0, 0, 1, 1, 1]), measured | {5: measured[4]}, method="FMCL")
+    assert (found.too_few, found.silent) == ((1,), (3,))
+    assert found.clusters[1].comparison.num_clients == 2
+    assert found.verdict.text.endswith(
+        "for 4 of 4 clients (1 client has fewer than two held-out rows and did not vote) "
+        "(1 client did not answer and did not vote)"
+    )
+
+
+def test_nobody_answered() -> None:
+    found = prove_grouping(np.array([0, 1]), {}, method="FMCL", serve_best=True)
+    assert found.verdict.text == "Train one model for all: no client answered, so no grouping could be tested"
+    assert not found.verdict.grouped
+    assert not found.served_by_cluster(2).any()
+    assert found.clusters[0].summary()["gain"] is None
+
+
+@given(st.permutations(range(7)), st.permutations(range(3)))
+def test_numbers_of_clients_and_clusters_do_not_matter(clients: list[int], names: list[int]) -> None:
+    assignment = np.array([0, 0, 0, 1, 1, 2, 2])
+    means = [0.2, 0.21, 0.19, -0.1, -0.11, 0.01, 0.0]
+    one = prove_grouping(assignment, _measured(means), method="FMCL").served_by_cluster(7)
+    renamed = np.array(names)[assignment][clients]
+    other = prove_grouping(renamed, _measured([means[k] for k in clients]), method="FMCL").served_by_cluster(
+        7
+    )
+    assert other.tolist() == one[clients].tolist()
+
+
+def test_false_verdicts_are_as_rare_as_the_level() -> None:
+    # Three clusters of four clients with 20 rows each, no model better than another: of 2,000 runs at most
+    # 5 % call anything better, and two standard errors of that share are √(0.05·0.95/2000)·2 = 1 %.
+    draws, assignment = np.random.default_rng(0), np.repeat([0, 1, 2], 4)
+    wrong = 0
+    for _ in range(2000):
+        rows = draws.normal(0, 0.3, (12, 20))
+        measured = {
+            client: Difference(float(own.mean()), float(own.var(ddof=1)), 20)
+            for client, own in enumerate(rows)
+        }
+        found = prove_grouping(assignment, measured, method="FMCL")
+        wrong += found.verdict.grouped or bool(found.served_by_cluster(12).any())
+    assert 0.02 <= wrong / 2000 <= 0.06
+
+
+def test_splits_that_were_proven_before_stay_while_they_gain() -> None:
+    # Of two rows with variance 1, a mean of 0.1 has standard error √(1/2): of no test's concern.
+    measured = _measured([0.1, 0.1, 0.1, -0.1, -0.01], variance=1.0, count=2)
+    assignment = np.array([0, 0, 1, 1, 2])
+    plain = prove_grouping(assignment, measured, method="Auto", serve_best=True)
+    assert not plain.verdict.grouped
+    assert not plain.served_by_cluster(5).any()
+    kept = prove_grouping(assignment, measured, method="Auto", serve_best=True, proven_before=True)
+    # The whole gains (0.1 · 3 − 0.1 − 0.01)/5 = 0.038; cluster 0 gains 0.1, cluster 1 (0.1 − 0.1)/2 = 0.
+    assert kept.verdict.grouped
+    assert kept.verdict.gain == pytest.approx(0.038)
+    assert kept.served_by_cluster(5).tolist() == [True, True, False, False, False]
+    assert not any(each.proven for each in kept.clusters)
+    assert "held-out rows showed them to be better during training" in kept.verdict.text
+    assert kept.verdict.text.endswith(
+        "; 3 clients of clusters 1 and 2 are served the model for all, as theirs was not shown to be better"
+    )
+
+
+def test_splits_that_were_proven_before_go_where_they_lose() -> None:
+    measured = _measured([-0.1, -0.1, 0.05, 0.05], variance=1.0, count=2)
+    found = prove_grouping(
+        np.array([0, 0, 1, 1]), measured, method="Auto", serve_best=True, proven_before=True
+    )
+    assert not found.verdict.grouped  # (−0.2 + 0.1)/4 < 0
+    assert found.verdict.text.startswith("Train one model for all: ")
+    assert found.served_by_cluster(4).tolist() == [False] * 4
+
+
+def test_one_cluster_gains_nothing_over_itself() -> None:
+    found = prove_grouping(np.zeros(3), _measured([0.1] * 3), method="Auto", proven_before=True)
+    assert not found.verdict.grouped

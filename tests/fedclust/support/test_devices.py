@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedclust.clustering.fedgmcc.curve_fitting import fit_pairs, profile
-from fedclust.clustering.fedgmcc.parameters import Parameters
+from fedclust.clustering.curve_fitting import fit_pairs, profile
+from fedclust.clustering.fedgmcc import Parameters
 from fedclust.models.class_prototypes import prototypes
 from fedclust.models.encoders import PixelEncoder
 from fedclust.models.subspaces import class_subspaces

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedclust.clustering.shared.members import member_ids, positions_of
+from fedclust.clustering.shared.members import check_parts, member_ids, positions_of
 
 MEMBERS = np.array([10, 20, 40])
 
@@ -32,3 +32,15 @@ def test_members_are_sorted() -> None:
 def test_members_are_different_clients(members: list[int]) -> None:
     with pytest.raises(ValueError, match="members must be different clients, at least one"):
         member_ids(np.array(members, dtype=int))
+
+
+def test_parts_are_listed_in_the_order_of_their_numbers() -> None:
+    assert [part.tolist() for part in check_parts(np.array([1, 0, 1]), 3)] == [[1], [0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"), [([0, 1], r"shape \(3,\), got \(2,\)"), ([0, 2, 2], r"without gaps, got \[0, 2\]")]
+)
+def test_parts_of_others_and_gaps_are_refused(labels: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_parts(np.array(labels), 3)

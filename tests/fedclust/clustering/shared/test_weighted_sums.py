@@ -1,5 +1,3 @@
-"""Weighted sums of models' arrays."""
-
 import numpy as np
 import pytest
 

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedclust.clustering.fmcl.prototype_evidence import Prototypes
-from fedclust.clustering.fmcl.prototype_groups import Parameters
+from fedclust.clustering.prototype_evidence import Prototypes
+from fedclust.clustering.prototype_groups import Parameters
 from fedclust.runs.advice.shifts import agreement, gini, label_shift, looks_shift, quantity_skew, renaming
 
 

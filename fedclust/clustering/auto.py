@@ -1,0 +1,394 @@
+"""One model for all, split only where a split proves itself on held-out rows.
+
+Nothing here is from a paper; the proposals are what the four methods of this package see. A *look* lists
+proposals for a cluster (:mod:`fedclust.clustering.proposals`), some rounds of training put them on trial
+beside the unsplit cluster, and paired tests (:mod:`fedclust.proof`) decide which stands. Here is when looks
+come, at which level they are tested, what trials may cost at most, which proposals go on, and which stand.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedclust.clustering.shared import wording
+from fedclust.proof import Comparison, Difference, compare, holm, num_set_aside
+from fedclust.support.checks import check
+
+__all__ = [
+    "SOURCES",
+    "Choice",
+    "Parameters",
+    "Spending",
+    "choose",
+    "compare_beyond",
+    "decision",
+    "due_rounds",
+    "figures",
+    "level_of_look",
+    "most_promising",
+    "most_spending",
+    "reason",
+]
+
+SOURCES = ("update", "losses", "labels", "prototypes")
+"""Where proposals may come from; of equal ones the first source's counts."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """When groupings are proposed, how long they are on trial, and what it takes to keep one.
+
+    Attributes
+    ----------
+    warmup
+        Rounds of one model for all before the first look, >= 1. Later looks come after 2, 4, 8 … times as
+        many.
+    probation
+        Rounds of training that the most promising proposals get after the first one, >= 1.
+    finalists
+        How many of a cluster's proposals these are, >= 1.
+    sources
+        Where proposals come from, some of ``update`` (directions of clients' updates), ``losses`` (loss
+        traces), ``labels`` (label counts) and ``prototypes`` (class prototypes of the frozen encoder).
+    min_cluster_size
+        Fewest clients of a part that have held-out rows, >= 1; a cluster of twice as many is looked at.
+    max_proposals
+        Most proposals of a look for one cluster, >= 1.
+    most_asked
+        Most clients of one cluster that a look asks, >= 2. The others are given a part later, by the losses
+        of the parts' models.
+    projection_size
+        Numbers that a client sends of its update, >= 1.
+    level
+        Probability that a run in which no grouping helps keeps one, in (0, 1).
+    min_gain
+        How much a grouping must gain to be kept, in Brier score, in [0, 2): the test is of a gain above this.
+        While models still learn, groups of alike labels gain a little that later rounds take back; groups
+        with other names for the classes, or rotated images, gain ten times as much.
+
+    Raises
+    ------
+    ValueError
+        If an attribute is outside its range.
+    """
+
+    warmup: int = 10
+    probation: int = 6
+    finalists: int = 2
+    sources: Sequence[str] = SOURCES
+    min_cluster_size: int = 2
+    max_proposals: int = 8
+    most_asked: int = 100
+    projection_size: int = 512
+    level: float = 0.05
+    min_gain: float = 0.01
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sources", tuple(self.sources))  # a list from YAML
+        check(
+            self,
+            warmup=">= 1",
+            probation=">= 1",
+            finalists=">= 1",
+            min_cluster_size=">= 1",
+            max_proposals=">= 1",
+            most_asked=">= 2",
+            projection_size=">= 1",
+            level="in (0, 1)",
+            min_gain="in [0, 2)",
+        )
+        known = set(self.sources) <= {*SOURCES} and len({*self.sources}) == len(self.sources)
+        if not self.sources or not known:
+            rule = f"some of {', '.join(SOURCES)}, each once"
+            raise ValueError(f"sources must be {rule}, got {list(self.sources)}")
+
+    def can_split(self, num_members: int) -> bool:
+        """Return whether a cluster with so many clients that vote is looked at: it makes two parts."""
+        return num_members >= 2 * self.min_cluster_size
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What trials may cost.
+
+    Attributes
+    ----------
+    trainings
+        Trainings of a client for one round, beside those of the run.
+    rounds
+        The same in rounds of the run.
+    looks
+        How many looks there are.
+    """
+
+    trainings: int
+    rounds: float
+    looks: int
+
+
+def due_rounds(warmup: int, rounds: int) -> list[int]:
+    """List the rounds after which a look is due: warmup, 2·warmup, 4·warmup, …, before the last round.
+
+    A look that is due while another's trials go on takes place when these are over.
+
+    Parameters
+    ----------
+    warmup
+        Rounds before the first look, >= 1.
+    rounds
+        Rounds of the run.
+    """
+    due = []
+    while warmup < rounds:
+        due.append(warmup)
+        warmup *= 2
+    return due
+
+
+def level_of_look(level: float, look: int, num_clusters: int) -> float:
+    """Return the level of all tests of one cluster in a look: level · 2^−look / clusters.
+
+    All looks together have at most `level` (½ + ¼ + … < 1); a look need not know how many follow.
+
+    Parameters
+    ----------
+    level
+        Of the run, in (0, 1).
+    look
+        Number of the look, from 1.
+    num_clusters
+        Clusters that this look has proposals for, >= 1.
+    """
+    return level * 2.0**-look / num_clusters
+
+
+def most_spending(num_clients: int, participation: float, rounds: int, parameters: Parameters) -> Spending:
+    """Bound what all trials of a run can cost.
+
+    The first look is at one cluster, later ones are at no more than ⌊K/2s⌋, s the smallest part, as a
+    cluster that is looked at has 2s clients. Their cohorts together have at most min(K, ⌈ρK⌉ + clusters)
+    clients. A look costs a training of each client that it asks, one round for each proposal and `probation`
+    rounds for each finalist, as far as rounds are left; a round of one proposal costs at most as many
+    trainings as its cluster's cohort has clients.
+
+    Parameters
+    ----------
+    num_clients
+        Number of clients K.
+    participation
+        Share ρ of a cluster's clients that takes part in a round.
+    rounds
+        Rounds of the run.
+    parameters
+        How looks go.
+
+    Returns
+    -------
+    The bound; 0 for a federation that is too small to be looked at.
+    """
+    if not parameters.can_split(num_clients):
+        return Spending(0, 0.0, 0)
+    cohort = math.ceil(round(participation * num_clients, 9))
+    looks = due_rounds(parameters.warmup, rounds)
+    total = 0
+    for number, due in enumerate(looks):
+        clusters = 1 if number == 0 else num_clients // (2 * parameters.min_cluster_size)
+        trained = min(num_clients, cohort if number == 0 else cohort + clusters)
+        asked = min(num_clients, parameters.most_asked * clusters) if "update" in parameters.sources else 0
+        left = rounds - due
+        first = min(1, left) * parameters.max_proposals
+        later = min(parameters.probation, max(left - 1, 0)) * min(
+            parameters.finalists, parameters.max_proposals
+        )
+        total += asked + (first + later) * trained
+    return Spending(total, total / cohort, len(looks))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What came of the trials of one cluster.
+
+    Attributes
+    ----------
+    kept
+        Position of the proposal that stands, or None.
+    p_values
+        Corrected p-value of each finalist against the unsplit cluster.
+    between
+        Corrected p-value of the finer against the coarser finalist; None where that was not asked.
+    """
+
+    kept: int | None
+    p_values: tuple[float, ...]
+    between: float | None = None
+
+
+def most_promising(comparisons: Sequence[Comparison], parts: Sequence[int], number: int) -> list[int]:
+    """Pick the proposals that go on: of those that gained anything in one round, the smallest p-values.
+
+    Both without the most and the least favourable votes: gains after one round are about 0.01, and a single
+    vote of −2 takes 0.07 from the mean of 30. Of equal ones that with the larger gain, then the coarser, then
+    the earlier. Real groups gain at once, groups of alike clients mostly lose at first, so two thirds of what
+    trials cost is saved where there is nothing to find. A proposal that is dropped cannot be kept by mistake.
+
+    Parameters
+    ----------
+    comparisons
+        Each proposal's models (B) against the unsplit cluster's (A).
+    parts
+        Number of parts of each.
+    number
+        How many to pick at most.
+
+    Returns
+    -------
+    Their positions, ascending.
+    """
+    gained = [index for index, each in enumerate(comparisons) if each.gain_of_others > 0]  # NaN: nobody voted
+    order = sorted(
+        gained,
+        key=lambda i: (comparisons[i].p_value_of_others, -comparisons[i].gain_of_others, parts[i], i),
+    )
+    return sorted(order[:number])
+
+
+def compare_beyond(differences: Sequence[Difference], min_gain: float) -> Comparison:
+    """Compare two models, with the p-value of a gain above `min_gain`.
+
+    Parameters
+    ----------
+    differences
+        What each client reported.
+    min_gain
+        In Brier score, >= 0; with 0 it is :func:`fedclust.proof.compare`. In any case the gain must also be
+        shown without the most and the least favourable votes, see :func:`fedclust.proof.num_set_aside`.
+
+    Returns
+    -------
+    The comparison; all but its p-value is of the gain itself.
+    """
+    means = np.array([each.mean for each in differences])
+    variances = [each.variance for each in differences]
+    counts = [each.count for each in differences]
+    odd = num_set_aside(sum(count >= 2 for count in counts))
+    beyond = compare(np.maximum(means - min_gain, -2.0), variances, counts, set_aside=odd)
+    return replace(compare(means, variances, counts, set_aside=odd), p_value=beyond.p_value)
+
+
+def choose(
+    comparisons: Sequence[Comparison],
+    parts: Sequence[int],
+    num_proposals: int,
+    level: float,
+    between: Comparison | None = None,
+) -> Choice:
+    """Say which of the finalists stands, if any.
+
+    All proposals of the look share one level by Holm's correction, and so does the test of the finer finalist
+    against the coarser. Proposals that were dropped after one round were chosen on the same rows as the
+    finalists, so they count, with p = 1. Of those that pass the coarsest stands, of equally coarse ones
+    that with the largest gain (both are shown to be better than one model, so which of them stands needs no
+    test), unless a finer one beats it, too.
+
+    Parameters
+    ----------
+    comparisons
+        Each finalist's models (B) against the unsplit cluster's (A).
+    parts
+        Number of parts of each finalist.
+    num_proposals
+        Proposals of the look for this cluster, the dropped ones included.
+    level
+        Of all tests together.
+    between
+        The finer of two finalists (B) against the coarser (A); None where they are equally coarse, or did not
+        both pass, or are not two.
+
+    Returns
+    -------
+    The choice.
+    """
+    count = len(comparisons)
+    several = len(set(parts)) > 1
+    family = [each.p_value for each in comparisons] + [1.0] * (num_proposals - count)
+    if several:
+        family.append(1.0 if between is None else between.p_value)
+    corrected = [float(value) for value in holm(family)]
+    passed = [index for index in range(count) if corrected[index] <= level]
+    values = tuple(corrected[:count])
+    beaten = corrected[-1] if several and between is not None else None
+    if not passed:
+        return Choice(None, values, beaten)
+    coarsest = min(passed, key=lambda index: (parts[index], -comparisons[index].gain, index))
+    finer = [index for index in passed if parts[index] > parts[coarsest]]
+    if finer and beaten is not None and beaten <= level:
+        return Choice(finer[0], values, beaten)
+    return Choice(coarsest, values, beaten)
+
+
+def reason(index: int, choice: Choice, parts: Sequence[int], level: float) -> str:
+    """Say in words why a finalist was kept or not.
+
+    Parameters
+    ----------
+    index
+        Its position among the finalists.
+    choice, parts, level
+        Of :func:`choose`, and what it was given.
+    """
+    if choice.p_values[index] > level:
+        return f"not shown to be better at the level of {level:.2g}"
+    if choice.kept is None or index == choice.kept:
+        return f"shown to be better at the level of {level:.2g}"
+    kept = parts[choice.kept]
+    if parts[index] > kept:
+        return f"shown to be better than one model, but not than {kept} parts"
+    return f"beaten by {kept} parts" if parts[index] < kept else "another in as many parts gains more"
+
+
+def figures(comparison: Comparison) -> dict[str, Any]:
+    """List a comparison's figures as plain values, for JSON; what is unknown because nobody voted is None."""
+    voted = comparison.num_clients > 0
+    return {
+        "gain": comparison.gain if voted else None,
+        "interval": list(comparison.interval) if voted else None,
+        "p_value": comparison.p_value,
+        "better_for": comparison.better_for,
+        "voted": comparison.num_clients,
+    }
+
+
+def decision(num_clusters: int, looks: int, tried: int, kept: int, on_trial: int) -> str:
+    """Say in one sentence how many clusters there are, and why.
+
+    Parameters
+    ----------
+    num_clusters
+        Clusters at the end.
+    looks
+        Looks that took place.
+    tried, kept
+        Groupings whose trial is over, and how many of them were kept.
+    on_trial
+        Groupings whose trial the run's end cut short.
+
+    Returns
+    -------
+    Such as ``2 clusters: 1 of 18 groupings from 3 looks proved better on held-out rows``.
+    """
+    of_looks = "one look" if looks == 1 else f"{looks} looks"
+    groupings = "one grouping" if tried == 1 else f"{tried} groupings"
+    if tried:
+        why = f"{kept or 'none'} of {groupings} from {of_looks} proved better on held-out rows"
+    else:
+        why = f"{of_looks} proposed no grouping" if looks and not on_trial else "no trial took place"
+    if on_trial:
+        why = (
+            f"{why}, {on_trial} still on trial when the run ended"
+            if tried
+            else (f"{on_trial} groupings were still on trial when the run ended")
+        )
+    return f"{wording.clusters(num_clusters)}: {why}"

@@ -1,0 +1,802 @@
+"""FedGWC: clusters from losses, split during training.
+
+Licciardi, Leo, Fanì, Caputo and Ciccone, "Interaction-Aware Gaussian Weighting for Clustered Federated
+Learning", ICML 2025, arXiv:2502.03340. A client gets a reward if its losses are near its cohort's mean. An
+interaction matrix records each client's rewards together with each other client. Once that matrix settles,
+clients with similar rows form a cluster, which continues as its own federation.
+
+Choices where the paper is not specific, and differences from it:
+
+- If all losses of a step are equal, where Eq. 1 divides 0 by 0, every client's reward is 1.
+- The mean squared change is a running mean from 1 (Section 4.3: "in order to ensure stability in early
+  updates, allowing a gradual decrease"), with the weight α of Eq. 3. With few clients per round, the last
+  change alone is below ε at once: 823 similar clients, 10 a round, were split into 809 and 14 in round 4.
+- The paper's rule splits even similar clients. By default `Parameters` therefore requires that most pairs
+  have met, that the matrix stays settled for some rounds, that the clusters are well separated, and that none
+  is small: a part that is too small joins the others before a division is scored. `min_pair_coverage=0`,
+  `patience=1`, `max_davies_bouldin=1` and `min_cluster_size=1` follow the paper exactly.
+- After a test that did not end in a split, `patience` rounds must pass before the next.
+- There is no split if the score is undefined: fewer than three clients, or all affinities equal.
+
+The authors' released code differs from the paper, and `Parameters` can follow it. Two differences are left
+out: mean and variance of Eq. 1 weighted by numbers of examples, and the variance divided by n, not n − 1.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from fedclust.clustering.shared.members import check_parts, member_ids, positions_of
+from fedclust.clustering.spectral import AssignLabels, ScoreOn, candidates
+from fedclust.support.checks import check
+from fedclust.support.sampling import cohort_size
+from fedclust.typing import BoolArray, FloatArray, IntArray
+
+__all__ = [
+    "MANY",
+    "Interaction",
+    "Outcome",
+    "Parameters",
+    "affinity",
+    "affinity_of",
+    "cautions",
+    "children",
+    "rewards",
+    "split",
+    "start",
+    "step",
+    "update_interaction",
+    "update_mse",
+    "update_weights",
+]
+
+Initial = Literal["zero", "uniform"]
+Change = Literal["matrix", "cohort", "last"]
+Compare = Literal["rows", "columns"]
+
+_SMALLEST_COHORT = 3  # Theorem A.5
+_LARGEST_STEP = 0.5  # for the default; Theorem 5.2 requires less than 1
+_STEPS = 10  # local steps that cautions assume; with fewer, rewards vary more
+
+MANY = 4096
+"""From so many clients on a cluster's matrices are in single precision: in double K = 10,000 take 4 GiB."""
+
+_ROWS = 1024  # of a strip of affinities, multiplied at once
+_BLOCK = 256  # rows and columns of a tile, which fits into a core's cache
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Settings of FedGWC. The attributes from `limit_parts` on follow the released code.
+
+    Attributes
+    ----------
+    kernel_width
+        β > 0 of Eq. 4; the larger it is, the smaller the affinities.
+    tolerance
+        ε > 0: the matrix has settled when the running mean of its squared change is below ε.
+    max_clusters
+        n_max >= 2: largest number of parts of one split.
+    step_size
+        α in (0, 1): weight of a round. None uses the share of clients that takes part, at most ½, set by
+        :meth:`resolve`. With 1 the matrix would follow every round and never converge.
+    max_davies_bouldin
+        Largest Davies–Bouldin score, > 0, of an acceptable split.
+    patience
+        Number of consecutive rounds, >= 1, in which the matrix must be settled; None uses
+        round(K / `cohort_size`).
+    min_pair_coverage
+        Share in [0, 1] of a cluster's pairs that must have met in a cohort before its matrix can be settled.
+    min_cluster_size
+        Least number of clients of a part, >= 1: a smaller part joins the others before a division is scored.
+        None uses 3/ρ rounded up (Theorem A.5), set by :meth:`resolve`.
+    cohort_size
+        Clients per round, >= 2, if all clusters draw the same number; a cluster of K then has
+        α = `cohort_size`/K, at most ½, unless `step_size` is set. None if a cluster draws a share.
+    limit_parts
+        Whether a cluster of K is split into at most K // `cohort_size` parts.
+    reward_shares
+        Whether a round's rewards are divided by their sum before they enter the matrix.
+    initial
+        Initial entries of the matrix: ``"zero"``, or ``"uniform"`` for 1/K².
+    change
+        Squared change to average: over the whole ``"matrix"``, or over the pairs of the ``"cohort"``. With
+        ``"last"``, only the matrix's last change decides whether it has settled; use it with
+        `min_pair_coverage`, since with few clients per round the last change is always small.
+    compare
+        Eq. 4 compares ``"rows"`` of the matrix, or ``"columns"`` of the matrix scaled to [0, 1].
+    score_on, assign_labels
+        As for :func:`fedclust.clustering.spectral.candidates`.
+    reset_change
+        Whether a test without a split resets the running mean to 1.
+
+    Raises
+    ------
+    ValueError
+        If an attribute is outside its range.
+    """
+
+    kernel_width: float = 0.5
+    tolerance: float = 1e-5
+    max_clusters: int = 5
+    step_size: float | None = None
+    max_davies_bouldin: float = 0.5
+    patience: int | None = 10
+    min_pair_coverage: float = 0.9
+    min_cluster_size: int | None = None
+    cohort_size: int | None = None
+    limit_parts: bool = False
+    reward_shares: bool = False
+    initial: Initial = "zero"
+    change: Change = "matrix"
+    compare: Compare = "rows"
+    score_on: ScoreOn = "affinity"
+    assign_labels: AssignLabels = "kmeans"
+    reset_change: bool = False
+
+    def __post_init__(self) -> None:
+        check(
+            self,
+            kernel_width="> 0",
+            tolerance="> 0",
+            max_clusters=">= 2",
+            step_size="in (0, 1) or None",
+            max_davies_bouldin="> 0",
+            patience=">= 1 or None",
+            min_pair_coverage="in [0, 1]",
+            min_cluster_size=">= 1 or None",
+            cohort_size=">= 2 or None",
+            initial=Initial,
+            change=Change,
+            compare=Compare,
+            score_on=ScoreOn,
+            assign_labels=AssignLabels,
+        )
+        if self.cohort_size is None and (self.patience is None or self.limit_parts):
+            rules = "patience must be set and limit_parts false"
+            raise ValueError(f"{rules} without cohort_size, got {self.patience} and {self.limit_parts}")
+
+    def resolve(self, participation: float) -> "Parameters":
+        """Set the values that follow from the share of clients that takes part in a round.
+
+        Parameters
+        ----------
+        participation
+            Share ρ in (0, 1].
+
+        Returns
+        -------
+        A copy with `min_cluster_size` set and, unless it follows from `cohort_size`, `step_size`.
+
+        Raises
+        ------
+        ValueError
+            If `participation` is outside its range.
+        """
+        if not 0 < participation <= 1:
+            raise ValueError(f"participation must be in (0, 1], got {participation}")
+        step_size, min_cluster_size = self.step_size, self.min_cluster_size
+        if step_size is None and self.cohort_size is None:
+            step_size = min(participation, _LARGEST_STEP)
+        if min_cluster_size is None:
+            min_cluster_size = math.ceil(round(3 / participation, 9))  # rounding error must not add one
+        return dataclasses.replace(self, step_size=step_size, min_cluster_size=min_cluster_size)
+
+    def step_size_of(self, num_members: int) -> float:
+        """Return α for a cluster of `num_members` clients.
+
+        Raises
+        ------
+        ValueError
+            If neither `step_size` nor `cohort_size` is set.
+        """
+        if self.step_size is not None:
+            return self.step_size
+        if self.cohort_size is None:
+            raise ValueError("step_size must be set before the first round, as by resolve, got None")
+        return min(_LARGEST_STEP, self.cohort_size / num_members)
+
+    def patience_of(self, num_members: int) -> int:
+        """Return the number of consecutive settled rounds that a cluster of `num_members` clients needs."""
+        if self.patience is not None:
+            return self.patience
+        return max(1, round(num_members / (self.cohort_size or num_members)))
+
+    def cohort_size_of(self, num_members: int, participation: float) -> int:
+        """Return the number of a cluster's clients that take part in a round.
+
+        Parameters
+        ----------
+        num_members
+            Number of clients in the cluster.
+        participation
+            Share ρ of them that takes part if `cohort_size` is None, in (0, 1].
+        """
+        if self.cohort_size is not None:
+            return min(self.cohort_size, num_members)
+        return cohort_size(num_members, participation, _SMALLEST_COHORT)
+
+    @property
+    def smallest_part(self) -> int:
+        """Smallest part of a split.
+
+        Raises
+        ------
+        ValueError
+            If `min_cluster_size` is not set.
+        """
+        if self.min_cluster_size is None:
+            raise ValueError("min_cluster_size must be set before the first round, as by resolve, got None")
+        return self.min_cluster_size
+
+    def max_clusters_of(self, num_members: int) -> int:
+        """Return the largest number of parts of a cluster of `num_members` clients; 1 if it cannot be split.
+
+        Raises
+        ------
+        ValueError
+            If `min_cluster_size` is not set.
+        """
+        if num_members < max(3, 2 * self.smallest_part):
+            return 1  # two parts would be too small, and two clients have no score
+        if self.limit_parts and self.cohort_size is not None:
+            return min(self.max_clusters, num_members // self.cohort_size)
+        return self.max_clusters
+
+
+def cautions(parameters: Parameters, num_clients: int, participation: float, rounds: int) -> list[str]:
+    """List reasons why no split can happen, or why none is likely.
+
+    The running mean of the squared change starts at 1 and falls by at most a share α per round, so it is at
+    least (1 − α)^t after round t, which bounds the round of the first test. (There is no such bound if only
+    the last change counts.)
+
+    It also stays near d = 2α²/(2 − α) · v · n²/K² (n²/K² only if the whole matrix counts) while rewards
+    vary with variance v from round to round: an entry changes by α(ω − P), and P, an exponential mean
+    with weight α, varies by α/(2 − α) · v itself. For normally distributed losses Eq. 1 has E ω = 1/√2 and
+    E ω² = 1/√3, so v = (1/√3 − 1/2)/S over S independent steps, S = 10 here. If the order
+    of the clients' losses is stable, rewards vary less; so a split is called unlikely, not impossible.
+
+    Parameters
+    ----------
+    parameters
+        How to measure and split, with `min_cluster_size` and `step_size` (or `cohort_size`) set.
+    num_clients
+        Number of clients K of the federation, >= 1.
+    participation
+        Share ρ of clients that takes part in a round, in (0, 1].
+    rounds
+        Rounds of the run, >= 1.
+
+    Returns
+    -------
+    Sentences with the numbers; empty if no reason is known.
+
+    Raises
+    ------
+    ValueError
+        If `parameters` lack a value that `resolve` sets, or `participation` is outside its range.
+    """
+    if parameters.max_clusters_of(num_clients) < 2:
+        return [f"no split can come: {_too_few(parameters, num_clients)}"]
+    step_size = parameters.step_size_of(num_clients)
+    cohort = parameters.cohort_size_of(num_clients, participation)
+    patience = parameters.patience_of(num_clients)
+    falls = 1 if parameters.change == "last" else _rounds_below(parameters.tolerance, step_size)
+    meets = math.ceil(parameters.min_pair_coverage * _pairs(num_clients) / _pairs(cohort))
+    first = max(falls, meets, 1) + patience - 1
+    if first >= rounds:
+        return [
+            f"no split can come before the last round: the first test is in round {first} or later, of "
+            f"{rounds} (tolerance {parameters.tolerance:g} is reached in round {falls} or later with "
+            f"step_size {step_size:g}, min_pair_coverage {parameters.min_pair_coverage:g} in round "
+            f"{max(meets, 1)} or later with {cohort} of {num_clients} clients a round, patience {patience})"
+        ]
+    change = _change_by_chance(parameters, step_size, cohort, num_clients)
+    if change > parameters.tolerance:
+        return [
+            f"no split is likely: chance alone keeps the mean squared change near {change:.1g}, above "
+            f"tolerance {parameters.tolerance:g} (step_size {step_size:g}, {cohort} of {num_clients} clients "
+            f"a round, {_STEPS} local steps; more with fewer)"
+        ]
+    return []
+
+
+def _too_few(parameters: Parameters, num_clients: int) -> str:
+    smallest = parameters.smallest_part
+    if num_clients < 3:
+        return f"{num_clients} clients are fewer than 3"
+    if num_clients < 2 * smallest:
+        return f"{num_clients} clients are fewer than two clusters of min_cluster_size {smallest}"
+    return f"{num_clients} clients are fewer than two cohorts of cohort_size {parameters.cohort_size}"
+
+
+def _rounds_below(tolerance: float, step_size: float) -> int:
+    """Count the rounds until the running mean falls from 1 below the tolerance if nothing changes."""
+    if tolerance > 1:
+        return 1
+    return math.floor(round(math.log(tolerance) / math.log1p(-step_size), 9)) + 1
+
+
+def _pairs(num_clients: int) -> int:
+    return num_clients * (num_clients - 1) // 2
+
+
+def _change_by_chance(parameters: Parameters, step_size: float, cohort: int, num_clients: int) -> float:
+    variance = (1 / math.sqrt(3) - 1 / 2) / _STEPS
+    if parameters.reward_shares:
+        variance *= 2 / cohort**2  # divided by the square of the rewards' sum, about cohort/√2
+    share = 1.0 if parameters.change == "cohort" else (cohort / num_clients) ** 2
+    return 2 * step_size**2 / (2 - step_size) * variance * share
+
+
+@dataclass(frozen=True, eq=False)
+class Interaction:
+    """FedGWC's state of one cluster.
+
+    Attributes
+    ----------
+    members
+        Client ids, sorted, shape (K,).
+    matrix
+        Interaction matrix P, entries in [0, 1], shape (K, K), rows and columns in `members` order; float32
+        from :data:`MANY` clients on.
+    met
+        Whether two clients, or one with itself, were ever in one cohort, shape (K, K).
+    weights
+        Gaussian weight γ of each client (Eq. 2), in [0, 1], shape (K,); low for a client unlike its cohorts.
+        Only for output.
+    mse
+        Running mean of the matrix's squared change; 1 before the first update.
+    rounds_settled
+        Number of consecutive rounds in which the matrix was settled; reset after each test for a split.
+    """
+
+    members: IntArray
+    matrix: FloatArray = field(repr=False)
+    met: BoolArray = field(repr=False)
+    weights: FloatArray = field(repr=False)
+    mse: float = 1.0
+    rounds_settled: int = 0
+
+    @property
+    def pair_coverage(self) -> float:
+        """Share of the pairs of different clients that have met, in [0, 1]; 1 for a single client."""
+        pairs = len(self.members) * (len(self.members) - 1)
+        met = np.count_nonzero(self.met) - np.count_nonzero(self.met.diagonal())
+        return int(met) / pairs if pairs else 1.0
+
+    def joined(self, newcomers: IntArray) -> "Interaction":
+        """Add clients that have met nobody; their entries are 0.
+
+        Parameters
+        ----------
+        newcomers
+            Client ids larger than those of all members, sorted, shape (n,).
+        """
+        added = (0, len(newcomers))
+        return dataclasses.replace(
+            self,
+            members=np.concatenate([self.members, newcomers]),
+            matrix=np.pad(self.matrix, added),
+            met=np.pad(self.met, added),
+            weights=np.pad(self.weights, added),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The result of a round. `labels` requests a split; the rest is for logs.
+
+    Attributes
+    ----------
+    rewards
+        Reward ω of each client of the cohort in (0, 1], shape (n,); empty if fewer than two replied.
+    mse
+        Running mean of the matrix's squared change that this round's test used.
+    pair_coverage
+        Share of the cluster's pairs that have met.
+    settled
+        Whether the matrix was settled this round.
+    tried
+        Whether a split was tried.
+    davies_bouldin
+        Score of each number of clusters tried that gave at least two parts of an acceptable size.
+    labels
+        Part of each member, numbered from 0 without gaps, shape (K,), for :func:`children`; None if the
+        cluster is not split.
+    """
+
+    rewards: FloatArray
+    mse: float
+    pair_coverage: float
+    settled: bool = False
+    tried: bool = False
+    davies_bouldin: dict[int, float] = field(default_factory=dict)
+    labels: IntArray | None = None
+
+
+def affinity(interaction: FloatArray, kernel_width: float) -> FloatArray:
+    """Compute the clients' affinities: how similarly the other clients perceive them.
+
+    Source: FedGWC, Eq. 4. v_k^j, row k of the matrix without entries k and j, is how client k is perceived
+    by all but itself and j; W_kj = exp(−β ‖v_k^j − v_j^k‖²). With D the squared distances of whole rows,
+    ‖v_k^j − v_j^k‖² = D_kj − (p_k − P_jk)² − (P_kj − p_j)², p the diagonal. Computed in tiles.
+
+    Parameters
+    ----------
+    interaction
+        Interaction matrix P, shape (K, K).
+    kernel_width
+        β > 0.
+
+    Returns
+    -------
+    Affinity W in [0, 1], symmetric, 1 on the diagonal, shape (K, K); float32 if `interaction` is, where
+    errors of β‖v_k^j − v_j^k‖² are about 10⁻⁷ times the rows' squared distances from their mean.
+
+    Raises
+    ------
+    ValueError
+        If `interaction` is not square or `kernel_width` is outside its range.
+    """
+    from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
+
+    single = interaction.dtype == np.float32
+    matrix = np.ascontiguousarray(interaction, dtype=np.float32 if single else np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"interaction must be square, got shape {matrix.shape}")
+    if not kernel_width > 0:
+        raise ValueError(f"kernel_width must be > 0, got {kernel_width}")
+    if single:  # distances stay the same, and sums of squares lose fewer digits, if columns have mean 0
+        matrix = matrix - matrix.mean(axis=0, dtype=np.float64).astype(np.float32)
+    diagonal, norms = matrix.diagonal(), np.einsum("kj,kj->k", matrix, matrix)
+    result = np.empty_like(matrix)
+
+    def strip(first: int) -> None:
+        last = min(first + _ROWS, len(matrix))
+        np.matmul(matrix[first:last], matrix[first:].T, out=result[first:last, first:])
+        for top in range(first, last, _BLOCK):
+            for left in range(top, len(matrix), _BLOCK):
+                rows, columns = slice(top, min(top + _BLOCK, last)), slice(left, left + _BLOCK)
+                excluded = np.square(matrix[rows, columns] - diagonal[columns])  # (P_kj − p_j)² at k, j
+                excluded += np.square(matrix[columns, rows].T - diagonal[rows, None])
+                distances = np.add.outer(norms[rows], norms[columns]) - 2 * result[rows, columns] - excluded
+                tile = np.exp(-kernel_width * np.maximum(distances, 0))  # round-off leaves values below 0
+                result[rows, columns] = np.triu(tile) + np.triu(tile, k=1).T if left == top else tile
+                result[columns, rows] = result[rows, columns].T
+
+    # A strip takes one thread whatever their number, so the sums do not depend on it.
+    threads = max((pool["num_threads"] for pool in threadpool_info()), default=1)
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as workers:
+        list(workers.map(strip, range(0, len(matrix), _ROWS)))  # the longest first
+    np.fill_diagonal(result, 1)
+    return result
+
+
+def affinity_of(state: Interaction, parameters: Parameters) -> FloatArray:
+    """Compute a cluster's affinities with the settings in `parameters`.
+
+    Parameters
+    ----------
+    state
+        The cluster.
+    parameters
+        The vectors to compare and the kernel's width.
+
+    Returns
+    -------
+    Affinity as in :func:`affinity`, shape (K, K).
+    """
+    matrix = state.matrix
+    if parameters.compare == "columns":  # as a whole, so that columns stay comparable
+        lowest, highest = matrix.min(), matrix.max()
+        matrix = (matrix.T - lowest) / (highest - lowest if highest > lowest else matrix.dtype.type(1))
+    return affinity(matrix, parameters.kernel_width)
+
+
+def rewards(losses: FloatArray) -> FloatArray:
+    """Compute each client's reward: how close its losses are to its cohort's mean.
+
+    Source: FedGWC, Eq. 1, averaged over local steps (Section 4.1).
+
+    Parameters
+    ----------
+    losses
+        Training loss before each local step, in nats, shape (cohort, steps).
+
+    Returns
+    -------
+    Reward in (0, 1], shape (cohort,); 1 if the client's loss equals the cohort's mean at every step.
+
+    Raises
+    ------
+    ValueError
+        If fewer than two clients or no steps are given, or a loss is not finite.
+    """
+    losses = np.asarray(losses, dtype=np.float64)
+    if losses.ndim != 2 or len(losses) < 2 or losses.shape[1] < 1:
+        raise ValueError(f"losses must be of >= 2 clients and >= 1 steps, got shape {losses.shape}")
+    if not np.isfinite(losses).all():
+        raise ValueError(f"losses must be finite, got {losses[~np.isfinite(losses)][0]}")
+    # Rewards do not depend on the losses' origin or unit. After scaling to [0, 1], equal losses have a
+    # variance of exactly 0, and tiny or huge losses neither underflow nor overflow.
+    lowest, highest = losses.min(axis=0), losses.max(axis=0)
+    scaled = (losses - lowest) / np.where(highest > lowest, highest - lowest, 1.0)
+    deviation = np.square(scaled - scaled.mean(axis=0))
+    variance = scaled.var(axis=0, ddof=1)
+    exponent = deviation / np.where(variance > 0, 2 * variance, 1.0)  # a variance of 0 has deviations of 0
+    return np.exp(-exponent).mean(axis=1)
+
+
+def update_weights(weights: FloatArray, rewards: FloatArray, step_size: float) -> FloatArray:
+    """Update the Gaussian weights of a cohort with a round's rewards.
+
+    Source: FedGWC, Eq. 2: γ_k ← (1 − α) γ_k + α ω_k; other clients keep theirs.
+
+    Parameters
+    ----------
+    weights
+        Gaussian weights γ of the cohort, shape (n,).
+    rewards
+        Their rewards ω, shape (n,).
+    step_size
+        Weight α of the round, in (0, 1).
+    """
+    return (1 - step_size) * weights + step_size * rewards
+
+
+def update_interaction(interaction: FloatArray, rewards: FloatArray, step_size: float) -> FloatArray:
+    """Update the interaction matrix with a round's rewards.
+
+    Source: FedGWC, Eq. 3: P_kj ← (1 − α) P_kj + α ω_k for every ordered pair of the cohort, k = j included.
+    All other entries stay the same, so only the cohort's n² of the K² entries are passed.
+
+    Parameters
+    ----------
+    interaction
+        Entries P_kj of the interaction matrix between the clients of the round, shape (n, n).
+    rewards
+        Their rewards ω, in the same order, shape (n,).
+    step_size
+        Weight α of the round, in (0, 1).
+
+    Returns
+    -------
+    The new entries, shape (n, n).
+
+    Raises
+    ------
+    ValueError
+        If the shapes disagree or `step_size` is outside its range.
+    """
+    if interaction.shape != (len(rewards), len(rewards)):
+        raise ValueError(f"interaction must have shape {(len(rewards),) * 2}, got {interaction.shape}")
+    if not 0 < step_size < 1:
+        raise ValueError(f"step_size must be in (0, 1), got {step_size}")
+    return (1 - step_size) * interaction + step_size * rewards[:, None]
+
+
+def update_mse(
+    mse: float, before: FloatArray, after: FloatArray, num_entries: int, step_size: float
+) -> float:
+    """Update the running mean of the interaction matrix's squared change, which decides convergence.
+
+    Source: FedGWC, Sections 4.2 and 4.3: MSE ← (1 − α) MSE + α d, from 1, where d is the mean of
+    (P_t − P_{t−1})². The matrix has converged when the result is below ε.
+
+    Parameters
+    ----------
+    mse
+        Running mean before the round.
+    before, after
+        Entries that the round changed, before and after it, shape (n, n).
+    num_entries
+        Number of entries that d averages, including unchanged ones.
+    step_size
+        Weight α of the round, in (0, 1]; with 1 only the last change counts.
+    """
+    change = np.square(after - before).sum() / num_entries
+    return float((1 - step_size) * mse + step_size * change)
+
+
+def split(
+    affinity: FloatArray,
+    max_clusters: int = 5,
+    seed: int = 0,
+    *,
+    max_davies_bouldin: float = 1.0,
+    min_cluster_size: int = 1,
+    score_on: ScoreOn = "affinity",
+    assign_labels: AssignLabels = "kmeans",
+) -> tuple[IntArray | None, dict[int, float]]:
+    """Split a cluster's clients if a good division exists.
+
+    Source: FedGWC, Algorithm 1: spectral clustering into 2 … n_max parts; the number with the smallest
+    Davies–Bouldin score on the rows of W wins, if that score is at most `max_davies_bouldin`.
+
+    Parameters
+    ----------
+    affinity
+        Affinity W, shape (K, K).
+    max_clusters
+        n_max >= 2, cut to K − 1.
+    seed
+        Seed >= 0 of spectral clustering.
+    max_davies_bouldin
+        Largest score of an acceptable division.
+    min_cluster_size, score_on, assign_labels
+        As for :func:`fedclust.clustering.spectral.candidates`.
+
+    Returns
+    -------
+    labels
+        Part of each client, numbered in order of first appearance, shape (K,); None when no split is
+        justified.
+    scores
+        Davies–Bouldin score by number of clusters tried.
+
+    Raises
+    ------
+    ValueError
+        If `max_clusters` is outside its range.
+    """
+    if max_clusters < 2:
+        raise ValueError(f"max_clusters must be >= 2, got {max_clusters}")
+    found = candidates(
+        affinity,
+        max_clusters,
+        seed,
+        min_cluster_size=min_cluster_size,
+        score_on=score_on,
+        assign_labels=assign_labels,
+    )
+    scores = {number: score for number, (_, score) in found.items()}
+    best = min(scores, key=scores.__getitem__, default=None)  # the first of equal ones, so the fewest
+    if best is None or scores[best] > max_davies_bouldin:
+        return None, scores
+    return found[best][0], scores
+
+
+def start(members: IntArray, parameters: Parameters) -> Interaction:
+    """Create the state of a cluster before its first round.
+
+    Parameters
+    ----------
+    members
+        Client ids in any order, shape (K,).
+    parameters
+        Determines the initial matrix.
+
+    Returns
+    -------
+    State in which no clients have met.
+
+    Raises
+    ------
+    ValueError
+        If there are no members or one is listed twice.
+    """
+    ids = member_ids(members)
+    size = len(ids)
+    matrix = np.full((size, size), 1 / size**2 if parameters.initial == "uniform" else 0.0, _precision(size))
+    return Interaction(ids, matrix, np.zeros((size, size), dtype=np.bool_), np.zeros(size))
+
+
+def step(
+    state: Interaction,
+    cohort: IntArray,
+    losses: Sequence[FloatArray] | FloatArray,
+    parameters: Parameters,
+    seed: int,
+) -> tuple[Interaction, Outcome]:
+    """Update a cluster with a round's losses, and decide whether to split it.
+
+    Source: FedGWC, Algorithm 2, lines 11 to 17. Fewer than two replies change nothing.
+
+    Parameters
+    ----------
+    state
+        The cluster before the round.
+    cohort
+        Ids of the clients that replied, in any order, shape (n,).
+    losses
+        Loss of each of them before each local step, in nats, n arrays; only the steps that all ran are used.
+    parameters
+        How to measure and split, with `step_size` (or `cohort_size`) and `min_cluster_size` set.
+    seed
+        Seed >= 0 of spectral clustering.
+
+    Returns
+    -------
+    state
+        The cluster after the round.
+    outcome
+        Result of the round. If it has labels, :func:`children` creates the parts' states.
+
+    Raises
+    ------
+    ValueError
+        If a client is not a member or listed twice, `losses` does not match the cohort, a client has no
+        losses, a loss is not finite, or `parameters` lack a value that `resolve` sets.
+    """
+    num_members = len(state.members)
+    step_size, max_clusters = parameters.step_size_of(num_members), parameters.max_clusters_of(num_members)
+    positions = positions_of(cohort, state.members)
+    if len(losses) != len(positions):
+        raise ValueError(f"losses must be of the cohort's {len(positions)} clients, got {len(losses)}")
+    if len(positions) < 2:
+        return state, Outcome(np.zeros(0), state.mse, state.pair_coverage)
+
+    num_steps = min(len(series) for series in losses)
+    omega = rewards(np.stack([series[:num_steps] for series in losses]))
+    pairs = np.ix_(positions, positions)
+    before = state.matrix[pairs]
+    after = update_interaction(before, omega / omega.sum() if parameters.reward_shares else omega, step_size)
+    num_entries = before.size if parameters.change == "cohort" else num_members**2
+    share = 1.0 if parameters.change == "last" else step_size
+    mse = update_mse(state.mse, before, after, num_entries, share)
+    matrix, met, weights = state.matrix.copy(), state.met.copy(), state.weights.copy()
+    matrix[pairs], met[pairs] = after, True
+    weights[positions] = update_weights(weights[positions], omega, step_size)
+    state = dataclasses.replace(state, matrix=matrix, met=met, weights=weights, mse=mse)
+
+    settled = state.pair_coverage >= parameters.min_pair_coverage and mse < parameters.tolerance
+    state = dataclasses.replace(state, rounds_settled=state.rounds_settled + 1 if settled else 0)
+    outcome = Outcome(omega, mse, state.pair_coverage, settled)
+    if max_clusters < 2 or state.rounds_settled < parameters.patience_of(num_members):
+        return state, outcome
+
+    labels, scores = split(
+        affinity_of(state, parameters),
+        max_clusters,
+        seed,
+        max_davies_bouldin=parameters.max_davies_bouldin,
+        min_cluster_size=parameters.smallest_part,
+        score_on=parameters.score_on,
+        assign_labels=parameters.assign_labels,
+    )
+    mse = 1.0 if labels is None and parameters.reset_change else mse
+    state = dataclasses.replace(state, rounds_settled=0, mse=mse)
+    return state, dataclasses.replace(outcome, tried=True, davies_bouldin=scores, labels=labels)
+
+
+def children(state: Interaction, labels: IntArray) -> list[Interaction]:
+    """Create the states of the parts of a split cluster.
+
+    Source: FedGWC, Algorithm 2, lines 18 and 19: each part takes its rows and columns of the matrix, and a
+    mean squared change of 1. The pairs that have met and the Gaussian weights are kept.
+
+    Parameters
+    ----------
+    state
+        The cluster.
+    labels
+        Part of each member, numbered from 0 without gaps, shape (K,).
+
+    Returns
+    -------
+    One state per part, in the order of their numbers; every member is in exactly one.
+
+    Raises
+    ------
+    ValueError
+        If `labels` does not have one entry per member or skips a number.
+    """
+    parts = []
+    for positions in check_parts(labels, len(state.members)):
+        pairs = np.ix_(positions, positions)
+        matrix = state.matrix[pairs].astype(_precision(len(positions)))
+        parts.append(
+            Interaction(state.members[positions], matrix, state.met[pairs], state.weights[positions])
+        )
+    return parts
+
+
+def _precision(size: int) -> type[np.float32 | np.float64]:
+    return np.float32 if size >= MANY else np.float64

@@ -1,0 +1,268 @@
+"""FMCL: clusters from foundation-model prototypes, before training.
+
+Ali and Brattain, "FMCL: Class-Aware Client Clustering with Foundation Model Representations for
+Heterogeneous Federated Learning", arXiv:2604.27510, 2026. Every client sends, per class, the mean embedding
+of its examples under a frozen encoder (its prototype) and the class's share of its data. Clients with
+similar prototypes of shared classes share a cluster.
+
+Choices where the paper is not specific:
+
+- If no two clients share a class, there is no finite distance to take percentiles of, and all distances are
+  1. Percentiles are linear, over both orders of every pair.
+- One cluster has silhouette 0. A local maximum is higher than both its neighbours in the window, so the
+  window's ends do not count; the "largest" one has the highest silhouette.
+- A window reaches at most to K − 1 clusters, where the silhouette ends, and to `max_clusters`.
+
+Beyond 4,096 clients distances are in single precision; a cosine's error is then about 10⁻⁷.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedclust.clustering.prototype_evidence import check_prototypes
+from fedclust.clustering.shared.grouping import (
+    Agglomeration,
+    agglomerate,
+    check_distances,
+    silhouettes_by_number,
+)
+from fedclust.support.checks import check
+from fedclust.typing import FloatArray, IntArray
+
+__all__ = ["Details", "Parameters", "assign", "cluster", "distances", "num_clusters", "variation"]
+
+
+_MANY = 4096  # clients; distances of more are in single precision
+# Entries of one block of a pairwise matrix, 32 MB in double precision; about six such blocks live at a time.
+_BLOCK_ENTRIES = 2**22
+
+
+@dataclass(frozen=True)
+class Parameters(Agglomeration):
+    """Settings of FMCL, besides those of :class:`~fedclust.clustering.shared.grouping.Agglomeration`.
+
+    Unless a number of clusters or a threshold is set, Algorithm 5 chooses, up to `max_clusters` (K_max).
+
+    Attributes
+    ----------
+    alpha
+        How steeply distance grows as label overlap falls, >= 0.
+    beta
+        Upper bound of that growth, > 0.
+    epsilon
+        Small constant that keeps denominators and overlap above 0, > 0.
+    overlap
+        Whether distances are scaled by label overlap; off for the paper's ablation.
+
+    Raises
+    ------
+    ValueError
+        If an attribute is outside its range.
+    """
+
+    alpha: float = 1.0
+    beta: float = 100.0
+    epsilon: float = 1e-3
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self, alpha=">= 0", beta="> 0", epsilon="> 0")
+
+
+@dataclass(frozen=True, eq=False)
+class Details:
+    """Details of an assignment, only for logs and plots.
+
+    Attributes
+    ----------
+    distances
+        Distances between clients, shape (K, K).
+    variation
+        Coefficient of variation of the distances, which determined the window.
+    scores
+        Mean silhouette, in [-1, 1], of each number of clusters tried; empty when the number was not chosen.
+    """
+
+    distances: FloatArray
+    variation: float
+    scores: dict[int, float]
+
+
+def distances(
+    prototypes: FloatArray,
+    shares: FloatArray,
+    alpha: float = 1.0,
+    beta: float = 100.0,
+    epsilon: float = 1e-3,
+    overlap: bool = True,
+) -> FloatArray:
+    """Compute the distances between clients from their prototypes of shared classes.
+
+    Source: FMCL, Algorithm 3. Computed class by class, one matrix product each, in blocks of clients, in
+    double precision up to 4,096 clients, whatever the precision of the prototypes.
+
+    Parameters
+    ----------
+    prototypes
+        Mean embedding of each class on each client, shape (K, C, d); ignored for a class that a client lacks.
+    shares
+        Share of each class among a client's examples, shape (K, C); 0 where it lacks the class.
+    alpha
+        How steeply distance grows as label overlap falls, >= 0.
+    beta
+        Upper bound of that growth, > 0.
+    epsilon
+        Small constant that keeps denominators and overlap above 0, > 0.
+    overlap
+        Whether distances are scaled by label overlap.
+
+    Returns
+    -------
+    Distances >= 0, symmetric with diagonal 0, shape (K, K), float64; float32 beyond 4,096 clients.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, a share is negative or not finite, or the prototype of a class that a client has
+        is not finite.
+    """
+    prototypes, shares = np.asarray(prototypes), np.asarray(shares, dtype=np.float64)
+    check_prototypes(prototypes, shares, "shares")
+    num_clients = len(shares)
+    precision = np.float32 if num_clients > _MANY else np.float64
+    matrix = np.empty((num_clients, num_clients), dtype=precision)
+    height = max(1, _BLOCK_ENTRIES // num_clients)
+    for start in range(0, num_clients, height):
+        # Some rows, from the diagonal on; the rest of the matrix follows by symmetry.
+        stop = min(start + height, num_clients)
+        apart, shared = _block(prototypes[start:], shares[start:].astype(precision), stop - start, epsilon)
+        if overlap:  # the power in double precision, which the smallest overlaps need
+            apart *= np.minimum(np.maximum(shared.astype(np.float64), epsilon) ** -alpha, beta)
+        apart[shared == 0] = np.inf
+        upper = np.triu(apart[:, : stop - start], k=1)
+        matrix[start:stop, start:stop] = upper + upper.T
+        matrix[start:stop, stop:] = apart[:, stop - start :]
+        matrix[stop:, start:stop] = apart[:, stop - start :].T
+
+    undefined = np.isinf(matrix)
+    if undefined.any():
+        known = matrix[~undefined & ~np.eye(num_clients, dtype=bool)]
+        p95, p99 = np.percentile(known, [95, 99], overwrite_input=True) if known.size else (0.5, 1.0)
+        matrix[undefined] = min(2 * p95, p99)
+    return matrix
+
+
+def num_clusters(silhouettes: Mapping[int, float], variation: float) -> int:
+    """Choose the number of clusters.
+
+    Source: FMCL, Algorithm 5 and Section 4.5. The variation of the distances sets a window of candidates. The
+    highest local maximum of the silhouette wins, and of equal ones the fewest clusters; without a local
+    maximum, the best of all numbers.
+
+    Parameters
+    ----------
+    silhouettes
+        Mean silhouette of each number of clusters, 1, 2, …
+    variation
+        Coefficient of variation of the distances.
+    """
+    # The limits are the same for all data sets.
+    least, most = (1, 3) if variation < 0.35 else (2, 6) if variation < 0.70 else (3, 10)
+    inner = range(least + 1, min(most, max(silhouettes)))
+    peaks = [each for each in inner if silhouettes[each - 1] < silhouettes[each] > silhouettes[each + 1]]
+    return max(peaks or silhouettes, key=silhouettes.__getitem__)  # the first of equal ones, so the smallest
+
+
+def cluster(distances: FloatArray, stopping: Agglomeration) -> tuple[IntArray, dict[int, float]]:
+    """Group clients by agglomerative clustering.
+
+    Source: FMCL, Algorithm 4; when neither a number nor a threshold is given, Algorithm 5 chooses the number.
+
+    Parameters
+    ----------
+    distances
+        Distances between clients, shape (K, K).
+    stopping
+        Linkage, and where to stop.
+
+    Returns
+    -------
+    labels
+        Cluster of each client, numbered in order of first appearance, shape (K,).
+    scores
+        Mean silhouette of each number of clusters tried; empty when the number was not chosen.
+
+    Raises
+    ------
+    ValueError
+        If `distances` is not a distance matrix, or more clusters than clients are asked for.
+    """
+    matrix, number, scores = check_distances(distances), stopping.num_clusters, {}
+    if number is not None and number > len(matrix):
+        raise ValueError(f"num_clusters must be <= {len(matrix)}, the number of clients, got {number}")
+    if number is None and stopping.threshold is None:
+        scores = {1: 0.0} | silhouettes_by_number(matrix, stopping)
+        number = num_clusters(scores, variation(matrix))
+    return agglomerate(matrix, number, stopping.threshold, stopping.linkage), scores
+
+
+def assign(prototypes: FloatArray, shares: FloatArray, parameters: Parameters) -> tuple[IntArray, Details]:
+    """Group clients by their class prototypes. Nothing is random, so there is no seed.
+
+    Parameters
+    ----------
+    prototypes
+        Mean embedding of each class on each client, shape (K, C, d).
+    shares
+        Share of each class among a client's examples, shape (K, C).
+    parameters
+        Settings of the distances and the grouping.
+
+    Returns
+    -------
+    labels
+        Cluster of each client, numbered in order of first appearance, shape (K,).
+    details
+        Details for logs.
+
+    Raises
+    ------
+    ValueError
+        As for :func:`distances` and :func:`cluster`.
+    """
+    matrix = distances(
+        prototypes, shares, parameters.alpha, parameters.beta, parameters.epsilon, parameters.overlap
+    )
+    labels, scores = cluster(matrix, parameters)
+    return labels, Details(distances=matrix, variation=variation(matrix), scores=scores)
+
+
+def _block(
+    prototypes: FloatArray, shares: FloatArray, height: int, epsilon: float
+) -> tuple[FloatArray, FloatArray]:
+    """Compare the first `height` of these clients with all of them: d_cap and Ω, shape (height, K)."""
+    apart = np.zeros((height, len(shares)), dtype=shares.dtype)
+    shared = np.zeros_like(apart)
+    for index in range(shares.shape[1]):
+        theirs = np.flatnonzero(shares[:, index])  # clients that have the class, those of the block first
+        mine = theirs[theirs < height]
+        means = prototypes[theirs, index].astype(shares.dtype)
+        norms, weights = np.linalg.norm(means, axis=1), shares[theirs, index]
+        cosine = means[: len(mine)] @ means.T / (np.outer(norms[: len(mine)], norms) + epsilon)
+        common = np.minimum.outer(weights[: len(mine)], weights)
+        pairs = np.ix_(mine, theirs)
+        # Rounding error can make the cosine of two long parallel vectors larger than 1.
+        apart[pairs] += common * np.maximum(1 - cosine, 0)
+        shared[pairs] += common
+    return apart / (shared + epsilon), shared
+
+
+def variation(distances: FloatArray) -> float:
+    """Compute the coefficient of variation of the distances between different clients, shape (K, K)."""
+    between = distances[~np.eye(len(distances), dtype=bool)]
+    if not between.any():
+        return 0.0
+    return float(between.std(dtype=np.float64) / between.mean(dtype=np.float64))

@@ -1,0 +1,455 @@
+"""Place a client that comes later: in the nearest cluster, or in none.
+
+- By label counts: the centres are those of the K-means that formed the clusters, in the same features
+  (Clust-PSI-PFL, Section III-B, and :mod:`fedclust.clustering.label_groups` for ours); the client is
+  described beside the federation that was clustered, and changes nothing of it.
+- By class prototypes: the group whose pooled prototypes are nearest, by e = Σ hD / Σ h over the classes that
+  both have, beyond what is due to chance, as in :func:`fedclust.clustering.prototype_groups.refine`. It is
+  none if the evidence S = Σ h(D − ηb) is not negative for any group, that is e ≥ ηb: two such clients would
+  not have been merged. Where label counts had split a group, they choose the part.
+- By the paper's distances of prototypes (FMCL, Algorithm 3) from the pooled clusters.
+- By the angles between subspaces (PACFL, Section 3.2, which lets newcomers send their singular vectors and
+  join the cluster of the least distance; here that is the mean over clients, as in average linkage).
+- By chains of models. FedGMCC has no rule for newcomers. Its criterion is kept: two models belong together if
+  the chain between them is flat (Eqs. 3 to 5). The newcomer trains each cluster's model for one round; where
+  the model suits its data, what comes out is joined to what went in by a flat chain.
+
+"None" is ours, see :func:`~fedclust.clustering.shared.placement.nearest`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedclust.clustering import clust_psi_pfl, fmcl, label_groups, pacfl
+from fedclust.clustering.prototype_evidence import Prototypes, compare, sent_counts
+from fedclust.clustering.shared.limits import limit_sizes
+from fedclust.clustering.shared.placement import NONE, ONE_MODEL, Placement, nearest
+from fedclust.proof import holm
+from fedclust.typing import BoolArray, FloatArray, IntArray
+
+__all__ = ["DistanceRule", "EvidenceRule", "LabelRule", "SubspaceRule", "place"]
+
+_MOST_KEPT = 10  # clients of a cluster that later ones are compared with
+
+
+@dataclass(frozen=True, eq=False)
+class LabelRule:
+    """The clusters, as their clients' label counts describe them.
+
+    Attributes
+    ----------
+    counts
+        Training examples of each class on each client that was clustered, shape (K, C).
+    labels
+        Cluster of each of them, shape (K,).
+    paper
+        The paper's settings; None for our features.
+    """
+
+    counts: IntArray
+    labels: IntArray
+    paper: clust_psi_pfl.Parameters | None = None
+
+    def centres(self) -> tuple[IntArray, FloatArray]:
+        """Compute the mean features of each cluster's clients; ours weights clients by their examples.
+
+        There, as when the clusters were formed, a client counts for at most ten of median size.
+
+        Returns
+        -------
+        Indices of the clusters, shape (G,), and their centres, shape (G, features).
+        """
+        counts, labels = self._known(), np.asarray(self.labels)[np.asarray(self.counts).any(axis=1)]
+        rows = self._features(counts)
+        weights = np.ones(len(rows)) if self.paper else counts.sum(axis=1)
+        found = np.unique(labels)
+        means = [np.average(rows[labels == each], axis=0, weights=weights[labels == each]) for each in found]
+        return found, np.array(means)
+
+    def place(self, newcomer: IntArray) -> Placement:
+        """Place a client.
+
+        Parameters
+        ----------
+        newcomer
+            Its training examples of each class, shape (C,).
+        """
+        from scipy.spatial.distance import cdist
+
+        clusters, centres = self.centres()
+        if len(clusters) == 1:
+            return Placement(int(clusters[0]), ONE_MODEL)
+        counts = np.asarray(newcomer)
+        if not counts.any():
+            return Placement(None, "the client has no training rows to count labels of")
+        return _in_nearest(
+            clusters,
+            cdist(self._features(counts[None]), centres)[0],
+            cdist(centres, centres),
+            near="label counts are nearest to the centre of cluster {cluster}, {least:.3g}; "
+            "the next is {second:.3g} away",
+            far="label counts are {least:.3g} from the nearest centre, that of cluster {cluster}: "
+            "farther than another cluster's is",
+        )
+
+    def pack(self) -> dict[str, np.ndarray]:
+        """List the rule as arrays by name; :meth:`unpack` reads it."""
+        packed = {"counts": np.asarray(self.counts), "labels": np.asarray(self.labels)}
+        if self.paper is None:
+            return packed
+        return packed | {
+            "epsilon": np.asarray(self.paper.epsilon),
+            "smoothing": np.asarray(self.paper.smoothing),
+        }
+
+    @classmethod
+    def unpack(cls, packed: Mapping[str, np.ndarray]) -> "LabelRule":
+        """Make the rule from the result of :meth:`pack`."""
+        paper = None
+        if "epsilon" in packed:
+            smoothing = str(packed["smoothing"])
+            paper = clust_psi_pfl.Parameters(float(packed["epsilon"]), smoothing)  # type: ignore[arg-type]
+        return cls(packed["counts"], packed["labels"], paper)
+
+    def _features(self, counts: IntArray) -> FloatArray:
+        if self.paper is None:
+            return label_groups.features(counts, self._known())
+        return clust_psi_pfl.features(counts, self.paper.epsilon, self.paper.smoothing, self._known())
+
+    def _known(self) -> IntArray:
+        """Return the counts of the clients that have any, as far as they count."""
+        counts = np.asarray(self.counts)
+        counts = counts[counts.any(axis=1)]
+        return counts if self.paper else limit_sizes(counts)
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceRule:
+    """The groups of prototypes, and the clusters in them.
+
+    Attributes
+    ----------
+    prototypes
+        Pooled prototypes of each group, of the classes in `used`, shapes (G, C', d).
+    used
+        Which of the C classes count, shape (C,).
+    threshold
+        ηb: least squared distance at which clients differ.
+    groups
+        Group of each client that was clustered, shape (K,).
+    labels
+        The clusters, by label counts.
+    min_examples
+        Examples that a class must have for its prototype to be sent and to count.
+    max_norm
+        Length to which each embedding is clipped before the mean; None for none.
+    """
+
+    prototypes: Prototypes
+    used: BoolArray
+    threshold: float
+    groups: IntArray
+    labels: LabelRule
+    min_examples: int = 1
+    max_norm: float | None = None
+
+    def place(self, means: FloatArray, counts: IntArray) -> Placement:
+        """Place a client.
+
+        Parameters
+        ----------
+        means
+            Mean embedding of each of its classes, shape (C, d).
+        counts
+            Its training examples of each class, shape (C,).
+        """
+        clusters = np.unique(self.labels.labels)
+        if len(clusters) == 1:
+            return Placement(int(clusters[0]), ONE_MODEL)
+        used = np.asarray(self.used, dtype=bool)
+        sent = sent_counts(counts, self.min_examples).astype(np.float64)
+        own = Prototypes(np.asarray(means)[None, used], sent[None, used], self.prototypes.variances)
+        found = compare(own, self.prototypes)
+        distances = found.distance(self.threshold)[0]
+        best = int(distances.argmin())
+        evidence = {
+            "distances": {str(group): float(each) for group, each in enumerate(distances)},
+            "threshold": float(self.threshold),
+            "evidence": {
+                str(group): float(each) for group, each in enumerate(found.evidence(self.threshold)[0])
+            },
+        }
+        several = len(distances) > 1
+        if several and not distances[best] < self.threshold:
+            why = f"prototypes are {distances[best]:.3g} from the nearest group, beyond chance"
+            return Placement(
+                None, f"{why}; clients of one group are less than {self.threshold:.3g}", evidence
+            )
+        why = f"prototypes are nearest to group {best}, {distances[best]:.3g} beyond chance"
+        why += f"; clients of one group are less than {self.threshold:.3g}" if several else ""
+        inside = self.groups == best
+        part = LabelRule(self.labels.counts[inside], self.labels.labels[inside])
+        if len(np.unique(part.labels)) == 1:
+            return Placement(int(part.labels[0]), why, evidence)
+        by_labels = part.place(counts)
+        return Placement(
+            by_labels.cluster, f"{why}; {by_labels.reason}", evidence | {"labels": by_labels.evidence}
+        )
+
+    def place_unlabelled(self, embeddings: FloatArray, level: float = 0.001) -> Placement:
+        """Place a client whose classes are not known, by how far its rows are from the groups' prototypes.
+
+        A row's distance from a group is that from the nearest of its prototypes, less what chance adds to the
+        latter. The nearest group must beat each other one by a paired t-test over the rows, all at one level
+        by Holm's correction; else it is none. Groups that name the same images differently cannot be told
+        apart so, and groups split by label counts cannot either.
+
+        Parameters
+        ----------
+        embeddings
+            Embedding of each row, shape (n, d).
+        level
+            Level of the tests together.
+        """
+        from scipy.special import stdtr
+
+        if len(np.unique(self.labels.labels)) == 1:
+            return Placement(int(self.labels.labels[0]), ONE_MODEL)
+        rows = np.asarray(embeddings, dtype=np.float64)
+        distances = np.stack([self._distances(rows, group) for group in range(len(self.prototypes))], axis=1)
+        means = distances.mean(axis=0)
+        best = int(means.argmin())
+        others = np.delete(distances, best, axis=1) - distances[:, [best]]
+        evidence: dict[str, Any] = {
+            "distances": {str(group): float(each) for group, each in enumerate(means)}
+        }
+        if len(rows) < 2 or not len(others[0]):
+            return Placement(None, "without classes, rows do not tell the groups apart", evidence)
+        spread = others.std(axis=0, ddof=1) / np.sqrt(len(rows))
+        ratios = np.divide(others.mean(axis=0), spread, out=np.zeros(len(spread)), where=spread > 0)
+        largest = float(holm(stdtr(len(rows) - 1, -ratios)).max())
+        evidence["p_value"] = largest
+        inside = np.unique(self.labels.labels[self.groups == best])
+        if largest > level:
+            why = "without classes, rows do not tell the groups apart"
+        elif len(inside) > 1:
+            why = f"rows are nearest to group {best}, whose clusters only label counts tell apart"
+        else:
+            return Placement(
+                int(inside[0]),
+                f"rows are nearest to the prototypes of group {best} (p = {largest:.2g})",
+                evidence,
+            )
+        return Placement(None, f"{why} (p = {largest:.2g})", evidence)
+
+    def _distances(self, rows: FloatArray, group: int) -> FloatArray:
+        """Compute each row's squared distance from the nearest prototype of a group, shape (n,)."""
+        from scipy.spatial.distance import cdist
+
+        counts = self.prototypes.counts[group]
+        having = counts > 0
+        chance = self.prototypes.variances[having] / counts[having]
+        rows = cdist(rows, self.prototypes.means[group][having], "sqeuclidean")
+        return np.asarray((rows - chance).min(axis=1))
+
+    def pack(self) -> dict[str, np.ndarray]:
+        """List the rule as arrays by name; :meth:`unpack` reads it."""
+        return {
+            "prototypes": self.prototypes.means.astype(np.float32),
+            "prototype_counts": self.prototypes.counts,
+            "prototype_variances": self.prototypes.variances,
+            "used": np.asarray(self.used),
+            "threshold": np.asarray(self.threshold),
+            "groups": np.asarray(self.groups),
+            "min_examples": np.asarray(self.min_examples),
+            "max_norm": np.asarray(np.nan if self.max_norm is None else self.max_norm),
+            **self.labels.pack(),
+        }
+
+    @classmethod
+    def unpack(cls, packed: Mapping[str, np.ndarray]) -> "EvidenceRule":
+        """Make the rule from the result of :meth:`pack`."""
+        means, counts, variances = (
+            packed[name] for name in ("prototypes", "prototype_counts", "prototype_variances")
+        )
+        return cls(
+            Prototypes(means, counts, variances),
+            packed["used"],
+            float(packed["threshold"]),
+            packed["groups"],
+            LabelRule.unpack(packed),
+            int(packed["min_examples"]),
+            None if np.isnan(packed["max_norm"]) else float(packed["max_norm"]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class DistanceRule:
+    """The clusters' pooled prototypes, compared by the paper's distance.
+
+    Attributes
+    ----------
+    means
+        Mean embedding of each class in each cluster, shape (G, C, d).
+    shares
+        Share of each class among a cluster's examples, shape (G, C).
+    alpha, beta, epsilon, overlap
+        As for :func:`~fedclust.clustering.fmcl.distances`.
+    """
+
+    means: FloatArray
+    shares: FloatArray
+    alpha: float
+    beta: float
+    epsilon: float
+    overlap: bool
+
+    def place(self, means: FloatArray, counts: IntArray) -> Placement:
+        """Place a client, see :meth:`EvidenceRule.place`."""
+        shares = np.asarray(counts) / max(1, int(np.sum(counts)))
+        matrix = fmcl.distances(
+            np.concatenate([self.means, np.asarray(means)[None]]),
+            np.concatenate([self.shares, shares[None]]),
+            self.alpha,
+            self.beta,
+            self.epsilon,
+            self.overlap,
+        )
+        return _in_nearest(
+            np.arange(len(self.means)),
+            matrix[-1, :-1],
+            matrix[:-1, :-1],
+            near="prototypes are nearest to those of cluster {cluster}",
+            far="prototypes are {least:.3g} from the nearest cluster's: farther than another cluster's are",
+        )
+
+    def pack(self) -> dict[str, np.ndarray]:
+        """List the rule as arrays by name; :meth:`unpack` reads it."""
+        return {
+            "prototypes": self.means.astype(np.float32),
+            "shares": self.shares,
+            "settings": np.array([self.alpha, self.beta, self.epsilon, self.overlap]),
+        }
+
+    @classmethod
+    def unpack(cls, packed: Mapping[str, np.ndarray]) -> "DistanceRule":
+        """Make the rule from the result of :meth:`pack`."""
+        alpha, beta, epsilon, overlap = packed["settings"].tolist()
+        return cls(packed["prototypes"], packed["shares"], alpha, beta, epsilon, bool(overlap))
+
+
+@dataclass(frozen=True, eq=False)
+class SubspaceRule:
+    """Some clients of each cluster, with which a client that comes later is compared.
+
+    Source: PACFL, Section 3.2, which lets newcomers send their singular vectors and join the cluster of the
+    least distance. Here that is the mean over clients, as in average linkage; "none" is ours, see
+    :func:`~fedclust.clustering.shared.placement.nearest`.
+
+    Attributes
+    ----------
+    bases
+        Orthonormal columns per client and class, shape (n, C, d, p).
+    labels
+        Cluster of each of these clients, shape (n,).
+    measure, input
+        As in :class:`Parameters`.
+    """
+
+    bases: FloatArray
+    labels: IntArray
+    measure: pacfl.Measure
+    input: pacfl.Input
+
+    @classmethod
+    def of(
+        cls, bases: FloatArray, labels: IntArray, matrix: FloatArray, parameters: pacfl.Parameters
+    ) -> "SubspaceRule":
+        """Keep the ten clients of each cluster that are nearest to its others, by their distances (K, K)."""
+        kept: list[int] = []
+        for each in np.unique(labels):
+            members = np.flatnonzero(labels == each)
+            inner = matrix[np.ix_(members, members)].sum(axis=1)
+            kept += np.sort(members[np.argsort(inner, kind="stable")[:_MOST_KEPT]]).tolist()
+        return cls(bases[kept].astype(np.float32), labels[kept], parameters.measure, parameters.input)
+
+    def place(self, newcomer: FloatArray) -> Placement:
+        """Place a client by its bases, shape (C, d, p)."""
+        clusters, labels = np.unique(self.labels, return_inverse=True)
+        matrix = pacfl.distances(np.concatenate([self.bases, np.asarray(newcomer)[None]]), self.measure)
+        means = np.stack(
+            [matrix[:, :-1][:, labels == each].mean(axis=1) for each in range(len(clusters))], axis=1
+        )
+        return _in_nearest(
+            clusters,
+            means[-1],
+            np.stack([means[:-1][labels == each].mean(axis=0) for each in range(len(clusters))]),
+            near="the client's classes are nearest to those of cluster {cluster}, {least:.3g} degrees",
+            far="the client's classes are {least:.3g} degrees from the nearest cluster's: "
+            "farther than another cluster's are",
+            unit="degrees",
+        )
+
+    def pack(self) -> dict[str, np.ndarray]:
+        """List the rule as arrays by name; :meth:`unpack` reads it."""
+        return {"bases": self.bases, "labels": self.labels, "measure": self.measure, "input": self.input}
+
+    @classmethod
+    def unpack(cls, packed: Mapping[str, np.ndarray]) -> "SubspaceRule":
+        """Make the rule from the result of :meth:`pack`."""
+        return cls(packed["bases"], packed["labels"], str(packed["measure"]), str(packed["input"]))  # type: ignore[arg-type]
+
+
+def place(own: FloatArray, apart: FloatArray, clusters: IntArray) -> Placement:
+    """Place a client by the slopes of :func:`chain_scores`.
+
+    Parameters
+    ----------
+    own, apart
+        The slopes.
+    clusters
+        Indices of the clusters, shape (G,).
+    """
+    return _in_nearest(
+        clusters,
+        own,
+        apart,
+        near="the chain from the model of cluster {cluster} to the client's is the flattest, "
+        "slope {least:.3g}",
+        far="the flattest chain from a cluster's model to the client's has slope {least:.3g}: "
+        "steeper than one between clusters",
+        unit="slopes",
+    )
+
+
+def _in_nearest(
+    clusters: IntArray, distances: FloatArray, apart: FloatArray, near: str, far: str, unit: str = "distances"
+) -> Placement:
+    """Place a client in the nearest cluster, or in none, see :func:`nearest`.
+
+    Parameters
+    ----------
+    clusters
+        Indices of the clusters, shape (G,).
+    distances
+        Distance of the client from each, shape (G,); an infinite one, of models that overflow, is never near.
+    apart
+        Distance between each two, shape (G, G).
+    near, far
+        Reasons, with {cluster} for the nearest one and {least} and {second} for the smallest distances.
+    unit
+        Name of the distances in the evidence, where infinity has no form in JSON.
+    """
+    if len(clusters) == 1:
+        return Placement(int(clusters[0]), ONE_MODEL)
+    pairs = zip(clusters, distances, strict=True)
+    evidence = {unit: {str(each): float(found) if np.isfinite(found) else None for each, found in pairs}}
+    least, second = np.sort(distances)[:2]
+    reason = {"cluster": clusters[distances.argmin()], "least": least, "second": second}
+    best = nearest(distances, apart)
+    if best == NONE or not np.isfinite(distances[best]):
+        return Placement(None, far.format(**reason), evidence)
+    return Placement(int(clusters[best]), near.format(**reason), evidence)

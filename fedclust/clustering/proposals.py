@@ -1,0 +1,278 @@
+"""Groupings of a cluster's clients that may be worth a trial, from what four methods see."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedclust.clustering import label_groups, loss_traces, prototype_groups
+from fedclust.clustering.label_groups import homogeneity
+from fedclust.clustering.loss_traces import Trace
+from fedclust.clustering.shared.grouping import cut as cut_tree
+from fedclust.clustering.shared.grouping import in_order_of_appearance, merges
+from fedclust.clustering.shared.limits import limit_sizes
+from fedclust.typing import BoolArray, FloatArray, IntArray
+
+__all__ = ["Proposal", "by_labels", "by_losses", "by_prototypes", "by_updates", "cut", "distinct", "place"]
+
+_NUMBERS = (2, 3)  # parts that every source is asked for
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """A grouping of a cluster's clients.
+
+    Attributes
+    ----------
+    source
+        Where it comes from.
+    labels
+        Part of each member, numbered in order of first appearance; −1 where it is not known yet; shape (n,).
+    """
+
+    source: str
+    labels: IntArray
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts."""
+        return int(self.labels.max()) + 1
+
+    @property
+    def sizes(self) -> IntArray:
+        """Clients of each part that are known, shape (parts,)."""
+        return np.bincount(self.labels[self.labels >= 0], minlength=self.num_parts)
+
+
+def cut(distances: FloatArray, num_parts: int, min_size: int) -> IntArray | None:
+    """Cut an average-linkage tree where it first has so many parts that are large enough.
+
+    A few odd clients are merged last, so that a plain cut in two often splits off one of them. Here the tree
+    is cut into 2, 3, … groups until `num_parts` of them have `min_size` clients; clients of the smaller ones
+    then join, each, the large one that is nearest on average.
+
+    Parameters
+    ----------
+    distances
+        Symmetric distances with diagonal 0, shape (n, n).
+    num_parts
+        Parts wanted, >= 2.
+    min_size
+        Fewest clients of a part, >= 1.
+
+    Returns
+    -------
+    Part of each client, numbered in order of first appearance, shape (n,); None where no cut has so many.
+    """
+    if len(distances) < max(num_parts * min_size, 2):
+        return None
+    pairs, _ = merges(distances, "average")
+    for number in range(1, len(distances) + 1):
+        groups = cut_tree(pairs, number)
+        large = np.flatnonzero(np.bincount(groups) >= min_size)
+        if len(large) < num_parts:
+            continue
+        if len(large) > num_parts:
+            return None  # one merge made several parts large at once
+        to_part = np.stack([distances[:, groups == part].mean(axis=1) for part in large], axis=1)
+        labels = np.where(np.isin(groups, large), groups, large[to_part.argmin(axis=1)])
+        return in_order_of_appearance(labels)
+    return None
+
+
+def by_updates(updates: FloatArray, min_size: int) -> list[Proposal]:
+    """Group clients by the directions of their updates from one model.
+
+    Parameters
+    ----------
+    updates
+        Each client's update or a projection of it, shape (n, d); a row of zeros is as far from any other as
+        a right angle.
+    min_size
+        Fewest clients of a part.
+
+    Returns
+    -------
+    Partitions in 2 and in 3 parts, as far as there are any.
+    """
+    lengths = np.linalg.norm(updates, axis=1, keepdims=True)
+    units = updates / np.where(lengths > 0, lengths, 1.0)
+    distances = 1 - units @ units.T
+    distances = np.maximum((distances + distances.T) / 2, 0.0)
+    np.fill_diagonal(distances, 0.0)
+    found = [cut(distances, number, min_size) for number in _NUMBERS]
+    return [Proposal("update", labels) for labels in found if labels is not None]
+
+
+def by_losses(trace: Trace, min_size: int, seed: int) -> list[Proposal]:
+    """Group clients by their loss traces (:mod:`fedclust.clustering.loss_traces`).
+
+    Parameters
+    ----------
+    trace
+        The cluster's losses so far.
+    min_size
+        Fewest clients of a part.
+    seed
+        Seed >= 0 of the fits' starts.
+
+    Returns
+    -------
+    For 2 and for 3 parts the fit whose parts are furthest apart, over the trace's members; those that never
+    took part are unknown.
+    """
+    parameters = loss_traces.Parameters(max_clusters=max(_NUMBERS), min_cluster_size=max(2, min_size))
+    best: dict[int, loss_traces.Grouping] = {}
+    for each in loss_traces.groupings(trace, parameters, seed):
+        if each.num_parts not in best or each.separation > best[each.num_parts].separation:
+            best[each.num_parts] = each
+    _, seen = trace.entries()
+    proposals = []
+    for _, grouping in sorted(best.items()):
+        labels = np.full(len(trace.members), _UNKNOWN)
+        labels[seen] = grouping.labels[seen]
+        proposals.append(Proposal("losses", labels))
+    return proposals
+
+
+def by_labels(counts: IntArray, seed: int) -> tuple[list[Proposal], IntArray]:
+    """Group clients by their label counts, if these differ by more than chance.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (n, C).
+    seed
+        Seed of K-means++, in [0, 2³²).
+
+    Returns
+    -------
+    proposals
+        Partitions in 2 and in 3 parts and, where the predicted error asks for more, in as many
+        (:mod:`fedclust.clustering.label_groups`). Clients without examples are unknown.
+    alone
+        Positions of the clients whose counts are unlike all others', see
+        :func:`~fedclust.clustering.label_groups.alone`.
+    """
+    told, counts = counts, limit_sizes(counts)
+    known = np.flatnonzero(np.sum(counts, axis=1) > 0)
+    parameters = label_groups.Parameters()
+    if len(known) < 3:
+        return [], known[:0]
+    rows, sizes = label_groups.features(counts[known]), counts[known].sum(axis=1)
+    alone = known[label_groups.alone(told[known], rows)]
+    if homogeneity(counts[known]).p_value >= parameters.level:
+        return [], alone
+    found = label_groups.candidates(rows, sizes, max(_NUMBERS), seed, parameters.num_starts)
+    own, _ = label_groups.assign(counts[known], parameters, seed)
+    return [
+        Proposal("labels", _spread(labels, known, len(counts)))
+        for labels in (*found.values(), own)
+        if labels.max() > 0
+    ], alone
+
+
+def by_prototypes(
+    prototypes: FloatArray, counts: IntArray, scatter: FloatArray, min_size: int
+) -> tuple[list[Proposal], IntArray]:
+    """Group clients by their class prototypes, if these differ by more than chance.
+
+    Parameters
+    ----------
+    prototypes, counts, scatter
+        As of :func:`fedclust.clustering.prototype_groups.assign`.
+    min_size
+        Fewest clients of a part.
+
+    Returns
+    -------
+    proposals
+        The groups that prototypes form, those that are too small joined to the nearest; where they are more
+        than two, also in 2 and in 3 parts, by average linkage of the distances between groups.
+    alone
+        Positions of the clients that are a group of their own, if they are few.
+    """
+    parameters = prototype_groups.Parameters(labels=None)
+    groups, report = prototype_groups.assign(prototypes, counts, scatter, parameters, 0)
+    if groups.max() == 0:
+        return [], report.alone
+    apart = np.where(np.isnan(report.distances), np.nanmax(report.distances), report.distances)
+    apart = np.maximum((apart + apart.T) / 2, 0.0)
+    np.fill_diagonal(apart, 0.0)
+    between = apart[np.ix_(groups, groups)]
+    numbers = {*_NUMBERS, _large(groups, min_size)} - {0, 1}
+    found = [cut(between, number, min_size) for number in sorted(numbers)]
+    return [Proposal("prototypes", labels) for labels in found if labels is not None], report.alone
+
+
+def distinct(
+    proposals: Iterable[Proposal], min_size: int, most: int, votes: BoolArray | None = None
+) -> list[Proposal]:
+    """Drop proposals with parts that are too small, and all but the first of equal ones.
+
+    Two are equal where they group the clients that both know alike and both then have all their parts. A
+    part needs clients with held-out rows: where the others gain by being rid of it, the grouping would pass
+    and give the part's clients a model that nobody has compared.
+
+    Parameters
+    ----------
+    proposals
+        Proposals for the same clients, in any order.
+    min_size
+        Fewest clients of a part that vote.
+    most
+        How many to keep; the first ones are.
+    votes
+        Which clients have held-out rows enough to vote, shape (n,); None for all.
+    """
+    kept: list[Proposal] = []
+    for each in proposals:
+        voting = each.labels if votes is None else np.where(votes, each.labels, _UNKNOWN)
+        sizes = np.bincount(voting[voting >= 0], minlength=each.num_parts)
+        if each.num_parts < 2 or sizes.min() < min_size:
+            continue
+        if not any(_same(each, other) for other in kept):
+            kept.append(each)
+    return kept[:most]
+
+
+def place(labels: IntArray, losses: dict[int, FloatArray]) -> IntArray:
+    """Give the clients whose part is not known the part whose model fits them best.
+
+    Parameters
+    ----------
+    labels
+        Part of each client, −1 where it is not known, shape (n,).
+    losses
+        By position, the loss of each part's model on the client's training data; who is missing joins the
+        largest part.
+
+    Returns
+    -------
+    Part of each client, shape (n,).
+    """
+    placed = np.asarray(labels).copy()
+    largest = int(np.bincount(placed[placed >= 0]).argmax())
+    for position in np.flatnonzero(placed < 0).tolist():
+        placed[position] = int(np.argmin(losses[position])) if position in losses else largest
+    return placed
+
+
+def _same(one: Proposal, other: Proposal) -> bool:
+    both = (one.labels >= 0) & (other.labels >= 0)
+    first, second = one.labels[both], other.labels[both]
+    if len(np.unique(first)) < one.num_parts or len(np.unique(second)) < other.num_parts:
+        return False
+    return np.array_equal(in_order_of_appearance(first), in_order_of_appearance(second))
+
+
+def _spread(labels: IntArray, known: IntArray, number: int) -> IntArray:
+    """Lay the labels of some clients out over all."""
+    spread = np.full(number, _UNKNOWN)
+    spread[known] = labels
+    return spread
+
+
+def _large(groups: Sequence[int] | IntArray, min_size: int) -> int:
+    return int((np.bincount(groups) >= min_size).sum())

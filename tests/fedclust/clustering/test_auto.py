@@ -1,0 +1,212 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fedclust.clustering.auto import (
+    SOURCES,
+    Choice,
+    Parameters,
+    Spending,
+    choose,
+    compare_beyond,
+    decision,
+    due_rounds,
+    figures,
+    level_of_look,
+    most_promising,
+    most_spending,
+    reason,
+)
+from fedclust.proof import Comparison, Difference, compare
+
+
+def test_a_list_from_yaml_is_fine() -> None:
+    assert Parameters(sources=list(SOURCES)) == Parameters()
+
+
+def test_a_cluster_must_make_two_parts() -> None:
+    # Parts of two: five hospitals are looked at, three are not.
+    assert [Parameters().can_split(number) for number in (2, 3, 4, 5)] == [False, False, True, True]
+    assert not Parameters(min_cluster_size=3).can_split(5)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "rounds", "due"),
+    [
+        (10, 130, [10, 20, 40, 80]),
+        (10, 80, [10, 20, 40]),  # nothing could be tried after the last round
+        (10, 81, [10, 20, 40, 80]),
+        (10, 10, []),
+        (1, 3, [1, 2]),
+    ],
+)
+def test_looks_come_after_twice_as_many_rounds_each(warmup: int, rounds: int, due: list[int]) -> None:
+    assert due_rounds(warmup, rounds) == due
+
+
+def test_all_looks_share_one_level() -> None:
+    assert level_of_look(0.05, 1, 1) == 0.025
+    assert level_of_look(0.05, 3, 2) == 0.05 / 8 / 2
+    assert sum(level_of_look(0.05, look, 1) for look in range(1, 60)) <= 0.05
+
+
+def test_most_spending_by_hand() -> None:
+    # 10 clients, half of them in a round: 5. One look, after round 2 of 6; it asks 10 clients. Then 8
+    # proposals for one round and 2 finalists for 3 more, but 4 rounds are left: 1 + 3.
+    parameters = Parameters(warmup=2, probation=3)
+    first = 10 + (8 * 1 + 2 * 3) * 5
+    # After round 4 a second look, at most 10 // 4 = 2 clusters with cohorts of 5 + 2 at most; 2 rounds are
+    # left, one for all proposals and one for the finalists.
+    second = 10 + (8 * 1 + 2 * 1) * 7
+    assert most_spending(10, 0.5, 6, parameters) == Spending(first + second, (first + second) / 5, 2)
+
+
+def test_a_large_cluster_is_asked_in_part() -> None:
+    # 1,000 clients, 50 in a round: 100 are asked, then (8 + 2 * 6) * 50 train.
+    assert most_spending(1000, 0.05, 20, Parameters()).trainings == 100 + 20 * 50
+    without = Parameters(sources=["losses", "labels"])
+    assert most_spending(1000, 0.05, 20, without).trainings == 20 * 50
+
+
+def test_too_few_clients_or_rounds_cost_nothing() -> None:
+    assert most_spending(3, 1.0, 100, Parameters()) == Spending(0, 0.0, 0)
+    assert most_spending(30, 1.0, 10, Parameters()).trainings == 0
+
+
+def comparison(p_value: float, gain: float = 0.1, clients: int = 5) -> Comparison:
+    interval = gain - 0.1, gain + 0.1
+    return Comparison(gain, interval, 0.95, p_value, 0.05, 10.0, clients, clients, (), gain, p_value)
+
+
+NOBODY = compare([], [], [])
+
+
+def test_the_smallest_p_values_go_on_if_they_gained() -> None:
+    tried = [comparison(0.4), comparison(0.01), comparison(0.6, gain=-0.1), comparison(0.02), NOBODY]
+    assert most_promising(tried, [2] * 5, 2) == [1, 3]
+    assert most_promising(tried, [2] * 5, 4) == [0, 1, 3]  # no loss and no silence goes on
+
+
+def test_one_vote_does_not_keep_real_groups_from_going_on() -> None:
+    # 29 clients gain 0.01 by the first grouping and lose as much by the second; the last votes −2 and +2. The
+    # means of all are (0.29 − 2)/30 = −0.057 and 0.057.
+    gains = ([0.01] * 29 + [-2.0], [-0.01] * 29 + [2.0])
+    tried = [compare_beyond([Difference(mean, 0.0004, 4) for mean in means], 0.0) for means in gains]
+    assert [round(each.gain, 3) for each in tried] == [-0.057, 0.057]
+    assert most_promising(tried, [2, 2], 2) == [0]
+
+
+def test_of_equal_ones_the_larger_gain_then_the_coarser() -> None:
+    tried = [comparison(0.01), comparison(0.01, gain=0.2), comparison(0.01)]
+    assert most_promising(tried, [3, 3, 2], 1) == [1]
+    assert most_promising(tried, [3, 3, 2], 2) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("p_values", "parts", "proposals", "between", "kept", "corrected"),
+    [
+        # Alone: 0.02 as it is; with nine dropped proposals 0.02 * 10.
+        ([0.02], [2], 1, None, 0, [0.02]),
+        ([0.02], [2], 10, None, None, [0.2]),
+        # Two as coarse that gain the same, of four: 0.001 * 4, then 0.002 * 3.
+        ([0.002, 0.001], [2, 2], 4, None, 0, [0.006, 0.004]),
+        # Finer and coarser, of two: a third test, not asked yet, counts with 1. 0.001 * 3, 0.002 * 2.
+        ([0.001, 0.002], [3, 2], 2, None, 1, [0.003, 0.004]),
+        # The finer one beats the coarser: 0.01 * 1 is within the level.
+        ([0.001, 0.002], [3, 2], 2, 0.01, 0, [0.003, 0.004]),
+        # It does not: 0.03 is above it.
+        ([0.001, 0.002], [3, 2], 2, 0.03, 1, [0.003, 0.004]),
+        # Only the finer passes: it stands.
+        ([0.001, 0.5], [3, 2], 2, None, 0, [0.003, 1.0]),
+        ([], [], 3, None, None, []),
+    ],
+)
+def test_the_coarsest_that_passes_stands_unless_a_finer_one_beats_it(
+    p_values: list[float],
+    parts: list[int],
+    proposals: int,
+    between: float | None,
+    kept: int | None,
+    corrected: list[float],
+) -> None:
+    other = None if between is None else comparison(between)
+    choice = choose([comparison(p) for p in p_values], parts, proposals, 0.025, other)
+    assert choice.kept == kept
+    np.testing.assert_allclose(choice.p_values, corrected)
+
+
+def test_of_equally_coarse_ones_that_pass_the_one_that_gains_more_stands() -> None:
+    finalists = [comparison(0.0001, gain=0.08), comparison(0.001, gain=0.14), comparison(0.5, gain=0.3)]
+    assert choose(finalists, [2, 2, 2], 3, 0.025).kept == 1  # the third does not pass: 0.5
+
+
+def test_splits_of_alike_clients_stay_within_the_level() -> None:
+    # Five clients of five rows each, four proposals that gain nothing; the two with the smallest p-values
+    # after one round go on, and are tested on the same rows, which is why the dropped ones count. Rows keep
+    # half of their difference from round one to the last.
+    draws, kept, runs = np.random.default_rng(0), 0, 2000
+    for _ in range(runs):
+        rows = draws.normal(0, 0.1, (4, 5, 5))
+        later = 0.7 * rows + 0.7 * draws.normal(0, 0.1, rows.shape)
+        one, two = (
+            [compare(each.mean(1), each.var(1, ddof=1), [5] * 5) for each in when] for when in (rows, later)
+        )
+        best = most_promising(one, [2, 3, 2, 3], 2)
+        parts = [[2, 3, 2, 3][index] for index in best]
+        kept += choose([two[index] for index in best], parts, 4, 0.05).kept is not None
+    # 2,000 runs at 5 % or less: 100 on average, more than 130 in one of 1,000.
+    assert 10 < kept <= 130
+
+
+def test_real_groups_of_five_hospitals_are_kept() -> None:
+    # The same with a gain of 0.15 a row: five times its standard error of 0.1 / 5 = 0.02, and more.
+    draws, kept = np.random.default_rng(1), 0
+    for _ in range(100):
+        rows = draws.normal(0.15, 0.1, (5, 5))
+        tested = compare(rows.mean(1), rows.var(1, ddof=1), [5] * 5)
+        kept += choose([tested], [2], 4, 0.025).kept == 0
+    assert kept >= 98
+
+
+def test_a_gain_must_be_above_what_is_asked() -> None:
+    # Three clients gain 0.02, 0.03 and 0.04 on four rows each with variance 0.0004: the mean is 0.03, its
+    # standard error √(3 · 0.0001)/3 = 0.00577. t = 5.196 for a gain at all, 3.464 for one above 0.01, with 9
+    # degrees of freedom: one-sided p-values of 0.00028 and 0.0036.
+    told = [Difference(mean, 0.0004, 4) for mean in (0.02, 0.03, 0.04)]
+    assert compare_beyond(told, 0.0).p_value == pytest.approx(0.000282, rel=0.01)
+    above = compare_beyond(told, 0.01)
+    assert above.p_value == pytest.approx(0.00356, rel=0.01)
+    assert above.gain == pytest.approx(0.03)
+    assert above.better_for == 3
+    assert compare_beyond([Difference(-2.0, 0.0, 3)] * 2, 0.01).p_value == 1
+
+
+def test_reasons() -> None:
+    choice = Choice(0, (0.01, 0.02, 0.5))
+    assert reason(0, choice, [2, 3, 2], 0.025) == "shown to be better at the level of 0.025"
+    assert reason(1, choice, [2, 3, 2], 0.025) == "shown to be better than one model, but not than 2 parts"
+    assert reason(2, choice, [2, 3, 2], 0.025) == "not shown to be better at the level of 0.025"
+    finer = Choice(1, (0.01, 0.02, 0.02))
+    assert reason(0, finer, [2, 3, 3], 0.025) == "beaten by 3 parts"
+    assert reason(2, finer, [2, 3, 3], 0.025) == "another in as many parts gains more"
+
+
+def test_figures_are_fit_for_json() -> None:
+    assert figures(comparison(0.01))["gain"] == 0.1
+    silent = {"gain": None, "interval": None, "p_value": 1.0, "better_for": 0, "voted": 0}
+    assert figures(dataclasses.replace(NOBODY)) == silent
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ((2, 3, 18, 1, 0), "2 clusters: 1 of 18 groupings from 3 looks proved better on held-out rows"),
+        ((1, 1, 1, 0, 0), "one cluster: none of one grouping from one look proved better on held-out rows"),
+        ((1, 0, 0, 0, 0), "one cluster: no trial took place"),
+        ((1, 2, 0, 0, 0), "one cluster: 2 looks proposed no grouping"),
+        ((1, 1, 0, 0, 4), "one cluster: 4 groupings were still on trial when the run ended"),
+    ],
+)
+def test_decision_in_one_sentence(numbers: tuple[int, ...], words: str) -> None:
+    assert decision(*numbers) == words

@@ -1,0 +1,584 @@
+import copy
+import gc
+import weakref
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedclust.clustering.curve_fitting import (
+    _pairs_per_batch,
+    chain,
+    chain_mean,
+    chain_weights,
+    curve_finding_loss,
+    draw_inputs,
+    fit_pairs,
+    output_distance,
+    profile,
+    steepest,
+)
+from fedclust.clustering.fedgmcc import Parameters
+from fedclust.typing import State
+
+numbers = st.floats(-10, 10)
+
+
+def test_chain_goes_from_start_over_bend_to_end() -> None:
+    # First half: 2 (u θ + (1/2 - u) w_k); second half: 2 ((u - 1/2) w_l + (1 - u) θ).
+    start, bend, end = 1.0, 5.0, -3.0
+    at = {0.0: 1.0, 0.25: 3.0, 0.5: 5.0, 0.75: 1.0, 1.0: -3.0}
+    assert {u: chain(start, end, bend, u) for u in at} == at
+
+
+def test_chain_keeps_kind_shape_and_precision() -> None:
+    array = chain(
+        np.zeros((2, 3), np.float32), np.ones((2, 3), np.float32), np.ones((2, 3), np.float32), 0.25
+    )
+    assert array.dtype == np.float32
+    np.testing.assert_array_equal(array, np.full((2, 3), 0.5))
+    tensor = chain(torch.zeros(4), torch.ones(4), torch.full((4,), 3.0), 0.75)
+    assert tensor.dtype == torch.float32
+    torch.testing.assert_close(tensor, torch.full((4,), 2.0))
+
+
+def test_u_may_be_an_array_or_a_tensor() -> None:
+    along = chain(0.0, 4.0, 8.0, np.array([0.0, 0.25, 0.5, 0.75, 1.0]))
+    np.testing.assert_array_equal(along, [0, 4, 8, 6, 4])
+    u = torch.tensor([[0.25], [0.75]])
+    torch.testing.assert_close(
+        chain(torch.zeros(2), torch.ones(2), torch.tensor([2.0, 4.0]), u),
+        torch.tensor([[1.0, 2.0], [1.5, 2.5]]),
+    )
+
+
+@given(st.floats(0, 1))
+def test_weights_are_shares_and_the_far_end_has_none(u: float) -> None:
+    weights = chain_weights(u)
+    assert min(weights) >= 0
+    assert sum(weights) == pytest.approx(1)
+    assert weights[2 if u <= 0.5 else 0] == 0
+
+
+@given(numbers, numbers, numbers)
+def test_chain_mean_is_the_integral_over_u(start: float, end: float, bend: float) -> None:
+    # The midpoint rule is exact on straight pieces when a cell border lies on the bend.
+    cells = (np.arange(200) + 0.5) / 200
+    integral = np.mean([chain(start, end, bend, float(u)) for u in cells])
+    assert chain_mean(start, end, bend) == pytest.approx((start + 2 * bend + end) / 4)
+    assert chain_mean(start, end, bend) == pytest.approx(integral, abs=1e-9)
+
+
+def test_chain_mean_of_arrays_and_tensors() -> None:
+    np.testing.assert_array_equal(
+        chain_mean(np.array([0.0, 4.0]), np.array([4.0, 4.0]), np.array([2.0, 0.0])), [2, 2]
+    )
+    torch.testing.assert_close(
+        chain_mean(torch.zeros(2), torch.ones(2), torch.ones(2)), torch.full((2,), 0.75)
+    )
+
+
+@pytest.mark.parametrize("u", [-0.1, 1.1, 2])
+def test_u_off_the_chain_is_refused(u: float) -> None:
+    with pytest.raises(ValueError, match=rf"u must be in \[0, 1\], got {u}"):
+        chain(0.0, 1.0, 2.0, u)
+
+
+def test_output_distance_is_a_mean_over_inputs_of_squared_distances() -> None:
+    # (1, 0) and (0, 1) are √2 apart, (0.5, 0.5) and (1, 0) √0.5: (2 + 0.5) / 2.
+    first, second = torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    assert output_distance(first, second) == 1.25
+    # Two positions of one input count as two inputs.
+    assert output_distance(first[None], second[None]) == 1.25
+
+
+def test_curve_finding_loss_is_the_mean_over_u() -> None:
+    # Trapezoids over four intervals of 1/4: (1/2 + 3 + 2 + 1 + 4/2) / 4; a constant is its own mean.
+    np.testing.assert_allclose(
+        curve_finding_loss(np.array([[1.0, 3.0, 2.0, 1.0, 4.0], [0.5] * 5])), [2.125, 0.5]
+    )
+
+
+def test_steepest_slope_is_central_and_never_across_the_bend() -> None:
+    # Points 0, 1/4, 1/2, 3/4, 1. Slopes at 1/4 and 3/4: (0.2 - 0) * 2 and (0.5 - 0.2) * 2. At the bend it
+    # would be (1.3 - 0.1) * 2, and between neighbours up to (1.3 - 0.2) * 4.
+    np.testing.assert_allclose(steepest(np.array([[0.0, 0.1, 0.2, 1.3, 0.5]])), [0.6])
+    np.testing.assert_allclose(steepest(np.array([[1.0, 0.1, 0.2, 1.3, 0.5], [0.0] * 5])), [1.6, 0.0])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("place", range(5))
+def test_a_chain_that_overflows_anywhere_has_an_infinite_score(value: float, place: int) -> None:
+    distances = np.zeros((2, 5))
+    distances[0, place] = value
+    np.testing.assert_array_equal(steepest(distances), [np.inf, 0.0])
+    np.testing.assert_array_equal(curve_finding_loss(distances), [np.inf, 0.0])
+    np.testing.assert_array_equal(steepest(np.full((1, 5), value)), [np.inf])
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_inputs_are_uniform() -> None:
+    images = draw_inputs(2000, (1, 2, 2), seeded())
+    assert images.shape == (2000, 1, 2, 2)
+    assert images.dtype == torch.float32
+    assert 0 <= images.min() < 0.01
+    assert 0.99 < images.max() < 1
+    tokens = draw_inputs(2000, (3,), seeded(), vocabulary_size=4)
+    assert tokens.dtype == torch.int64
+    # 6,000 draws of probability 1/4: 1,500, standard deviation 34.
+    assert torch.bincount(tokens.flatten(), minlength=4).sub(1500).abs().max() < 170
+
+
+def test_inputs_are_normalised_like_the_images() -> None:
+    plain = draw_inputs(5, (2, 3, 3), seeded())
+    normalised = draw_inputs(5, (2, 3, 3), seeded(), mean=(0.5, 0.25), std=(0.5, 2.0))
+    torch.testing.assert_close(normalised[:, 0], (plain[:, 0] - 0.5) / 0.5)
+    torch.testing.assert_close(normalised[:, 1], (plain[:, 1] - 0.25) / 2)
+
+
+def test_inputs_without_a_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match="mean and std must have 2 numbers, one per channel"):
+        draw_inputs(1, (2, 3, 3), seeded(), mean=(0.5,), std=(0.5,))
+    with pytest.raises(ValueError, match="num_inputs must be >= 1, got 0"):
+        draw_inputs(0, (4,), seeded())
+    with pytest.raises(ValueError, match="vocabulary_size must be >= 1, got 0"):
+        draw_inputs(1, (4,), seeded(), vocabulary_size=0)
+
+
+@pytest.fixture(autouse=True)
+def _repeatable() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        yield
+    torch.set_num_threads(before)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def conv_net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(12, 3)
+    )
+
+
+class Tagger(nn.Module):
+    """An LSTM over tokens with logits at every position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.lstm, self.head = (
+            nn.Embedding(5, 4),
+            nn.LSTM(4, 3, batch_first=True),
+            nn.Linear(3, 2),
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embed(tokens))[0])
+
+
+class Attention(nn.Module):
+    """One transformer layer over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.layer(inputs).mean(dim=1))
+
+
+class Tied(nn.Module):
+    """A decoder that shares the encoder's weights, and has one number as a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode, self.scale = nn.Linear(4, 4), nn.Linear(4, 4), nn.Parameter(torch.ones(()))
+        self.decode.weight = self.encode.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.scale * self.decode(self.encode(inputs).tanh())
+
+
+def random_models(network: nn.Module, n: int, seed: int = 0, spread: float = 0.5) -> State:
+    draws = seeded(seed)
+    stacks = {}
+    for name, tensor in network.state_dict().items():
+        if tensor.is_floating_point():
+            noise = spread * torch.randn((n, *tensor.shape), generator=draws, dtype=tensor.dtype)
+            stacks[name] = tensor + (noise.abs() if name.endswith("running_var") else noise)
+        else:
+            stacks[name] = (
+                (2 * torch.arange(n)).reshape(n, *[1] * tensor.ndim).expand(n, *tensor.shape).clone()
+            )
+    if isinstance(network, Tied):
+        stacks["decode.weight"] = stacks["encode.weight"]
+    return stacks
+
+
+def one(models: State, position: int) -> State:
+    return {name: tensor[position] for name, tensor in models.items()}
+
+
+def literal_chain(network: nn.Module, start: State, end: State, bend: State, u: float) -> nn.Module:
+    """The model at u, Eq. 3 as printed but for the bracket, loaded into a copy of the network."""
+    state = {}
+    for name, tensor in start.items():
+        if not tensor.is_floating_point():
+            state[name] = bend[name]
+        elif u < 0.5:
+            state[name] = 2 * (u * bend[name] + (0.5 - u) * tensor)
+        else:
+            state[name] = 2 * ((u - 0.5) * end[name] + (1 - u) * bend[name])
+    model = copy.deepcopy(network).eval()
+    model.load_state_dict(state)
+    return model
+
+
+def literal_loss(model: nn.Module, last: nn.Module, inputs: Tensor) -> Tensor:
+    difference = last(inputs).softmax(-1).detach() - model(inputs).softmax(-1)
+    return (difference**2).sum(-1).mean()
+
+
+def literal_fit(
+    network: nn.Module,
+    start: State,
+    end: State,
+    inputs: Tensor,
+    parameters: Parameters,
+    draws: torch.Generator,
+) -> tuple[State, np.ndarray, float]:
+    """Algorithm 1, lines 12 to 17, for one pair: the bend, L to each target on the grid, the score."""
+    first, last = copy.deepcopy(network).eval(), copy.deepcopy(network).eval()
+    first.load_state_dict(start)
+    last.load_state_dict(end)
+    targets = [last] if parameters.targets == "later" else [first, last]
+    bend = {
+        name: (tensor + end[name]) / 2 if tensor.is_floating_point() else (tensor + end[name]) // 2
+        for name, tensor in start.items()
+    }
+    bend = {name: tensor.clone() for name, tensor in bend.items()}
+    for _ in range(parameters.steps):
+        u = float(torch.rand((), generator=draws))
+        rows = torch.randperm(len(inputs), generator=draws)[: parameters.batch_size]
+        looks = [(u, rows)]
+        if parameters.targets == "both":
+            looks = [(u, rows[: len(rows) // 2]), (1 - u, rows[: len(rows) // 2])]
+        gradient = {name: torch.zeros_like(tensor) for name, tensor in network.named_parameters()}
+        for point, some in looks:
+            for target in targets:
+                model = literal_chain(network, start, end, bend, point)
+                literal_loss(model, target, inputs[some]).backward()
+                weight = 2 * point if point < 0.5 else 2 - 2 * point
+                for name, parameter in model.named_parameters():
+                    gradient[name] += weight * parameter.grad / len(looks) / len(targets)
+        for name, slope in gradient.items():
+            bend[name] = bend[name] - parameters.learning_rate * slope
+        for alias, name in {"decode.weight": "encode.weight"}.items():
+            if alias in bend:
+                bend[alias] = bend[name]
+    points = parameters.num_points
+    half, spacing = (points - 1) // 2, 1 / (points - 1)
+    inner = [*range(1, half), *range(half + 1, points - 1)]
+    models = [literal_chain(network, start, end, bend, i / (points - 1)) for i in range(points)]
+    losses = np.array(
+        [[float(literal_loss(model, target, inputs).detach()) for model in models] for target in targets]
+    )
+    score = max(abs(row[i + 1] - row[i - 1]) / (2 * spacing) for row in losses for i in inner)
+    return bend, losses, score
+
+
+NETWORKS = {
+    "mlp": (mlp, (4,), None),
+    "conv": (conv_net, (1, 4, 4), None),
+    "lstm": (Tagger, (6,), 5),
+    "attention": (Attention, (3, 4), None),
+    "tied": (Tied, (4,), None),
+}
+
+
+@pytest.mark.parametrize("pairs_per_batch", ["auto", 1, 2, 3])
+@pytest.mark.parametrize("kind", list(NETWORKS))
+@pytest.mark.parametrize("targets", ["both", "later"])
+def test_fit_is_the_literal_loop_over_pairs(targets: Any, kind: str, pairs_per_batch: Any) -> None:
+    make, shape, vocabulary_size = NETWORKS[kind]
+    network = make().double()
+    models = random_models(network, 3)
+    inputs = draw_inputs(40, shape, seeded(1), vocabulary_size=vocabulary_size)
+    inputs = inputs.double() if vocabulary_size is None else inputs
+    parameters = Parameters(
+        steps=4,
+        learning_rate=0.5,
+        batch_size=16,
+        num_points=9,
+        targets=targets,
+        pairs_per_batch=pairs_per_batch,
+    )
+    chains = fit_pairs(network, models, inputs, parameters, seeded(2))
+    np.testing.assert_array_equal(chains.pairs, [[0, 1], [0, 2], [1, 2]])
+    np.testing.assert_array_equal(chains.scores, chains.scores.T)
+    np.testing.assert_array_equal(np.diagonal(chains.scores), 0)
+    curves = profile(network, models, inputs, chains, [0, 1, 2], parameters)
+    for row, (k, m) in enumerate(chains.pairs):
+        bend, losses, score = literal_fit(
+            network, one(models, k), one(models, m), inputs, parameters, seeded(2)
+        )
+        for name, tensor in one(chains.bends, row).items():
+            torch.testing.assert_close(tensor, bend[name], atol=1e-12, rtol=1e-9)
+        np.testing.assert_allclose(curves.chain[row], losses[-1], atol=1e-12)  # to model m in either case
+        assert chains.scores[k, m] == pytest.approx(score, abs=1e-10)
+        # E_u L by the trapezoidal rule over 8 intervals of 1/8: the ends count half.
+        means = [(row[0] / 2 + row[1:-1].sum() + row[-1] / 2) / 8 for row in losses]
+        assert chains.losses[row] == pytest.approx(np.mean(means), abs=1e-12)
+
+
+def test_pairs_at_a_time_do_not_matter_in_single_precision() -> None:
+    network, inputs = conv_net(), draw_inputs(40, (1, 4, 4), seeded())
+    models = random_models(network, 4)
+    single, batched = (
+        fit_pairs(network, models, inputs, Parameters(steps=5, pairs_per_batch=count), seeded())
+        for count in (1, 4)
+    )
+    torch.testing.assert_close(single.bends, batched.bends, atol=1e-5, rtol=1e-4)
+    np.testing.assert_allclose(single.scores, batched.scores, atol=1e-4)
+
+
+def test_profile_compares_with_the_straight_line() -> None:
+    network, inputs, parameters = mlp(), draw_inputs(50, (4,), seeded()), Parameters(steps=3, num_points=5)
+    models = random_models(network, 3)
+    chains = fit_pairs(network, models, inputs, parameters, seeded())
+    curves = profile(network, models, inputs, chains, [2, 0], parameters)
+    np.testing.assert_array_equal(curves.pairs, [[1, 2], [0, 1]])
+    np.testing.assert_array_equal(curves.u, [0, 0.25, 0.5, 0.75, 1])
+    np.testing.assert_array_equal(curves.chain[:, [0, 4]], curves.line[:, [0, 4]])
+    np.testing.assert_allclose(curves.line[:, 4], 0, atol=1e-12)
+    last, quarter = copy.deepcopy(network), copy.deepcopy(network)
+    last.load_state_dict(one(models, 2))
+    quarter.load_state_dict({name: 0.75 * tensor[1] + 0.25 * tensor[2] for name, tensor in models.items()})
+    assert curves.line[0, 1] == pytest.approx(float(literal_loss(quarter, last, inputs).detach()))
+    assert profile(network, models, inputs, chains, [], parameters).chain.shape == (0, 5)
+
+
+def test_fit_of_a_pair_does_not_depend_on_the_cohort() -> None:
+    network, inputs, parameters = mlp(), draw_inputs(50, (4,), seeded()), Parameters(steps=5)
+    models = random_models(network, 4)
+    every = fit_pairs(network, models, inputs, parameters, seeded(3))
+    few = fit_pairs(
+        network, {name: tensor[[1, 3]] for name, tensor in models.items()}, inputs, parameters, seeded(3)
+    )
+    row = every.pairs.tolist().index([1, 3])
+    torch.testing.assert_close(one(few.bends, 0), one(every.bends, row))
+    assert few.scores[0, 1] == pytest.approx(every.scores[1, 3])
+
+
+def test_same_seed_same_chains_and_nothing_is_changed() -> None:
+    network = conv_net()
+    models, inputs = random_models(network, 3), draw_inputs(20, (1, 4, 4), seeded())
+    before = copy.deepcopy((network.state_dict(), models))
+    drawn = torch.random.get_rng_state()
+    first, again = (fit_pairs(network, models, inputs, Parameters(steps=3), seeded(4)) for _ in range(2))
+    torch.testing.assert_close(first.bends, again.bends, rtol=0, atol=0)
+    np.testing.assert_array_equal(first.scores, again.scores)
+    torch.testing.assert_close((network.state_dict(), models), before, rtol=0, atol=0)
+    assert network.training
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+
+
+def test_buffers_of_the_bend_are_halfway() -> None:
+    network = conv_net()
+    models = random_models(network, 2)
+    models["1.num_batches_tracked"] = torch.tensor([4, 9])
+    bend = one(fit_pairs(network, models, torch.rand(9, 1, 4, 4), Parameters(steps=2), seeded()).bends, 0)
+    for name in ("1.running_mean", "1.running_var"):
+        torch.testing.assert_close(bend[name], models[name].mean(dim=0))
+    assert bend["1.num_batches_tracked"] == 6  # 6.5, to even
+    assert not torch.allclose(bend["0.weight"], models["0.weight"].mean(dim=0))
+
+
+def test_identical_models_have_score_zero_and_do_not_bend() -> None:
+    network = mlp()
+    models = {name: torch.stack([tensor] * 3) for name, tensor in network.state_dict().items()}
+    chains = fit_pairs(network, models, draw_inputs(30, (4,), seeded()), Parameters(steps=5), seeded())
+    np.testing.assert_allclose(chains.scores, 0, atol=1e-9)
+    torch.testing.assert_close(chains.bends, models)
+
+
+def test_a_bend_out_of_range_is_put_back_halfway() -> None:
+    network, inputs = mlp(), draw_inputs(30, (4,), seeded())
+    models = random_models(network, 3)
+    wild = fit_pairs(network, models, inputs, Parameters(steps=2, learning_rate=float("inf")), seeded())
+    none = fit_pairs(network, models, inputs, Parameters(steps=0), seeded())
+    torch.testing.assert_close(wild.bends, none.bends)
+    np.testing.assert_array_equal(wild.scores, none.scores)
+
+
+@pytest.mark.parametrize("pairs_per_batch", ["auto", 1])
+def test_one_model_has_no_pairs(pairs_per_batch: Any) -> None:
+    network, parameters = mlp(), Parameters(pairs_per_batch=pairs_per_batch)
+    chains = fit_pairs(
+        network, random_models(network, 1), draw_inputs(8, (4,), seeded()), parameters, seeded()
+    )
+    assert chains.pairs.shape == (0, 2)
+    assert chains.bends["0.weight"].shape == (0, 16, 4)
+    np.testing.assert_array_equal(chains.scores, [[0.0]])
+
+
+def test_bad_arguments_are_refused() -> None:
+    network, inputs = mlp(), draw_inputs(8, (4,), seeded())
+    models = random_models(network, 3)
+    renamed = {"x" if name == "0.bias" else name: tensor for name, tensor in models.items()}
+    with pytest.raises(
+        ValueError, match=r"the network's names, got \['x'\] too many and \['0.bias'\] missing"
+    ):
+        fit_pairs(network, renamed, inputs, Parameters(), seeded())
+
+
+def overflowing(models: State, position: int, kind: str) -> State:
+    """Spoil one model: a weight that is no number, or weights whose outputs overflow float32."""
+    models = {name: tensor.clone() for name, tensor in models.items()}
+    if kind == "weights":
+        models["2.bias"][position, 0] = torch.nan
+    else:  # hidden values near 1e30 times weights of 1e30: the logits are infinite
+        for name in ("0.weight", "0.bias", "2.weight"):
+            models[name][position] *= 1e30
+    return models
+
+
+@pytest.mark.parametrize("kind", ["weights", "outputs"])
+@pytest.mark.parametrize("targets", ["both", "later"])
+@pytest.mark.parametrize("position", [0, 2])
+@pytest.mark.parametrize("pairs_per_batch", [1, 16])
+def test_a_model_that_overflows_is_far_from_everyone(
+    kind: str, targets: Any, position: int, pairs_per_batch: int
+) -> None:
+    network, inputs = mlp(), draw_inputs(30, (4,), seeded())
+    parameters = Parameters(steps=3, targets=targets, pairs_per_batch=pairs_per_batch)
+    healthy = random_models(network, 3)
+    spoilt = overflowing(healthy, position, kind)
+    scores = fit_pairs(network, spoilt, inputs, parameters, seeded()).scores
+    expected = fit_pairs(network, healthy, inputs, parameters, seeded())
+    others = [client for client in range(3) if client != position]
+    assert np.isinf(scores[position, others]).all()
+    np.testing.assert_array_equal(scores, scores.T)
+    np.testing.assert_array_equal(np.diagonal(scores), 0)
+    # The pair of the other two is fitted as without it.
+    assert scores[others[0], others[1]] == expected.scores[others[0], others[1]]
+    losses = fit_pairs(network, spoilt, inputs, parameters, seeded()).losses
+    np.testing.assert_array_equal(np.isinf(losses), np.isinf(scores[np.triu_indices(3, 1)]))
+
+
+def test_a_chain_that_overflows_between_sound_models_is_no_match() -> None:
+    # The sum of two weights of 3e38 is beyond float32, and with it the middle of the chain.
+    network, inputs = mlp(), draw_inputs(30, (4,), seeded())
+    models = random_models(network, 3)
+    models["2.bias"][:2] = torch.tensor([3e38, 0.0, 0.0])
+    scores = fit_pairs(network, models, inputs, Parameters(steps=0), seeded()).scores
+    assert np.isinf(scores[0, 1])
+    assert np.isfinite(scores[2, :2]).all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    order=st.permutations(range(4)),
+    seed=st.integers(0, 2**31),
+    kind=st.sampled_from(["mlp", "conv", "lstm"]),
+    batch_size=st.sampled_from([1, 7, 16]),
+)
+def test_scores_do_not_depend_on_how_clients_are_numbered(
+    order: list[int], seed: int, kind: str, batch_size: int
+) -> None:
+    make, shape, vocabulary_size = NETWORKS[kind]
+    network = make().double()
+    models = random_models(network, 4)
+    inputs = draw_inputs(20, shape, seeded(seed), vocabulary_size=vocabulary_size)
+    inputs = inputs.double() if vocabulary_size is None else inputs
+    parameters = Parameters(steps=5, batch_size=batch_size, num_points=9)
+    permuted = {name: tensor[order] for name, tensor in models.items()}
+    plain = fit_pairs(network, models, inputs, parameters, seeded(seed))
+    other = fit_pairs(network, permuted, inputs, parameters, seeded(seed))
+    np.testing.assert_allclose(other.scores, plain.scores[np.ix_(order, order)], rtol=1e-6, atol=1e-9)
+    rows = {frozenset(pair): row for row, pair in enumerate(plain.pairs.tolist())}
+    same = [rows[frozenset((order[k], order[m]))] for k, m in other.pairs.tolist()]
+    np.testing.assert_allclose(other.losses, plain.losses[same], rtol=1e-6, atol=1e-9)
+    for name, tensor in other.bends.items():
+        torch.testing.assert_close(tensor, plain.bends[name][same], rtol=1e-6, atol=1e-9)
+
+
+def test_the_papers_scores_do_depend_on_the_numbering() -> None:
+    network, inputs = mlp(), draw_inputs(50, (4,), seeded())
+    models = random_models(network, 2)
+    swapped = {name: tensor.flip(0) for name, tensor in models.items()}
+    parameters = Parameters(targets="later")
+    one_way, other_way = (
+        fit_pairs(network, each, inputs, parameters, seeded()).scores[0, 1] for each in (models, swapped)
+    )
+    assert abs(one_way - other_way) > 0.05 * max(one_way, other_way)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_the_number_of_threads_changes_nothing(threads: int) -> None:
+    network = conv_net()
+    models, inputs = random_models(network, 5), torch.rand(32, 1, 4, 4, generator=seeded(1))
+    parameters = Parameters(steps=5, batch_size=8, pairs_per_batch=1)
+    alone = fit_pairs(network, models, inputs, parameters, seeded())
+    torch.set_num_threads(threads)
+    together = fit_pairs(network, models, inputs, parameters, seeded())
+    assert torch.get_num_threads() == threads
+    np.testing.assert_array_equal(together.scores, alone.scores)
+    for name, bends in alone.bends.items():
+        assert torch.equal(together.bends[name], bends), name
+
+
+class Counted(nn.Linear):
+    """A layer whose living copies are counted."""
+
+    living: ClassVar["weakref.WeakSet[Counted]"] = weakref.WeakSet()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Counted":
+        copied = Counted(self.in_features, self.out_features)
+        copied.load_state_dict(self.state_dict())
+        Counted.living.add(copied)
+        return copied
+
+
+@pytest.mark.parametrize(("threads", "pairs_per_batch"), [(1, 16), (1, 1), (2, 1)])
+def test_nothing_stays_in_memory_afterwards(threads: int, pairs_per_batch: int) -> None:
+    """Without a collection of circles, which may come many rounds later, or when the GPU's memory is full."""
+    network = nn.Sequential(Counted(4, 3))
+    models, inputs = random_models(network, 4), draw_inputs(20, (4,), seeded())
+    torch.set_num_threads(threads)
+    gc.collect()
+    gc.disable()
+    try:
+        parameters = Parameters(steps=2, batch_size=8, pairs_per_batch=pairs_per_batch)
+        chains = fit_pairs(network, models, inputs, parameters, seeded())
+        profile(network, models, inputs, chains, [0], parameters)
+        assert len(Counted.living) == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("layer", "on_cpu", "on_gpu"),
+    [
+        (nn.Linear(2, 2), 16, 64),
+        (nn.Conv2d(1, 1, 1), 1, 64),
+        (nn.LSTM(2, 2), 1, 1),
+        (nn.GRU(2, 2), 16, 1),
+        (nn.MultiheadAttention(2, 1), 1, 1),
+    ],
+)
+def test_pairs_that_are_fitted_together(layer: nn.Module, on_cpu: int, on_gpu: int) -> None:
+    network = nn.Sequential(layer)
+    assert _pairs_per_batch(network, torch.device("cpu"), Parameters()) == on_cpu
+    assert _pairs_per_batch(network, torch.device("cuda"), Parameters()) == on_gpu

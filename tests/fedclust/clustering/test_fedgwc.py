@@ -1,0 +1,967 @@
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from threadpoolctl import threadpool_limits
+
+from fedclust.clustering import fedgwc
+from fedclust.clustering import fedgwc as cautions
+from fedclust.clustering.fedgwc import (
+    Interaction,
+    Outcome,
+    Parameters,
+    _change_by_chance,
+    affinity,
+    affinity_of,
+    children,
+    rewards,
+    split,
+    start,
+    step,
+    update_interaction,
+    update_mse,
+    update_weights,
+)
+from fedclust.support.sampling import draw
+
+
+@pytest.mark.parametrize(
+    ("participation", "step_size", "smallest"),
+    [
+        (0.1, 0.1, 30),
+        (0.3, 0.3, 10),
+        (0.5, 0.5, 6),
+        (0.7, 0.5, 5),
+        (1.0, 0.5, 3),
+        (0.06, 0.06, 50),
+        (0.01, 0.01, 300),
+    ],
+)
+def test_participation_gives_step_size_and_smallest_cluster(
+    participation: float, step_size: float, smallest: int
+) -> None:
+    # Theorem A.5: 3 / rho, rounded up; 3 / 0.7 = 4.29. Theorem 5.2 needs a step size below 1: 1/2 at most.
+    resolved = Parameters().resolve(participation)
+    assert (resolved.step_size, resolved.min_cluster_size) == (step_size, smallest)
+
+
+def test_what_is_set_stays_set() -> None:
+    resolved = Parameters(step_size=0.2, min_cluster_size=4).resolve(0.5)
+    assert (resolved.step_size, resolved.min_cluster_size) == (0.2, 4)
+
+
+@pytest.mark.parametrize("participation", [0.0, 1.1, -0.5])
+def test_participation_outside_its_range_is_refused(participation: float) -> None:
+    with pytest.raises(ValueError, match=r"participation must be in \(0, 1\], got"):
+        Parameters().resolve(participation)
+
+
+def test_fixed_cohorts_weigh_more_in_small_clusters() -> None:
+    parameters = Parameters(cohort_size=10, patience=None).resolve(0.1)
+    assert parameters.step_size is None
+    assert [parameters.step_size_of(size) for size in (100, 40, 16, 8)] == [0.1, 0.25, 0.5, 0.5]
+    assert [parameters.patience_of(size) for size in (100, 44, 46, 8)] == [10, 4, 5, 1]
+
+
+def test_fixed_cohorts_limit_the_number_of_parts() -> None:
+    parameters = Parameters(cohort_size=10, max_clusters=4, min_cluster_size=1, limit_parts=True)
+    assert [parameters.max_clusters_of(size) for size in (100, 39, 20, 19, 10)] == [4, 3, 2, 1, 1]
+
+
+def test_fixed_cohorts_alone_leave_the_number_of_parts_free() -> None:
+    # The paper draws 10 of 823 users; that no cluster of fewer than 20 is split is the released code's rule.
+    parameters = Parameters(cohort_size=10, max_clusters=4, min_cluster_size=1)
+    assert [parameters.max_clusters_of(size) for size in (100, 19, 3, 2)] == [4, 4, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("fixed", "num_members", "participation", "expected"),
+    [(None, 100, 0.1, 10), (None, 12, 0.1, 3), (None, 2, 0.1, 2), (10, 823, 0.5, 10), (10, 7, 1.0, 7)],
+)
+def test_size_of_the_cohort(fixed: int | None, num_members: int, participation: float, expected: int) -> None:
+    assert Parameters(cohort_size=fixed).cohort_size_of(num_members, participation) == expected
+
+
+def test_parts_need_room() -> None:
+    parameters = Parameters(min_cluster_size=6)
+    assert [parameters.max_clusters_of(size) for size in (100, 12, 11)] == [5, 5, 1]
+    assert Parameters(min_cluster_size=1).max_clusters_of(2) == 1
+
+
+def test_unresolved_parameters_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match="step_size must be set before the first round, as by resolve, got None"
+    ):
+        Parameters().step_size_of(10)
+    with pytest.raises(
+        ValueError, match="min_cluster_size must be set before the first round, as by resolve, got None"
+    ):
+        Parameters().max_clusters_of(10)
+
+
+PAPER = Parameters(max_davies_bouldin=1, patience=1, min_pair_coverage=0, min_cluster_size=1)
+RELEASED = Parameters(
+    cohort_size=10,
+    limit_parts=True,
+    patience=None,
+    min_pair_coverage=0,
+    min_cluster_size=1,
+    max_davies_bouldin=1,
+    reward_shares=True,
+    initial="uniform",
+    change="cohort",
+)
+
+
+def said(parameters: Parameters, num_clients: int, participation: float, rounds: int) -> list[str]:
+    return cautions(parameters.resolve(participation), num_clients, participation, rounds)
+
+
+def test_the_papers_setting_needs_no_warning() -> None:
+    # alpha 0.1: 0.9^t < 1e-5 from t = 110 on. Chance: 2 * 0.01 / 1.9 * 0.00774 * 0.01 = 8e-7 < 1e-5.
+    assert said(PAPER, 100, 0.1, 20_000) == []
+    assert said(PAPER, 100, 0.1, 111) == []
+
+
+def test_too_few_rounds_are_named_with_the_first_test() -> None:
+    assert said(PAPER, 100, 0.1, 110) == [
+        "no split can come before the last round: the first test is in round 110 or later, of 110 (tolerance "
+        "1e-05 is reached in round 110 or later with step_size 0.1, min_pair_coverage 0 in round 1 or later "
+        "with 10 of 100 clients a round, patience 1)"
+    ]
+
+
+def test_patience_and_coverage_put_the_first_test_off() -> None:
+    # 0.5^t < 0.2 from t = 3 on. 30 clients have 435 pairs, 0.9 of them are 391.5; three a round have 3 pairs:
+    # 130.5, so round 131. Ten rounds in a row end in round 140.
+    parameters = Parameters(step_size=0.5, tolerance=0.2, min_cluster_size=3)
+    assert said(parameters, 30, 0.1, 141) == []
+    (caution,) = said(parameters, 30, 0.1, 140)
+    assert "the first test is in round 140 or later, of 140" in caution
+    assert "0.9 in round 131 or later with 3 of 30 clients a round, patience 10" in caution
+
+
+def test_the_last_change_alone_has_no_first_round_but_that_of_patience() -> None:
+    parameters = Parameters(
+        step_size=0.1, change="last", patience=10, min_pair_coverage=0, min_cluster_size=1
+    )
+    assert said(parameters, 100, 0.1, 11) == []
+    assert "the first test is in round 10 or later, of 10" in said(parameters, 100, 0.1, 10)[0]
+
+
+@pytest.mark.parametrize("step_size", [0.1, 0.3, 0.5])
+def test_no_first_test_is_earlier_than_the_warning_says(step_size: float) -> None:
+    # Nothing changes after the first round: equal losses, everyone in every round, and P is soon all ones.
+    parameters = Parameters(
+        step_size=step_size, tolerance=1e-3, patience=2, min_cluster_size=1, min_pair_coverage=0
+    )
+    state, settled = fedgwc.start(np.arange(6), parameters), 0
+    for server_round in range(1, 200):
+        state, outcome = fedgwc.step(state, np.arange(6), np.ones((6, 1)), parameters, seed=0)
+        settled = settled or (server_round if outcome.settled else 0)
+        if outcome.tried:
+            break
+    assert outcome.tried
+    assert cautions(parameters, 6, 1.0, settled) != []
+    assert "in round" in cautions(parameters, 6, 1.0, 3)[0]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "num_clients", "participation", "message"),
+    [
+        (PAPER, 2, 1.0, "no split can come: 2 clients are fewer than 3"),
+        # 3 / 0.1 = 30 clients in each of two parts
+        (
+            Parameters(),
+            59,
+            0.1,
+            "no split can come: 59 clients are fewer than two clusters of min_cluster_size 30",
+        ),
+        (RELEASED, 19, 0.1, "no split can come: 19 clients are fewer than two cohorts of cohort_size 10"),
+    ],
+)
+def test_federations_that_are_too_small_are_named(
+    parameters: Parameters, num_clients: int, participation: float, message: str
+) -> None:
+    assert said(parameters, num_clients, participation, 10**6) == [message]
+
+
+def test_full_participation_is_named_with_the_change_by_chance() -> None:
+    # alpha 1/2, all of 30: 2 * 0.25 / 1.5 * (0.57735 - 0.5) / 10 = 0.00258.
+    assert said(PAPER, 30, 1.0, 1000) == [
+        "no split is likely: chance alone keeps the mean squared change near 0.003, above tolerance 1e-05 "
+        "(step_size 0.5, 30 of 30 clients a round, 10 local steps; more with fewer)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "num_clients", "cohort"),
+    [
+        (Parameters(step_size=0.1, min_cluster_size=1), 100, 40),
+        (Parameters(step_size=0.5, min_cluster_size=1), 60, 60),
+        (RELEASED, 20, 10),
+    ],
+)
+def test_the_change_by_chance_is_what_independent_normal_losses_leave(
+    parameters: Parameters, num_clients: int, cohort: int
+) -> None:
+    state, draws = fedgwc.start(np.arange(num_clients), parameters), np.random.default_rng(1)
+    untested = dataclasses.replace(parameters, patience=10**6)
+    step_size, mses = parameters.step_size_of(num_clients), []
+    for _ in range(600):
+        clients = draw(np.arange(num_clients), cohort, draws)
+        state, outcome = fedgwc.step(state, clients, draws.normal(size=(cohort, 10)), untested, seed=0)
+        mses.append(outcome.mse)
+    expected = _change_by_chance(parameters, step_size, cohort, num_clients)
+    # Eq. 1's mean and variance are those of the cohort, not of the distribution: hence not the last percent.
+    assert np.mean(mses[200:]) == pytest.approx(expected, rel=0.15)
+
+
+def met_together(*cohorts: list[int], size: int) -> Interaction:
+    met = np.zeros((size, size), dtype=bool)
+    for cohort in cohorts:
+        met[np.ix_(cohort, cohort)] = True
+    return dataclasses.replace(start(np.arange(size), AT_ONCE), met=met)
+
+
+def test_pairs_are_counted_once_however_often_they_meet() -> None:
+    # {0,1,2} has three pairs, {1,2,3} two new ones, {2,1} none: 5 of 10.
+    assert met_together([0, 1, 2], [1, 2, 3], [2, 1], size=5).pair_coverage == 0.5
+
+
+def test_single_client_has_no_pairs_to_meet() -> None:
+    assert met_together([0], size=1).pair_coverage == 1.0
+
+
+# What the authors' released code compares.
+COLUMNS = Parameters(kernel_width=0.1, initial="uniform", compare="columns")
+
+unhurried = settings(max_examples=50, deadline=None)  # a busy machine is no failure
+
+matrices = st.integers(1, 12).flatmap(
+    lambda size: arrays(np.float64, (size, size), elements=st.floats(0, 1, width=32))
+)
+
+
+def literal_affinity(matrix: np.ndarray, kernel_width: float) -> np.ndarray:
+    size = len(matrix)
+    result = np.ones((size, size))
+    for k in range(size):
+        for j in range(size):
+            others = [i for i in range(size) if i not in (k, j)]
+            squared = sum((matrix[k, i] - matrix[j, i]) ** 2 for i in others)
+            result[k, j] = math.exp(-kernel_width * squared)
+    return result
+
+
+def test_affinity_leaves_out_the_two_clients_themselves() -> None:
+    # Of rows 0 and 1 only column 2 counts: (0.5 - 0.1)² = 0.16; of 0 and 2 column 1: (0.2 - 0.8)² = 0.36;
+    # of 1 and 2 column 0: (0.3 - 0.7)² = 0.16.
+    matrix = np.array([[0.9, 0.2, 0.5], [0.3, 0.9, 0.1], [0.7, 0.8, 0.9]])
+    near, far = math.exp(-0.32), math.exp(-0.72)
+    np.testing.assert_allclose(affinity(matrix, 2.0), [[1, near, far], [near, 1, near], [far, near, 1]])
+
+
+@unhurried
+@given(matrices, st.sampled_from([0.1, 0.5, 4.0]))
+def test_affinity_matches_a_literal_loop(matrix: np.ndarray, kernel_width: float) -> None:
+    np.testing.assert_allclose(
+        affinity(matrix, kernel_width), literal_affinity(matrix, kernel_width), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("size", [2, 3, 39, 40, 300])
+def test_affinity_is_symmetric_in_the_unit_interval_with_diagonal_one(size: int) -> None:
+    result = affinity(np.random.default_rng(size).random((size, size)), 0.5)
+    np.testing.assert_array_equal(result, result.T)
+    assert result.min() >= 0
+    assert result.max() <= 1
+    np.testing.assert_array_equal(result.diagonal(), 1.0)
+
+
+@pytest.mark.parametrize("precision", [np.float64, np.float32])
+def test_affinity_of_many_clients_matches_a_literal_loop_whatever_the_tiles(
+    precision: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = np.random.default_rng(1).random((150, 150)).astype(precision)
+    before = matrix.copy()
+    expected = literal_affinity(matrix.astype(float), 0.05)
+    for rows, tile in ((1024, 256), (64, 16), (60, 20)):
+        monkeypatch.setattr(fedgwc, "_ROWS", rows)
+        monkeypatch.setattr(fedgwc, "_BLOCK", tile)
+        with threadpool_limits(3):
+            found = affinity(matrix, 0.05)
+        assert found.dtype == precision
+        np.testing.assert_allclose(found, expected, rtol=1e-11 if precision is np.float64 else 2e-4)
+        np.testing.assert_array_equal(found, found.T)
+        with threadpool_limits(1):  # the number of threads changes nothing
+            np.testing.assert_array_equal(affinity(matrix, 0.05), found)
+    np.testing.assert_array_equal(matrix, before)
+
+
+def test_clients_perceived_alike_are_never_more_than_affine() -> None:
+    # Equal rows: what rounding leaves of the distance may be below 0, which would give more than 1.
+    result = affinity(np.tile(np.random.default_rng(1).random(50), (50, 1)), 4.0)
+    assert result.max() <= 1
+    # Row k is row j, so the clients' own entries p_k and P_jk cancel as well.
+    np.testing.assert_allclose(result, 1.0)
+
+
+def test_one_and_two_clients_are_affine() -> None:
+    np.testing.assert_array_equal(affinity(np.array([[0.7]]), 0.5), 1.0)
+    np.testing.assert_allclose(affinity(np.array([[0.7, 0.1], [0.9, 0.3]]), 0.5), 1.0)  # no other clients
+
+
+@unhurried
+@given(matrices, st.randoms())
+def test_permuting_clients_permutes_affinity(matrix: np.ndarray, random: Any) -> None:
+    order = random.sample(range(len(matrix)), len(matrix))
+    permuted = affinity(matrix[np.ix_(order, order)], 0.5)
+    np.testing.assert_allclose(permuted, affinity(matrix, 0.5)[np.ix_(order, order)], atol=1e-12)
+
+
+def test_affinity_refuses_what_is_not_square() -> None:
+    with pytest.raises(ValueError, match=r"interaction must be square, got shape \(2, 3\)"):
+        affinity(np.zeros((2, 3)), 0.5)
+
+
+def test_affinity_refuses_kernel_width() -> None:
+    with pytest.raises(ValueError, match=r"kernel_width must be > 0, got 0\.0"):
+        affinity(np.zeros((2, 2)), 0.0)
+
+
+def test_released_code_compares_scaled_columns() -> None:
+    matrix = np.random.default_rng(2).random((6, 6)) / 36
+    scaled = (matrix - matrix.min()) / (matrix.max() - matrix.min())
+    state = dataclasses.replace(start(np.arange(6), COLUMNS), matrix=matrix)
+    np.testing.assert_allclose(affinity_of(state, COLUMNS), literal_affinity(scaled.T, 0.1), rtol=1e-11)
+
+
+def test_a_constant_matrix_needs_no_scaling() -> None:
+    np.testing.assert_allclose(affinity_of(start(np.arange(4), COLUMNS), COLUMNS), 1.0)
+
+
+# Three groups of clients by loss. With all twenty in the cohort: mean (0 * 10 + 1 * 5 + 3 * 5) / 20 = 1,
+# sample variance (10 * 1 + 0 + 5 * 4) / 19 = 30 / 19, so rewards exp(-19/60), 1 and exp(-4 * 19/60).
+GROUPS = np.array([0] * 10 + [1] * 5 + [2] * 5)
+LOSS = np.array([0.0, 1.0, 3.0])
+IDS = 7 * np.arange(20) + 3  # client ids are not positions
+
+# Every round is tested: after the first, the mean squared change is 1/2 * 1 + 1/2 * d with d <= (1/2)² < 0.9.
+AT_ONCE = Parameters(
+    step_size=0.5,
+    tolerance=0.9,
+    patience=1,
+    min_pair_coverage=0.0,
+    max_davies_bouldin=1.0,
+    min_cluster_size=1,
+)
+
+# What the authors' released code does, with four clients a round.
+RELEASED = Parameters(
+    kernel_width=0.1,
+    max_clusters=4,
+    max_davies_bouldin=1.0,
+    patience=None,
+    min_pair_coverage=0.0,
+    min_cluster_size=1,
+    cohort_size=4,
+    limit_parts=True,
+    reward_shares=True,
+    initial="uniform",
+    change="cohort",
+    compare="columns",
+    score_on="embedding",
+    assign_labels="cluster_qr",
+    reset_change=True,
+)
+
+unhurried = settings(max_examples=50, deadline=None)  # a busy machine is no failure
+
+losses_of_cohorts = st.tuples(st.integers(2, 8), st.integers(1, 4)).flatmap(
+    lambda shape: arrays(np.float64, shape, elements=st.floats(0, 20, width=32))
+)
+
+
+def literal_rewards(losses: np.ndarray) -> np.ndarray:
+    num_clients, num_steps = losses.shape
+    result = np.zeros(num_clients)
+    for k in range(num_clients):
+        for s in range(num_steps):
+            mean = sum(losses[:, s]) / num_clients
+            variance = sum((loss - mean) ** 2 for loss in losses[:, s]) / (num_clients - 1)
+            result[k] += math.exp(-((losses[k, s] - mean) ** 2) / (2 * variance)) / num_steps
+    return result
+
+
+def losses_of(clients: np.ndarray) -> np.ndarray:
+    return LOSS[GROUPS[np.searchsorted(IDS, clients)]][:, None]
+
+
+def whole_round(state: Interaction, parameters: Parameters) -> tuple[Interaction, Outcome]:
+    return step(state, state.members, losses_of(state.members), parameters, seed=0)
+
+
+# -- Eq. 1 --------------------------------------------------------------------------------------------------
+
+
+def test_reward_falls_with_distance_from_the_mean() -> None:
+    # Losses 1, 2, 3: mean 2, sample variance 1; one standard deviation away gives exp(-1/2).
+    np.testing.assert_allclose(rewards(np.array([[1.0], [2.0], [3.0]])), [0.60653066, 1.0, 0.60653066])
+
+
+def test_rewards_are_averaged_over_steps() -> None:
+    # First step as above. Second step 0, 0, 3: mean 1, variance (1 + 1 + 4) / 2 = 3: exp(-1/6), exp(-4/6).
+    expected = [(0.60653066 + 0.84648172) / 2, (1 + 0.84648172) / 2, (0.60653066 + 0.51341712) / 2]
+    np.testing.assert_allclose(rewards(np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 3.0]])), expected, atol=1e-8)
+
+
+def test_two_clients_always_have_equal_rewards() -> None:
+    # Distance d / 2 from the mean, variance 2 (d / 2)² / 1: exp(-1/4), whatever d.
+    np.testing.assert_allclose(rewards(np.array([[1.0, 5.0], [4.0, 5.5]])), math.exp(-0.25))
+
+
+@unhurried
+@given(losses_of_cohorts)
+def test_rewards_match_a_literal_loop(losses: np.ndarray) -> None:
+    losses += np.arange(len(losses))[:, None] * 30  # no step at which all are the same
+    np.testing.assert_allclose(rewards(losses), literal_rewards(losses), rtol=1e-9)
+
+
+@unhurried
+@given(losses_of_cohorts, st.floats(-100, 100))
+def test_rewards_do_not_change_with_a_constant_added_to_all_losses(
+    losses: np.ndarray, constant: float
+) -> None:
+    losses = np.round(losses, 2)  # so that differences are far above what the addition rounds off
+    np.testing.assert_allclose(rewards(losses + constant), rewards(losses), rtol=1e-6)
+
+
+@unhurried
+@given(losses_of_cohorts, st.randoms())
+def test_permuting_clients_permutes_rewards(losses: np.ndarray, random: Any) -> None:
+    order = random.sample(range(len(losses)), len(losses))
+    np.testing.assert_allclose(rewards(losses[order]), rewards(losses)[order], rtol=1e-12)
+
+
+@unhurried
+@given(losses_of_cohorts)
+def test_rewards_are_in_the_unit_interval(losses: np.ndarray) -> None:
+    assert (rewards(losses) > 0).all()
+    assert (rewards(losses) <= 1).all()
+
+
+def test_equal_losses_reward_everyone_fully() -> None:
+    # The mean of three times 0.1 is not 0.1 in floating point; the reward is 1 all the same.
+    np.testing.assert_array_equal(rewards(np.full((3, 2), 0.1)), 1.0)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1.0, 1e160, 1e300])
+def test_rewards_do_not_depend_on_the_unit_of_losses(scale: float) -> None:
+    np.testing.assert_allclose(
+        rewards(np.array([[1.0], [2.0], [3.0]]) * scale), [0.60653066, 1.0, 0.60653066]
+    )
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 3), (4, 0), (4,)])
+def test_rewards_refuse_too_few_losses(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"losses must be of >= 2 clients and >= 1 steps, got shape"):
+        rewards(np.ones(shape))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_rewards_refuse_losses_that_are_not_finite(value: float) -> None:
+    with pytest.raises(ValueError, match=f"losses must be finite, got {value}"):
+        rewards(np.array([[1.0], [value]]))
+
+
+# -- Eq. 3 --------------------------------------------------------------------------------------------------
+
+
+def test_update_blends_in_the_reward_of_the_rows_client() -> None:
+    # 0.75 * 0.4 = 0.3, plus 0.25 times the reward of the row's client: 1 for the first, 0.5 for the second.
+    after = update_interaction(np.full((2, 2), 0.4), np.array([1.0, 0.5]), step_size=0.25)
+    np.testing.assert_allclose(after, [[0.55, 0.55], [0.425, 0.425]])
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 3), (2,)])
+def test_update_refuses_rewards_of_others(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"interaction must have shape \(2, 2\), got "):
+        update_interaction(np.zeros(shape), np.ones(2), 0.5)
+
+
+@pytest.mark.parametrize("step_size", [0.0, -0.5, 1.0, 1.5, np.nan])
+def test_update_refuses_step_size(step_size: float) -> None:
+    with pytest.raises(ValueError, match=r"step_size must be in \(0, 1\), got"):
+        update_interaction(np.zeros((2, 2)), np.ones(2), step_size)
+
+
+def test_weights_blend_in_rewards() -> None:
+    # Eq. 2: 0.75 * 0.4 + 0.25 * 1 = 0.55; 0.75 * 0 + 0.25 * 0.5 = 0.125.
+    np.testing.assert_allclose(
+        update_weights(np.array([0.4, 0.0]), np.array([1.0, 0.5]), 0.25), [0.55, 0.125]
+    )
+
+
+def test_mse_is_a_running_mean_over_all_entries() -> None:
+    # Of 16 entries one changed by 2: d = 4 / 16 = 1/4; 0.9 * 1 + 0.1 / 4 = 0.925.
+    assert update_mse(1.0, np.zeros((1, 1)), np.full((1, 1), 2.0), 16, 0.1) == pytest.approx(0.925)
+
+
+def test_with_last_the_last_change_counts_alone() -> None:
+    # From 0 to omega / 2, then by omega / 4: d = m / 4 and m / 16 with m = mean omega² = 0.5353 (see below).
+    parameters = dataclasses.replace(AT_ONCE, change="last", patience=9)
+    state, first = whole_round(start(IDS, parameters), parameters)
+    _, second = whole_round(state, parameters)
+    assert (first.mse, second.mse) == pytest.approx((0.5353 / 4, 0.5353 / 16), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("rewards", lambda *arguments: np.full(len(arguments[0]), 0.25)),
+        ("update_weights", lambda weights, *_: np.full_like(weights, 0.25)),
+        ("update_interaction", lambda before, *_: np.full_like(before, 0.25)),
+        ("update_mse", lambda *_: 0.25),
+        (
+            "affinity",
+            lambda matrix, _: np.where(np.arange(20)[:, None] // 10 == np.arange(20) // 10, 1, 0.25),
+        ),
+        ("split", lambda affinities, *_, **__: (np.arange(20) % 2, {2: 0.25})),
+    ],
+)
+def test_the_equation_is_the_function(name: str, changed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of an equation's function changes the run."""
+    state, outcome = whole_round(start(IDS, AT_ONCE), AT_ONCE)
+    monkeypatch.setattr(fedgwc, name, changed)
+    other, altered = whole_round(start(IDS, AT_ONCE), AT_ONCE)
+    results = [
+        (each.matrix.tolist(), each.weights.tolist(), each.mse, what.rewards.tolist(), str(what.labels))
+        for each, what in ((state, outcome), (other, altered))
+    ]
+    assert results[0] != results[1]
+
+
+# -- Algorithm 1 --------------------------------------------------------------------------------------------
+
+
+def blocks(groups: np.ndarray, across: float = 0.05) -> np.ndarray:
+    alike = groups[:, None] == groups
+    noise = np.random.default_rng(3).uniform(0.9, 1.0, alike.shape)
+    result = np.where(alike, (noise + noise.T) / 2, across)
+    np.fill_diagonal(result, 1.0)
+    return result
+
+
+@pytest.mark.parametrize("num_groups", [2, 3, 4, 5])
+def test_split_finds_the_groups_and_their_number(num_groups: int) -> None:
+    groups = np.arange(24) % num_groups  # already numbered in order of first appearance
+    np.testing.assert_array_equal(split(blocks(groups))[0], groups)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.permutations(range(15)), st.integers(0, 2**63 - 1))
+def test_permuting_clients_permutes_the_split(order: list[int], seed: int) -> None:
+    groups = np.arange(15) % 3
+    labels, _ = split(blocks(groups)[np.ix_(order, order)], seed=seed)
+    assert labels is not None
+    np.testing.assert_array_equal(labels[:, None] == labels, groups[order][:, None] == groups[order])
+
+
+def test_split_tries_no_more_than_max_clusters() -> None:
+    labels, scores = split(blocks(np.arange(24) % 4), max_clusters=2, max_davies_bouldin=1e9)
+    assert labels is not None
+    assert labels.max() == 1
+    assert list(scores) == [2]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10])
+@pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
+def test_clients_all_alike_are_not_split(size: int, value: float) -> None:
+    affinities = np.full((size, size), value)
+    np.fill_diagonal(affinities, 1.0)
+    assert split(affinities) == (None, {})
+
+
+def test_clients_alike_but_for_round_off_are_not_split() -> None:
+    affinities = np.full((10, 10), 1.0)
+    affinities[:5, 5:] = affinities[5:, :5] = 1 - 1e-9
+    assert split(affinities)[0] is None
+
+
+def test_split_needs_a_good_score() -> None:
+    # Random affinities have no groups: every candidate's score is above 1.
+    noise = np.random.default_rng(4).random((30, 30))
+    affinities = (noise + noise.T) / 2
+    np.fill_diagonal(affinities, 1.0)
+    labels, scores = split(affinities)
+    assert labels is None
+    assert min(scores.values()) > 1
+    assert split(affinities, max_davies_bouldin=1e9)[0] is not None
+
+
+def test_two_pairs_of_three_clients() -> None:
+    affinities = np.array([[1.0, 0.1, 0.9], [0.1, 1.0, 0.1], [0.9, 0.1, 1.0]])
+    np.testing.assert_array_equal(split(affinities)[0], [0, 1, 0])
+
+
+def test_groups_without_any_affinity_between_them() -> None:
+    np.testing.assert_array_equal(split(blocks(np.arange(12) % 2, across=0.0))[0], np.arange(12) % 2)
+
+
+def test_affinities_near_the_smallest_number_do_no_harm() -> None:
+    affinities = np.full((12, 12), 1e-310)
+    affinities[:6, :6] = affinities[6:11, 6:11] = 0.9  # the last client is alone
+    np.fill_diagonal(affinities, 1.0)
+    labels, _ = split(affinities)
+    assert labels is not None
+    assert (labels[:6] == labels[0]).all()
+    assert (labels[6:11] == labels[6]).all()
+
+
+def test_split_refuses_max_clusters() -> None:
+    with pytest.raises(ValueError, match="max_clusters must be >= 2, got 1"):
+        split(np.ones((4, 4)), max_clusters=1)
+
+
+# -- Algorithm 2 --------------------------------------------------------------------------------------------
+
+
+def test_no_clients_have_met_at_the_start() -> None:
+    state = start(np.array([5, 2, 9]), AT_ONCE)
+    np.testing.assert_array_equal(state.members, [2, 5, 9])
+    np.testing.assert_array_equal(state.matrix, np.zeros((3, 3)))
+    np.testing.assert_array_equal(state.weights, 0.0)
+    assert (state.mse, state.rounds_settled, state.pair_coverage) == (1.0, 0, 0.0)
+    np.testing.assert_allclose(start(np.arange(4), RELEASED).matrix, 1 / 16)
+
+
+@pytest.mark.parametrize("members", [[], [1, 2, 1]])
+@pytest.mark.parametrize("parameters", [AT_ONCE, RELEASED])
+def test_start_refuses_members(members: list[int], parameters: Parameters) -> None:
+    with pytest.raises(ValueError, match="members must be different clients, at least one, got"):
+        start(np.array(members, dtype=np.int64), parameters)
+
+
+@pytest.mark.parametrize("size", [3, 12, 40])
+def test_rounds_match_a_literal_loop(size: int) -> None:
+    ids = 3 * np.arange(size) + 1
+    parameters = Parameters(step_size=0.3, patience=10**6, min_cluster_size=1)
+    state = start(ids, parameters)
+    matrix, weights, mse = np.zeros((size, size)), np.zeros(size), 1.0
+    met: set[tuple[int, int]] = set()
+    draws = np.random.default_rng(5)
+    for _ in range(12):
+        cohort = draws.choice(size, draws.integers(2, size + 1), replace=False)
+        losses = draws.random((len(cohort), 4))
+        state, outcome = step(state, ids[cohort], losses, parameters, seed=0)
+
+        omega = literal_rewards(losses)
+        before = matrix.copy()
+        for row, k in enumerate(cohort):
+            weights[k] = 0.7 * weights[k] + 0.3 * omega[row]
+            for j in cohort:
+                matrix[k, j] = 0.7 * matrix[k, j] + 0.3 * omega[row]
+                if k < j:
+                    met.add((k, j))
+        squares = [(matrix[k, j] - before[k, j]) ** 2 for k in range(size) for j in range(size)]
+        np.testing.assert_allclose(outcome.rewards, omega, rtol=1e-9)
+        np.testing.assert_allclose(state.matrix, matrix, rtol=1e-9)
+        np.testing.assert_allclose(state.weights, weights, rtol=1e-9)
+        mse = 0.7 * mse + 0.3 * sum(squares) / size**2
+        np.testing.assert_allclose(outcome.mse, mse, rtol=1e-9)
+        assert outcome.mse == state.mse
+        assert outcome.pair_coverage == len(met) / (size * (size - 1) / 2)
+
+
+def test_released_rounds_match_a_literal_loop() -> None:
+    size, alpha = 10, 4 / 10
+    parameters = RELEASED
+    state = start(np.arange(size), parameters)
+    matrix, mse = np.full((size, size), 1 / 100), 1.0
+    draws = np.random.default_rng(6)
+    for _ in range(10):
+        cohort = draws.choice(size, 4, replace=False)
+        losses = draws.random((4, 3))
+        state, outcome = step(state, cohort, losses, parameters, seed=0)
+        omega = literal_rewards(losses)
+        squares = 0.0
+        for row, k in enumerate(cohort):
+            for j in cohort:
+                new = (1 - alpha) * matrix[k, j] + alpha * omega[row] / sum(omega)
+                squares += (new - matrix[k, j]) ** 2
+                matrix[k, j] = new
+        mse = (1 - alpha) * mse + alpha * squares / 16
+        np.testing.assert_allclose(state.matrix, matrix, rtol=1e-9)
+        np.testing.assert_allclose(outcome.mse, mse, rtol=1e-9)
+
+
+def test_steps_beyond_the_shortest_client_do_not_count() -> None:
+    losses = [np.array([1.0, 9.0, 4.0]), np.array([2.0]), np.array([3.0, 5.0])]
+    _, outcome = step(start(np.arange(3), AT_ONCE), np.arange(3), losses, AT_ONCE, seed=0)
+    np.testing.assert_allclose(outcome.rewards, [0.60653066, 1.0, 0.60653066])
+
+
+@pytest.mark.parametrize("cohort", [[], [4]])
+def test_fewer_than_two_replies_change_nothing(cohort: list[int]) -> None:
+    state = start(np.array([4, 6]), AT_ONCE)
+    after, outcome = step(state, np.array(cohort), [np.array([1.0])] * len(cohort), AT_ONCE, seed=0)
+    assert after is state
+    assert (outcome.rewards.size, outcome.mse, outcome.settled, outcome.tried, outcome.labels) == (
+        0,
+        1.0,
+        False,
+        False,
+        None,
+    )
+
+
+def test_a_round_does_not_change_the_previous_state() -> None:
+    before = start(IDS, AT_ONCE)
+    whole_round(before, AT_ONCE)
+    np.testing.assert_array_equal(before.matrix, 0.0)
+    np.testing.assert_array_equal(before.weights, 0.0)
+    assert before.pair_coverage == 0.0
+
+
+def test_settled_matrix_is_split_by_how_clients_are_perceived() -> None:
+    state, outcome = whole_round(start(IDS, AT_ONCE), AT_ONCE)
+    omega = np.exp(-19 / 60 * np.array([1.0, 0.0, 4.0]))[GROUPS]
+    np.testing.assert_allclose(state.matrix, np.tile(omega[:, None] / 2, 20))
+    np.testing.assert_allclose(outcome.mse, 1 / 2 + (omega**2 / 4).mean() / 2)  # from 0, every row
+    assert (outcome.settled, outcome.tried) == (True, True)
+    np.testing.assert_array_equal(outcome.labels, GROUPS)
+    # Clients of a group are perceived alike to the last bit: three groups have no width at all.
+    assert outcome.davies_bouldin[3] == pytest.approx(0.0, abs=1e-6)
+    assert outcome.davies_bouldin[2] > 0.1
+
+
+def test_alike_clients_of_whom_few_meet_do_not_split_at_once() -> None:
+    # The paper's Landmarks setting: 823 clients, 10 a round, alpha 0.1, epsilon 1e-4. Clients are alike,
+    # their losses differ only by chance. A first change of d <= 100 * 0.1² / 823² = 1.5e-6 is far below
+    # epsilon already, while the running mean is at least 0.9^t: 0.9^87 = 1.05e-4, 0.9^88 = 9.4e-5.
+    parameters = Parameters(
+        step_size=0.1,
+        tolerance=1e-4,
+        cohort_size=10,
+        max_davies_bouldin=1.0,
+        patience=1,
+        min_pair_coverage=0.0,
+        min_cluster_size=1,
+    )
+    state, draws = start(np.arange(823), parameters), np.random.default_rng(0)
+    settled = []
+    for _ in range(87):
+        cohort = draws.choice(823, 10, replace=False)
+        state, outcome = step(state, cohort, 1 + 0.1 * draws.random((10, 7)), parameters, seed=0)
+        settled.append(outcome.settled)
+    assert not any(settled)
+    assert 0.9**87 <= state.mse <= 0.9**87 + 1.5e-6
+
+
+def test_two_consecutive_splits_keep_every_client_exactly_once() -> None:
+    parameters = dataclasses.replace(AT_ONCE, max_clusters=2)
+    clusters = [start(IDS, parameters)]
+    for expected in (2, 3):
+        after = []
+        for state in clusters:
+            for _ in range(2):
+                state, outcome = whole_round(state, parameters)
+            after.extend([state] if outcome.labels is None else children(state, outcome.labels))
+        clusters = after
+        assert len(clusters) == expected
+        np.testing.assert_array_equal(np.sort(np.concatenate([state.members for state in clusters])), IDS)
+    found = {tuple(state.members.tolist()) for state in clusters}
+    assert found == {tuple(IDS[group == GROUPS].tolist()) for group in range(3)}
+
+
+def test_matrix_must_stay_settled_for_patience_rounds() -> None:
+    parameters = dataclasses.replace(AT_ONCE, patience=3, tolerance=0.2, max_davies_bouldin=1e-9)
+    state = start(IDS, parameters)
+    tried, settled, mses = [], [], []
+    for server_round in range(1, 11):
+        # In round 5 the matrix is made to change, by what has gone before it: entries of 0 become rewards.
+        state = state if server_round != 5 else dataclasses.replace(state, mse=0.5)
+        state, outcome = step(state, IDS, losses_of(IDS), parameters, seed=0)
+        tried.append(outcome.tried)
+        settled.append(outcome.settled)
+        mses.append(outcome.mse)
+    # With P_t = (1 - 2^-t) omega round t changes entries by omega / 2^t: d_t = m / 4^t, where m, the mean of
+    # omega², is (10 exp(-38/60) + 5 + 5 exp(-152/60)) / 20 = 0.5353. From 1: 1/2 + m/8 = 0.567, then
+    # 0.283 + m/32 = 0.300, 0.150 + m/128 = 0.154 < 0.2, 0.077 + m/512 = 0.078; from 1/2: 0.2503, then 0.1252.
+    np.testing.assert_allclose(mses[:6], [0.5669, 0.3002, 0.1543, 0.0782, 0.2503, 0.1252], atol=1e-4)
+    assert settled == [False, False, True, True, False, True, True, True, True, True]
+    # Rounds 6 to 8 are three in a row; the test finds nothing that good, and 9 and 10 are not three again.
+    assert tried == [False] * 7 + [True, False, False]
+    assert state.rounds_settled == 2
+
+
+def test_matrix_is_not_settled_before_enough_pairs_have_met() -> None:
+    parameters = dataclasses.replace(AT_ONCE, min_pair_coverage=0.5)
+    state = start(np.arange(4), parameters)
+    coverage, settled = [], []
+    for cohort in ([0, 1], [0, 1], [0, 1, 2], [0, 1, 2]):
+        losses = np.full((len(cohort), 1), 1.0)  # everyone is rewarded with 1
+        state, outcome = step(state, np.array(cohort), losses, parameters, seed=0)
+        coverage.append(outcome.pair_coverage)
+        settled.append(outcome.settled)
+    assert coverage == [1 / 6, 1 / 6, 3 / 6, 3 / 6]
+    assert settled == [False, False, True, True]
+
+
+def test_one_odd_client_does_not_block_a_split() -> None:
+    # 20 clients, 9, and one: affinity 0.9 to 1 within the groups, 0.05 between them, of the odd client 0.3 to
+    # the nine and 0.05 to the others. [20, 9, 1] splits as [20, 10], where the odd one is of the ten, does.
+    groups = np.repeat([0, 1], [20, 10])
+    affinities = blocks(groups)
+    affinities[29, 20:29] = affinities[20:29, 29] = 0.3
+    labels, _ = split(affinities, min_cluster_size=4)
+    np.testing.assert_array_equal(labels, groups)
+    np.testing.assert_array_equal(split(blocks(groups), min_cluster_size=4)[0], groups)
+    # Three groups are what the paper, which refuses no part for its size, makes of it.
+    found, scores = split(affinities)
+    assert found is not None
+    assert sorted(np.bincount(found)) == [1, 9, 20]
+    assert min(scores, key=scores.__getitem__) == 3
+
+
+def test_step_asks_for_parts_of_min_cluster_size() -> None:
+    # Three groups of 10, 5 and 5: no two parts of 6 or more are left when those of 5 are dissolved.
+    for smallest, parts in ((5, 3), (6, None)):
+        parameters = dataclasses.replace(AT_ONCE, min_cluster_size=smallest)
+        _, outcome = whole_round(start(IDS, parameters), parameters)
+        assert outcome.tried
+        assert (None if outcome.labels is None else outcome.labels.max() + 1) == parts
+
+
+def test_cluster_that_has_no_room_for_two_parts_is_not_tested() -> None:
+    parameters = dataclasses.replace(AT_ONCE, min_cluster_size=11)
+    _, outcome = whole_round(start(IDS, parameters), parameters)
+    assert outcome.settled
+    assert not outcome.tried
+
+
+def test_failed_test_resets_the_change_of_the_released_code() -> None:
+    # Equal losses leave nothing to tell clients apart. Twelve clients, four a round: 12 / 4 = 3 rounds.
+    ones = np.ones((12, 1))
+    state = start(np.arange(12), RELEASED)
+    changes = []
+    for _ in range(60):
+        state, outcome = step(state, np.arange(12), ones, RELEASED, seed=0)
+        changes.append((outcome.settled, outcome.tried, state.mse))
+    first = next(index for index, (_, tried, _) in enumerate(changes) if tried)
+    assert [settled for settled, _, _ in changes[first - 3 : first + 2]] == [False, True, True, True, False]
+    assert changes[first][2] == 1.0
+    # Then 1 - 4/12 of it is left each round, plus next to nothing.
+    assert changes[first + 1][2] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("size", [2, 4, 7])
+def test_released_code_splits_no_cluster_of_fewer_than_two_cohorts(size: int) -> None:
+    state = start(np.arange(size), RELEASED)
+    for _ in range(40):
+        state, outcome = step(state, np.arange(size), np.arange(size)[:, None], RELEASED, seed=0)
+        assert not outcome.tried
+
+
+def test_released_code_splits_into_as_many_parts_as_cohorts_fit() -> None:
+    parameters = dataclasses.replace(RELEASED, tolerance=1e-3)
+    state = start(np.arange(20), parameters)
+    draws = np.random.default_rng(7)
+    for _ in range(200):
+        cohort = draws.choice(20, 4, replace=False)
+        state, outcome = step(state, cohort, draws.random((4, 2)), parameters, seed=0)
+        if outcome.tried:
+            break
+    assert outcome.tried
+    assert set(outcome.davies_bouldin) == {2, 3, 4}  # min(20 // 4, 4)
+
+
+def test_children_take_over_what_is_known_of_their_members() -> None:
+    parameters = Parameters(step_size=0.5, min_cluster_size=1)
+    state = start(np.array([2, 5, 7, 11]), parameters)
+    for cohort in ([2, 5, 11], [7, 11]):
+        losses = np.arange(len(cohort), dtype=float)[:, None]
+        state, _ = step(state, np.array(cohort), losses, parameters, seed=0)
+    first, second = children(state, np.array([1, 0, 0, 1]))
+    np.testing.assert_array_equal(first.members, [5, 7])
+    np.testing.assert_array_equal(second.members, [2, 11])
+    np.testing.assert_array_equal(first.matrix, state.matrix[1:3, 1:3])
+    np.testing.assert_array_equal(second.matrix, state.matrix[np.ix_([0, 3], [0, 3])])
+    np.testing.assert_array_equal(second.weights, state.weights[[0, 3]])
+    assert (first.pair_coverage, second.pair_coverage) == (0.0, 1.0)  # 5 and 7 never met, 2 and 11 did
+    assert (first.mse, first.rounds_settled) == (1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("cohort", "losses", "message"),
+    [
+        ([0, 9], np.ones((2, 1)), "clients must be members of the cluster, got client 9"),
+        ([-1, 1], np.ones((2, 1)), "clients must be members of the cluster, got client -1"),
+        ([1, 1], np.ones((2, 1)), r"clients must be named once each, got \[1, 1\]"),
+        ([0, 1], np.ones((3, 1)), "losses must be of the cohort's 2 clients, got 3"),
+        ([0, 1], [np.ones(2), np.ones(0)], ">= 1 steps"),
+        ([0, 1], np.array([[1.0], [np.nan]]), "losses must be finite, got nan"),
+    ],
+)
+def test_step_refuses_replies(cohort: list[int], losses: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        step(start(np.arange(3), AT_ONCE), np.array(cohort), losses, AT_ONCE, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name"),
+    [(Parameters(min_cluster_size=1), "step_size"), (Parameters(step_size=0.1), "min_cluster_size")],
+)
+def test_step_refuses_parameters_that_are_not_resolved(parameters: Parameters, name: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"{name} must be set before the first round, as by resolve, got None"
+    ):
+        step(start(np.arange(3), parameters), np.arange(3), np.ones((3, 1)), parameters, seed=0)
+
+
+def test_same_seed_same_outcome() -> None:
+    state, _ = whole_round(start(IDS, AT_ONCE), AT_ONCE)
+    outcomes = [whole_round(state, AT_ONCE)[1] for _ in range(2)]
+    assert outcomes[0].davies_bouldin == outcomes[1].davies_bouldin
+
+
+def test_a_run_of_a_cluster_of_many_is_that_of_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 clients of one kind and 16 of another, all in every round, until they are split."""
+    parameters = Parameters(tolerance=0.01, patience=1, min_cluster_size=3).resolve(0.5)
+    losses = np.where(np.arange(24) % 3, 2.0, 0.5)[:, None] + np.arange(24)[:, None] * 0.01
+
+    def rounds() -> tuple[np.ndarray, Interaction]:
+        state = start(np.arange(24), parameters)
+        for _ in range(60):
+            state, outcome = step(state, np.arange(24), losses, parameters, seed=0)
+            if outcome.labels is not None:
+                return outcome.labels, state
+        raise AssertionError("never split")
+
+    labels, double = rounds()
+    monkeypatch.setattr(fedgwc, "MANY", 20)
+    found, single = rounds()
+    np.testing.assert_array_equal(found, labels)
+    assert single.matrix.dtype == np.float32
+    assert children(single, found)[0].matrix.dtype == np.float64  # they are few
+    np.testing.assert_allclose(single.matrix, double.matrix, rtol=1e-6)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.permutations(range(20)))
+def test_permuting_client_ids_permutes_the_outcome(order: list[int]) -> None:
+    # Client order[k] now behaves as client k did.
+    losses = np.empty((20, 1))
+    losses[order, 0] = LOSS[GROUPS]
+    state = start(np.arange(20), AT_ONCE)
+    for _ in range(2):
+        state, outcome = step(state, np.arange(20), losses, AT_ONCE, seed=0)
+    assert outcome.labels is not None
+    labels = outcome.labels[order]
+    np.testing.assert_array_equal(labels[:, None] == labels, GROUPS[:, None] == GROUPS)

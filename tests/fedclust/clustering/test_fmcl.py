@@ -1,0 +1,286 @@
+"""FMCL: distances against a literal loop, in both precisions, and the choice of the number of clusters."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedclust.clustering import fmcl
+from fedclust.clustering.fmcl import Parameters, assign, cluster, distances, num_clusters, variation
+
+
+def literal_distances(
+    prototypes: np.ndarray, shares: np.ndarray, alpha: float, beta: float, epsilon: float, overlap: bool
+) -> np.ndarray:
+    """Algorithm 3, line by line."""
+    clients, classes = shares.shape
+    matrix = np.full((clients, clients), math.inf)
+    for i in range(clients):
+        for j in range(i + 1, clients):
+            common = [c for c in range(classes) if shares[i, c] > 0 and shares[j, c] > 0]
+            if not common:
+                continue
+            total = num = den = 0.0
+            for c in common:
+                weight = min(shares[i, c], shares[j, c])
+                first, second = prototypes[i, c].astype(float), prototypes[j, c].astype(float)
+                cosine = first @ second / (np.linalg.norm(first) * np.linalg.norm(second) + epsilon)
+                total, num, den = total + weight, num + weight * (1 - cosine), den + weight
+            scale = min(max(total, epsilon) ** -alpha, beta) if overlap else 1.0
+            matrix[i, j] = matrix[j, i] = num / (den + epsilon) * scale
+    finite = [
+        matrix[i, j] for i in range(clients) for j in range(clients) if i != j and matrix[i, j] < math.inf
+    ]
+    far = min(2 * np.percentile(finite, 95), np.percentile(finite, 99)) if finite else 1.0
+    matrix[np.isinf(matrix)] = far
+    np.fill_diagonal(matrix, 0)
+    return matrix
+
+
+def random_clients(seed: int, clients: int, classes: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """About half of the classes absent on each client, their prototypes not a number."""
+    draws = np.random.default_rng(seed)
+    counts = draws.integers(0, 6, size=(clients, classes)) * draws.integers(0, 2, size=(clients, classes))
+    counts[np.arange(clients), draws.integers(0, classes, size=clients)] += 1
+    prototypes = draws.normal(size=(clients, classes, width)).astype(np.float32)
+    prototypes[counts == 0] = np.nan
+    return prototypes, counts / counts.sum(axis=1, keepdims=True)
+
+
+def between(*groups: int, near: float = 0.1, far: float = 1.0) -> np.ndarray:
+    """Distances of groups of these sizes: `near` inside, `far` across."""
+    label = np.repeat(np.arange(len(groups)), groups)
+    matrix = np.where(label[:, None] == label, near, far)
+    np.fill_diagonal(matrix, 0)
+    return matrix
+
+
+def test_distance_of_two_clients_by_hand() -> None:
+    prototypes = np.array([[[2.0, 0.0], [1.0, 0.0]], [[3.0, 0.0], [0.0, 1.0]]])
+    shares = np.array([[0.5, 0.5], [0.25, 0.75]])
+    # Class 0: weight 0.25, parallel, norms 2 and 3. Class 1: weight 0.5, at right angles. Overlap 0.75.
+    by_hand = (0.25 * (1 - 6 / 6.001) + 0.5 * 1) / (0.75 + 0.001)
+    assert distances(prototypes, shares, overlap=False)[0, 1] == pytest.approx(by_hand)
+    assert distances(prototypes, shares)[0, 1] == pytest.approx(by_hand / 0.75)
+    assert distances(prototypes, shares, alpha=2.0)[1, 0] == pytest.approx(by_hand / 0.75**2)
+    assert distances(prototypes, shares, beta=1.2)[0, 1] == pytest.approx(by_hand * 1.2)
+
+
+@pytest.mark.parametrize("entries", [2**22, 1, 20])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_distances_match_a_literal_loop_whatever_the_blocks(
+    entries: int, overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fmcl, "_BLOCK_ENTRIES", entries)
+    prototypes, shares = random_clients(seed=3, clients=9, classes=5, width=4)
+    result = distances(prototypes, shares, 1.5, 4.0, 1e-2, overlap)
+    assert result.dtype == np.float64
+    np.testing.assert_allclose(
+        result, literal_distances(prototypes, shares, 1.5, 4.0, 1e-2, overlap), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_distances_of_many_clients_are_those_of_the_loop_in_single_precision(
+    overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prototypes, shares = random_clients(seed=2, clients=200, classes=3, width=8)
+    expected, details = assign(prototypes, shares, Parameters(overlap=overlap))
+    monkeypatch.setattr(fmcl, "_BLOCK_ENTRIES", 200 * 64)  # four blocks, the last one smaller
+    monkeypatch.setattr(fmcl, "_MANY", 199)
+    found, single = assign(prototypes, shares, Parameters(overlap=overlap))
+    assert single.distances.dtype == np.float32
+    np.testing.assert_array_equal(single.distances, single.distances.T)
+    assert not np.diagonal(single.distances).any()
+    literal = literal_distances(prototypes, shares, 1.0, 100.0, 1e-3, overlap)
+    np.testing.assert_allclose(single.distances, literal, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found, expected)
+    assert single.variation == pytest.approx(details.variation, rel=1e-4)
+
+
+def test_the_variation_is_that_of_different_clients() -> None:
+    matrix = np.array([[0.0, 1, 2], [1, 0, 3], [2, 3, 0]])
+    # Distances 1, 2, 3, each twice: mean 2, variance 2/3.
+    assert variation(matrix) == pytest.approx(np.sqrt(2 / 3) / 2)
+    assert variation(np.zeros((3, 3))) == 0
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 8), st.integers(1, 5))
+def test_distances_are_a_distance_matrix_and_match_a_literal_loop(
+    seed: int, clients: int, classes: int
+) -> None:
+    prototypes, shares = random_clients(seed, clients, classes, width=3)
+    result = distances(prototypes, shares)
+    np.testing.assert_array_equal(result, result.T)
+    np.testing.assert_array_equal(np.diagonal(result), 0)
+    assert np.isfinite(result).all()
+    assert result.min() >= 0
+    np.testing.assert_allclose(
+        result, literal_distances(prototypes, shares, 1.0, 100.0, 1e-3, True), rtol=1e-9, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("junk", [np.nan, np.inf, 1e30, 0.0])
+def test_prototypes_of_absent_classes_do_not_leak(junk: float) -> None:
+    prototypes, shares = random_clients(seed=4, clients=6, classes=4, width=3)
+    prototypes[shares == 0] = junk
+    clean = np.where((shares > 0)[..., None], prototypes, 7.0)
+    np.testing.assert_array_equal(distances(prototypes, shares), distances(clean, shares))
+
+
+def test_clients_without_a_shared_class_are_far_apart() -> None:
+    # Clients 0, 1 and 2 share class 0; client 3 has class 1 alone.
+    prototypes = np.ones((4, 2, 2))
+    prototypes[:3, 0] = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
+    shares = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    known = np.array([1.0, 1 - 1 / (math.sqrt(2) + 1e-3), 1 - 1 / (math.sqrt(2) + 1e-3)]) / 1.001
+    # Both orders of three pairs: four small ones, then the largest twice. The 95th percentile is at position
+    # 4.75 of 0…5, the 99th at 4.95: both are the largest, and twice the former is more.
+    np.testing.assert_allclose(distances(prototypes, shares)[3, :3], known.max())
+
+
+def test_far_is_twice_the_95th_percentile_when_that_is_less_than_the_99th() -> None:
+    # Clients of one class, all parallel but the last, and one client of another class. With 30, 58 of 870
+    # entries involve the odd one (distance 1 / 1.001), above 5 %: P95 = P99. With 100, 198 of 9,900, 2 %:
+    # P95 is small, P99 is not.
+    for clients, twice in ((30, False), (100, True)):
+        prototypes = np.tile([1.0, 0.0], (clients + 1, 2, 1))
+        prototypes[clients - 1, 0] = [0.0, 1.0]
+        shares = np.tile([1.0, 0.0], (clients + 1, 1))
+        shares[clients] = [0.0, 1.0]
+        near, odd = (1 - 1 / 1.001) / 1.001, 1 / 1.001
+        result = distances(prototypes, shares)
+        np.testing.assert_allclose(result[clients, 0], 2 * near if twice else odd)
+
+
+def test_no_two_clients_share_a_class() -> None:
+    result = distances(np.full((3, 3, 2), 5.0), np.eye(3))
+    np.testing.assert_array_equal(result, 1 - np.eye(3))
+    np.testing.assert_array_equal(assign(np.ones((3, 3, 2)), np.eye(3), Parameters())[0], [0, 0, 0])
+
+
+def test_identical_clients_are_one_cluster() -> None:
+    prototypes, shares = random_clients(seed=5, clients=1, classes=4, width=3)
+    labels, details = assign(np.repeat(prototypes, 7, 0), np.repeat(shares, 7, 0), Parameters())
+    np.testing.assert_array_equal(labels, 0)
+    assert details.variation == pytest.approx(0, abs=1e-6)
+    assert details.scores == dict.fromkeys(range(1, 7), 0.0)
+
+
+def test_a_class_nobody_has_changes_nothing() -> None:
+    prototypes, shares = random_clients(seed=6, clients=5, classes=3, width=3)
+    wider = np.concatenate([prototypes, np.full((5, 1, 3), np.nan)], axis=1)
+    np.testing.assert_array_equal(
+        distances(wider, np.column_stack([shares, np.zeros(5)])), distances(prototypes, shares)
+    )
+
+
+@pytest.mark.parametrize(("clients", "expected"), [(1, [0]), (2, [0, 0])])
+def test_fewer_than_three_clients_are_one_cluster(clients: int, expected: list[int]) -> None:
+    labels, _ = assign(np.eye(2)[:clients, None], np.ones((clients, 1)), Parameters())
+    np.testing.assert_array_equal(labels, expected)
+
+
+@pytest.mark.parametrize(
+    ("groups", "near", "far", "variation", "expected"),
+    [
+        # The coefficient of variation is checked below, so that each window is used.
+        ((6, 6), 0.6, 1.0, (0.0, 0.35), 2),  # {1, 2, 3}
+        ((6, 6, 6, 6), 0.1, 1.0, (0.35, 0.7), 4),  # {2 … 6}
+        ((8, 8), 0.05, 1.0, (0.7, 9.0), 2),  # {3 … 10} has no local maximum: the best of 1 … 10
+        ((12, 3, 3, 3, 3), 0.01, 1.0, (0.35, 0.7), 5),
+    ],
+)
+def test_number_of_clusters_of_clear_groups(
+    groups: tuple[int, ...], near: float, far: float, variation: tuple[float, float], expected: int
+) -> None:
+    matrix = between(*groups, near=near, far=far)
+    off_diagonal = matrix[~np.eye(len(matrix), dtype=bool)]
+    assert variation[0] <= off_diagonal.std() / off_diagonal.mean() < variation[1]
+    np.testing.assert_array_equal(cluster(matrix, Parameters())[0], np.repeat(np.arange(len(groups)), groups))
+
+
+@pytest.mark.parametrize(
+    ("variation", "scores", "expected"),
+    [
+        (0.34, {1: 0.0, 2: 0.1, 3: 0.05, 4: 0.2, 5: 0.9}, 2),  # 4 and 5 lie outside {1, 2, 3}
+        (0.35, {1: 0.0, 2: 0.1, 3: 0.05, 4: 0.2, 5: 0.1, 6: 0.3}, 4),  # 2 and 6 are ends, not inner points
+        (0.35, {1: 0.0, 2: 0.1, 3: 0.3, 4: 0.2, 5: 0.3, 6: 0.1}, 3),  # a tie: the smaller
+        (0.35, {1: 0.0, 2: 0.1, 3: 0.3, 4: 0.3, 5: 0.1, 6: 0.1}, 3),  # a plateau is no maximum: best of all
+        (0.69, {1: 0.0, 2: -0.2, 3: -0.1, 4: -0.3, 5: -0.4, 6: -0.5}, 3),  # a maximum below S(1) still wins
+        (0.70, {1: 0.0, 2: 0.9, 3: 0.1, 4: 0.3, 5: 0.2, 6: 0.1}, 4),  # 2 lies outside {3 … 10}
+        (0.70, {1: 0.0, 2: 0.5, 3: 0.4, 4: 0.3, 5: 0.2}, 2),  # falling: best of 1 … K_max
+        (0.70, {1: 0.0, 2: -0.5, 3: -0.1}, 1),  # K = 4: the window is {3}
+        (0.10, {1: 0.0, 2: 0.5}, 2),  # K = 3: the window is {1, 2}, without an inner point
+        (2.00, {1: 0.0}, 1),  # K = 2
+    ],
+)
+def test_choice_from_a_silhouette_curve(variation: float, scores: dict[int, float], expected: int) -> None:
+    assert num_clusters(scores, variation) == expected
+
+
+def test_max_clusters_bounds_the_choice() -> None:
+    matrix = between(4, 4, 4, 4, near=0.01)
+    assert cluster(matrix, Parameters())[0].max() == 3
+    assert cluster(matrix, Parameters(max_clusters=3))[0].max() <= 2
+
+
+def test_fixed_number_and_threshold() -> None:
+    matrix = between(2, 3, near=0.2, far=0.8)
+    np.testing.assert_array_equal(cluster(matrix, Parameters(num_clusters=1))[0], [0] * 5)
+    np.testing.assert_array_equal(cluster(matrix, Parameters(num_clusters=2))[0], [0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(cluster(matrix, Parameters(num_clusters=5))[0], range(5))
+    np.testing.assert_array_equal(cluster(matrix, Parameters(threshold=0.1))[0], range(5))
+    np.testing.assert_array_equal(cluster(matrix, Parameters(threshold=0.2))[0], [0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(cluster(matrix, Parameters(threshold=0.8, linkage="complete"))[0], [0] * 5)
+
+
+@pytest.mark.parametrize("parameters", [Parameters(), Parameters(num_clusters=3), Parameters(overlap=False)])
+def test_clients_with_disjoint_classes_are_grouped_exactly(parameters: Parameters) -> None:
+    truth = np.array([0, 1, 2, 0, 0, 1, 2, 2, 1, 0, 1, 2, 2, 1, 0])
+    draws = np.random.default_rng(8)
+    centres = draws.normal(size=(6, 64))
+    prototypes = (centres + 0.3 * draws.normal(size=(15, 6, 64))).astype(np.float32)
+    shares = np.zeros((15, 6))
+    for client, group in enumerate(truth):
+        shares[client, 2 * group : 2 * group + 2] = [0.4, 0.6]
+    labels, details = assign(prototypes, shares, parameters)
+    np.testing.assert_array_equal(labels, truth)
+    assert bool(details.scores) == (parameters.num_clusters is None)
+    np.testing.assert_array_equal(
+        details.distances, distances(prototypes, shares, overlap=parameters.overlap)
+    )
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (((2, 3, 4), (3,)), "shares must have shape"),
+        (((0, 3, 4), (0, 3)), "shares must have shape"),
+        (((2, 3, 4), (2, 4)), r"prototypes must have shape \(2, 4, 'width'\), got shape \(2, 3, 4\)"),
+        (((2, 3), (2, 3)), "prototypes must have shape"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(shapes: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        distances(np.ones(shapes[0]), np.ones(shapes[1]))
+
+
+def test_broken_reports_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"shares must be finite and >= 0, got -0\.5"):
+        distances(np.ones((2, 1, 1)), np.array([[1.0], [-0.5]]))
+    prototypes = np.ones((3, 2, 2))
+    prototypes[2, 1, 0] = np.nan
+    with pytest.raises(ValueError, match="prototypes must be finite, got client 2, class 1"):
+        distances(prototypes, np.ones((3, 2)))
+
+
+def test_bad_arguments_of_the_grouping_are_refused() -> None:
+    with pytest.raises(ValueError, match="num_clusters must be <= 4, the number of clients, got 5"):
+        cluster(between(2, 2), Parameters(num_clusters=5))
+    with pytest.raises(ValueError, match="distances must have shape"):
+        cluster(np.zeros(3), Parameters())

@@ -1,0 +1,401 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedclust.clustering.label_groups import (
+    Details,
+    Homogeneity,
+    Parameters,
+    assign,
+    candidates,
+    chi_square,
+    choose,
+    decision,
+    error_ratio,
+    features,
+    gamma_tail,
+    homogeneity,
+    max_candidates,
+    permutation_moments,
+)
+
+
+def test_chi_square_of_two_mirrored_clients() -> None:
+    # Each cell expects 2: ((3−2)² + (1−2)² + (1−2)² + (3−2)²)/2 = 2.
+    assert chi_square(np.array([[3, 1], [1, 3]])) == pytest.approx(2.0)
+
+
+def test_chi_square_is_zero_for_one_distribution_whatever_the_sizes() -> None:
+    assert chi_square(np.array([[1, 2, 4], [3, 6, 12], [7, 14, 28]])) == pytest.approx(0.0, abs=1e-12)
+
+
+@given(arrays(np.int64, (4, 3), elements=st.integers(0, 30)))
+def test_chi_square_is_the_short_form(counts: np.ndarray) -> None:
+    counts[:, 0] += 1
+    total = counts.sum()
+    ratios = [
+        counts[i, c] ** 2 / (counts[i].sum() * counts[:, c].sum())
+        for i in range(4)
+        for c in range(3)
+        if counts[:, c].sum()
+    ]
+    assert chi_square(counts) == pytest.approx(total * (math.fsum(ratios) - 1), abs=1e-9 * total)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "labels"),
+    [
+        ([1, 2, 3], [0, 0, 0, 1, 1, 2]),
+        ([4, 3], [0, 0, 1, 1, 1, 1, 2]),
+        ([2, 2, 2, 1], [0, 0, 0, 0, 0, 1, 1]),
+        ([3, 3], [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_moments_are_those_of_every_deal(sizes: list[int], labels: list[int]) -> None:
+    # All n! ways to deal the labels out to places on clients.
+    values = []
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    for dealt in itertools.permutations(labels):
+        table = np.zeros((len(sizes), max(labels) + 1), dtype=np.int64)
+        np.add.at(table, (owner, np.array(dealt)), 1)
+        values.append(chi_square(table))
+    mean, variance = permutation_moments(np.array(sizes), np.bincount(labels))
+    assert mean == pytest.approx(np.mean(values))
+    assert variance == pytest.approx(np.var(values), abs=1e-9)
+
+
+def test_tail_of_a_gamma_of_shape_one_is_exponential() -> None:
+    # Mean 3, variance 9: shape 1, scale 3; P(X >= 6) = e^−2.
+    assert gamma_tail(6.0, 3.0, 9.0) == pytest.approx(math.exp(-2))
+
+
+def test_tail_of_a_gamma_of_shape_two() -> None:
+    # Mean 4, variance 8: shape 2, scale 2; P(X >= x) = e^{−x/2}(1 + x/2) = 4 e^−3 at x = 6.
+    assert gamma_tail(6.0, 4.0, 8.0) == pytest.approx(4 * math.exp(-3))
+    assert gamma_tail(0.0, 4.0, 8.0) == 1.0
+
+
+def test_outcome_of_a_small_table() -> None:
+    # N = 8, K = C = 2: E = 8/7; w_r = w_c = (8·(1/4 + 1/4) − 4)/6 = 0; v = 6/7;
+    # V = (16/5)(6/7)² = 2.35102041; X² = 2.
+    tested = homogeneity(np.array([[3, 1], [1, 3]]))
+    assert (tested.statistic, tested.mean) == pytest.approx((2.0, 8 / 7))
+    assert tested.variance == pytest.approx(16 / 5 * 36 / 49)
+    assert tested.p_value == pytest.approx(gamma_tail(2.0, 8 / 7, 16 / 5 * 36 / 49))
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [[5, 3]],  # one client
+        [[5, 0], [3, 0], [9, 0]],  # one class
+        [[1, 0], [0, 1], [1, 0]],  # three examples
+        [[1, 0], [0, 1], [1, 0], [0, 1], [0, 1]],  # one example each
+        [[1, 0], [9, 10]],  # every deal has the same X²
+    ],
+)
+def test_where_nothing_can_be_tested_clients_are_alike(counts: list[list[int]]) -> None:
+    assert homogeneity(np.array(counts)).p_value == 1.0
+
+
+def test_clients_with_one_class_each_are_refuted() -> None:
+    # X² = N = 40 is the largest there is; under 1 is expected (40/39).
+    tested = homogeneity(np.array([[20, 0], [0, 20]]))
+    assert tested.statistic == pytest.approx(40.0)
+    assert tested.p_value < 1e-6
+
+
+@settings(max_examples=50)
+@given(
+    arrays(np.int64, (5, 4), elements=st.integers(0, 20)),
+    st.permutations(range(5)),
+    st.permutations(range(4)),
+)
+def test_numbering_does_not_matter(counts: np.ndarray, clients: list[int], classes: list[int]) -> None:
+    counts[:, 0] += 1
+    one, other = homogeneity(counts), homogeneity(counts[clients][:, classes])
+    assert one.p_value == pytest.approx(other.p_value, abs=1e-9)
+
+
+@settings(max_examples=50)
+@given(arrays(np.int64, (4, 3), elements=st.integers(0, 20)))
+def test_a_class_that_nobody_has_changes_nothing(counts: np.ndarray) -> None:
+    counts[:, 0] += 1
+    wider = np.insert(counts, 1, 0, axis=1)
+    assert homogeneity(wider).p_value == pytest.approx(homogeneity(counts).p_value, abs=1e-9)
+
+
+@pytest.mark.parametrize(("examples", "most"), [(3, 0.08), (20, 0.065), (200, 0.065)])
+def test_the_level_is_kept(examples: int, most: float) -> None:
+    # 2,000 federations of alike clients with rare classes: 5 %, with 1.5 points for three standard errors. X²
+    # takes few values with three examples a client; a Gamma distribution gives 6.4 % there.
+    draws = np.random.default_rng(examples)
+    shares = np.array([0.5, 0.2, 0.1, 0.1, 0.05, 0.03, 0.01, 0.01])
+    below = [homogeneity(draws.multinomial(examples, shares, size=10)).p_value < 0.05 for _ in range(2000)]
+    assert 0.035 < np.mean(below) < most
+
+
+def test_error_ratio_of_two_pairs_with_one_class_each() -> None:
+    # N_c = 20, q = 1/2, B(q) = e^{ln 2} − 1 = 1. Cluster 0: a = (20.5, 0.5), π = (41/42, 1/42),
+    # H = −(41/42) ln(41/42) − (1/42) ln(1/42) = 0.11251642, B = 0.11909057.
+    # Scarcity: all examples of class 0: √(20.5/20.5) = 1. R = 0.11909057 on every client.
+    counts = np.array([[10, 0], [10, 0], [0, 10], [0, 10]])
+    entropy = -41 / 42 * math.log(41 / 42) - 1 / 42 * math.log(1 / 42)
+    assert error_ratio(counts, np.array([0, 0, 1, 1])) == pytest.approx(math.exp(entropy) - 1)
+    assert error_ratio(counts, np.array([0, 0, 1, 1])) == pytest.approx(0.1191, abs=1e-4)
+
+
+def test_error_ratio_of_alike_clients_is_what_scarcity_costs() -> None:
+    # Two alike clients apart: a = (10.5, 10.5) of (20.5, 20.5), B the same: R = √(20.5/10.5) = 1.397.
+    counts = np.array([[10, 10], [10, 10]])
+    assert error_ratio(counts, np.array([0, 1])) == pytest.approx(math.sqrt(20.5 / 10.5))
+
+
+@given(arrays(np.int64, (6, 4), elements=st.integers(0, 50)), arrays(np.int64, 6, elements=st.integers(0, 2)))
+def test_error_ratio_matches_a_literal_loop(counts: np.ndarray, labels: np.ndarray) -> None:
+    counts[:, 0] += 1
+    counts[0, 1] += 1  # two classes at least
+    total = counts.sum(axis=0)
+    q = [n / total.sum() for n in total]
+
+    def breadth(weights: list[float]) -> float:
+        whole = math.fsum(weights)
+        return math.exp(-math.fsum(w / whole * math.log(w / whole) for w in weights if w)) - 1
+
+    ratios = []
+    for i in range(6):
+        a = [q[c] + math.fsum(counts[j, c] for j in range(6) if labels[j] == labels[i]) for c in range(4)]
+        parts = [
+            counts[i, c] / counts[i].sum() * math.sqrt((total[c] + q[c]) / a[c]) for c in range(4) if total[c]
+        ]
+        ratios.append(breadth(a) / breadth(q) * math.fsum(parts))
+    assert error_ratio(counts, labels) == pytest.approx(math.fsum(ratios) / 6)
+
+
+@given(arrays(np.int64, (6, 4), elements=st.integers(0, 50)))
+def test_error_ratio_of_one_cluster_is_one(counts: np.ndarray) -> None:
+    counts[:, 0] += 1
+    assert error_ratio(counts, np.zeros(6, dtype=np.int64)) == pytest.approx(1.0)
+
+
+def test_choice() -> None:
+    assert choose({2: 0.5, 3: 0.4, 4: 0.6}) == 3
+    assert choose({2: 0.4, 3: 0.4}) == 2  # the smallest of equals
+    assert choose({2: 0.7, 3: 0.8}) == 1  # not below 0.7
+    assert choose({2: 0.7, 3: 0.8}, 0.75) == 2
+    assert choose({}) == 1
+
+
+def planted(
+    num_groups: int, examples: int, seed: int = 0, clients: int = 30
+) -> tuple[np.ndarray, np.ndarray]:
+    """Clients that hold a half, a third … of twelve classes, in no order."""
+    draws = np.random.default_rng(seed)
+    groups = draws.permutation(np.arange(clients) % num_groups)
+    counts = np.zeros((clients, 12), dtype=np.int64)
+    width = 12 // num_groups
+    for client, group in enumerate(groups):
+        own = draws.multinomial(examples, np.full(width, 1 / width))
+        counts[client, group * width : (group + 1) * width] = own
+    return counts, groups
+
+
+def same(one: np.ndarray, other: np.ndarray) -> bool:
+    return bool(((one[:, None] == one) == (other[:, None] == other)).all())
+
+
+def test_features_of_two_mirrored_clients() -> None:
+    # q = (1/2, 1/2); client (3, 1) has P = (3.5/5, 1.5/5) = (0.7, 0.3), so P − q = (0.2, −0.2) and
+    # P/q = (1.4, 0.6): x = (+√(0.2 ln 1.4), −√(−0.2 ln 0.6)).
+    rows = features(np.array([[3, 1], [1, 3]]))
+    surplus, shortage = math.sqrt(0.2 * math.log(1.4)), -math.sqrt(-0.2 * math.log(0.6))
+    np.testing.assert_allclose(rows, [[surplus, shortage], [shortage, surplus]])
+
+
+def test_surplus_and_shortage_of_a_class_differ_in_sign() -> None:
+    rows = features(np.array([[9, 1, 5], [1, 9, 5]]))
+    assert rows[0, 0] > 0 > rows[1, 0]
+    np.testing.assert_allclose(rows[:, 2], 0.0, atol=1e-12)
+
+
+def test_a_class_nobody_has_is_no_feature() -> None:
+    np.testing.assert_array_equal(features(np.array([[3, 0, 1], [1, 0, 3]]))[:, 1], 0.0)
+
+
+@given(arrays(np.int64, (5, 4), elements=st.integers(0, 50)))
+def test_features_match_a_literal_loop(counts: np.ndarray) -> None:
+    counts[:, 0] += 1
+    rows = features(counts)
+    for i in range(5):
+        for c in range(4):
+            q = counts[:, c].sum() / counts.sum()
+            p = (counts[i, c] + q) / (counts[i].sum() + 1)
+            value = (p - q) * math.log(p / q) if q else 0.0
+            assert rows[i, c] == pytest.approx(math.copysign(math.sqrt(max(value, 0)), p - q), abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("clients", "classes", "expected"),
+    [
+        (3, 10, 2),  # K − 1
+        (10, 10, 5),  # min(C, ⌊K/2⌋) = 5 > ⌈√10⌉ = 4
+        (30, 10, 10),  # C = 10 > ⌈√30⌉ = 6
+        (100, 2, 10),  # √100 = 10 > C = 2
+        (101, 2, 11),  # ⌈√101⌉
+        (10_000, 10, 32),  # the bound
+        (2, 10, 1),
+    ],
+)
+def test_how_many_clusters_are_tried(clients: int, classes: int, expected: int) -> None:
+    assert max_candidates(clients, classes) == expected
+
+
+@pytest.mark.parametrize("num_groups", [2, 3])
+@pytest.mark.parametrize("examples", [20, 200])
+def test_halves_and_thirds_of_the_classes_are_found(num_groups: int, examples: int) -> None:
+    for seed in range(5):
+        counts, groups = planted(num_groups, examples, seed)
+        labels, details = assign(counts, Parameters(), seed)
+        assert same(labels, groups)
+        assert min(details.error_ratios, key=details.error_ratios.__getitem__) == num_groups
+        assert details.homogeneity.p_value < 1e-6
+
+
+def test_five_pairs_of_classes_are_found() -> None:
+    # What the unsigned index cannot see: a surplus of two classes of ten looks alike whichever two they are.
+    draws = np.random.default_rng(0)
+    groups = np.arange(30) % 5
+    shares = np.full((30, 10), 0.05)
+    for client, group in enumerate(groups):
+        shares[client, 2 * group : 2 * group + 2] = 0.3
+    rows = features(np.stack([draws.multinomial(1000, row) for row in shares]))
+    assert same(candidates(rows, np.full(30, 1000), 5, 0)[5], groups)
+
+
+def test_alike_clients_are_one_cluster_in_95_of_100_federations() -> None:
+    draws = np.random.default_rng(0)
+    splits = 0
+    for number in range(100):
+        clients, examples = (10, 30)[number % 2], (20, 60, 200)[number % 3]
+        counts = draws.multinomial(examples, draws.dirichlet(np.full(10, 3.0)), size=clients)
+        splits += assign(counts, Parameters(), number)[0].max() > 0
+    assert splits <= 5
+
+
+def test_clients_that_differ_little_are_one_cluster() -> None:
+    # Refuted (p ≈ 0), but half of the examples of everything is too high a price for a slightly easier task.
+    counts = np.array([[120, 80], [80, 120]] * 10)
+    labels, details = assign(counts, Parameters(), 0)
+    assert details.homogeneity.p_value < 1e-6
+    assert min(details.error_ratios.values()) > 0.7
+    np.testing.assert_array_equal(labels, 0)
+
+
+def test_clients_of_the_same_shares_are_one_cluster() -> None:
+    labels, details = assign(np.tile([5, 3, 2], (7, 1)), Parameters(), 0)
+    np.testing.assert_array_equal(labels, 0)
+    assert details.error_ratios == {}
+    assert details.homogeneity.p_value > 0.99
+    np.testing.assert_allclose(details.stability, 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("counts", [[[5, 0]], [[9, 0], [0, 9]]])
+def test_fewer_than_three_clients_are_one_cluster(counts: list[list[int]]) -> None:
+    labels, details = assign(np.array(counts), Parameters(), 0)
+    np.testing.assert_array_equal(labels, 0)
+    assert details.error_ratios == {}
+
+
+def test_one_class_is_one_cluster() -> None:
+    np.testing.assert_array_equal(assign(np.array([[4, 0], [5, 0], [9, 0]]), Parameters(), 0)[0], 0)
+
+
+def test_a_class_nobody_has_changes_nothing() -> None:
+    counts, groups = planted(3, 50)
+    labels, details = assign(np.insert(counts, 4, 0, axis=1), Parameters(), 0)
+    assert same(labels, groups)
+    assert details.error_ratios == pytest.approx(assign(counts, Parameters(), 0)[1].error_ratios)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(12)), st.permutations(range(12)), st.integers(2, 3))
+def test_numbering_of_clients_and_classes_does_not_matter(
+    clients: list[int], classes: list[int], num_groups: int
+) -> None:
+    counts, _ = planted(num_groups, 40, clients=12)
+    counts += np.random.default_rng(1).integers(0, 6, counts.shape)
+    labels, details = assign(counts, Parameters(), 0)
+    again, changed = assign(counts[clients][:, classes], Parameters(), 0)
+    assert same(again, labels[clients])
+    assert changed.error_ratios == pytest.approx(details.error_ratios)
+
+
+def test_stability_is_the_sum_of_squared_features() -> None:
+    # Client (3, 1) of two mirrored ones: 0.2 ln 1.4 − 0.2 ln 0.6 = 0.2 ln(7/3).
+    details = assign(np.array([[3, 1], [1, 3]]), Parameters(), 0)[1]
+    np.testing.assert_allclose(details.stability, 0.2 * math.log(7 / 3))
+    counts = np.array([[30, 10], [1, 3], [4, 2]])
+    details = assign(counts, Parameters(), 0)[1]
+    assert details.weighted_stability == pytest.approx(
+        (40 * details.stability[0] + 4 * details.stability[1] + 6 * details.stability[2]) / 50
+    )
+
+
+def test_candidates_stop_at_the_distinct_rows() -> None:
+    rows = np.array([[0.0], [0.0], [1.0], [1.0], [2.0]])
+    found = candidates(rows, np.ones(5), 4, 0)
+    assert set(found) == {2, 3}
+    np.testing.assert_array_equal(found[3], [0, 0, 1, 1, 2])
+
+
+def test_larger_clients_weigh_more() -> None:
+    # Three points on a line, 0, 1 and 2.1. Equal weights join 0 and 1 (spread 1/2 against 1.1²/2 = 0.605).
+    # With 100 examples at 0 and 1, joining those costs 100²/200 = 50, joining 1 and 2.1 1.21·100/101 = 1.2.
+    rows = np.array([[0.0], [1.0], [2.1]])
+    np.testing.assert_array_equal(candidates(rows, np.array([1, 1, 1]), 2, 0)[2], [0, 0, 1])
+    np.testing.assert_array_equal(candidates(rows, np.array([100, 100, 1]), 2, 0)[2], [0, 1, 1])
+
+
+def test_what_is_no_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="counts must have an example on every client, got none on client 1"):
+        assign(np.array([[3, 1], [0, 0]]), Parameters(), 0)
+    with pytest.raises(ValueError, match="counts must be finite and >= 0, got -1"):
+        homogeneity(np.array([[3, -1], [1, 1]]))
+
+
+@pytest.mark.parametrize(
+    ("p_value", "ratios", "clients", "expected"),
+    [
+        (0.43, {}, 9, "one cluster: clients' label shares differ no more than chance explains (p = 0.43)"),
+        (0.05, {}, 9, "one cluster: clients' label shares differ no more than chance explains (p = 0.05)"),
+        (
+            0.02,
+            {2: 0.9, 3: 0.8, 4: 0.85},
+            9,
+            "one cluster: clients' label shares differ (p = 0.02), but the best split, into 3, is predicted "
+            "to make 0.80 of one model's error, limit 0.70",
+        ),
+        (
+            1e-9,
+            {2: 0.69, 3: 0.5, 4: 0.6},
+            9,
+            "3 clusters: clients' label shares differ (p < 0.001), and 3 clusters are predicted to make 0.50 "
+            "of one model's error, below the limit of 0.70",
+        ),
+        (
+            0.01,
+            {},
+            2,
+            "one cluster: clients' label shares differ (p = 0.01), but two clients are too few to group",
+        ),
+        (0.01, {}, 9, "one cluster: clients' label shares differ (p = 0.01), but too little to group by"),
+    ],
+)
+def test_the_decision_says_why(p_value: float, ratios: dict, clients: int, expected: str) -> None:
+    details = Details(Homogeneity(1.0, 1.0, 1.0, p_value), ratios, np.zeros(clients))
+    assert decision(details, Parameters()) == expected

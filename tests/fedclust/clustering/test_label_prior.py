@@ -1,0 +1,135 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedclust.clustering.label_prior import (
+    Parameters,
+    assign,
+    correction,
+    intraclass_correlation,
+    pseudo_examples,
+)
+
+
+def test_correlation_of_a_small_table() -> None:
+    # Each cell expects 10 examples: X² = 4·5²/10 = 10.
+    # ρ̂ = (10/1 − 1)/(40 − 800/40 − 1) = 9/19; m̂ = (10/19)/(9/19) = 10/9.
+    counts = np.array([[15, 5], [5, 15]])
+    assert intraclass_correlation(counts) == pytest.approx(9 / 19)
+    assert pseudo_examples(counts) == pytest.approx(10 / 9)
+
+
+def test_correction_of_a_small_table() -> None:
+    # q = (1/2, 1/2), m̂ = 10/9: P̂_0 = (15 + 5/9)/(20 + 10/9) = 140/190 = 14/19 and 5/19; ln(28/19), ln(10/19).
+    counts = np.array([[15, 5], [5, 15]])
+    corrections, details = assign(counts, np.zeros(2, dtype=np.int64), Parameters())
+    up, down = math.log(28 / 19), math.log(10 / 19)
+    np.testing.assert_allclose(corrections, [[up, down], [down, up]])
+    np.testing.assert_allclose(details.pseudo_examples, [10 / 9])
+
+
+def test_few_clients_with_one_class_each_are_not_ruled_out_of_the_rest() -> None:
+    # X² = 20, ρ̂ = (20 − 1)/(20 − 10 − 1) = 19/9 > 1: m̂ = 1/K = 1/2.
+    counts = np.array([[10, 0], [0, 10]])
+    assert intraclass_correlation(counts) == pytest.approx(19 / 9)
+    assert pseudo_examples(counts) == 0.5
+    # P̂_01 = (0 + 1/4)/(10.5) = 1/42: ln(1/21).
+    corrections, _ = assign(counts, np.zeros(2, dtype=np.int64), Parameters())
+    assert corrections[0, 1] == pytest.approx(math.log(1 / 21))
+
+
+@pytest.mark.parametrize("concentration", [0.5, 3.0, 20.0])
+def test_the_clients_concentration_is_recovered(concentration: float) -> None:
+    # Shares drawn from Dirichlet(m·q): ρ = 1/(1 + m). 2,000 clients, so that 10 % is many standard errors.
+    draws = np.random.default_rng(0)
+    shares = draws.dirichlet(concentration * np.array([0.4, 0.3, 0.2, 0.1]), size=2000)
+    assert pseudo_examples(draws.multinomial(50, shares)) == pytest.approx(concentration, rel=0.1)
+
+
+def test_alike_clients_are_hardly_ever_corrected() -> None:
+    draws = np.random.default_rng(0)
+    corrected = sum(
+        math.isfinite(pseudo_examples(draws.multinomial(60, np.full(10, 0.1), size=30))) for _ in range(200)
+    )
+    assert corrected <= 20  # 5 % are expected: 10, standard deviation 3.1
+
+
+def test_no_correction_where_clients_may_be_alike() -> None:
+    corrections, details = assign(np.tile([5, 3, 2], (6, 1)), np.zeros(6, dtype=np.int64), Parameters())
+    np.testing.assert_array_equal(corrections, 0.0)
+    assert details.p_values[0] > 0.99
+    assert math.isinf(details.pseudo_examples[0])
+
+
+def test_one_example_on_every_client_tells_nothing() -> None:
+    counts = np.eye(3, dtype=np.int64)[[0, 1, 2, 0, 1]]
+    assert intraclass_correlation(counts) == 0.0
+    assert math.isinf(pseudo_examples(counts))
+
+
+def test_each_cluster_is_a_federation_of_its_own() -> None:
+    # Clients 0 and 2 differ, 1 and 3 are alike: only the first cluster is corrected, by what it holds itself.
+    counts = np.array([[15, 5], [36, 4], [5, 15], [36, 4]])
+    corrections, details = assign(counts, np.array([0, 1, 0, 1]), Parameters())
+    np.testing.assert_array_equal(corrections[[1, 3]], 0.0)
+    np.testing.assert_allclose(corrections[0], [math.log(28 / 19), math.log(10 / 19)])
+    assert np.isinf(details.pseudo_examples).tolist() == [False, True]
+
+
+def test_a_cluster_of_one_client_is_not_corrected() -> None:
+    corrections, _ = assign(np.array([[9, 1], [1, 9]]), np.array([0, 1]), Parameters())
+    np.testing.assert_array_equal(corrections, 0.0)
+
+
+def test_a_class_that_the_model_never_saw_is_left_alone() -> None:
+    summands = correction(np.array([[3, 1, 4]]), np.array([5, 5, 0]), 2.0)
+    assert summands[0, 2] == 0.0
+    # P̂_0 = (3 + 2/2)/(8 + 2) = 0.4; ln(0.4/0.5).
+    assert summands[0, 0] == pytest.approx(math.log(0.8))
+
+
+def test_a_client_without_examples_gets_nothing() -> None:
+    np.testing.assert_allclose(correction(np.array([[0, 0]]), np.array([7, 3]), 1.5), 0.0, atol=1e-12)
+
+
+@given(
+    arrays(np.int64, (4, 3), elements=st.integers(0, 50)),
+    arrays(np.int64, 3, elements=st.integers(1, 50)),
+    st.floats(0.01, 100),
+)
+def test_corrected_shares_add_up_to_one(counts: np.ndarray, seen: np.ndarray, pseudo: float) -> None:
+    shares = np.exp(correction(counts, seen, pseudo)) * (seen / seen.sum())
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+    assert shares.min() > 0
+
+
+@given(st.permutations(range(5)), st.permutations(range(4)))
+def test_numbering_does_not_matter(clients: list[int], classes: list[int]) -> None:
+    counts = np.random.default_rng(0).integers(0, 30, (5, 4))
+    whole = np.zeros(5, dtype=np.int64)
+    expected = assign(counts, whole, Parameters())[0][clients][:, classes]
+    np.testing.assert_allclose(
+        assign(counts[clients][:, classes], whole, Parameters())[0], expected, atol=1e-9
+    )
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    counts = np.array([[3, 1], [1, 3]])
+    with pytest.raises(ValueError, match="level must be in"):
+        Parameters(level=1.0)
+    with pytest.raises(ValueError, match=r"assignment must be >= 0, shape \(2,\), got"):
+        assign(counts, np.array([0]), Parameters())
+    with pytest.raises(ValueError, match=r"trained_on must have shape \(2,\), got shape \(3,\)"):
+        correction(counts, np.ones(3), 1.0)
+    with pytest.raises(ValueError, match="trained_on must be finite and >= 0 and not all 0"):
+        correction(counts, np.zeros(2), 1.0)
+    with pytest.raises(ValueError, match="pseudo_examples must be > 0, got 0"):
+        correction(counts, np.ones(2), 0.0)
+    with pytest.raises(ValueError, match="counts must be finite and >= 0, got -1"):
+        correction(np.array([[3, -1]]), np.ones(2), 1.0)
+    with pytest.raises(ValueError, match="counts must have shape"):
+        correction(np.array([3, 1]), np.ones(2), 1.0)

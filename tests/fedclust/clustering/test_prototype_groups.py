@@ -1,0 +1,546 @@
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import adjusted_rand_score
+
+from fedclust.clustering import label_groups
+from fedclust.clustering.label_groups import Homogeneity
+from fedclust.clustering.prototype_evidence import FTest, Prototypes, compare
+from fedclust.clustering.prototype_groups import (
+    Details,
+    Parameters,
+    agglomerate,
+    assign,
+    decision,
+    explained_share,
+    grow,
+    merge,
+    refine,
+)
+
+
+def on_a_line(positions: list[float], examples: float = 100.0, variance: float = 1.0) -> Prototypes:
+    """Clients with one class of one dimension."""
+    means = np.array(positions).reshape(-1, 1, 1)
+    return Prototypes(means, np.full((len(means), 1), examples), np.array([variance]))
+
+
+def literal_agglomeration(evidence: np.ndarray) -> set[frozenset[int]]:
+    groups = [frozenset([i]) for i in range(len(evidence))]
+    while len(groups) > 1:
+        sums = {
+            (a, b): sum(evidence[i, j] for i in a for j in b) for a, b in itertools.combinations(groups, 2)
+        }
+        pair = min(sums, key=sums.__getitem__)
+        if sums[pair] >= 0:
+            break
+        groups = [group for group in groups if group not in pair] + [pair[0] | pair[1]]
+    return set(groups)
+
+
+def as_sets(labels: np.ndarray) -> set[frozenset[int]]:
+    return {frozenset(np.flatnonzero(labels == label).tolist()) for label in set(labels.tolist())}
+
+
+@given(st.integers(0, 10_000), st.integers(1, 9))
+def test_agglomeration_is_the_literal_loop(seed: int, clients: int) -> None:
+    draws = np.random.default_rng(seed)
+    evidence = np.triu(draws.normal(size=(clients, clients)), 1)
+    evidence += evidence.T
+    assert as_sets(agglomerate(evidence)) == literal_agglomeration(evidence)
+
+
+def test_evidence_adds_up() -> None:
+    # 0 and 1 merge (−3). With 2: −1 from 0, +2 from 1: together +1, so 2 stays alone though 0 looks alike.
+    evidence = np.array([[0.0, -3, -1], [-3, 0, 2], [-1, 2, 0]])
+    np.testing.assert_array_equal(agglomerate(evidence), [0, 0, 1])
+    # With +0.5 instead of +2 together −0.5: all merge.
+    evidence[1, 2] = evidence[2, 1] = 0.5
+    np.testing.assert_array_equal(agglomerate(evidence), [0, 0, 0])
+
+
+def test_zero_evidence_merges_no_clients() -> None:
+    np.testing.assert_array_equal(agglomerate(np.zeros((3, 3))), [0, 1, 2])
+
+
+def test_evidence_given_is_not_changed() -> None:
+    evidence = np.array([[0.0, -1], [-1, 0]])
+    agglomerate(evidence)
+    np.testing.assert_array_equal(evidence, [[0, -1], [-1, 0]])
+
+
+def test_refinement_moves_a_misplaced_client() -> None:
+    # Client 2 at 0.1 sits with those at 10. Without itself they are at 10, the others at 0.
+    clients = on_a_line([0.0, 0.2, 0.1, 10.0, 10.2])
+    np.testing.assert_array_equal(refine(clients, np.array([0, 0, 1, 1, 1]), 5.0), [0, 0, 0, 1, 1])
+
+
+def test_refinement_leaves_the_client_itself_out() -> None:
+    # Groups {0, 3} and {−2, −2}. Client 0 (at 0) is 1.5² = 2.25 from the mean of its group, itself included,
+    # and 2² = 4 from the other; but 3² = 9 from client 1, so it moves. Client 1 (at 3) is 9 from client 0, 25
+    # from the other group, and stays.
+    clients = on_a_line([0.0, 3.0, -2.0, -2.0], examples=1e6)
+    labels = refine(clients, np.array([0, 0, 1, 1]), 50.0, passes=1)
+    np.testing.assert_array_equal(labels, [0, 1, 0, 0])
+
+
+def test_the_distance_of_a_single_client_to_its_group_is_the_threshold() -> None:
+    # Client 2 is 1.5² = 2.25 from the others: it joins them where that is nearer than the threshold.
+    clients = on_a_line([0.0, 0.0, 1.5], examples=1e6)
+    np.testing.assert_array_equal(refine(clients, np.array([0, 0, 1]), 2.3), [0, 0, 0])
+    np.testing.assert_array_equal(refine(clients, np.array([0, 0, 1]), 2.2), [0, 0, 1])
+
+
+def test_refinement_without_passes_renumbers_only() -> None:
+    np.testing.assert_array_equal(refine(on_a_line([0.0, 9, 0]), np.array([2, 0, 2]), 1.0, 0), [0, 1, 0])
+
+
+def test_ties_stay() -> None:
+    # Nobody shares a class with anybody: everything is `threshold` away.
+    means = np.where(np.eye(3)[:, :, None] > 0, 0.0, np.nan)
+    clients = Prototypes(means, np.eye(3) * 9, np.ones(3))
+    np.testing.assert_array_equal(refine(clients, np.array([0, 1, 0]), 1.0), [0, 1, 0])
+
+
+def test_groups_nearer_than_the_threshold_merge() -> None:
+    # At 0, 1 and 9, of 100 examples each: e(0, 1) = 1 − 2/100, e(1, 9) = 64 − 2/100.
+    clients = on_a_line([0.0, 1.0, 9.0])
+    np.testing.assert_array_equal(merge(clients, np.arange(3), 0.99), [0, 0, 1])
+    np.testing.assert_array_equal(merge(clients, np.arange(3), 0.97), [0, 1, 2])
+
+
+def test_groups_that_do_not_differ_significantly_merge() -> None:
+    # 0 and 3 of two examples each, σ² = 4: F = 9/(4·1) = 2.25 with (1, 2) degrees: p = 0.27. With 200
+    # examples each F = 225 with (1, 398).
+    np.testing.assert_array_equal(merge(on_a_line([0.0, 3.0], 2, 4.0), np.arange(2), 0.1), [0, 0])
+    np.testing.assert_array_equal(merge(on_a_line([0.0, 3.0], 200, 4.0), np.arange(2), 0.1), [0, 1])
+
+
+def test_more_pairs_ask_for_more_evidence() -> None:
+    # F of the nearest pair: 2²/(1·2/3) = 6 with (1, 2K) degrees. Two groups: F(1, 4), p = 0.0705: they merge
+    # at level 0.05, not at 0.1. Three groups: F(1, 6), p = 0.0498 > 0.1/3: they merge.
+    np.testing.assert_array_equal(merge(on_a_line([0.0, 2.0], 3), np.arange(2), 0.1, 0.1), [0, 1])
+    np.testing.assert_array_equal(merge(on_a_line([0.0, 2.0], 3), np.arange(2), 0.1, 0.05), [0, 0])
+    np.testing.assert_array_equal(merge(on_a_line([0.0, 2.0, 99.0], 3), np.arange(3), 0.1, 0.1), [0, 0, 1])
+
+
+def test_the_nearest_pair_merges_first() -> None:
+    # 0, 1, 2.5 and threshold 2.3: {0, 1} first, at 0.5 of 200; to 2.5 it is 4 − 3/200: stays. Were 1 and 2.5
+    # merged first, 0 would be 1.75² away.
+    np.testing.assert_array_equal(merge(on_a_line([0.0, 1.0, 2.5]), np.arange(3), 2.3), [0, 0, 1])
+
+
+def test_groups_without_a_common_class_merge_last_and_the_largest_first() -> None:
+    # Groups 0 (class 0 at 0) and 1 (class 0 at 9) differ. Group 2 has class 1 alone and joins the larger, 1.
+    means = np.array([[[0.0], [np.nan]], [[9.0], [np.nan]], [[np.nan], [4.0]]])
+    counts = np.array([[50.0, 0], [80, 0], [0, 60]])
+    clients = Prototypes(means, counts, np.ones(2))
+    np.testing.assert_array_equal(merge(clients, np.arange(3), 1.0), [0, 1, 1])
+
+
+def test_explained_share() -> None:
+    # F inside {0, 2} and {9, 9} with n = 4, σ² = 2 is 2 (see test_prototype_evidence); of 11: 1 − 1/10.
+    clients = on_a_line([0.0, 2, 9, 9], 4, 2.0)
+    assert explained_share(clients, np.array([0, 0, 1, 1]), 11.0) == pytest.approx(0.9)
+    assert explained_share(clients, np.arange(4), 11.0) == 1.0  # nothing is left inside
+    assert explained_share(clients, np.zeros(4, dtype=int), 1.5) == 0.0
+    assert explained_share(clients, np.zeros(4, dtype=int), 0.9) == 1.0  # nothing to explain
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(5, 40), st.integers(0, 1000))
+def test_chunks_find_what_all_at_once_find(chunk: int, seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    kinds = draws.integers(0, 2, 41)
+    clients = on_a_line((kinds * 10 + draws.normal(size=41) * 0.1).tolist())
+    labels = grow(clients, 5.0, chunk)
+    np.testing.assert_array_equal(labels[:, None] == labels, kinds[:, None] == kinds)
+    np.testing.assert_array_equal(labels, grow(clients, 5.0, 41))
+
+
+def test_more_kinds_of_clients_than_a_chunk_are_no_groups() -> None:
+    clients = on_a_line(np.arange(30.0) * 10)
+    np.testing.assert_array_equal(grow(clients, 5.0, 30), np.arange(30))
+    np.testing.assert_array_equal(grow(clients, 5.0, 10), 0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(12)), st.integers(0, 100))
+def test_numbering_does_not_matter(order: list[int], seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    means = draws.normal(size=(12, 3, 2)) + (np.arange(12) % 3)[:, None, None] * 0.8
+    clients = Prototypes(means, draws.integers(1, 20, (12, 3)).astype(float), np.ones(3))
+    shuffled = clients.rows(np.array(order))
+
+    def steps(some: Prototypes) -> np.ndarray:
+        labels = agglomerate(compare(some, some).evidence(0.8))
+        return merge(some, refine(some, labels, 0.8), 0.8)
+
+    labels = steps(clients)[order]
+    again = steps(shuffled)
+    np.testing.assert_array_equal(labels[:, None] == labels, again[:, None] == again)
+
+
+WITHOUT_LABELS = Parameters(labels=None)
+
+
+def simulated(
+    draws: np.random.Generator,
+    counts: np.ndarray,
+    groups: np.ndarray,
+    conventions: np.ndarray | None = None,
+    shift: float = 0.0,
+    width: int = 16,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Prototypes and scatter of Gaussian embeddings with total variance 1, classes 1 apart (squared).
+
+    `conventions` names, for each group, which class's examples carry a label; `shift` moves each class of
+    each group by this much (squared, between two groups).
+    """
+    num_clients, num_classes = counts.shape
+    truth = draws.normal(size=(num_classes, width)) * np.sqrt(0.5 / width)
+    num_groups = groups.max() + 1
+    names = np.tile(np.arange(num_classes), (num_groups, 1)) if conventions is None else conventions
+    by_group = truth[names] + draws.normal(size=(num_groups, num_classes, width)) * np.sqrt(shift / 2 / width)
+    noise = draws.normal(size=(num_clients, num_classes, width)) / np.sqrt(width)
+    means = by_group[groups] + noise / np.sqrt(np.maximum(counts, 1))[:, :, None]
+    freedom = np.maximum(counts - 1, 0)
+    squares = draws.chisquare(np.maximum(freedom * width, 1)) / width
+    scatter = np.where(freedom > 0, squares / np.maximum(freedom, 1), 0.0)
+    return np.where(counts[:, :, None] > 0, means, np.nan).astype(np.float32), scatter
+
+
+def label_counts(draws: np.random.Generator, clients: int, examples: int, alpha: float | None) -> np.ndarray:
+    shares = (
+        np.full((clients, 10), 0.1) if alpha is None else draws.dirichlet(np.full(10, alpha), size=clients)
+    )
+    return draws.multinomial(examples, shares)
+
+
+def rolled(num_groups: int) -> np.ndarray:
+    return np.stack([np.roll(np.arange(10), 3 * group) for group in range(num_groups)])
+
+
+@pytest.mark.parametrize("alpha", [None, 0.1])
+def test_alike_clients_are_one_group_in_95_of_100_federations(alpha: float | None) -> None:
+    draws = np.random.default_rng(0)
+    splits = 0
+    for number in range(100):
+        counts = label_counts(draws, (10, 30)[number % 2], (20, 60, 200)[number % 3], alpha)
+        reported = simulated(draws, counts, np.zeros(len(counts), dtype=int))
+        labels, _ = assign(reported[0], counts, reported[1], WITHOUT_LABELS, 0)
+        splits += labels.max() > 0
+        if alpha is None:  # nor do label counts split IID clients
+            assert assign(reported[0], counts, reported[1], Parameters(), 0)[0].max() == labels.max()
+    assert splits <= 5
+
+
+@pytest.mark.parametrize("num_groups", [2, 3])
+@pytest.mark.parametrize("alpha", [None, 0.5])
+def test_labelling_conventions_are_found(num_groups: int, alpha: float | None) -> None:
+    draws = np.random.default_rng(1)
+    for _ in range(5):
+        groups = draws.permutation(np.arange(30) % num_groups)
+        counts = label_counts(draws, 30, 50, alpha)
+        means, scatter = simulated(draws, counts, groups, rolled(num_groups))
+        labels, details = assign(means, counts, scatter, WITHOUT_LABELS, 0)
+        assert adjusted_rand_score(groups, labels) == 1.0
+        assert details.test.p_value < 1e-6
+        assert max(details.explained.values()) > 0.9
+
+
+@pytest.mark.parametrize("shift", [1.0, 3.0])
+def test_shifts_of_prototypes_are_found(shift: float) -> None:
+    draws = np.random.default_rng(2)
+    for _ in range(5):
+        groups = draws.permutation(np.arange(30) % 2)
+        counts = label_counts(draws, 30, 100, None)
+        means, scatter = simulated(draws, counts, groups, shift=shift)
+        labels, details = assign(means, counts, scatter, Parameters(), 0)
+        assert adjusted_rand_score(groups, labels) == 1.0
+        # Two classes are 1 + shift apart now, each class of the two groups shift. 160 squares of normal
+        # deviates vary by √(2/160) = 11 %, and those of the classes likewise.
+        assert details.distances[0, 1] == pytest.approx(shift / (1 + shift), rel=0.35)
+
+
+def test_conventions_of_clients_with_few_classes_are_found() -> None:
+    draws = np.random.default_rng(3)
+    scores = []
+    for _ in range(10):
+        groups = draws.permutation(np.arange(30) % 2)
+        counts = label_counts(draws, 30, 50, 0.1)
+        means, scatter = simulated(draws, counts, groups, rolled(2))
+        scores.append(adjusted_rand_score(groups, assign(means, counts, scatter, WITHOUT_LABELS, 0)[0]))
+    assert np.mean(scores) >= 0.9
+
+
+def test_refinement_repairs_what_agglomeration_joined_too_early() -> None:
+    # Twelve examples a client, of few classes: the first merges are guesses.
+    draws = np.random.default_rng(5)
+    groups = draws.permutation(np.arange(30) % 3)
+    counts = label_counts(draws, 30, 12, 0.1)
+    means, scatter = simulated(draws, counts, groups, rolled(3))
+    every = dataclasses.replace(WITHOUT_LABELS, min_examples=1)
+    unrefined = assign(means, counts, scatter, dataclasses.replace(every, passes=0), 0)[0]
+    refined = assign(means, counts, scatter, every, 0)[0]
+    assert adjusted_rand_score(groups, unrefined) < 0.9
+    assert adjusted_rand_score(groups, refined) == 1.0
+
+
+def test_clients_that_each_differ_a_little_are_no_groups() -> None:
+    # Every client has a shift of its own, a fifth of the distance of two classes: refuted, but not split.
+    draws = np.random.default_rng(4)
+    for _ in range(5):
+        counts = label_counts(draws, 30, 200, None)
+        means, scatter = simulated(draws, counts, np.arange(30), shift=0.2)
+        labels, details = assign(means, counts, scatter, Parameters(), 0)
+        assert details.test.p_value < 1e-6
+        np.testing.assert_array_equal(labels, 0)
+
+
+def test_a_larger_separation_is_tried_where_groups_explain_little() -> None:
+    # Every client has a shift of its own, 0.45/1.45 = 0.31 of the distance of two classes: some pairs are
+    # above 0.25, and no few groups hold clients that are alike.
+    draws = np.random.default_rng(5)
+    counts = label_counts(draws, 20, 200, None)
+    means, scatter = simulated(draws, counts, np.arange(20), shift=0.45)
+    _, details = assign(means, counts, scatter, Parameters(), 0)
+    assert list(details.explained) == [0.25, 0.6]
+    assert details.explained[0.25] < 0.9
+
+
+def test_label_counts_split_clients_whose_prototypes_agree() -> None:
+    # One convention, two halves of the classes: no difference in prototypes, but R < 0.7.
+    draws = np.random.default_rng(6)
+    halves = np.arange(20) % 2
+    counts = np.zeros((20, 10), dtype=np.int64)
+    for client, half in enumerate(halves):
+        counts[client, 5 * half : 5 * half + 5] = draws.multinomial(100, np.full(5, 0.2))
+    means, scatter = simulated(draws, counts, np.zeros(20, dtype=int))
+    labels, details = assign(means, counts, scatter, Parameters(), 0)
+    np.testing.assert_array_equal(labels, halves)
+    np.testing.assert_array_equal(details.groups, 0)
+    assert details.labels[0].error_ratios[2] < 0.7
+    np.testing.assert_array_equal(assign(means, counts, scatter, WITHOUT_LABELS, 0)[0], 0)
+
+
+def test_label_counts_are_asked_inside_each_group() -> None:
+    # Two conventions; those of the first hold halves of the classes, those of the second all.
+    draws = np.random.default_rng(7)
+    groups, kinds = np.repeat([0, 1], 15), np.r_[np.arange(15) % 2, np.full(15, 2)]
+    shares = np.array([[0.2] * 5 + [0] * 5, [0] * 5 + [0.2] * 5, [0.1] * 10])
+    counts = np.stack([draws.multinomial(200, shares[kind]) for kind in kinds])
+    means, scatter = simulated(draws, counts, groups, rolled(2))
+    labels, details = assign(means, counts, scatter, Parameters(), 0)
+    np.testing.assert_array_equal(labels, kinds)
+    assert set(details.labels) == set(details.groups)
+
+
+def test_two_clients() -> None:
+    draws = np.random.default_rng(8)
+    counts = np.full((2, 10), 20)
+    means, scatter = simulated(draws, counts, np.array([0, 1]), rolled(2))
+    np.testing.assert_array_equal(assign(means, counts, scatter, Parameters(), 0)[0], [0, 1])
+    means, scatter = simulated(draws, counts, np.array([0, 0]))
+    np.testing.assert_array_equal(assign(means, counts, scatter, Parameters(), 0)[0], [0, 0])
+
+
+def test_one_client() -> None:
+    labels, details = assign(np.ones((1, 2, 3)), np.array([[4, 5]]), np.ones((1, 2)), Parameters(), 0)
+    np.testing.assert_array_equal(labels, [0])
+    assert details.test.p_value == 1.0
+
+
+def test_a_client_with_one_class_goes_with_its_convention() -> None:
+    draws = np.random.default_rng(9)
+    groups = np.arange(12) % 2
+    counts = np.full((12, 10), 20)
+    counts[5] = 0
+    counts[5, 7] = 40
+    means, scatter = simulated(draws, counts, groups, rolled(2))
+    np.testing.assert_array_equal(assign(means, counts, scatter, Parameters(), 0)[0], groups)
+
+
+def test_clients_without_examples_or_known_scatter_join_the_largest_group() -> None:
+    draws = np.random.default_rng(10)
+    groups = np.array([0, 1, 0, 1, 0, 0, 0, 0])
+    counts = np.full((8, 10), 30)
+    counts[6] = 0  # nothing at all
+    counts[7] = 0
+    counts[7, 9] = 1  # one example of a class of which nobody has two
+    counts[:7, 9] = 0
+    means, scatter = simulated(draws, counts, groups, rolled(2))
+    labels, _ = assign(means, counts, scatter, Parameters(), 0)
+    np.testing.assert_array_equal(labels, groups)
+
+
+def test_a_class_nobody_has_changes_nothing() -> None:
+    draws = np.random.default_rng(11)
+    groups = np.arange(10) % 2
+    counts = np.full((10, 10), 20)
+    means, scatter = simulated(draws, counts, groups, rolled(2))
+    expected = assign(means, counts, scatter, Parameters(), 0)
+    wider = [np.insert(array, 3, 0, axis=1) for array in (means, counts, scatter)]
+    labels, details = assign(*wider, Parameters(), 0)
+    np.testing.assert_array_equal(labels, expected[0])
+    assert details.class_separation == pytest.approx(expected[1].class_separation)
+
+
+@pytest.mark.parametrize("scatter", [0.0, 1.0])
+def test_clients_of_the_same_prototypes_are_one_cluster(scatter: float) -> None:
+    means = np.tile(np.random.default_rng(0).normal(size=(1, 4, 8)).astype(np.float32), (6, 1, 1))
+    counts = np.full((6, 4), 5)
+    labels, details = assign(means, counts, np.full((6, 4), scatter), Parameters(), 0)
+    np.testing.assert_array_equal(labels, 0)
+    assert details.explained == {}
+
+
+def test_clients_whose_examples_are_all_the_same_are_still_separated() -> None:
+    # No scatter anywhere: what differs by more than single precision's rounding differs.
+    draws = np.random.default_rng(13)
+    means = draws.normal(size=(10, 8)).astype(np.float32)[rolled(2)[np.arange(6) % 2]]
+    labels, _ = assign(means, np.full((6, 10), 5), np.zeros((6, 10)), Parameters(), 0)
+    np.testing.assert_array_equal(labels, np.arange(6) % 2)
+
+
+def test_prototypes_that_are_all_zero_are_one_cluster() -> None:
+    labels, _ = assign(np.zeros((3, 2, 4)), np.full((3, 2), 5), np.zeros((3, 2)), Parameters(), 0)
+    np.testing.assert_array_equal(labels, 0)
+
+
+def test_one_class_has_no_yardstick() -> None:
+    draws = np.random.default_rng(0)
+    means = draws.normal(size=(6, 1, 3)) * 100
+    labels, details = assign(means, np.full((6, 1), 9), np.ones((6, 1)), Parameters(), 0)
+    assert details.test.p_value < 1e-6
+    np.testing.assert_array_equal(labels, 0)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.permutations(range(14)), st.permutations(range(10)), st.integers(0, 50), st.floats(0.01, 100))
+def test_numbering_rotation_and_scale_do_not_matter(
+    clients: list[int], classes: list[int], seed: int, scale: float
+) -> None:
+    draws = np.random.default_rng(seed)
+    counts = label_counts(draws, 14, 40, 0.5)
+    means, scatter = simulated(draws, counts, np.arange(14) % 3, rolled(3), shift=0.1)
+    labels, details = assign(means, counts, scatter, WITHOUT_LABELS, 0)
+    rotation = np.linalg.qr(draws.normal(size=(16, 16)))[0]
+    again, changed = assign(
+        (means.astype(np.float64) @ rotation * scale)[clients][:, classes],
+        counts[clients][:, classes],
+        (scatter * scale**2)[clients][:, classes],
+        WITHOUT_LABELS,
+        0,
+    )
+    expected = labels[clients]
+    np.testing.assert_array_equal(again[:, None] == again, expected[:, None] == expected)
+    assert changed.test.statistic == pytest.approx(details.test.statistic)
+    assert changed.class_separation == pytest.approx(details.class_separation * scale**2)
+    assert changed.explained == pytest.approx(details.explained)
+    assert changed.evidence is not None
+    assert details.evidence is not None
+    np.testing.assert_allclose(changed.evidence, details.evidence[clients][:, clients], atol=1e-6)
+
+
+def test_chunks_give_the_same_groups() -> None:
+    draws = np.random.default_rng(12)
+    groups = draws.permutation(np.arange(60) % 3)
+    counts = label_counts(draws, 60, 60, 0.5)
+    means, scatter = simulated(draws, counts, groups, rolled(3))
+    labels, details = assign(means, counts, scatter, dataclasses.replace(WITHOUT_LABELS, chunk=16), 0)
+    assert adjusted_rand_score(groups, labels) == 1.0
+    assert details.evidence is None
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    means, counts, scatter = np.zeros((2, 3, 4)), np.full((2, 3), 5), np.ones((2, 3))
+    with pytest.raises(ValueError, match=r"counts must have shape \(clients, classes\), got shape \(3,\)"):
+        assign(means, counts[0], scatter, Parameters(), 0)
+    with pytest.raises(ValueError, match=r"prototypes must have shape \(2, 3, 'width'\), got shape \(2, 4\)"):
+        assign(means[:, 0], counts, scatter, Parameters(), 0)
+    with pytest.raises(ValueError, match=r"scatter must have shape \(2, 3\), got shape \(2,\)"):
+        assign(means, counts, scatter[:, 0], Parameters(), 0)
+    with pytest.raises(ValueError, match="counts must be finite and >= 0, got -5"):
+        assign(means, -counts, scatter, Parameters(), 0)
+    with pytest.raises(ValueError, match="scatter must be finite and >= 0, got nan"):
+        assign(means, counts, scatter * np.nan, Parameters(), 0)
+    means[1, 2, 3] = np.inf
+    with pytest.raises(ValueError, match="prototypes must be finite, got client 1, class 2"):
+        assign(means, counts, scatter, Parameters(), 0)
+
+
+_ALIKE = label_groups.Details(Homogeneity(1.0, 1.0, 1.0, 0.5), {}, np.zeros(2))
+_APART = label_groups.Details(Homogeneity(9.0, 1.0, 1.0, 0.0), {2: 0.5}, np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("p_value", "separation", "explained", "groups", "labels", "clusters", "expected"),
+    [
+        (
+            0.43,
+            1.0,
+            {},
+            [0, 0, 0],
+            {0: _ALIKE},
+            [0, 0, 0],
+            "one cluster: clients' class prototypes differ no more than chance explains (p = 0.43); clients' "
+            "label shares differ no more than chance explains (p = 0.5)",
+        ),
+        (
+            0.01,
+            0.0,
+            {},
+            [0, 0, 0],
+            {},
+            [0, 0, 0],
+            "one cluster: clients' class prototypes differ (p = 0.01), but the encoder does not tell "
+            "classes apart",
+        ),
+        (
+            0.01,
+            1.0,
+            {0.25: 0.0},
+            [0, 0, 0],
+            {},
+            [0, 0, 0],
+            "one cluster: clients' class prototypes differ (p = 0.01), but form no groups",
+        ),
+        (
+            0.0,
+            1.0,
+            {0.25: 0.4, 0.6: 0.95},
+            [0, 0, 0, 1],
+            {0: _APART, 1: _ALIKE},
+            [0, 1, 0, 2],
+            "3 clusters: clients' class prototypes form 2 groups, which explain 95 % of their differences "
+            "(p < 0.001); label counts split 1 of them",
+        ),
+        (
+            0.0,
+            1.0,
+            {0.25: 0.4, 0.6: 0.8},
+            [0, 1],
+            {0: _ALIKE, 1: _ALIKE},
+            [0, 1],
+            "2 clusters: clients' class prototypes form 2 groups, which explain only 80 % of their "
+            "differences (p < 0.001); label counts split none of them",
+        ),
+    ],
+)
+def test_the_decision_says_why(
+    p_value: float,
+    separation: float,
+    explained: dict[float, float],
+    groups: list[int],
+    labels: dict[int, label_groups.Details],
+    clusters: list[int],
+    expected: str,
+) -> None:
+    test = FTest(1.0, 1, 1, p_value)
+    details = Details(test, separation, explained, np.array(groups), np.zeros((1, 1)), None, labels)
+    assert decision(np.array(clusters), details, Parameters()) == expected

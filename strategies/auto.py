@@ -11,10 +11,11 @@ from fedclust.aggregation.flower import NotFinite
 from fedclust.aggregation.optimiser_state import restored
 from fedclust.aggregation.replies import Caps, by_cluster
 from fedclust.clustering import auto, loss_traces
-from fedclust.clustering.auto import (Parameters)
-from fedclust.clustering.proposals import Proposal
+from fedclust.clustering.auto import Parameters
 from fedclust.clustering.loss_traces import Trace
+from fedclust.clustering.proposals import Proposal
 from fedclust.clustering.shared import wording
+from fedclust.clustering.shared.members import positions_of
 from fedclust.federation import Clusters, Federation, FederationError, Reply
 from fedclust.federation.clusters import Findings, padded
 from fedclust.layers.looks import MIN_VOTES, propose
@@ -79,7 +80,7 @@ class Auto(ClusteredStrategy):
                 "proof=true holds some out"
             )
         clusters = super().begin(federation, model)
-        return dataclasses.replace(clusters, memory=TrialMemory((Trace.start(clusters.members(0)),)))
+        return dataclasses.replace(clusters, memory=TrialMemory((Trace(clusters.members(0)),)))
 
     def before_round(
         self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
@@ -318,7 +319,7 @@ class Auto(ClusteredStrategy):
         members = clusters.members(trial.cluster)
         memory: TrialMemory = clusters.memory
         traces = dict(enumerate(memory.traces))
-        traces |= {child: Trace.start(members[trial.labels == part]) for part, child in enumerate(children)}
+        traces |= {child: Trace(members[trial.labels == part]) for part, child in enumerate(children)}
         reason = (
             f"cluster {trial.cluster} split in {len(children)}: by {trial.source}, better on held-out rows "
             f"({wording.chance(p_value)})"
@@ -348,7 +349,7 @@ def _recorded(clusters: Clusters, replies: Sequence[Reply]) -> Clusters:
         if len(cohort) < 2:
             continue
         if trace.rounds:
-            positions = trace.locate(np.array([reply.client for reply in cohort]))
+            positions = positions_of(np.array([reply.client for reply in cohort]), trace.members)
             values = loss_traces.deviations([reply.losses for reply in cohort], _FIRST_STEPS)
             trace = trace.recorded(positions, values)
         traces[cluster] = dataclasses.replace(trace, rounds=trace.rounds + 1)

@@ -11,11 +11,10 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedProx
 from torch import nn
 
-from fedclust.clustering import fedgmcc
-from fedclust.clustering.fedgmcc import (Parameters, Threshold)
-from fedclust.clustering.curve_fitting import Outcome
-from fedclust.clustering.placement import (place)
-from fedclust.clustering.curve_fitting import chain_scores
+from fedclust.clustering import curve_fitting, fedgmcc
+from fedclust.clustering.curve_fitting import Outcome, chain_scores
+from fedclust.clustering.fedgmcc import Parameters, Threshold
+from fedclust.clustering.placement import place
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.clusters import Findings, padded
@@ -122,7 +121,7 @@ class FedGMCC(ClusteredStrategy):
         models = _stack([to_state(reply.model) for reply in replies])
         draws = torch.Generator().manual_seed(torch_seed(self.seed, "curves", server_round))
         inputs = self._inputs(federation, draws)
-        threshold, outcome = fedgmcc.step(
+        threshold, outcome = curve_fitting.step(
             memory.threshold, self.network, models, inputs, self.parameters, draws, self.device
         )
         scores = memory.scores.copy()
@@ -184,7 +183,7 @@ class FedGMCC(ClusteredStrategy):
 
     def _inputs(self, federation: Federation, draws: torch.Generator) -> torch.Tensor:
         described = federation.describe()
-        return fedgmcc.draw_inputs(
+        return curve_fitting.draw_inputs(
             self.parameters.num_inputs,
             self.input_shape,
             draws,
@@ -200,7 +199,7 @@ class FedGMCC(ClusteredStrategy):
         order = np.argsort(scores, kind="stable")
         order = order[: np.isfinite(scores).sum()]  # infinite scores cannot be drawn
         which = list(dict.fromkeys([*order[:_PROFILES].tolist(), *order[-_PROFILES:].tolist()]))
-        along = fedgmcc.profile(
+        along = curve_fitting.profile(
             self.network, models, inputs, outcome.chains, which, self.parameters, self.device
         )
         return {

@@ -11,7 +11,6 @@ from flwr.app import ArrayRecord
 from fedclust.aggregation.replies import by_cluster
 from fedclust.clustering import fedgwc
 from fedclust.clustering.fedgwc import Interaction, Outcome, Parameters
-from fedclust.clustering import fedgwc as cautions
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.clusters import Findings, padded
 from fedclust.selection import LeastSampled
@@ -114,7 +113,7 @@ class FedGWC(ClusteredStrategy):
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """List reasons in the settings why no split can happen, or why none is likely."""
-        return cautions(self.parameters, num_clients, self.participation, rounds)
+        return fedgwc.cautions(self.parameters, num_clients, self.participation, rounds)
 
     def findings(self, clusters: Clusters) -> Findings:
         """Return the interaction and affinity of every pair in one cluster, and each client's weight.

@@ -1,5 +1,6 @@
 """FMCL: clients are clustered once, by the class prototypes of a frozen foundation model."""
 
+import dataclasses
 from functools import partial
 from typing import ClassVar
 
@@ -88,7 +89,7 @@ def _by_paper(prototypes: FloatArray, counts: IntArray, parameters: Parameters) 
     return assignment, Findings(
         summary={"variation": found.variation, **curve.summary},
         arrays=({} if len(counts) > _MOST_CLIENTS else {"distances": found.distances}) | curve.arrays,
-        placing=packed(DistanceRule(pooled.means, clusters, *scaling)),
+        placing=packed(DistanceRule(pooled.means.astype(np.float32), clusters, *scaling)),
     )
 
 
@@ -141,6 +142,7 @@ def _rule(
     share = [*details.explained, parameters.separations[0]][max(0, len(details.explained) - 1)]
     threshold = share * details.class_separation
     pooled = clients.pooled(details.groups)
+    pooled = dataclasses.replace(pooled, means=pooled.means.astype(np.float32))
     labels = LabelRule(counts, assignment)
     least, norm = parameters.min_examples, parameters.max_norm
     return EvidenceRule(pooled, used, threshold, details.groups, labels, least, norm)

@@ -448,7 +448,7 @@ def affinity(interaction: FloatArray, kernel_width: float) -> FloatArray:
     from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
 
     single = interaction.dtype == np.float32
-    matrix = np.ascontiguousarray(interaction, dtype=np.float32 if single else np.float64)
+    matrix: FloatArray = np.ascontiguousarray(interaction, dtype=np.float32 if single else np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"interaction must be square, got shape {matrix.shape}")
     if not kernel_width > 0:

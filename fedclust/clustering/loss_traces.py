@@ -20,13 +20,11 @@ later (:func:`step`). A sweep is the number of rounds in which every client can 
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.clustering.mixture import Entries, believable, entries, fit, parts_of, separate
 from fedclust.clustering.shared.grouping import in_order_of_appearance
@@ -287,42 +285,6 @@ class Trace:
         numbers = np.argsort(order)[numbers]
         by_round = np.lexsort((numbers, rounds))
         return entries(rounds, numbers[by_round], values[by_round]), observed[order]
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the state as arrays by name, for a checkpoint."""
-        nothing = np.zeros(0, dtype=np.int64)
-        return {
-            "members": self.members.copy(),
-            "progress": np.array([self.rounds, self.confirmed_at, self.settled], dtype=np.int64),
-            "lengths": np.array([len(row) for row in self.positions], dtype=np.int64),
-            "positions": np.concatenate([np.zeros(0, np.int32), *self.positions]),
-            "values": np.concatenate([np.zeros(0, np.float32), *self.values]),
-            "proposal": nothing if self.proposal is None else self.proposal.copy(),
-        }
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "Trace":
-        """Rebuild a state from the arrays of :meth:`to_arrays`.
-
-        Raises
-        ------
-        ValueError
-            If an array is missing or arrays do not fit each other.
-        """
-        members, progress, lengths, positions, values, proposal = (
-            np.asarray(arrays[name])
-            for name in ("members", "progress", "lengths", "positions", "values", "proposal")
-        )
-        ends, recorded = np.cumsum(lengths)[:-1], bool(len(lengths))
-        return cls(
-            members,
-            rounds=int(progress[0]),
-            confirmed_at=int(progress[1]),
-            settled=bool(progress[2]),
-            positions=tuple(np.split(positions, ends)) if recorded else (),
-            values=tuple(np.split(values, ends)) if recorded else (),
-            proposal=proposal if proposal.size else None,
-        )
 
 
 def deviations(losses: Sequence[FloatArray] | FloatArray, first_steps: int) -> FloatArray:

@@ -17,7 +17,6 @@
 "None" is ours, see :func:`~fedclust.clustering.shared.placement.nearest`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,25 +93,6 @@ class LabelRule:
             far="label counts are {least:.3g} from the nearest centre, that of cluster {cluster}: "
             "farther than another cluster's is",
         )
-
-    def pack(self) -> dict[str, np.ndarray]:
-        """List the rule as arrays by name; :meth:`unpack` reads it."""
-        packed = {"counts": np.asarray(self.counts), "labels": np.asarray(self.labels)}
-        if self.paper is None:
-            return packed
-        return packed | {
-            "epsilon": np.asarray(self.paper.epsilon),
-            "smoothing": np.asarray(self.paper.smoothing),
-        }
-
-    @classmethod
-    def unpack(cls, packed: Mapping[str, np.ndarray]) -> "LabelRule":
-        """Make the rule from the result of :meth:`pack`."""
-        paper = None
-        if "epsilon" in packed:
-            smoothing = str(packed["smoothing"])
-            paper = clust_psi_pfl.Parameters(float(packed["epsilon"]), smoothing)  # type: ignore[arg-type]
-        return cls(packed["counts"], packed["labels"], paper)
 
     def _features(self, counts: IntArray) -> FloatArray:
         if self.paper is None:
@@ -255,36 +235,6 @@ class EvidenceRule:
         rows = cdist(rows, self.prototypes.means[group][having], "sqeuclidean")
         return np.asarray((rows - chance).min(axis=1))
 
-    def pack(self) -> dict[str, np.ndarray]:
-        """List the rule as arrays by name; :meth:`unpack` reads it."""
-        return {
-            "prototypes": self.prototypes.means.astype(np.float32),
-            "prototype_counts": self.prototypes.counts,
-            "prototype_variances": self.prototypes.variances,
-            "used": np.asarray(self.used),
-            "threshold": np.asarray(self.threshold),
-            "groups": np.asarray(self.groups),
-            "min_examples": np.asarray(self.min_examples),
-            "max_norm": np.asarray(np.nan if self.max_norm is None else self.max_norm),
-            **self.labels.pack(),
-        }
-
-    @classmethod
-    def unpack(cls, packed: Mapping[str, np.ndarray]) -> "EvidenceRule":
-        """Make the rule from the result of :meth:`pack`."""
-        means, counts, variances = (
-            packed[name] for name in ("prototypes", "prototype_counts", "prototype_variances")
-        )
-        return cls(
-            Prototypes(means, counts, variances),
-            packed["used"],
-            float(packed["threshold"]),
-            packed["groups"],
-            LabelRule.unpack(packed),
-            int(packed["min_examples"]),
-            None if np.isnan(packed["max_norm"]) else float(packed["max_norm"]),
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class DistanceRule:
@@ -325,20 +275,6 @@ class DistanceRule:
             near="prototypes are nearest to those of cluster {cluster}",
             far="prototypes are {least:.3g} from the nearest cluster's: farther than another cluster's are",
         )
-
-    def pack(self) -> dict[str, np.ndarray]:
-        """List the rule as arrays by name; :meth:`unpack` reads it."""
-        return {
-            "prototypes": self.means.astype(np.float32),
-            "shares": self.shares,
-            "settings": np.array([self.alpha, self.beta, self.epsilon, self.overlap]),
-        }
-
-    @classmethod
-    def unpack(cls, packed: Mapping[str, np.ndarray]) -> "DistanceRule":
-        """Make the rule from the result of :meth:`pack`."""
-        alpha, beta, epsilon, overlap = packed["settings"].tolist()
-        return cls(packed["prototypes"], packed["shares"], alpha, beta, epsilon, bool(overlap))
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,15 +328,6 @@ class SubspaceRule:
             "farther than another cluster's are",
             unit="degrees",
         )
-
-    def pack(self) -> dict[str, np.ndarray]:
-        """List the rule as arrays by name; :meth:`unpack` reads it."""
-        return {"bases": self.bases, "labels": self.labels, "measure": self.measure, "input": self.input}
-
-    @classmethod
-    def unpack(cls, packed: Mapping[str, np.ndarray]) -> "SubspaceRule":
-        """Make the rule from the result of :meth:`pack`."""
-        return cls(packed["bases"], packed["labels"], str(packed["measure"]), str(packed["input"]))  # type: ignore[arg-type]
 
 
 def place(own: FloatArray, apart: FloatArray, clusters: IntArray) -> Placement:

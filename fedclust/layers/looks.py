@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.clustering import auto
 from fedclust.clustering.auto import Parameters
 from fedclust.clustering.loss_traces import Trace
-from fedclust.clustering.proposals import Proposal
+from fedclust.clustering.proposals import Proposal, by_labels, by_losses, by_prototypes, by_updates, distinct
 from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.federation.asking import unlike
 from fedclust.federation.federation import Federation
@@ -103,22 +102,22 @@ def propose(
             updates = federation.updates(model, asked.tolist(), server_round, projection=projection)
             trained = len(asked)
             told = {client: (each.projected.values,) for client, each in updates.items() if each.projected}
-            proposals, _ = _of_some(asked, told, lambda rows: (auto.by_updates(rows, smallest), _NOBODY))
+            proposals, _ = _of_some(asked, told, lambda rows: (by_updates(rows, smallest), _NOBODY))
             found += proposals
         elif source == "losses":
             found += [
-                Proposal(each.source, each.labels[places]) for each in auto.by_losses(trace, smallest, start)
+                Proposal(each.source, each.labels[places]) for each in by_losses(trace, smallest, start)
             ]
         elif source == "labels":
-            proposals, odd = auto.by_labels(federation.describe().train_counts[asked], start)
+            proposals, odd = by_labels(federation.describe().train_counts[asked], start)
             found, alone[source] = found + proposals, asked[odd].tolist()
         else:
             prototypes = _prototypes(federation, asked)
-            proposals, odd = _of_some(asked, prototypes, partial(auto.by_prototypes, min_size=smallest))
+            proposals, odd = _of_some(asked, prototypes, partial(by_prototypes, min_size=smallest))
             found, alone[source] = found + proposals, asked[odd].tolist()
     votes = federation.describe().num_validation[members] >= MIN_VOTES
     spread = [Proposal(each.source, _laid_out(each.labels, places, len(members))) for each in found]
-    return Look(auto.distinct(spread, smallest, parameters.max_proposals, votes), trained, alone)
+    return Look(distinct(spread, smallest, parameters.max_proposals, votes), trained, alone)
 
 
 def _of_some(

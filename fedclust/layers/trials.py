@@ -16,6 +16,7 @@ from fedclust.aggregation.optimiser_state import pack_state, restored
 from fedclust.aggregation.replies import ANY, Caps, Reply, by_cluster
 from fedclust.clustering import auto
 from fedclust.clustering.loss_traces import Trace
+from fedclust.clustering.proposals import place
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.federation.proof import ask_differences
@@ -329,6 +330,6 @@ def place_unknown(trials: Sequence[Trial], members: IntArray, federation: Federa
             for place, client in enumerate(members)
             if int(client) in measured
         }
-        placed.append(dataclasses.replace(trial, labels=auto.place(trial.labels, losses)))
+        placed.append(dataclasses.replace(trial, labels=place(trial.labels, losses)))
         first = last
     return placed

@@ -10,7 +10,6 @@ from hypothesis.extra.numpy import arrays
 from threadpoolctl import threadpool_limits
 
 from fedclust.clustering import fedgwc
-from fedclust.clustering import fedgwc as cautions
 from fedclust.clustering.fedgwc import (
     Interaction,
     Outcome,
@@ -18,6 +17,7 @@ from fedclust.clustering.fedgwc import (
     _change_by_chance,
     affinity,
     affinity_of,
+    cautions,
     children,
     rewards,
     split,

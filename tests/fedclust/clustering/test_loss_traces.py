@@ -1,5 +1,4 @@
 import dataclasses
-import io
 
 import numpy as np
 import pytest
@@ -7,8 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedclust.clustering import loss_traces
-from fedclust.clustering import loss_traces as cautions
-from fedclust.clustering.loss_traces import Grouping, Parameters, Trace, children, deviations, start, step
+from fedclust.clustering.loss_traces import (
+    Grouping,
+    Parameters,
+    Trace,
+    cautions,
+    children,
+    deviations,
+    start,
+    step,
+)
 
 
 def test_the_schedule_of_the_full_cohort() -> None:
@@ -162,28 +169,6 @@ def test_memory_is_eight_bytes_an_entry() -> None:
     state = example()
     arrays = [*state.positions, *state.values]
     assert sum(array.nbytes for array in arrays) == 8 * 4
-
-
-@pytest.mark.parametrize("proposal", [None, np.array([0, 0, 1, 1])])
-@pytest.mark.parametrize("empty", [True, False])
-def test_a_state_survives_a_file(proposal: np.ndarray | None, empty: bool) -> None:
-    state = Trace(np.array([4, 7, 9, 30])) if empty else example()
-    saved = Trace(state.members, 17, state.positions, state.values, proposal, 21, settled=not empty)
-    file = io.BytesIO()
-    np.savez(file, **saved.to_arrays())
-    file.seek(0)
-    with np.load(file, allow_pickle=False) as arrays:
-        read = Trace.from_arrays(arrays)
-    assert (read.rounds, read.confirmed_at, read.settled) == (17, 21, not empty)
-    np.testing.assert_array_equal(read.members, saved.members)
-    assert (read.proposal is None) == (proposal is None)
-    if proposal is not None:
-        np.testing.assert_array_equal(read.proposal, proposal)
-    assert len(read.values) == len(saved.values)
-    for name in ("positions", "values"):
-        for ours, theirs in zip(getattr(read, name), getattr(saved, name), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-            assert ours.dtype == theirs.dtype
 
 
 EVERYBODY = Parameters().resolve(1.0)

@@ -1,6 +1,5 @@
 """What the method finds and does not find, on losses that follow whom the last model was averaged from."""
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -9,6 +8,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fedclust.clustering.loss_traces import Outcome, Parameters, Trace, children, start, step
+from fedclust.messages.packer import pack, unpack
 from fedclust.support.sampling import cohort_size, draw
 
 
@@ -171,11 +171,7 @@ def test_a_restored_state_continues_like_the_saved_one() -> None:
     federation = Federation(TWENTY_TEN, effect=1.0, seed=1)
     state = resumed = start(np.arange(30), HALF)
     for number, (cohort, losses) in enumerate(federation.rounds(HALF), start=1):
-        file = io.BytesIO()
-        np.savez(file, **resumed.to_arrays())
-        file.seek(0)
-        with np.load(file, allow_pickle=False) as arrays:
-            resumed = Trace.from_arrays(arrays)
+        resumed = unpack(Trace, pack(resumed))
         state, outcome = step(state, cohort, losses, HALF, seed=number)
         resumed, again = step(resumed, cohort, losses, HALF, seed=number)
         assert separations([again]) == separations([outcome])

@@ -1,0 +1,47 @@
+import io
+
+import numpy as np
+import pytest
+
+from fedclust.clustering import clust_psi_pfl
+from fedclust.clustering.placement import DistanceRule, EvidenceRule, LabelRule, SubspaceRule
+from fedclust.clustering.prototype_evidence import Prototypes
+from fedclust.newcomers.rules import packed, unpacked
+
+COUNTS, CLUSTERS = np.array([[30, 10], [10, 30], [5, 5]]), np.array([0, 1, 1])
+MEANS = np.array([[[0.0, 0.0], [10.0, 0.0]], [[10.0, 0.0], [0.0, 0.0]]])
+PROTOTYPES = Prototypes(MEANS, np.full((2, 2), 100.0), np.array([4.0, 4.0]))
+BY_LABELS = (np.array([5, 1]),)
+BY_PROTOTYPES = (MEANS[0] + 1, np.array([9, 9]))
+
+
+@pytest.mark.parametrize(
+    ("rule", "sent"),
+    [
+        (LabelRule(COUNTS, CLUSTERS), BY_LABELS),
+        (LabelRule(COUNTS, CLUSTERS, clust_psi_pfl.Parameters(1e-3, "add", max_clusters=None)), BY_LABELS),
+        (
+            EvidenceRule(PROTOTYPES, np.ones(2, bool), 25.0, CLUSTERS, LabelRule(COUNTS, CLUSTERS), 5, 2.5),
+            BY_PROTOTYPES,
+        ),
+        (DistanceRule(MEANS, np.full((2, 2), 0.5), 1.0, 100.0, 1e-3, True), BY_PROTOTYPES),
+        (
+            SubspaceRule(np.eye(3)[:, None, :, None], CLUSTERS, "mean", "pixels"),
+            (np.ones((1, 3, 1)) / 3**0.5,),
+        ),
+    ],
+)
+def test_a_rule_that_is_read_back_from_a_file_places_alike(rule, sent) -> None:
+    file = io.BytesIO()
+    np.savez(file, **packed(rule))
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as arrays:
+        again = unpacked({name: arrays[name] for name in arrays.files})
+    assert type(again) is type(rule)
+    assert again.place(*sent) == rule.place(*sent)
+    assert getattr(again, "paper", None) == getattr(rule, "paper", None)
+    assert getattr(again, "max_norm", None) == getattr(rule, "max_norm", None)
+
+
+def test_nothing_is_no_rule() -> None:
+    assert unpacked({}) is None

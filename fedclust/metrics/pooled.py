@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit
 
 from fedclust.typing import FloatArray, IntArray
 
@@ -246,7 +245,6 @@ _DRAWS = 2_000
 _LEVEL = 0.95
 
 _WIDTH = (_HIGHEST - _LOWEST) / NUM_BINS
-_CENTRES = expit(_LOWEST + (np.arange(NUM_BINS) + 0.5) * _WIDTH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,13 +320,15 @@ def decisions(clients: Iterable[Outcomes]) -> Decisions:
 
 
 def _calibration(clients: list[Outcomes], num_classes: int, rows: int) -> tuple[float, float]:
+    from scipy.special import expit
+
     squares = 0.0
     gaps = np.zeros((num_classes, _PARTS))
     for each in clients:
         if each.bins is None:
             continue
         label, place = np.divmod(each.bins, NUM_BINS)
-        p = _CENTRES[place]
+        p = expit(_LOWEST + (place + 0.5) * _WIDTH)  # the centre of the bin
         squares += float((each.positives * (1 - p) ** 2 + each.negatives * p**2).sum())
         part = np.minimum((p * _PARTS).astype(np.int64), _PARTS - 1)
         np.add.at(gaps, (label, part), (each.positives + each.negatives) * p - each.positives)

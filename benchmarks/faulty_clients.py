@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 
 from fedclust.clients import app as honest
 from fedclust.federation import is_bundle, pack, unpack
-from fedclust.messages import CONFIG, ROUND
+from fedclust.messages.codec import CONFIG
 from fedclust.support.rng import generator
 
 __all__ = ["app"]
@@ -108,7 +108,7 @@ def _fault(message: Message, context: Context) -> dict | None:
 
 def _round_of(message: Message) -> int:
     contents = unpack(message.content)[0] if is_bundle(message.content) else {0: message.content}
-    return int(next(iter(contents.values())).config_records[CONFIG][ROUND])
+    return int(next(iter(contents.values())).config_records[CONFIG]["server-round"])
 
 
 def _without_some(reply: Message, share: float, server_round: int) -> Message:

@@ -18,16 +18,9 @@ from scipy.special import ndtri
 
 from fedclust.clients import app as honest
 from fedclust.federation import is_bundle, pack, unpack
-from fedclust.messages import (
-    ARRAYS,
-    CONFIG,
-    LOSSES,
-    MEAN_REPLY,
-    METRICS,
-    NUM_EXAMPLES,
-    ROUND,
-    prototypes_content,
-)
+from fedclust.messages.codec import ARRAYS, CONFIG, METRICS, encode
+from fedclust.messages.prototypes import Prototypes
+from fedclust.messages.training import NUM_EXAMPLES, instruct
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.rng import generator
 
@@ -173,10 +166,10 @@ def _flipped_rows(model: ArrayRecord) -> ArrayRecord:
 def _losses(change: Callable[[np.ndarray, np.random.Generator], Any]) -> Callable[[Answers, Asked], None]:
     def lie(answers: Answers, asked: Asked) -> None:
         for liar in asked.liars:
-            true = np.asarray(answers[liar][LOSSES][LOSSES], dtype=float)
+            true = np.asarray(answers[liar]["losses"]["losses"], dtype=float)
             told = np.asarray(change(true, asked.draws), dtype=float).tolist()
-            losses = ConfigRecord({LOSSES: told})
-            answers[liar] = RecordDict({**answers[liar], LOSSES: losses})
+            losses = ConfigRecord({"losses": told})
+            answers[liar] = RecordDict({**answers[liar], "losses": losses})
 
     return lie
 
@@ -185,8 +178,8 @@ def _copied(answers: Answers, asked: Asked) -> None:
     """Send another client's losses: those of the first honest one that takes part."""
     others = [client for client in answers if client not in asked.liars]
     for liar in asked.liars if others else ():
-        copied = answers[others[0]][LOSSES]
-        answers[liar] = RecordDict({**answers[liar], LOSSES: copied})
+        copied = answers[others[0]]["losses"]
+        answers[liar] = RecordDict({**answers[liar], "losses": copied})
 
 
 def _counts(change: Callable[[np.ndarray, np.random.Generator], Any]) -> Callable[[Answers, Asked], None]:
@@ -208,7 +201,7 @@ def _prototypes(
         for liar in asked.liars:
             record = answers[liar][ARRAYS]
             true = [to_numpy(record[name]) for name in ("prototypes", "counts", "scatter")]
-            answers[liar] = prototypes_content(*change(*true, asked.draws))
+            answers[liar] = encode(Prototypes(*change(*true, asked.draws)))
 
     return lie
 
@@ -344,7 +337,9 @@ def _app(name: str, number: int) -> ClientApp:
         alone = contents if name == "inner" else mine
         for client in alone if _kind(message) == TRAIN else ():  # no mean of honest clients and liars
             record = contents[client]
-            config = ConfigRecord({**next(iter(record.config_records.values())), MEAN_REPLY: False})
+            config = ConfigRecord(
+                {**next(iter(record.config_records.values())), **instruct(mean_reply=False)}
+            )
             asked[client] = RecordDict({**record, next(iter(record.config_records)): config})
         if name == "label_flip":
             for client in mine:
@@ -359,7 +354,7 @@ def _app(name: str, number: int) -> ClientApp:
                 model = _flipped_rows(answers[client][ARRAYS])
                 answers[client] = RecordDict({**answers[client], ARRAYS: model})
         config = next(iter(contents[mine[0]].config_records.values()), ConfigRecord())
-        draws = generator(0, "lie", int(config.get(ROUND, 0)), min(mine))  # type: ignore[arg-type]
+        draws = generator(0, "lie", int(config.get("server-round", 0)), min(mine))  # type: ignore[arg-type]
         tell(answers, Asked(lying, contents, draws))
         return Message(pack(answers, errors), reply_to=message)
 

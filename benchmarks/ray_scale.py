@@ -27,7 +27,7 @@ from tables import machine, show, spread, table
 from fedclust.data.partitioners.base import Assignment, ClientPartitioner, Examples
 from fedclust.federation import ClientGrid, unpack
 from fedclust.grids.ray_grid import RayGrid
-from fedclust.messages import from_state
+from fedclust.messages.models import from_state
 from fedclust.settings import to_run_config
 from fedclust.strategies import ClusteredStrategy
 from fedclust.typing import IntArray

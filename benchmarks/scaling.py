@@ -30,7 +30,7 @@ from settings import SETTINGS
 from tables import show_parts, spread, table
 
 from fedclust.federation import ClientGrid
-from fedclust.messages import from_state
+from fedclust.messages.models import from_state
 from fedclust.runs.server import federate, make_engine
 from fedclust.settings import build
 from fedclust.strategies import ClusteredStrategy

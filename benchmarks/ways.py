@@ -17,7 +17,7 @@ from settings import Setting
 from training_speed import bare_vmap, plain_loop
 from turns import Turns
 
-from fedclust.messages import from_state
+from fedclust.messages.models import from_state
 from fedclust.runs.server import make_engine
 from fedclust.settings import to_run_config
 from fedclust.training.batches import draw_batches

@@ -1,24 +1,121 @@
 """The ClientApp, which replies for many clients at once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedclust.clients.node import Node
-from fedclust.clients.own_data import own_sites
+from fedclust.clients.own_data import OwnSites, own_sites
 from fedclust.data.dataset import content_digest
 from fedclust.federation import is_bundle, pack, unpack
-from fedclust.messages import Instruction, clients_content, read_instruction, registered_content
+from fedclust.messages.codec import SERVER, Question, decode, encode
+from fedclust.messages.sites import Hosted
+from fedclust.messages.training import read_instruction
 from fedclust.training.batches import num_steps
 
-__all__ = ["Answers", "app", "read_shared", "respond"]
+__all__ = ["Answers", "Work", "answers", "app", "by_question", "hosted", "together"]
 
 app = ClientApp()
 
-Answers = tuple[Mapping[int, RecordDict], Mapping[int, str]]
-"""The content of each client that has one, and the error of each other client, by client id."""
+Asked = TypeVar("Asked")
+Result = TypeVar("Result")
+
+Answers = tuple[Mapping[int, Any], Mapping[int, str]]
+"""The answer of each client that has one, and the error of each other client, by client id."""
+
+Work = Callable[[Node, Mapping[int, Any]], Answers]
+"""Answers questions by client id; clients that were sent the same one are given the same object."""
+
+
+def answers(question: type[Question] | str) -> Callable[[Work], Work]:
+    """Let a function answer a question: a message's dataclass, or ``"train"`` or ``"evaluate"``.
+
+    A message from a :class:`~fedclust.federation.ClientGrid` is a bundle for some of the node's clients. Any
+    other message is for the node's only client, so that the app also works with a plain Flower strategy. Its
+    sender is told in an error if that client fails, or if the node hosts several.
+    """
+
+    def read(content: RecordDict) -> Any:
+        return read_instruction(content) if isinstance(question, str) else decode(question, content, SERVER)
+
+    def register(work: Work) -> Work:
+        def respond(message: Message, context: Context) -> Message:
+            node = Node.of(context)
+            if is_bundle(message.content):
+                contents, _ = unpack(message.content)
+                mine = {client: each for client, each in contents.items() if client in node.clients}
+                made, errors = _answered(work, node, mine, read)
+                unknown = {
+                    client: f"client {client} must be hosted by this node, it hosts {list(node.clients)}"
+                    for client in contents.keys() - mine.keys()
+                }
+                return Message(pack(made, {**errors, **unknown}), reply_to=message)
+            if len(node.clients) != 1:
+                raise ValueError(
+                    f"a node of several clients must be sent bundles, this one hosts {list(node.clients)}"
+                )
+            (client,) = node.clients
+            made, errors = _answered(work, node, {client: message.content}, read)
+            if client in errors:
+                raise RuntimeError(errors[client])
+            return Message(made[client], reply_to=message)
+
+        if isinstance(question, str):
+            (app.train() if question == "train" else app.evaluate())(respond)
+        else:
+            app.query(question.kind.removeprefix("query."))(respond)
+        return work
+
+    return register
+
+
+def _answered(
+    work: Work, node: Node, contents: Mapping[int, RecordDict], read: Callable[[RecordDict], Any]
+) -> tuple[dict[int, RecordDict], Mapping[int, str]]:
+    """Answer contents; one that clients share is read once, and an answer that they share written once."""
+    questions = {id(content): read(content) for content in contents.values()}
+    found, errors = work(node, {client: questions[id(content)] for client, content in contents.items()})
+    shared: dict[int, RecordDict] = {}
+    written: dict[int, RecordDict] = {}
+    for answer in found.values():
+        if id(answer) not in written:
+            written[id(answer)] = encode(answer, shared)
+    return {client: written[id(answer)] for client, answer in found.items()}, errors
+
+
+def by_question(asked: Mapping[int, Asked]) -> list[tuple[Asked, list[int]]]:
+    """List each question with the clients that were sent it."""
+    clients: dict[int, list[int]] = {}
+    for client, question in asked.items():
+        clients.setdefault(id(question), []).append(client)
+    return [(asked[each[0]], each) for each in clients.values()]
+
+
+def together(
+    clients: list[int], work: Callable[[list[int]], Iterable[Result]]
+) -> tuple[dict[int, Result], dict[int, str]]:
+    """Work on clients together if possible; if the model raises on a client's data, it gets an error.
+
+    Returns
+    -------
+    The result of each client, in the order in which `work` gives them; and the errors.
+    """
+    try:
+        return dict(zip(clients, work(clients), strict=True)), {}
+    # The model is the user's code.
+    except Exception as error:
+        if len(clients) == 1:
+            return {}, {clients[0]: f"{type(error).__name__}: {error}"}
+    found: dict[int, Result] = {}
+    errors: dict[int, str] = {}
+    for client in clients:
+        one, failed = together([client], work)
+        found |= one
+        errors |= failed
+    return found, errors
 
 
 @app.query("clients")
@@ -28,67 +125,31 @@ def hosted(message: Message, context: Context) -> Message:
     A node that may train any client adds the steps of each.
     """
     if (sites := own_sites(context)) is not None:
-        return Message(registered_content(sites.registered()), reply_to=message)
+        return Message(encode(sites.registered()), reply_to=message)
     node = Node.of(context)
-    name = str(context.node_config.get("name", ""))
-    steps: list[int] = []
+    name = str(context.node_config.get("name", ""))[:200]
+    steps: tuple[int, ...] = ()
     if context.node_config.get("shared"):  # the server divides the clients of a round by it
         examples = np.array([max(1, len(node.data.train[client])) for client in node.clients])
-        steps = num_steps(examples, node.trainer.training).tolist()
-    digest = content_digest(node.data)
-    content = clients_content(node.clients, node.data.num_clients, name, digest, steps)
-    return Message(content, reply_to=message)
+        steps = tuple(num_steps(examples, node.trainer.training).tolist())
+    told = Hosted(node.clients, node.data.num_clients, name, content_digest(node.data), steps)
+    return Message(encode(told), reply_to=message)
 
 
-def respond(
-    message: Message, context: Context, work: Callable[[Node, Mapping[int, RecordDict]], Answers]
-) -> Message:
-    """Answer a message for each client that it addresses.
-
-    A message from a :class:`~fedclust.federation.ClientGrid` is a bundle for some of the node's clients. Any
-    other message is for the node's only client, so that the app also works with a plain Flower strategy.
-
-    Parameters
-    ----------
-    work
-        Function that computes the clients' answers from their contents.
-
-    Raises
-    ------
-    RuntimeError
-        If the message is not a bundle and the node's only client failed; the message gives the reason.
-    ValueError
-        If the message is not a bundle and the node hosts several clients.
-    """
-    node = Node.of(context)
-    if is_bundle(message.content):
-        contents, _ = unpack(message.content)
-        unknown = {
-            client: f"client {client} must be hosted by this node, it hosts {list(node.clients)}"
-            for client in contents.keys() - set(node.clients)
-        }
-        mine = {client: content for client, content in contents.items() if client not in unknown}
-        answers, errors = work(node, mine)
-        return Message(pack(answers, {**errors, **unknown}), reply_to=message)
-    if len(node.clients) != 1:
-        raise ValueError(
-            f"a node of several clients must be sent bundles, this one hosts {list(node.clients)}"
-        )
-    (client,) = node.clients
-    answers, errors = work(node, {client: message.content})
-    if client in errors:
-        raise RuntimeError(errors[client])
-    return Message(answers[client], reply_to=message)
+@app.query("statement")
+def state(message: Message, context: Context) -> Message:
+    """Say of each site's data what all must know to encode theirs alike."""
+    return Message(encode(_sites(context).stated()), reply_to=message)
 
 
-def read_shared(contents: Mapping[int, RecordDict]) -> list[tuple[Instruction, list[int]]]:
-    """Read the instructions for clients, once for all clients that share a content.
+@app.query("agreement")
+def agree(message: Message, context: Context) -> Message:
+    """Encode each site's rows as agreed."""
+    return Message(encode(_sites(context).agree(context, message.content)), reply_to=message)
 
-    Returns
-    -------
-    Each instruction with its clients.
-    """
-    sharing: dict[int, list[int]] = {}
-    for client, content in contents.items():
-        sharing.setdefault(id(content), []).append(client)
-    return [(read_instruction(contents[clients[0]]), clients) for clients in sharing.values()]
+
+def _sites(context: Context) -> OwnSites:
+    sites = own_sites(context)
+    if sites is None:
+        raise ValueError("partition must be own, for a node to be asked for its own data")
+    return sites

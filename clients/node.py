@@ -1,9 +1,10 @@
 """The data and the trainer of a node."""
 
+import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from types import MappingProxyType
 
@@ -13,18 +14,17 @@ from torch import nn
 
 from fedclust import data, models
 from fedclust.clients.own_data import OwnSites, own_sites
-from fedclust.clients.threads import worthwhile_threads
 from fedclust.data import FederatedData
 from fedclust.data.dataset import newcomers_last
 from fedclust.federation import hosted_clients
-from fedclust.models import Encoder, build_encoder
-from fedclust.models.encoders import PixelEncoder
+from fedclust.models import Classifier, Encoder, build_encoder
+from fedclust.models.encoders import PixelEncoder, RandomEncoder
 from fedclust.settings import NodeSettings, build, node_settings
 from fedclust.settings.allowed import allowed_here, check_encoder, encoders_here
 from fedclust.training import LocalTraining, Trainer
 from fedclust.training.evaluation import Metric
 
-__all__ = ["Node", "offered"]
+__all__ = ["Node", "offered", "worthwhile_threads"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +46,10 @@ class Node:
     encoders
         The encoders that may embed the node's data, see
         :func:`fedclust.settings.allowed.encoders_here`; None for any.
+    config
+        The node's own configuration.
+    run
+        Flower's id of the run.
     """
 
     clients: tuple[int, ...]
@@ -54,6 +58,8 @@ class Node:
     device: str
     encoder: Callable[[], Encoder]
     encoders: tuple[str, ...] | None = None
+    config: Mapping[str, object] = field(default_factory=dict)
+    run: int = 0
 
     @classmethod
     def of(cls, context: Context) -> "Node":
@@ -79,7 +85,36 @@ class Node:
             hosted = _hosted(tuple(context.node_config.items()), prepared.data.num_clients)
         own = encoders_here(context.node_config)
         encoder = prepared.encoder if own is None else partial(prepared.pinned_encoder, own)
-        return cls(hosted, prepared.data, prepared.trainer, prepared.device, encoder, own)
+        found = prepared.data, prepared.trainer, prepared.device
+        return cls(hosted, *found, encoder, own, context.node_config, context.run_id)
+
+    def encoder_for(self, name: str, vocabulary_size: int | None = None) -> Encoder:
+        """Return the encoder that a question names.
+
+        Parameters
+        ----------
+        name
+            ``"encoder"``, the choice of ``encoder``; ``"pixels"``, the normalised example itself; or
+            ``"untrained"``, a network that every node draws from the same seed.
+        vocabulary_size
+            Number of tokens, for an untrained network on texts; None for other inputs.
+
+        Raises
+        ------
+        NotAllowed
+            If the node's operator has listed encoders, and this is none of them.
+        ValueError
+            If there is no encoder of that name.
+        """
+        if name == "encoder":
+            return self.encoder()
+        if name == "pixels":
+            check_encoder("pixels", self.encoders)
+            return PixelEncoder(self.data.input_shape)
+        if name == "untrained":
+            check_encoder("random", self.encoders)
+            return _untrained(self.data.input_shape, vocabulary_size)
+        raise ValueError(f"input must be one of encoder, pixels, untrained, got {name!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,3 +238,90 @@ def _device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return name
+
+
+@lru_cache(maxsize=4)
+def _untrained(input_shape: tuple[int, ...], vocabulary_size: int | None) -> Encoder:
+    return RandomEncoder(input_shape, 128, 0, vocabulary_size)  # as conf/encoder/random.yaml has them
+
+
+# -- Threads ------------------------------------------------------------------------------------------------
+
+# Least number of floating-point operations per thread in a batch's forward pass; a few ms of work.
+_OPERATIONS_PER_THREAD = 50e6
+
+# Whose operations are known from their outputs, those that PyTorch counts as none, and those around them.
+_COUNTED = (nn.Conv1d, nn.Conv2d, nn.Linear)
+_FREE = (
+    *(
+        nn.AvgPool2d,
+        nn.BatchNorm1d,
+        nn.BatchNorm2d,
+        nn.Dropout,
+        nn.Embedding,
+        nn.Flatten,
+        nn.GELU,
+        nn.GroupNorm,
+    ),
+    *(nn.Identity, nn.LayerNorm, nn.MaxPool2d, nn.ReLU, nn.Sigmoid, nn.Softmax, nn.Tanh, nn.Unflatten),
+)
+_AROUND = (nn.Sequential.forward, Classifier.forward)
+
+
+def worthwhile_threads(model: nn.Module, example: torch.Tensor, batch_size: int, most: int) -> int:
+    """Return the number of threads to train a model with on CPUs.
+
+    Parameters
+    ----------
+    model
+        The model.
+    example
+        One example as the dataset stores it, shape (1, *shape); types other than int64 become float32.
+    batch_size
+        Examples per step.
+    most
+        Number of available threads.
+
+    Returns
+    -------
+    A number in [1, most]. Threads wait for each other after every operation, which for a small model takes
+    longer than the operation, and longer still on a busy machine: with two threads on two busy cores, a
+    64-64-10 network trained 4 to 20 times more slowly than with one. Processes (``engine=ray``) do not wait
+    for each other.
+    """
+    if most == 1:
+        return 1
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            operations = _operations(model, example if example.dtype == torch.int64 else example.float())
+    finally:
+        model.train(training)
+    return max(1, min(most, int(operations * batch_size / _OPERATIONS_PER_THREAD)))
+
+
+def _operations(model: nn.Module, inputs: torch.Tensor) -> int:
+    """Count a forward pass's multiplications and additions, those of matrix products and convolutions."""
+    if not all(
+        type(module) in (*_COUNTED, *_FREE) or type(module).forward in _AROUND for module in model.modules()
+    ):
+        # PyTorch's own counter knows every operation, and takes a second to import.
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with FlopCounterMode(display=False) as counter:
+            model(inputs)
+        return counter.get_total_flops()
+    counts: list[int] = []
+
+    def count(weight: torch.Tensor, _module: nn.Module, _inputs: object, outputs: torch.Tensor) -> None:
+        counts.append(2 * outputs.numel() // len(weight) * math.prod(weight.shape))
+
+    counted = [module for module in model.modules() if isinstance(module, _COUNTED)]
+    hooks = [module.register_forward_hook(partial(count, module.weight)) for module in counted]
+    try:
+        model(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sum(counts)

@@ -12,7 +12,8 @@ from flwr.app import ConfigRecord, Context, RecordDict
 from fedclust.data import FederatedData
 from fedclust.data.sites.agreement import Statement
 from fedclust.data.sites.own import Own, SiteError, sites_here
-from fedclust.messages import Agreed, Registered, Stated, read_agreed
+from fedclust.messages.codec import SERVER, decode
+from fedclust.messages.sites import Agreed, Registered, Stated
 from fedclust.settings import SiteSettings, site_settings
 from fedclust.settings.allowed import EVERYTHING, NotAllowed, allowed_here
 
@@ -111,14 +112,14 @@ class OwnSites:
                 refused[site] = _reason(error)
         return Stated(statements, refused)
 
-    def agree(self, context: Context, content: RecordDict) -> Mapping[str, str]:
+    def agree(self, context: Context, content: RecordDict) -> Stated:
         """Encode each site's rows as agreed, and keep where they are for the messages that follow.
 
         Returns
         -------
         Why each site that cannot be encoded like this cannot.
         """
-        agreed = read_agreed(content)
+        agreed = decode(Agreed, content, SERVER)
         prepared: dict[str, str] = {}
         refused: dict[str, str] = {}
         for site in self._of(agreed):
@@ -129,7 +130,7 @@ class OwnSites:
         for key in content:
             context.state[key] = content[key]
         context.state[_PREPARED] = ConfigRecord({_SITES: list(prepared), _FOLDERS: list(prepared.values())})
-        return refused
+        return Stated(refused=refused)
 
     def held(self, context: Context) -> "Held":
         """Return what :meth:`agree` has kept.
@@ -142,7 +143,7 @@ class OwnSites:
         where = context.state.get(_PREPARED)
         if not isinstance(where, ConfigRecord):
             raise SiteError("a node must be told the encoding before anything else, this one was not")
-        agreed = read_agreed(context.state)
+        agreed = decode(Agreed, context.state, SERVER)
         folders = dict(zip(map(str, where[_SITES]), map(str, where[_FOLDERS]), strict=True))  # type: ignore[arg-type]
         for site, folder in folders.items():
             # The cache may be emptied at any time.
@@ -174,7 +175,7 @@ class OwnSites:
                 clients[site] = self.rows(site).clients
             except SiteError as error:
                 refused[site] = _reason(error)
-        return Registered(clients, refused)
+        return Registered.of(clients, refused)
 
 
 def _reason(error: SiteError) -> str:

@@ -1,64 +1,243 @@
-"""Train the clients of a message."""
+"""Train the clients of a message, and make of each update what its instruction says: a step per setting."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, RecordDict
 
-from fedclust.clients.app import Answers, app, read_shared, respond
+from fedclust.clients.app import Answers, answers
 from fedclust.clients.node import Node
-from fedclust.messages import (
-    Instruction,
-    Projected,
-    from_stacked,
-    from_state,
-    pooled_content,
-    to_state,
-    train_content,
-    within_content,
-)
-from fedclust.messages.projecting import Projection
+from fedclust.messages.models import from_stacked, from_state, to_state
+from fedclust.messages.training import Instruction, Projected, Projection, TrainAnswer, Update, UpdateQuestion
 from fedclust.training import CohortUpdate, Job, ModelMean
 from fedclust.training.batches import steps_to_see, total_seen
 from fedclust.training.cohort import clip_updates, update_norms
 from fedclust.typing import FloatArray, State
 
-__all__ = ["changes", "passes", "projected", "train"]
+__all__ = ["STEPS", "Trained", "train", "update"]
 
 
-@app.train()
-def train(message: Message, context: Context) -> Message:
+@dataclass
+class Trained:
+    """A pass over some of a message's clients, and what was made of the passes so far.
+
+    Attributes
+    ----------
+    node
+        The node.
+    asked
+        The instruction to each client of the message.
+    update
+        The pass.
+    starts
+        The model that each of its clients started from, by client id; one object if it is the same one.
+    told
+        What each client says besides its model, as fields of its answer.
+    found
+        The answers so far.
+    means
+        The means of the clients that share an instruction, by its identity, sent after the last pass: several
+        where the lengths of updates differ much.
+    """
+
+    node: Node
+    asked: Mapping[int, Any]
+    update: CohortUpdate
+    starts: Mapping[int, State]
+    told: dict[int, dict[str, Any]] = field(default_factory=dict)
+    found: dict[int, TrainAnswer] = field(default_factory=dict)
+    means: dict[int, list["_Mean"]] = field(default_factory=dict)
+
+    def clients(self, step: str | None = None) -> dict[int, int]:
+        """Return the row in the pass of each client that is to take a step, without those that failed."""
+        return {
+            client: row
+            for row, client in enumerate(self.update.clients.tolist())
+            if client not in self.update.failed and (step is None or step in self.asked[client].steps)
+        }
+
+    def changes(self, rows: Sequence[int], start: State, names: Sequence[str]) -> dict[str, FloatArray]:
+        """Compute the change by training, for rows of the pass that started from one model.
+
+        Returns
+        -------
+        Trained minus start, float64, shape (rows, *shape) by name.
+        """
+        return {
+            name: self.update.state[name][list(rows)].detach().cpu().numpy().astype(np.float64)
+            - start[name].numpy().astype(np.float64)
+            for name in names
+        }
+
+    def answer(self, client: int, row: int) -> dict[str, Any]:
+        """Return what a client says besides its model."""
+        losses = self.update.losses[row]
+        return {
+            "client": client,
+            "num_examples": int(self.update.num_examples[row]),
+            "losses": losses,
+            "mean_loss": sum(losses.tolist()) / len(losses),
+            **self.told.get(client, {}),
+        }
+
+
+# -- Steps --------------------------------------------------------------------------------------------------
+
+
+def _clip(trained: Trained, clients: Mapping[int, int]) -> None:
+    """Clip updates before anything is made of them; some say whether theirs was short enough."""
+    clips = {trained.asked[client].clip for client in trained.update.clients.tolist()}
+    if len(clips) > 1:
+        raise ValueError(f"clients of one node must have one clip, got {sorted(map(str, clips))}")
+    (clip,) = clips
+    names = trained.node.trainer.trainable_names
+    trained.update, short = clip_updates(trained.update, trained.starts, names, clip)
+    for client, row in clients.items():
+        if trained.asked[client].clip_tells:
+            trained.told.setdefault(client, {})["within"] = bool(short[row])
+
+
+def _project(trained: Trained, clients: Mapping[int, int]) -> None:
+    """Project the change of the trained parameters."""
+    sharing: dict[tuple[int, Projection], list[int]] = {}
+    for client in clients:
+        key = id(trained.starts[client]), trained.asked[client].projection
+        sharing.setdefault(key, []).append(client)
+    for (_, projection), some in sharing.items():
+        rows = [clients[client] for client in some]
+        names = trained.node.trainer.trainable_names
+        changed = trained.changes(rows, trained.starts[some[0]], names)
+        values = projection.of(changed)
+        squares = sum(np.square(array.reshape(len(rows), -1)).sum(axis=1) for array in changed.values())
+        for client, sums, norm in zip(some, values, np.sqrt(squares), strict=True):
+            trained.told.setdefault(client, {})["projected"] = Projected(sums, float(norm))
+
+
+def _send(trained: Trained, clients: Mapping[int, int]) -> None:
+    """Send each client's own model."""
+    models = from_stacked(trained.update.state, list(clients.values()))
+    for (client, row), model in zip(clients.items(), models, strict=True):
+        trained.found[client] = TrainAnswer(arrays=model, **trained.answer(client, row))
+
+
+def _mean(trained: Trained, clients: Mapping[int, int]) -> None:
+    """Add the clients that share an instruction to a mean, sent instead of their models.
+
+    A mean hides whoever is in it. Where the server caps the length of updates, one that is so many times as
+    long as another does not go into the same mean, so that the server can leave out one without the other.
+    """
+    sharing: dict[int, list[int]] = {}
+    for client in clients:
+        sharing.setdefault(id(trained.asked[client]), []).append(client)
+    for key, some in sharing.items():
+        first: Instruction = trained.asked[some[0]]
+        means = trained.means.setdefault(key, [])
+        norms: Sequence[float | None] = [None] * len(some)
+        if first.norm_cap is not None:
+            norms = _norms(trained, [clients[client] for client in some], some)
+        chosen: dict[int, list[int]] = {}
+        for client, norm in zip(some, norms, strict=True):
+            if norm is not None:
+                trained.told.setdefault(client, {})["update_norm"] = norm
+            chosen.setdefault(_place(means, norm, first), []).append(client)
+        for number, those in chosen.items():
+            means[number].mean.add(trained.update, set(those))
+            means[number].told |= {client: trained.answer(client, clients[client]) for client in those}
+
+
+STEPS: Mapping[str, Callable[[Trained, Mapping[int, int]], None]] = {
+    "clip": _clip,
+    "project": _project,
+    "send": _send,
+    "mean": _mean,
+}
+"""What is made of updates, in this order, of each client's what its instruction lists."""
+
+
+@dataclass
+class _Mean:
+    """A mean model and what the clients in it say."""
+
+    mean: ModelMean
+    told: dict[int, dict[str, Any]] = field(default_factory=dict)
+    shortest: float = math.inf
+    longest: float = 0.0
+
+
+def _place(means: list[_Mean], norm: float | None, instruction: Instruction) -> int:
+    """Find the mean that a client goes into, whose updates are about as long; make one if there is none."""
+    cap = instruction.norm_cap
+    fits = [
+        norm is None or cap is None or max(each.longest, norm) <= cap * min(each.shortest, norm)
+        for each in means
+    ]
+    number = fits.index(True) if any(fits) else len(means)
+    if number == len(means):
+        means.append(_Mean(ModelMean(equal=instruction.equal_weights)))
+    if norm is not None:
+        each = means[number]
+        each.shortest, each.longest = min(each.shortest, norm), max(each.longest, norm)
+    return number
+
+
+def _norms(trained: Trained, rows: list[int], clients: list[int]) -> list[float]:
+    """Compute the lengths of updates; of trained parameters, only where their projection did not."""
+    start, state = trained.starts[clients[0]], trained.update.state
+    sketches = [trained.told.get(client, {}).get("projected") for client in clients]
+    if any(each is None for each in sketches):
+        return update_norms(state, start, rows)
+    known = set(trained.node.trainer.trainable_names)
+    others = {name: tensor for name, tensor in state.items() if name not in known}
+    rest = update_norms(others, start, rows)
+    return [math.hypot(each.norm, norm) for each, norm in zip(sketches, rest, strict=True)]
+
+
+# -- Messages -----------------------------------------------------------------------------------------------
+
+
+@answers("train")
+def train(node: Node, asked: Mapping[int, Instruction]) -> Answers:
     """Train each client that the message addresses and return its model and its losses."""
-    return respond(message, context, _train)
-
-
-def _train(node: Node, contents: Mapping[int, RecordDict]) -> Answers:
-    instructions = {
-        client: instruction for instruction, clients in read_shared(contents) for client in clients
-    }
-    answers: dict[int, RecordDict] = {}
     errors: dict[int, str] = {}
-    means: dict[int, _Means] = {}
-    short: dict[int, bool] = {}
-    for trained, starts in passes(node, instructions):
-        update, within = _clipped(node, trained, starts, instructions)
-        short.update(within)
-        errors.update(update.failed)
-        _collect(node, update, instructions, starts, means, answers)
-    for shared in means.values():
-        answers.update(shared.answers())
-    for client in short.keys() & answers.keys():
-        answers[client] = within_content(answers[client], short[client])
-    for client in answers:
-        if instructions[client].pooled:
-            used = len(instructions[client].pooled_rows) or node.data.num_clients
-            answers[client] = pooled_content(answers[client], used)
-    return answers, errors
+    found: dict[int, TrainAnswer] = {}
+    means: dict[int, list[_Mean]] = {}
+    for update, starts in _passes(node, asked):
+        trained = Trained(node, asked, update, starts, found=found, means=means)
+        for name, step in STEPS.items():
+            if clients := trained.clients(name):
+                step(trained, clients)
+        errors |= trained.update.failed
+    for each in (each for some in means.values() for each in some):
+        model = from_state(each.mean.state(exact=True))
+        found |= {client: TrainAnswer(arrays=model, **told) for client, told in each.told.items()}
+    for client, instruction in asked.items():
+        if instruction.pooled and client in found:
+            used = len(instruction.pooled_rows) or node.data.num_clients
+            found[client] = replace(found[client], pooled=used)
+    return found, errors
 
 
-def passes(
-    node: Node, instructions: Mapping[int, Instruction]
+@answers(UpdateQuestion)
+def update(node: Node, asked: Mapping[int, UpdateQuestion]) -> Answers:
+    """Train the received model and return the requested parts of its change, not the model."""
+    errors: dict[int, str] = {}
+    found: dict[int, Update] = {}
+    for update, starts in _passes(node, asked):
+        trained = Trained(node, asked, update, starts)
+        errors |= update.failed
+        _project(trained, trained.clients("project"))
+        for client, row in trained.clients().items():
+            changed = trained.changes([row], starts[client], asked[client].names)
+            changes = {name: array[0] for name, array in changed.items()}
+            sketch = trained.told.get(client, {}).get("projected")
+            found[client] = Update(client, int(update.num_examples[row]), changes, sketch)
+    return found, errors
+
+
+def _passes(
+    node: Node, asked: Mapping[int, Instruction] | Mapping[int, UpdateQuestion]
 ) -> Iterator[tuple[CohortUpdate, Mapping[int, State]]]:
     """Train clients; one call per kind of training, for all models together, so that they share passes.
 
@@ -67,235 +246,24 @@ def passes(
     A pass, and the model that each client started from, by client id; the same object if it is the same one.
     """
     kinds: dict[tuple[int, float | None], list[int]] = {}
-    for client, instruction in instructions.items():
-        kinds.setdefault((instruction.server_round, instruction.proximal_mu), []).append(client)
+    for client, each in asked.items():
+        kinds.setdefault((each.server_round, each.proximal_mu), []).append(client)
     for (server_round, proximal_mu), clients in kinds.items():
-        jobs = _jobs(node, {client: instructions[client] for client in clients})
+        # By model, not by instruction: clients that answer differently may start from the same one.
+        distinct = {id(asked[client].arrays): asked[client].arrays for client in clients}
+        states = {key: to_state(arrays) for key, arrays in distinct.items()}
+        jobs = [_job(node, client, asked[client], states[id(asked[client].arrays)]) for client in clients]
         starts = {job.client: job.state for job in jobs}
         for update in node.trainer.train(jobs, server_round, proximal_mu=proximal_mu):
             yield update, starts
 
 
-def changes(
-    update: CohortUpdate, positions: Sequence[int], start: State, names: Sequence[str]
-) -> dict[str, FloatArray]:
-    """Compute the change by training, for clients of a pass that started from one model.
-
-    Parameters
-    ----------
-    update
-        The pass.
-    positions
-        Rows of the clients in it.
-    start
-        The model that they started from.
-    names
-        Arrays of the model.
-
-    Returns
-    -------
-    Trained minus start, float64, shape (positions, *shape) by name.
-    """
-    return {
-        name: update.state[name][list(positions)].detach().cpu().numpy().astype(np.float64)
-        - start[name].numpy().astype(np.float64)
-        for name in names
-    }
-
-
-def projected(
-    node: Node,
-    update: CohortUpdate,
-    instructions: Mapping[int, Instruction],
-    starts: Mapping[int, State],
-) -> dict[int, Projected]:
-    """Project the change of the trained parameters, for clients that were asked for it."""
-    asked: dict[tuple[int, Projection], list[int]] = {}
-    for position, client in enumerate(update.clients.tolist()):
-        projection = instructions[client].projection
-        if client not in update.failed and projection is not None:
-            asked.setdefault((id(starts[client]), projection), []).append(position)
-    found: dict[int, Projected] = {}
-    for (_, projection), positions in asked.items():
-        start = starts[int(update.clients[positions[0]])]
-        changed = changes(update, positions, start, node.trainer.trainable_names)
-        values = projection.of(changed)
-        squares = sum(np.square(array.reshape(len(positions), -1)).sum(axis=1) for array in changed.values())
-        norms = np.sqrt(squares)
-        for row, position in enumerate(positions):
-            found[int(update.clients[position])] = Projected(values[row], float(norms[row]))
-    return found
-
-
-def _clipped(
-    node: Node,
-    update: CohortUpdate,
-    starts: Mapping[int, State],
-    instructions: Mapping[int, Instruction],
-) -> tuple[CohortUpdate, dict[int, bool]]:
-    """Clip the updates of a pass where the server asks for it, before anything is made of them.
-
-    Returns
-    -------
-    The pass, and by client whether its update was short enough, for those that are to say so.
-
-    Raises
-    ------
-    ValueError
-        If clients of one node are to clip to different lengths.
-    """
-    clients = update.clients.tolist()
-    asked = {instructions[client].clip for client in clients}
-    if len(asked) > 1:
-        raise ValueError(f"clients of one node must have one clip, got {sorted(map(str, asked))}")
-    (clip,) = asked
-    if clip is None:
-        return update, {}
-    clipped, short = clip_updates(update, starts, node.trainer.trainable_names, clip)
-    told = dict(zip(clients, short.tolist(), strict=True))
-    return clipped, {client: told[client] for client in clients if instructions[client].clip_tells}
-
-
-def _norms(
-    node: Node,
-    update: CohortUpdate,
-    positions: Sequence[int],
-    start: State,
-    sketches: Mapping[int, Projected],
-) -> list[float]:
-    """Compute the lengths of updates; of trained parameters, only where their projection did not."""
-    clients = [int(update.clients[position]) for position in positions]
-    if not all(client in sketches for client in clients):
-        return update_norms(update.state, start, positions)
-    trained = set(node.trainer.trainable_names)
-    others = {name: tensor for name, tensor in update.state.items() if name not in trained}
-    rest = update_norms(others, start, positions)
-    return [math.hypot(sketches[client].norm, norm) for client, norm in zip(clients, rest, strict=True)]
-
-
-def _jobs(node: Node, instructions: Mapping[int, Instruction]) -> list[Job]:
-    # By model, not by instruction: clients that answer differently may start from the same one.
-    distinct = {id(instruction.arrays): instruction.arrays for instruction in instructions.values()}
-    states = {key: to_state(arrays) for key, arrays in distinct.items()}
-    return [
-        _job(node, client, instruction, states[id(instruction.arrays)])
-        for client, instruction in instructions.items()
-    ]
-
-
-def _job(node: Node, client: int, instruction: Instruction, state: State) -> Job:
-    if not instruction.pooled:
+def _job(node: Node, client: int, asked: Instruction | UpdateQuestion, state: State) -> Job:
+    if not asked.pooled:
         return Job(client, node.data.train[client], state)
-    pooled = instruction.pooled_rows or range(node.data.num_clients)
-    rows = np.concatenate([node.data.train[other] for other in pooled])
     training = node.trainer.training
-    examples = np.array([len(node.data.train[other]) for other in instruction.pooled])
+    rows = [node.data.train[other] for other in asked.pooled_rows or range(node.data.num_clients)]
+    examples = np.array([len(node.data.train[other]) for other in asked.pooled])
     samples = max(1, total_seen(examples, training))
-    return Job(client, rows, state, steps_to_see(samples, max(1, len(rows)), training))
-
-
-class _Shared:
-    """Collects the answers of clients that share a mean model."""
-
-    def __init__(self, *, equal: bool) -> None:
-        self.mean = ModelMean(equal=equal)
-        self.reported: dict[int, tuple[int, FloatArray, Projected | None, float | None]] = {}
-        self.shortest, self.longest = np.inf, 0.0
-
-    def takes(self, norm: float, cap: float) -> bool:
-        """Check whether a client's update is about as long as those of the others."""
-        return max(self.longest, norm) <= cap * min(self.shortest, norm)
-
-    def add(
-        self,
-        update: CohortUpdate,
-        norms: Mapping[int, float | None],
-        sketches: Mapping[int, Projected],
-    ) -> None:
-        """Add some clients of a pass, by position, with the lengths of their updates if asked for."""
-        self.mean.add(update, {int(update.clients[position]) for position in norms})
-        for position, norm in norms.items():
-            client, number = int(update.clients[position]), int(update.num_examples[position])
-            self.reported[client] = number, update.losses[position], sketches.get(client), norm
-
-    def answers(self) -> dict[int, RecordDict]:
-        arrays: ArrayRecord = from_state(self.mean.state(exact=True))
-        return {client: train_content(arrays, *reported) for client, reported in self.reported.items()}
-
-
-class _Means:
-    """The means of clients that got one instruction, a mean for each length of update.
-
-    A mean hides whoever is in it. Where the server caps the length of updates, one that is so many times as
-    long as another does not go into the same mean, so that the server can leave out one without the other.
-    """
-
-    def __init__(self, *, equal: bool) -> None:
-        self._equal = equal
-        self._means: list[_Shared] = []
-
-    def add(
-        self,
-        update: CohortUpdate,
-        norms: Mapping[int, float | None],
-        sketches: Mapping[int, Projected],
-        cap: float | None,
-    ) -> None:
-        """Add some clients of a pass, by position; without a cap, their norms are None."""
-        chosen: dict[int, dict[int, float | None]] = {}
-        for position, norm in norms.items():
-            chosen.setdefault(self._place(norm, cap), {})[position] = norm
-        for number, some in chosen.items():
-            self._means[number].add(update, some, sketches)
-
-    def _place(self, norm: float | None, cap: float | None) -> int:
-        """Find the mean that a client goes into; make one if it goes into none."""
-        if norm is None or cap is None:
-            self._means = self._means or [_Shared(equal=self._equal)]
-            return 0
-        places = [number for number, mean in enumerate(self._means) if mean.takes(norm, cap)]
-        number = places[0] if places else len(self._means)
-        if not places:
-            self._means.append(_Shared(equal=self._equal))
-        mean = self._means[number]
-        mean.shortest, mean.longest = min(mean.shortest, norm), max(mean.longest, norm)
-        return number
-
-    def answers(self) -> dict[int, RecordDict]:
-        answers: dict[int, RecordDict] = {}
-        for mean in self._means:
-            answers.update(mean.answers())
-        return answers
-
-
-def _collect(
-    node: Node,
-    update: CohortUpdate,
-    instructions: Mapping[int, Instruction],
-    starts: Mapping[int, State],
-    means: dict[int, _Means],
-    answers: dict[int, RecordDict],
-) -> None:
-    """Collect a pass's answers: own models at once, shared means after the last pass."""
-    sharing: dict[int, list[int]] = {}
-    sketches, own = projected(node, update, instructions, starts), []
-    for position, client in enumerate(update.clients.tolist()):
-        if client in update.failed:
-            continue
-        instruction = instructions[client]
-        if instruction.mean_reply:
-            sharing.setdefault(id(instruction), []).append(position)
-        else:
-            own.append(position)
-    for position, model in zip(own, from_stacked(update.state, own), strict=True):
-        client = int(update.clients[position])
-        answers[client] = train_content(
-            model, int(update.num_examples[position]), update.losses[position], sketches.get(client)
-        )
-    for key, positions in sharing.items():
-        first = instructions[int(update.clients[positions[0]])]
-        shared = means.setdefault(key, _Means(equal=first.equal_weights))
-        norms: Sequence[float | None] = [None] * len(positions)
-        if first.norm_cap is not None:
-            norms = _norms(node, update, positions, starts[int(update.clients[positions[0]])], sketches)
-        shared.add(update, dict(zip(positions, norms, strict=True)), sketches, first.norm_cap)
+    pooled = np.concatenate(rows)
+    return Job(client, pooled, state, steps_to_see(samples, max(1, len(pooled)), training))

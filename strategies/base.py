@@ -44,10 +44,9 @@ from fedclust.grids.bundle import Traffic
 from fedclust.grids.client_grid import CohortView
 from fedclust.layers.layer import Layer
 from fedclust.layers.standard import standard_layers
-from fedclust.messages import FULL, LOSS, MEAN_REPLY, POOLED, ROUND, join_models, projection_config
-from fedclust.messages.keys import PROJECTION_SIZE
+from fedclust.messages.models import join_models
 from fedclust.messages.packer import pack, unpack
-from fedclust.messages.projecting import Projection
+from fedclust.messages.training import LOSS, Projection, asked_for, instruct
 from fedclust.newcomers.placing import by_least_loss, by_rule
 from fedclust.personal.layers import NoLayer, Personal
 from fedclust.selection import Candidates, Selection, Uniform
@@ -261,10 +260,10 @@ class ClusteredStrategy(Strategy):
         """Return what asks each client for a projection of its change to `size` numbers.
 
         :attr:`Reply.projected` has it, a random projection that keeps lengths and angles on average, see
-        :class:`~fedclust.messages.projecting.Projection`: enough to compare updates, even if a node
+        :class:`~fedclust.messages.training.Projection`: enough to compare updates, even if a node
         may reply with a mean. Projections of all rounds of a run can be compared.
         """
-        return projection_config(self.update_projection(size))
+        return instruct(projection=self.update_projection(size))
 
     def update_projection(self, size: int) -> Projection:
         """Make the run's projection to `size` numbers, for :meth:`Federation.updates`."""
@@ -493,7 +492,7 @@ class ClusteredStrategy(Strategy):
         for layer in self.layers:
             layer.tell(run, cluster, told)
         # The mean of one client is its model, in half the bytes.
-        told[MEAN_REPLY] = len(chosen) > 1 and self.takes_means(aggregator)
+        told.update(instruct(mean_reply=len(chosen) > 1 and self.takes_means(aggregator)))
         run.told = told
         view = CohortView(grid, chosen)
         shown = model if aggregation.remembers(aggregator) else sent
@@ -521,8 +520,7 @@ class ClusteredStrategy(Strategy):
             run.sent,
             run.federation.bounds,
             means=any(map(self.takes_means, run.clusters.aggregators)),
-            projection_size=int(run.told.get(PROJECTION_SIZE, 0)),
-            pooled=POOLED in run.told,
+            asked=asked_for(run.told),
         )
         for layer in self.layers:
             layer.screen(run)
@@ -566,7 +564,7 @@ class ClusteredStrategy(Strategy):
             self._adopt(layer.before_evaluation(run))
         run.online = set(grid.get_node_ids())
         full = last and run.federation.tells == "labels"
-        settings = ConfigRecord({**config, ROUND: run.number, FULL: full})
+        settings = ConfigRecord({**config, **instruct(server_round=run.number, full=full)})
         asked = None if last else self.options.evaluate_clients
         sample = evaluation_sample(asked, run.clusters.num_clients, self.seed, run.number, run.online)
         run.sampled = sample is not None

@@ -1,7 +1,5 @@
 """FECFL: clients are clustered once, by their mean embeddings."""
 
-from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +10,7 @@ from fedclust.clustering.fecfl import Parameters
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
 from fedclust.federation.clusters import Findings
-from fedclust.messages import QUERY_PROTOTYPES, PrototypesQuestion, prototypes_question, read_prototypes
+from fedclust.messages.prototypes import PrototypesQuestion
 from fedclust.strategies.base import ClusteredStrategy
 
 __all__ = ["FECFL"]
@@ -43,10 +41,7 @@ class FECFL(ClusteredStrategy):
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Ask every client for its mean embedding and group by them."""
         question = PrototypesQuestion(self.parameters.input, True, self.vocabulary_size)
-        content = prototypes_question(question)
-        read = partial(read_prototypes, bounds=replace(federation.bounds, num_classes=1))
-        told = federation.ask(QUERY_PROTOTYPES, content=content).read_all(read)
-        means, counts, _ = zip(*told, strict=True)
+        means, counts, _ = zip(*(each.all for each in federation.ask(question).all()), strict=True)
         check_alike("width of embeddings", [each.shape for each in means])
         embeddings = fecfl.mean_embeddings(np.stack(means), np.stack(counts))
         assignment, report = fecfl.assign(embeddings, self.parameters)

@@ -18,7 +18,7 @@ from fedclust.clustering.placement import place
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.clusters import Findings, padded
-from fedclust.messages import from_state, like, to_state
+from fedclust.messages.models import from_state, like, to_state
 from fedclust.newcomers.placing import silent
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import torch_seed

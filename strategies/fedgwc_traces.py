@@ -16,7 +16,7 @@ from fedclust.clustering.loss_traces import Outcome, Parameters, Trace
 from fedclust.clustering.shared import wording
 from fedclust.federation import Clusters, FairAvg, Federation, Reply
 from fedclust.federation.clusters import Findings, padded
-from fedclust.messages import like
+from fedclust.messages.models import like
 from fedclust.messages.packer import UNSAVED
 from fedclust.selection import LeastSampled
 from fedclust.strategies.base import ClusteredStrategy

@@ -14,8 +14,9 @@ from fedclust.clustering import fedsoft
 from fedclust.clustering.fedsoft import Parameters
 from fedclust.federation import Clusters, Federation, Reply, starting_models
 from fedclust.federation.clusters import Findings, padded
-from fedclust.messages import PROXIMAL_MU, like, unstacked
+from fedclust.messages.models import like, unstacked
 from fedclust.messages.packer import UNSAVED
+from fedclust.messages.training import instruct
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.array_bytes import to_numpy
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -143,7 +144,7 @@ class FedSoft(ClusteredStrategy):
 
     def told(self, clusters: Clusters, server_round: int) -> Mapping[str, Any]:
         """Tell clients the weight of the proximal term."""
-        return {PROXIMAL_MU: float(self.parameters.proximal)}
+        return instruct(proximal_mu=self.parameters.proximal)
 
     def after_round(
         self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation

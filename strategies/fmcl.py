@@ -1,7 +1,6 @@
 """FMCL: clients are clustered once, by the class prototypes of a frozen foundation model."""
 
 import dataclasses
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from fedclust.clustering.prototype_evidence import Prototypes, sent_counts
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
 from fedclust.federation.clusters import Findings
-from fedclust.messages import QUERY_PROTOTYPES, PrototypesQuestion, prototypes_question, read_prototypes
+from fedclust.messages.prototypes import PrototypesQuestion
 from fedclust.newcomers.rules import packed
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import torch_seed
@@ -61,13 +60,11 @@ class FMCL(ClusteredStrategy):
         The memory holds the decision, the evidence that each pair of clients differs (by the paper's rule
         their distance, up to 4,096 clients), and the curve that chose the number of clusters.
         """
-        read = partial(read_prototypes, bounds=federation.bounds)
         question = PrototypesQuestion()
         if isinstance(self.parameters, prototype_groups.Parameters):
             least, norm = self.parameters.min_examples, self.parameters.max_norm
             question = PrototypesQuestion(min_examples=least, max_norm=norm)
-        content = prototypes_question(question)
-        answers = federation.ask(QUERY_PROTOTYPES, content=content).read_all(read)
+        answers = [each.all for each in federation.ask(question).all()]
         check_alike("shape of prototypes", [each.shape for each, _, _ in answers])
         prototypes, counts, scatter = (np.stack(values) for values in zip(*answers, strict=True))
         if isinstance(self.parameters, prototype_groups.Parameters):

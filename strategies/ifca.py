@@ -14,7 +14,7 @@ from fedclust.clustering import ifca
 from fedclust.clustering.ifca import Parameters
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
 from fedclust.federation.clusters import Findings, padded
-from fedclust.messages import like
+from fedclust.messages.models import like
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import BoolArray, FloatArray, IntArray

@@ -1,7 +1,6 @@
 """PACFL: clients are clustered once, by the angles between the subspaces that their classes span."""
 
 import dataclasses
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +12,7 @@ from fedclust.clustering.placement import SubspaceRule
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
 from fedclust.federation.clusters import Findings
-from fedclust.messages import QUERY_SUBSPACES, read_subspaces, subspaces_question
+from fedclust.messages.prototypes import SubspacesQuestion
 from fedclust.newcomers.rules import packed
 from fedclust.strategies.base import ClusteredStrategy
 
@@ -39,9 +38,8 @@ class PACFL(ClusteredStrategy):
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Ask every client for the first singular vectors of its classes and group by the angles."""
         vectors = self.parameters.vectors
-        question = subspaces_question(self.parameters.input, vectors)
-        read = partial(read_subspaces, vectors=vectors, bounds=federation.bounds)
-        bases = federation.ask(QUERY_SUBSPACES, content=question).read_all(read)
+        question = SubspacesQuestion(self.parameters.input, vectors)
+        bases = [each.subspaces for each in federation.ask(question).all()]
         check_alike("shape of subspaces", [each.shape for each in bases])
         assignment, report = pacfl.assign(np.stack(bases), self.parameters)
         found = Findings.of_distances(report.distances, report.scores)

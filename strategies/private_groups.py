@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord
 from torch import nn
 
 from fedclust.aggregation.flower import NotFinite
@@ -20,17 +20,10 @@ from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.clusters import Findings
 from fedclust.layers.client_dp import ClientPrivacy
 from fedclust.layers.trials import Trainee, copy_aggregator, train_beside
-from fedclust.messages import (
-    CLIP_TELLS,
-    QUERY_LOSSES,
-    QUERY_PROOF,
-    BadReply,
-    proof_question,
-    read_proof,
-    to_vector,
-    with_vector,
-)
+from fedclust.messages.comparing import LossesQuestion, ProofQuestion
+from fedclust.messages.models import to_vector, with_vector
 from fedclust.messages.packer import UNSAVED
+from fedclust.messages.training import instruct
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
@@ -81,7 +74,7 @@ class PrivateGroups(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    holds_client_dp = frozenset({QUERY_LOSSES, QUERY_PROOF})
+    holds_client_dp = frozenset({LossesQuestion.kind, ProofQuestion.kind})
     holds_out_rows = True  # for the vote
 
     parameters_type = Parameters
@@ -186,7 +179,7 @@ class PrivateGroups(ClusteredStrategy):
                 shared_means=self.takes_means(fresh),
                 caps=ANY if privacy else Caps(self.options.update_norm_cap, self.options.update_pull_cap),
                 private=private,
-                told={**privacy.told, CLIP_TELLS: False} if privacy else {},
+                told={**privacy.told, **instruct(clip_tells=False)} if privacy else {},
             )
         except NotFinite as error:  # of an aggregator; the groups stay as they are
             return clusters.with_report(groups=str(error))
@@ -236,18 +229,12 @@ class PrivateGroups(ClusteredStrategy):
         """Ask clients how much better their group's model predicts their held-out rows than that for all."""
         nothing = np.zeros(federation.describe().num_classes)
         common = clusters.models[0]
-        questions: dict[int, RecordDict] = {
-            client: proof_question(common, clusters.models[1 + group], nothing, nothing)
+        questions: dict[int, ProofQuestion] = {
+            client: ProofQuestion(common, clusters.models[1 + group], nothing, nothing)
             for client, group in chosen.items()
         }
-        answers = federation.ask(QUERY_PROOF, questions, questions)
         found: dict[int, float] = {}
-        for client, reply in answers.replies.items():
-            try:
-                measured = read_proof(reply, federation.bounds)
-            except BadReply as error:
-                federation.failed(client, QUERY_PROOF, error)
-                continue
+        for client, measured in federation.ask(questions).replies.items():
             if measured.count:
                 found[client] = float(private_groups.vote([measured.mean], self.parameters.vote_clip)[0])
         return found

@@ -3,7 +3,9 @@
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; read when PyTorch and NumPy are imported
     for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -11,35 +13,32 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; read when Py
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Message
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import settings
 
 from fedclust.federation import ClientGrid, LocalGrid, hosted_clients, pack, unpack
-from fedclust.messages import (
-    Description,
+from fedclust.messages.codec import SERVER, decode, encode
+from fedclust.messages.comparing import Losses, LossesQuestion, ProofAnswer, ProofQuestion
+from fedclust.messages.description import Description, DescriptionQuestion
+from fedclust.messages.evaluation import (
+    Confusion,
+    ConfusionQuestion,
     Evaluation,
-    Instruction,
     PersonalAnswer,
+    PersonalQuestion,
+)
+from fedclust.messages.prototypes import Prototypes, PrototypesQuestion, Subspaces, SubspacesQuestion
+from fedclust.messages.sites import Hosted
+from fedclust.messages.training import (
+    Instruction,
     Projected,
-    clients_content,
-    confusion_content,
-    description_content,
-    evaluate_content,
-    losses_content,
-    personal_content,
-    proof_content,
-    prototypes_content,
+    TrainAnswer,
+    Update,
+    UpdateQuestion,
     read_instruction,
-    read_losses_question,
-    read_prototypes_question,
-    read_update_names,
-    subspaces_content,
-    train_content,
-    update_content,
 )
 from fedclust.models.class_prototypes import ClassPrototypes, pooled
-from fedclust.proof import Difference
 
 # A machine with other work to do takes longer for a single example than hypothesis allows by default.
 settings.register_profile("fedclust", deadline=None)
@@ -124,140 +123,91 @@ class Toy:
 
         @app.query("clients")
         def clients(message: Message, context: Context) -> Message:
-            hosted = hosted_clients(context.node_config, self.num_clients)
-            return Message(clients_content(hosted, self.num_clients), reply_to=message)
+            told = Hosted(hosted_clients(context.node_config, self.num_clients), self.num_clients)
+            return Message(encode(told), reply_to=message)
 
-        @app.query("description")
-        def describe(message: Message, context: Context) -> Message:
-            answers = {
-                client: description_content(
-                    Description(
-                        np.asarray(self.counts(client)),
-                        np.asarray(self.counts(client)),
-                        None,
-                        num_validation=3,
-                    )
-                )
-                for client in unpack(message.content)[0]
-            }
-            return Message(pack(answers), reply_to=message)
+        def answer(kind: str, read: Callable[[RecordDict], Any], work: Callable[[int, Any], Any]) -> None:
+            def handle(message: Message, context: Context) -> Message:
+                answers, errors = {}, {}
+                for client, content in unpack(message.content)[0].items():
+                    asked = read(content)
+                    number = getattr(asked, "server_round", 0)
+                    reason = self.error(client, number) if kind in _FAILING else None
+                    if reason and kind == "train":
+                        work(client, asked)  # it counts as trained
+                    if reason:
+                        errors[client] = reason
+                    else:
+                        answers[client] = encode(work(client, asked))
+                return Message(pack(answers, errors), reply_to=message)
 
-        @app.query("prototypes")
-        def prototypes(message: Message, context: Context) -> Message:
-            answers = {}
-            for client, content in unpack(message.content)[0].items():
-                told = self.prototypes(client), self.counts(client), self.scatter(client)
-                found = ClassPrototypes(*(np.asarray(values)[None] for values in told))
-                if read_prototypes_question(content).pooled:
-                    found = pooled(found)
-                answers[client] = prototypes_content(*(values[0] for values in found))
-            return Message(pack(answers), reply_to=message)
+            register = {"train": app.train(), "evaluate": app.evaluate()}
+            register.get(kind, app.query(kind.removeprefix("query.")))(handle)
 
-        @app.query("subspaces")
-        def subspaces(message: Message, context: Context) -> Message:
-            answers = {
-                client: subspaces_content(self.subspaces(client)) for client in unpack(message.content)[0]
-            }
-            return Message(pack(answers), reply_to=message)
-
-        @app.query("update")
-        def update(message: Message, context: Context) -> Message:
-            answers, errors = {}, {}
-            for client, content in unpack(message.content)[0].items():
-                told = read_instruction(content)
-                change = np.broadcast_to(self.move(client, told.server_round), 2)
-                if reason := self.error(client, told.server_round):
-                    errors[client] = reason
-                    continue
-                arrays = ArrayRecord()
-                for name in read_update_names(content):
-                    arrays[name] = Array(change.astype(np.float32))
-                answers[client] = update_content(self.num_examples(client), _projected(told, change), arrays)
-            return Message(pack(answers, errors), reply_to=message)
-
-        @app.query("losses")
-        def losses(message: Message, context: Context) -> Message:
-            answers, errors = {}, {}
-            for client, content in unpack(message.content)[0].items():
-                models = read_losses_question(content)
-                if reason := self.error(client, 0):
-                    errors[client] = reason
-                else:
-                    apart = [abs(client - float(model["w"].numpy()[0])) for model in models]
-                    answers[client] = losses_content(apart, self.wins(client))
-            return Message(pack(answers, errors), reply_to=message)
-
-        @app.query("personal")
-        def personal(message: Message, context: Context) -> Message:
-            answers = {}
-            for client in unpack(message.content)[0]:
-                share = 1 / (2 + client)
-                told = {"num-examples": self.num_examples(client), "loss": 0.5}
-                figures = {"accuracy": share, "balanced-accuracy": share, **told}
-                answers[client] = personal_content(
-                    PersonalAnswer({"prior": Evaluation(client, figures)}, {"none": 0.75, "prior": 0.5})
-                )
-            return Message(pack(answers), reply_to=message)
-
-        @app.query("proof")
-        def proof(message: Message, context: Context) -> Message:
-            answers = {
-                client: proof_content(Difference(0.1, 0.2, 3)) for client in unpack(message.content)[0]
-            }
-            return Message(pack(answers), reply_to=message)
-
-        @app.query("confusion")
-        def confusion(message: Message, context: Context) -> Message:
-            answers = {
-                client: confusion_content(np.array([[count, 0] for count in self.counts(client)]))
-                for client in unpack(message.content)[0]
-            }
-            return Message(pack(answers), reply_to=message)
-
-        @app.train()
-        def train(message: Message, context: Context) -> Message:
-            answers, errors = {}, {}
-            for client, content in unpack(message.content)[0].items():
-                told = read_instruction(content)
-                start = told.arrays["w"].numpy()
-                self.trained.append((client, told.server_round, float(start[0])))
-                self.proximal.add(told.proximal_mu)
-                if reason := self.error(client, told.server_round):
-                    errors[client] = reason
-                    continue
-                arrays = ArrayRecord()
-                arrays["w"] = Array(
-                    np.asarray(start + self.move(client, told.server_round), dtype=np.float32)
-                )
-                losses = np.asarray(self.losses(client, told.server_round))
-                change = np.broadcast_to(self.move(client, told.server_round), 2)
-                answers[client] = train_content(
-                    arrays, self.num_examples(client), losses, _projected(told, change)
-                )
-            return Message(pack(answers, errors), reply_to=message)
-
-        @app.evaluate()
-        def evaluate(message: Message, context: Context) -> Message:
-            answers = {}
-            for client, content in unpack(message.content)[0].items():
-                weight = float(read_instruction(content).arrays["w"].numpy()[0])
-                accuracy = self.accuracy(client, weight)
-                measured = {
-                    "num-examples": self.num_examples(client),
-                    "loss": self.test_loss(client, weight),
-                    "accuracy": accuracy,
-                    "balanced-accuracy": accuracy,
-                }
-                answers[client] = evaluate_content(measured)
-            return Message(pack(answers), reply_to=message)
-
+        for question, work in (
+            (DescriptionQuestion, self._describe),
+            (PrototypesQuestion, self._prototypes),
+            (SubspacesQuestion, lambda client, _: Subspaces(self.subspaces(client))),
+            (UpdateQuestion, self._update),
+            (LossesQuestion, self._losses),
+            (PersonalQuestion, self._personal),
+            (ProofQuestion, lambda *_: ProofAnswer(0.1, 0.2, 3)),
+            (ConfusionQuestion, lambda client, _: Confusion(np.array([[n, 0] for n in self.counts(client)]))),
+        ):
+            answer(question.kind, partial(decode, question, at=SERVER), work)
+        answer("train", read_instruction, self._train)
+        answer("evaluate", read_instruction, self._evaluate)
         return app
 
+    def _describe(self, client: int, asked: DescriptionQuestion) -> Description:
+        counts = np.asarray(self.counts(client))
+        return Description.of(counts, counts, num_validation=3)
 
-def _projected(told: Instruction, change: np.ndarray) -> Projected | None:
-    if told.projection is None:
+    def _prototypes(self, client: int, asked: PrototypesQuestion) -> Prototypes:
+        told = self.prototypes(client), self.counts(client), self.scatter(client)
+        found = ClassPrototypes(*(np.asarray(values)[None] for values in told))
+        return Prototypes(*(values[0] for values in (pooled(found) if asked.pooled else found)))
+
+    def _update(self, client: int, asked: UpdateQuestion) -> Update:
+        change = np.broadcast_to(self.move(client, asked.server_round), 2)
+        changes = dict.fromkeys(asked.names, change)
+        return Update(client, self.num_examples(client), changes, _projected(asked, change))
+
+    def _losses(self, client: int, asked: LossesQuestion) -> Losses:
+        apart = [abs(client - float(model["w"].numpy()[0])) for model in asked.models]
+        return Losses(np.array(apart), self.wins(client))
+
+    def _personal(self, client: int, asked: PersonalQuestion) -> PersonalAnswer:
+        share = 1 / (2 + client)
+        told = {"num-examples": self.num_examples(client), "loss": 0.5}
+        figures = {"accuracy": share, "balanced-accuracy": share, **told}
+        return PersonalAnswer(client, {"prior": figures}, losses={"none": 0.75, "prior": 0.5})
+
+    def _train(self, client: int, asked: Instruction) -> TrainAnswer:
+        start = asked.arrays["w"].numpy()
+        self.trained.append((client, asked.server_round, float(start[0])))
+        self.proximal.add(asked.proximal_mu)
+        move = self.move(client, asked.server_round)
+        arrays = ArrayRecord()
+        arrays["w"] = Array(np.asarray(start + move, dtype=np.float32))
+        losses = np.asarray(self.losses(client, asked.server_round))
+        told = {"mean_loss": losses.mean(), "projected": _projected(asked, np.broadcast_to(move, 2))}
+        return TrainAnswer(client, arrays, self.num_examples(client), losses, **told)
+
+    def _evaluate(self, client: int, asked: Instruction) -> Evaluation:
+        weight = float(asked.arrays["w"].numpy()[0])
+        accuracy = self.accuracy(client, weight)
+        told = {"num-examples": self.num_examples(client), "loss": self.test_loss(client, weight)}
+        return Evaluation(client, {**told, "accuracy": accuracy, "balanced-accuracy": accuracy})
+
+
+_FAILING = ("train", "query.update", "query.losses")
+
+
+def _projected(asked: Instruction | UpdateQuestion, change: np.ndarray) -> Projected | None:
+    if asked.projection is None:
         return None
-    return Projected(told.projection.of({"w": change[None]})[0], float(np.linalg.norm(change)))
+    return Projected(asked.projection.of({"w": change[None]})[0], float(np.linalg.norm(change)))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from fedclust.data.sites import Own
 from fedclust.data.sites.rows import builder_of, read_site
 from fedclust.federation import FederationError
 from fedclust.grids.local_grid import assume_identity
+from fedclust.messages.sites import Registered, read_from_node
 from fedclust.runs.predict import main as predict
 from fedclust.settings import ConfigError, compose, plain, to_run_config
 
@@ -222,11 +223,10 @@ def _ask(node: dict[str, Any], overrides: list[str]) -> Message:
 
 
 def test_a_deployed_node_reads_its_own_file_and_no_run_can_change_that(sites: dict[str, Path]) -> None:
-    from fedclust.messages import read_registered
 
     node = {"data": str(sites["north"]), "name": "north"}
     elsewhere = f"dataset.path='{sites['south']}'"
-    said = read_registered(_ask(node, [*_own(sites), elsewhere]).content)
+    said = read_from_node(Registered, _ask(node, [*_own(sites), elsewhere]).content)
     assert said.clients == {"north": ("north",)}
     with pytest.raises(ValueError, match="partition must be own on this node"):
         _ask(node, ["dataset=digits"])
@@ -235,11 +235,10 @@ def test_a_deployed_node_reads_its_own_file_and_no_run_can_change_that(sites: di
 
 
 def test_a_node_says_how_its_own_csv_is_written(tmp_path: Path) -> None:
-    from fedclust.messages import read_registered
 
     path = _csv(tmp_path / "a.csv", ["1,5;x", "2,5;y", "3,5;x"], "age;diagnosis")
     node = {"data": str(path), "name": "north"}
-    refused = read_registered(_ask(node, _own("nowhere")[:3]).content).refused
+    refused = read_from_node(Registered, _ask(node, _own("nowhere")[:3]).content).refused
     assert "separator" in refused["north"]
-    said = read_registered(_ask({**node, "sep": ";", "decimal": ","}, _own("nowhere")[:3]).content)
+    said = read_from_node(Registered, _ask({**node, "sep": ";", "decimal": ","}, _own("nowhere")[:3]).content)
     assert said.clients == {"north": ("north",)}

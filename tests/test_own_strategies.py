@@ -13,7 +13,7 @@ from torch import nn
 import fedclust
 import fedclust.clustering
 from fedclust import strategies
-from fedclust.messages import from_state
+from fedclust.messages.models import from_state
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -19,7 +19,7 @@ import fedclust
 from fedclust import clients
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, LocalGrid
-from fedclust.messages import to_state
+from fedclust.messages.models import to_state
 from fedclust.results import Checkpoints, SavedRun, comparable, print_report
 from fedclust.runs.server import federate
 from fedclust.settings import compose, to_run_config

@@ -88,7 +88,7 @@ from fedclust.clients.app import app
 from fedclust.clients import app
 note("fedclust.clients.app")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from fedclust import messages, models
+from fedclust import models
 from fedclust.federation import pack, unpack
 from fedclust.grids.local_grid import assume_identity
 from fedclust.settings import compose, plain, to_run_config
@@ -102,8 +102,8 @@ def ask(kind, content):
     note(kind)
 
 ask("query.description", RecordDict())
-model = messages.from_state(models.build(plain(config.model), config.seed).state_dict())
-told = RecordDict({{messages.ARRAYS: model, messages.CONFIG: ConfigRecord({{"server-round": 1}})}})
+model = from_state(models.build(plain(config.model), config.seed).state_dict())
+told = RecordDict({{ARRAYS: model, CONFIG: ConfigRecord({{"server-round": 1}})}})
 ask("train", told)
 ask("evaluate", told)
 from fedclust.strategies import ClusteredStrategy

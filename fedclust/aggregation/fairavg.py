@@ -6,7 +6,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from fedclust.messages import EQUAL_WEIGHTS
+from fedclust.messages.training import instruct
 
 __all__ = ["FairAvg"]
 
@@ -23,5 +23,5 @@ class FairAvg(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Tell nodes to weight their clients equally where they answer with a mean."""
-        told = ConfigRecord({**config, EQUAL_WEIGHTS: True})
-        return super().configure_train(server_round, arrays, told, grid)
+        instruction = ConfigRecord({**config, **instruct(equal_weights=True)})
+        return super().configure_train(server_round, arrays, instruction, grid)

@@ -26,8 +26,9 @@ from torch import nn
 from fedclust.aggregation.fairavg import FairAvg
 from fedclust.aggregation.options import Aggregator
 from fedclust.aggregation.replies import Reply, weighted_loss, weighted_mean
-from fedclust.messages import ARRAYS, LOSS, MEAN_REPLY, METRICS, NUM_EXAMPLES, as_record, is_finite, like
-from fedclust.messages.kinds import Content
+from fedclust.messages.codec import ARRAYS, METRICS, Content
+from fedclust.messages.models import as_record, is_finite, like
+from fedclust.messages.training import LOSS, NUM_EXAMPLES, instruct
 
 __all__ = [
     "NotFinite",
@@ -176,7 +177,9 @@ def ask_for_own_models(messages: Sequence[Message], clients: Collection[int]) ->
         _with_contents(
             asked,
             lambda record: (
-                ConfigRecord({**record, MEAN_REPLY: False}) if isinstance(record, ConfigRecord) else record
+                ConfigRecord({**record, **instruct(mean_reply=False)})
+                if isinstance(record, ConfigRecord)
+                else record
             ),
         )
     )

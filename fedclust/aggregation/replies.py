@@ -22,8 +22,8 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
 from fedclust.clustering.shared.weighted_sums import weighted_sums
-from fedclust.messages import ARRAYS, LOSS, METRICS, NUM_EXAMPLES, Projected
-from fedclust.messages.kinds import Content
+from fedclust.messages.codec import ARRAYS, METRICS, Content
+from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected
 from fedclust.settings.run_options import check_cap
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray

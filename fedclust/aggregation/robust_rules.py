@@ -19,7 +19,7 @@ from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg
 from scipy.spatial.distance import pdist, squareform
 
-from fedclust.messages.kinds import of_kind
+from fedclust.messages.codec import of_kind
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray, IntArray
 

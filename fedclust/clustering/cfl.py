@@ -11,7 +11,7 @@ Where the paper leaves something open, and where we depart from it:
 - Lengths and angles are those of a random projection of Δ_i (the length of a single one is exact), since the
   method needs nothing else: of 4,096 numbers, whatever the size of the model. The cosine of two projections
   of m numbers has a standard error of at most √(2/m) = 0.022, the length of their mean one of 1 %
-  (:mod:`fedclust.messages.projecting`).
+  (:mod:`fedclust.messages.training`).
 - The paper has every client take part in every round. Here the two norms are those of the round's cohort,
   and a cluster is cut by the last Δ of each member, whatever round it is of.
 - The limits of the authors' code are absolute, 0.4 and 1.6, and depend on the model and the learning rate.

@@ -8,7 +8,7 @@ from then on each cluster is a federation of its own.
 Where we depart from the paper:
 
 - ``"l2"`` and ``"cosine"`` need only lengths and angles, so clients send a random projection of Δ instead of
-  Δ (:mod:`fedclust.messages.projecting`): with m = 4,096 numbers a cosine has a standard error of
+  Δ (:mod:`fedclust.messages.training`): with m = 4,096 numbers a cosine has a standard error of
   at most √(2/m) = 0.022. ``"l1"`` is not kept by a projection: clients send Δ itself, which for a large
   model and many clients is as large as it sounds.
 - The recommended number of clusters is the one with the best silhouette; the paper's threshold is set per

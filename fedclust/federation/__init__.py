@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from fedclust.aggregation.robust_rules import Bulyan, GeometricMedian, MultiKrum
     from fedclust.federation.asking import Answers, Failure
     from fedclust.federation.clusters import Clusters
-    from fedclust.federation.confusion import confuse_clusters
     from fedclust.federation.descriptions import Descriptions, left_out_line
     from fedclust.federation.evaluations import Measured, round_figures
     from fedclust.federation.federation import Federation
+    from fedclust.federation.questions import confuse_clusters
     from fedclust.federation.starts import starting_models
     from fedclust.grids.bundle import Traffic, is_bundle, pack, unpack
     from fedclust.grids.client_grid import ClientGrid, CohortView, FederationError

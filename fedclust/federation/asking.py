@@ -2,18 +2,19 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedclust.grids.client_grid import FederationError
-from fedclust.messages import QUERY_DESCRIPTION, BadReply
+from fedclust.messages.codec import BadReply, Bounds, Question, Reading, decode, encode
+from fedclust.messages.description import DescriptionQuestion
 from fedclust.privacy.settings import Tells
 
-__all__ = ["Answers", "Asker", "Failure", "check_alike", "send_questions", "unlike"]
+__all__ = ["Answers", "Asker", "Failure", "check_alike", "read_reply", "send_questions", "unlike"]
 
 Answer = TypeVar("Answer")
 
@@ -22,22 +23,22 @@ Failure = dict[str, int | str]
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class Answers(Generic[Answer]):
     """The clients' answers to one question.
 
     Attributes
     ----------
     replies
-        The reply of each client that answered, by client id, in ascending order.
+        The answer of each client that gave a valid one, by client id, in ascending order.
     failures
         Why each other client did not, by client id.
     """
 
-    replies: Mapping[int, Message]
+    replies: Mapping[int, Answer]
     failures: Mapping[int, str]
 
-    def all(self) -> list[Message]:
-        """List the replies of all clients that were asked, sorted by client id.
+    def all(self) -> list[Answer]:
+        """List the answers of all clients that were asked, sorted by client id.
 
         Raises
         ------
@@ -48,58 +49,64 @@ class Answers:
             raise FederationError(f"client {client} must answer before round 1, it failed: {reason}")
         return list(self.replies.values())
 
-    def read_all(self, read: Callable[[Message], Answer]) -> list[Answer]:
-        """Read the replies of all clients that were asked, sorted by client id.
-
-        Raises
-        ------
-        FederationError
-            If a client did not answer, or its answer cannot be read, with the reason.
-        """
-        try:
-            return [read(reply) for reply in self.all()]
-        except BadReply as error:
-            raise FederationError(f"{error} (every client must answer before round 1)") from error
-
 
 def send_questions(
     grid: Grid,
-    query: str,
+    question: Question[Answer] | Mapping[int, Question[Answer]],
     clients: Collection[int],
-    content: RecordDict | Mapping[int, RecordDict] | None,
     timeout: float,
-) -> Answers:
-    """Send a question to clients and wait for their answers.
+    bounds: Bounds | None = None,
+    server_round: int | None = None,
+) -> Answers[Answer]:
+    """Send a question to clients, wait for their answers, and check them.
 
     Parameters
     ----------
     grid
         A grid whose node ids are client ids.
-    query
-        Message type of the question, such as ``"query.description"``.
+    question
+        One for all, or one for each client. Records that several hold are sent once per node.
     clients
         Ids of the clients to ask.
-    content
-        Content of the message: one for all, or one for each client; None for an empty one.
     timeout
         Seconds that clients have to answer.
+    bounds
+        What clients may say of themselves.
+    server_round
+        The round, for error messages.
     """
-    shared = content if isinstance(content, RecordDict) else RecordDict()
-    contents = content if isinstance(content, Mapping) and not isinstance(content, RecordDict) else {}
-    questions = [
-        Message(contents.get(client, shared), dst_node_id=client, message_type=query) for client in clients
+    asked = question if isinstance(question, Mapping) else dict.fromkeys(clients, question)
+    contents = {id(each): encode(each) for each in asked.values()}
+    sent = [
+        Message(contents[id(asked[client])], dst_node_id=client, message_type=asked[client].kind)
+        for client in clients
     ]
-    arrived = grid.send_and_receive(questions, timeout=timeout) if questions else ()
-    replies: dict[int, Message] = {}
+    arrived = grid.send_and_receive(sent, timeout=timeout) if sent else ()
+    replies: dict[int, Answer] = {}
     failures = dict.fromkeys(clients, "no reply")
     for reply in sorted(arrived, key=lambda reply: reply.metadata.src_node_id):
         client = reply.metadata.src_node_id
-        if reply.has_error():
-            failures[client] = str(reply.error.reason)
+        at = Reading(client, server_round, bounds or Bounds(), asked[client])
+        try:
+            replies[client] = read_reply(asked[client].answer, reply, at)
+        except BadReply as error:
+            failures[client] = str(error)
         else:
-            replies[client] = reply
             failures.pop(client, None)
     return Answers(replies, failures)
+
+
+def read_reply(answer: type[Answer], reply: Message, at: Reading) -> Answer:
+    """Read a client's reply, which may be an error.
+
+    Raises
+    ------
+    BadReply
+        If it is one, or cannot be used.
+    """
+    if reply.has_error():
+        raise BadReply(str(reply.error.reason))
+    return decode(answer, reply.content, at)
 
 
 class Asker(ABC):
@@ -129,6 +136,7 @@ class Asker(ABC):
         self.asked: set[str] = set()
         self.covered: Collection[str] = ()
         self._grid = grid
+        self._bounds = Bounds()
         self._failures: list[Failure] = []
 
     @property
@@ -137,53 +145,61 @@ class Asker(ABC):
         return self._grid
 
     @property
+    def bounds(self) -> Bounds:
+        """What clients may say of themselves: of rows and classes, what they described, once they have."""
+        return self._bounds
+
+    @property
     @abstractmethod
     def num_clients(self) -> int:
         """Number of clients K."""
 
     def ask(
         self,
-        query: str,
+        question: Question[Answer] | Mapping[int, Question[Answer]],
         clients: Iterable[int] | None = None,
-        content: RecordDict | Mapping[int, RecordDict] | None = None,
-    ) -> Answers:
+        server_round: int | None = None,
+    ) -> Answers[Answer]:
         """Ask clients one question.
 
-        A client that fails is left out of the answers; the round records its failure, as in training.
+        A client that fails, or whose answer cannot be used, is left out of the answers; the round records its
+        failure, as in training.
 
         Parameters
         ----------
-        query
-            Message type of the question, such as ``"query.description"``.
+        question
+            One for all, or one for each client by client id. It may hold several models; each record is sent
+            once per node, however many clients it is for.
         clients
-            Ids of the clients to ask; all by default.
-        content
-            Content of the message: one for all, or one for each client. It may hold several models; each
-            record is sent once per node, however many clients it is for.
+            Ids of the clients to ask; unless given, those that have a question, or all.
+        server_round
+            The round, for error messages; None outside of rounds.
 
         Returns
         -------
-        The answers, and the reasons of clients that did not answer.
+        The answers, and the reasons of clients without one.
 
         Raises
         ------
         FederationError
             If the run is differentially private and this is no question for descriptions.
         """
-        if self.tells == "nothing" and query not in (QUERY_DESCRIPTION, *self.covered):
-            raise FederationError(f"privacy=client_dp must ask clients nothing but to train, got {query}")
-        self.asked.add(query)
-        asked = sorted(map(int, range(self.num_clients) if clients is None else clients))
-        answers = send_questions(self._grid, query, asked, content, self.timeout)
-        self._failures += [
-            {"client": client, "phase": query, "reason": reason}
-            for client, reason in answers.failures.items()
-        ]
+        each = question if isinstance(question, Mapping) else None
+        asked = sorted(map(int, clients if clients is not None else each or range(self.num_clients)))
+        if each is not None and not each:
+            return Answers({}, {})
+        kind = question.kind if each is None else next(iter(each.values())).kind
+        if self.tells == "nothing" and kind not in (DescriptionQuestion.kind, *self.covered):
+            raise FederationError(f"privacy=client_dp must ask clients nothing but to train, got {kind}")
+        self.asked.add(kind)
+        answers = send_questions(self._grid, question, asked, self.timeout, self._bounds, server_round)
+        for client, reason in answers.failures.items():
+            self.failed(client, kind, reason)
         return answers
 
-    def failed(self, client: int, phase: str, error: BadReply | str) -> None:
+    def failed(self, client: int, phase: str, reason: str) -> None:
         """Record that a client's answer could not be used."""
-        self._failures.append({"client": int(client), "phase": phase, "reason": str(error)})
+        self._failures.append({"client": int(client), "phase": phase, "reason": reason})
 
     def take_failures(self) -> list[Failure]:
         """Return the failures recorded since the last call."""

@@ -7,11 +7,11 @@ import numpy as np
 
 from fedclust.federation.asking import check_alike
 from fedclust.grids.client_grid import FederationError
-from fedclust.messages import BadReply, Description
+from fedclust.messages.description import Description
 from fedclust.privacy.settings import Tells
 from fedclust.typing import IntArray
 
-__all__ = ["Descriptions", "check_fits", "combine", "left_out_line"]
+__all__ = ["Descriptions", "combine", "left_out_line", "misfit"]
 
 _SHOWN = 10
 
@@ -122,22 +122,15 @@ def combine(answers: Sequence[Description], tells: Tells) -> Descriptions:
     )
 
 
-def check_fits(answer: Description, described: Descriptions) -> None:
-    """Check that a client that comes later has the classes of the others.
-
-    Raises
-    ------
-    BadReply
-        If it has another number of classes or other names for them.
-    """
+def misfit(answer: Description, described: Descriptions) -> str:
+    """Return why a client that comes later does not have the classes of the others; empty if it has."""
     number = described.num_classes
     if len(answer.train_counts) != number:
-        raise BadReply(
-            f"classes must be as many as the others have, {number}, got {len(answer.train_counts)}"
-        )
+        return f"classes must be as many as the others have, {number}, got {len(answer.train_counts)}"
     if answer.names.classes != described.class_names:
         theirs, own = _shortened(described.class_names), _shortened(answer.names.classes)
-        raise BadReply(f"class names must be those of the others, {theirs}, got {own}")
+        return f"class names must be those of the others, {theirs}, got {own}"
+    return ""
 
 
 def left_out_line(left_out: Mapping[str, int]) -> str | None:

@@ -7,9 +7,11 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedclust import metrics
-from fedclust.federation.asking import Failure
+from fedclust.federation.asking import Failure, read_reply
 from fedclust.federation.clusters import Clusters
-from fedclust.messages import ARRAYS, CONFIG, LOSS, NUM_EXAMPLES, BadReply, Bounds, Evaluation, read_evaluate
+from fedclust.messages.codec import ARRAYS, CONFIG, BadReply, Bounds, Reading
+from fedclust.messages.evaluation import Evaluation
+from fedclust.messages.training import LOSS, NUM_EXAMPLES
 from fedclust.metrics import Outcomes
 from fedclust.support.rng import generator
 from fedclust.support.sampling import draw, number_of
@@ -158,9 +160,8 @@ def read_evaluations(
     failures: list[Failure] = []
     for message in messages:
         try:
-            if message.has_error():
-                raise BadReply(str(message.error.reason))
-            found.append(read_evaluate(message, server_round, bounds))
+            at = Reading(message.metadata.src_node_id, server_round, bounds)
+            found.append(read_reply(Evaluation, message, at))
         except BadReply as error:
             failures.append(
                 {"client": message.metadata.src_node_id, "phase": "evaluate", "reason": str(error)}

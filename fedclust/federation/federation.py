@@ -3,41 +3,25 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from fedclust.aggregation.replies import too_long, too_long_line
 from fedclust.federation.asking import Answers, Asker, send_questions
-from fedclust.federation.descriptions import Descriptions, check_fits, combine
+from fedclust.federation.descriptions import Descriptions, combine, misfit
 from fedclust.grids.bundle import Traffic
-from fedclust.messages import (
-    QUERY_DESCRIPTION,
-    QUERY_LOSSES,
-    QUERY_UPDATE,
-    BadReply,
-    Bounds,
-    Description,
-    Names,
-    Update,
-    description_question,
-    losses_question,
-    read_description,
-    read_losses,
-    read_update,
-    read_wins,
-    update_question,
-)
-from fedclust.messages.projecting import Projection
+from fedclust.messages.codec import Bounds
+from fedclust.messages.comparing import LossesQuestion
+from fedclust.messages.description import Description, DescriptionQuestion, Names
+from fedclust.messages.training import Projection, Update, UpdateQuestion
 from fedclust.privacy.settings import Tells
 from fedclust.settings.run_options import DEFAULT_CAP
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Federation", "Roster", "RosterState"]
-
-Values = TypeVar("Values", FloatArray, IntArray)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +64,16 @@ class Described:
     def answers(self) -> list[Description]:
         """List the answer of each client."""
         return [
-            Description(train, test, group, self.mean, self.std, name, self.names, int(held_out))
+            Description.of(
+                train,
+                test,
+                known_group=group,
+                mean=self.mean,
+                std=self.std,
+                name=name,
+                names=self.names,
+                num_validation=int(held_out),
+            )
             for train, test, held_out, (group, name) in zip(
                 self.train_counts, self.test_counts, self.num_validation, self.about, strict=True
             )
@@ -171,18 +164,14 @@ class Roster:
         if not places:
             return
         asked, others = door.admit(places), described()
-        question = description_question(tells)
-        answers = send_questions(grid, QUERY_DESCRIPTION, asked, question, timeout)
+        answers = send_questions(grid, DescriptionQuestion(tells), asked, timeout)
         door.withdraw(len(asked))
         fitting: dict[int, Description] = {}
         for client, place in zip(asked, places, strict=True):
-            try:
-                if client in answers.failures:
-                    raise BadReply(answers.failures[client])
-                answer = read_description(answers.replies[client], tells=tells)
-                check_fits(answer, others)
-            except BadReply as error:
-                door.refuse(place, str(error).removeprefix(f"client {client}: "))
+            answer = answers.replies.get(client)
+            reason = answers.failures[client] if answer is None else misfit(answer, others)
+            if answer is None or reason:
+                door.refuse(place, reason.removeprefix(f"client {client}: "))
             else:
                 fitting[place] = answer
         door.admit(list(fitting))
@@ -246,11 +235,6 @@ class Federation(Asker):
         self._description_traffic: Traffic | None = None
         self._described = False
         self._bounds = Bounds(own_metrics=frozenset(own_metrics), least_loss=least_loss)
-
-    @property
-    def bounds(self) -> Bounds:
-        """What clients may say of themselves: of rows and classes, what they described, once they have."""
-        return self._bounds
 
     @property
     def num_clients(self) -> int:
@@ -358,17 +342,11 @@ class Federation(Asker):
     def _ask_descriptions(self, clients: Sequence[int]) -> dict[int, Description]:
         """Ask clients to describe themselves; those that have left are as a checkpoint has them."""
         earlier = self._roster.earlier
-        answers = self._ask_to_describe(clients)
+        answers = self.ask(DescriptionQuestion(self.tells), clients)
         left = {client: earlier[client] for client in answers.failures if client in earlier}
         missing = {client: why for client, why in answers.failures.items() if client not in left}
-        found = Answers(answers.replies, missing).read_all(self._read_description)
-        return {**dict(zip(answers.replies, found, strict=True)), **left}
-
-    def _ask_to_describe(self, clients: Iterable[int]) -> Answers:
-        return self.ask(QUERY_DESCRIPTION, clients, description_question(self.tells))
-
-    def _read_description(self, reply: Message) -> Description:
-        return read_description(reply, tells=self.tells)
+        Answers(answers.replies, missing).all()
+        return {**answers.replies, **left}
 
     def _combine(self) -> Descriptions:
         """Combine the descriptions of this run's clients, and bound what they may reply by them."""
@@ -397,12 +375,9 @@ class Federation(Asker):
         """
         described, wanted, known = self.describe(), list(map(int, newcomers)), self._roster.answers
         unknown = [client for client in wanted if client not in known]
-        for client, reply in self._ask_to_describe(unknown).replies.items():
-            try:
-                answer = self._read_description(reply)
-                check_fits(answer, described)
-            except BadReply as error:
-                self.failed(client, QUERY_DESCRIPTION, error)
+        for client, answer in self.ask(DescriptionQuestion(self.tells), unknown).replies.items():
+            if reason := misfit(answer, described):
+                self.failed(client, DescriptionQuestion.kind, reason)
             else:
                 known[client] = answer
         return {client: known[client] for client in wanted if client in known}
@@ -424,7 +399,8 @@ class Federation(Asker):
         By client id, the mean loss of each model on the client's whole training part, in nats, shape
         (models,). Clients that failed are left out and recorded.
         """
-        return self._fits(models, clients, read_losses)
+        answers = self.ask(LossesQuestion(tuple(models)), clients)
+        return {client: answer.losses for client, answer in answers.replies.items()}
 
     def wins(self, models: Sequence[ArrayRecord], clients: Iterable[int]) -> dict[int, IntArray]:
         """Ask clients on how many of their training rows each of several models has the smallest loss.
@@ -443,22 +419,13 @@ class Federation(Asker):
         By client id, the number of rows of each model, shape (models,); on a tie the row counts for the
         first. Clients that failed are left out and recorded.
         """
-        return self._fits(models, clients, read_wins)
-
-    def _fits(
-        self,
-        models: Sequence[ArrayRecord],
-        clients: Iterable[int],
-        read: Callable[[Message, int, Bounds], Values],
-    ) -> dict[int, Values]:
-        answers = self.ask(QUERY_LOSSES, clients, losses_question(models))
-        measured: dict[int, Values] = {}
-        for client, reply in answers.replies.items():
-            try:
-                measured[client] = read(reply, len(models), self._bounds)
-            except BadReply as error:
-                self.failed(client, QUERY_LOSSES, error)
-        return measured
+        answers, found = self.ask(LossesQuestion(tuple(models)), clients), {}
+        for client, answer in answers.replies.items():
+            if answer.wins is None:
+                self.failed(client, LossesQuestion.kind, f"client {client}: no 'wins' in reply")
+            else:
+                found[client] = answer.wins
+        return found
 
     def updates(
         self,
@@ -493,15 +460,8 @@ class Federation(Asker):
         -------
         The changes by client id, in ascending order. Clients that failed are left out and recorded.
         """
-        question = update_question(model, server_round, projection, names)
-        answers = self.ask(QUERY_UPDATE, clients, question)
-        found: dict[int, Update] = {}
-        for client, reply in answers.replies.items():
-            try:
-                found[client] = read_update(reply, model, projection, names, self._bounds)
-            except BadReply as error:
-                self.failed(client, QUERY_UPDATE, error)
-        return self._not_too_long(found, cap)
+        question = UpdateQuestion.of(model, server_round, names, projection)
+        return self._not_too_long(dict(self.ask(question, clients).replies), cap)
 
     def _not_too_long(self, found: dict[int, Update], cap: float | None) -> dict[int, Update]:
         """Leave out and record the changes that are many times as long as the others."""
@@ -513,7 +473,7 @@ class Federation(Asker):
             if position in long:
                 self.failed(
                     client,
-                    QUERY_UPDATE,
+                    UpdateQuestion.kind,
                     f"client {client}: {too_long_line(update.norm, long[position], cap)}",
                 )
         return {

@@ -5,13 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from flwr.app import ArrayRecord, Message
 
 from fedclust.aggregation.replies import Reply
-from fedclust.federation.asking import Failure
-from fedclust.messages import BadReply, Bounds, canonical, read_train
+from fedclust.federation.asking import Failure, read_reply
+from fedclust.messages.codec import BadReply, Bounds, Reading
+from fedclust.messages.models import canonical
+from fedclust.messages.training import TrainAnswer, TrainAsked
 
 __all__ = ["NO_REPLY", "read_replies"]
 
 NO_REPLY = "no reply"
 """Why a client failed that has not answered."""
+
+
+_NOTHING = TrainAsked()
 
 
 def read_replies(
@@ -22,8 +27,7 @@ def read_replies(
     bounds: Bounds | None = None,
     *,
     means: bool = True,
-    projection_size: int = 0,
-    pooled: bool = False,
+    asked: TrainAsked = _NOTHING,
 ) -> tuple[list[Reply], list[Failure]]:
     """Read the replies that can be aggregated, and list the failures of the others.
 
@@ -41,10 +45,8 @@ def read_replies(
         What clients may say of themselves.
     means
         Whether a model may be a node's mean, in float64; every other model is cast to its template's types.
-    projection_size
-        Length of the projection that clients were asked for; 0 for none.
-    pooled
-        Whether clients were asked to train on the rows of all.
+    asked
+        What clients were asked for besides their models.
 
     Returns
     -------
@@ -61,11 +63,7 @@ def read_replies(
         client = message.metadata.src_node_id
         silent.discard(client)
         try:
-            if message.has_error():
-                raise BadReply(str(message.error.reason))
-            trained = read_train(
-                message, server_round, bounds, projection_size=projection_size, pooled=pooled
-            )
+            trained = read_reply(TrainAnswer, message, Reading(client, server_round, bounds, asked))
             start = models[cohort[client]]
             key = (id(trained.arrays), cohort[client])
             if key not in made:

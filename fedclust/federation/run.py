@@ -16,7 +16,7 @@ from fedclust.federation.clusters import Clusters
 from fedclust.federation.evaluations import Measured
 from fedclust.federation.federation import Federation, RosterState
 from fedclust.grids.bundle import Traffic
-from fedclust.messages import Evaluation
+from fedclust.messages.evaluation import Evaluation
 from fedclust.typing import IntArray
 
 __all__ = ["Run", "RunState"]

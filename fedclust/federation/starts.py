@@ -4,7 +4,7 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from fedclust import models
-from fedclust.messages import from_state, like
+from fedclust.messages.models import from_state, like
 from fedclust.support.rng import torch_seed
 
 __all__ = ["starting_models"]

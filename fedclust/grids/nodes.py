@@ -30,7 +30,8 @@ from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from fedclust.messages import QUERY_CLIENTS, BadReply, read_hosted
+from fedclust.messages.codec import BadReply
+from fedclust.messages.sites import QUERY_CLIENTS, Hosted, read_from_node
 
 __all__ = ["Claims", "FederationError", "Host", "NodeRegistry", "hosted_clients"]
 
@@ -564,7 +565,7 @@ class NodeRegistry:
         if reply.has_error():
             raise FederationError(f"a node cannot serve its clients: {error_reason(reply.error)}")
         try:
-            told = read_hosted(reply.content)
+            told = read_from_node(Hosted, reply.content)
         except BadReply as error:
             raise FederationError(str(error)) from error
         if self.size not in (None, told.num_clients):

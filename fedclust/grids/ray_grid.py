@@ -22,7 +22,7 @@ from fedclust.grids import options
 from fedclust.grids.client_grid import FederationError
 from fedclust.grids.failures import RunFailed
 from fedclust.grids.local_grid import FIRST_NODE_ID, DirectGrid, RunConfig, answer, assume_identity
-from fedclust.messages import QUERY_CLIENTS
+from fedclust.messages.sites import QUERY_CLIENTS
 
 __all__ = ["Machine", "RayGrid", "Shares", "places", "share_out"]
 

@@ -16,16 +16,14 @@ from flwr.serverapp import Grid
 from fedclust.data.sites.agreement import Agreement, Statement, Wanted, agree, other_units, unfit_for
 from fedclust.grids.client_grid import ClientGrid, FederationError, Outages, error_reason, is_lost, logger
 from fedclust.grids.nodes import Host
-from fedclust.messages import (
+from fedclust.messages.codec import BadReply, encode
+from fedclust.messages.sites import (
     QUERY_AGREEMENT,
     QUERY_STATEMENT,
     Agreed,
-    BadReply,
     Registered,
-    agreed_content,
-    read_refused,
-    read_registered,
-    read_stated,
+    Stated,
+    read_from_node,
 )
 
 __all__ = ["Rules", "SiteGrid"]
@@ -83,7 +81,7 @@ class Rules:
             lines.append(f"{host.label} claims site {site}, which belongs to {whose}: refused")
         clients = {site: names for site, names in registered.clients.items() if site not in others}
         refused = {site: why for site, why in registered.refused.items() if site not in others}
-        return Registered(clients, refused), lines
+        return Registered.of(clients, refused), lines
 
 
 T = TypeVar("T")
@@ -252,31 +250,31 @@ class SiteGrid(ClientGrid):
     def _said(self, node: int, reply: Message | None) -> tuple[Mapping[str, Statement], Mapping[str, str]]:
         """Return what a node's sites say, and why each other one does not."""
         sites = list(self._registered[node].clients)
-        stated, why = self._read_answer(reply, read_stated)
+        stated, why = self._read_answer(reply, Stated)
         return ({}, dict.fromkeys(sites, why)) if stated is None else (stated.statements, stated.refused)
 
     def _told(self, registered: Registered) -> RecordDict | None:
         """Make the message that tells a node the encoding; None for one without a client in the run."""
-        mine = set(registered.site_of())
+        mine = set(registered.site_of)
         ids = {name: client for client, name in enumerate(self._names) if name in mine}
-        return agreed_content(Agreed(self.agreement, ids, len(self._names))) if ids else None
+        return encode(Agreed(self.agreement, ids, len(self._names))) if ids else None
 
     def _failed(self, node: int, reply: Message | None) -> Mapping[str, str]:
         """Return why sites of a node cannot use the encoding that it was told."""
         sites = [site for site in self._registered[node].clients if site not in self._left_out]
-        refused, why = self._read_answer(reply, read_refused)
-        if refused is None:
+        stated, why = self._read_answer(reply, Stated)
+        if stated is None:
             return dict.fromkeys(sites, why)
-        return {site: reason for site, reason in refused.items() if site in sites}
+        return {site: reason for site, reason in stated.refused.items() if site in sites}
 
-    def _read_answer(self, reply: Message | None, read: Callable[[RecordDict], T]) -> tuple[T | None, str]:
+    def _read_answer(self, reply: Message | None, kind: type[T]) -> tuple[T | None, str]:
         """Read a node's answer, if there is one, or return the reason why there is none."""
         if reply is None:
             return None, f"no answer within {self._wait:g} s"
         if reply.has_error():
             return None, error_reason(reply.error)
         try:
-            return read(reply.content), ""
+            return read_from_node(kind, reply.content), ""
         except BadReply as error:
             return None, str(error)
 
@@ -331,7 +329,7 @@ class SiteGrid(ClientGrid):
     def _hosted(self, reply: Message, host: Host) -> Host:
         """Remember the sites of a node; add its clients, and its sites' names."""
         node = reply.metadata.src_node_id
-        said, why = self._read_answer(reply, read_registered)
+        said, why = self._read_answer(reply, Registered)
         if said is None:
             lost = " cannot serve its clients" if reply.has_error() else ""
             raise FederationError(f"node {node}{lost}: {why}")
@@ -349,7 +347,7 @@ class SiteGrid(ClientGrid):
 
     def _welcome(self, node: int, registered: Registered) -> tuple[int, ...]:
         """Tell a node that came later, or back, the encoding; return its clients."""
-        site_of = registered.site_of()
+        site_of = registered.site_of
         new = [name for name in sorted(site_of) if name not in self._names]
         if late := {site_of[name] for name in new} - self._left_out.keys():
             said, unknown = self._said(node, self._ask_nodes({node: RecordDict()}, QUERY_STATEMENT).get(node))
@@ -375,7 +373,7 @@ class SiteGrid(ClientGrid):
 
     def _hosting(self, registered: Registered) -> tuple[int, ...]:
         number = {name: place for place, name in enumerate(self._names)}
-        site_of = registered.site_of()
+        site_of = registered.site_of
         return tuple(
             number[name] for name in sorted(site_of) if name in number and site_of[name] not in self._left_out
         )

@@ -34,7 +34,8 @@ from fedclust.federation.clusters import Clusters
 from fedclust.federation.replies import NO_REPLY
 from fedclust.federation.run import Run
 from fedclust.layers.layer import Layer
-from fedclust.messages import LOSS, NUM_EXAMPLES, UPDATE_NORM_CAP, Evaluation, Projected
+from fedclust.messages.evaluation import Evaluation
+from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected, instruct
 from fedclust.typing import IntArray
 
 __all__ = ["START_NOT_FINITE", "Bounds", "at_fault", "failure_order", "lost", "put_back", "within"]
@@ -104,7 +105,7 @@ class Bounds(Layer):
     def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:
         """Ask nodes to hold single clients to the cap where they answer with a mean."""
         if self.caps.norm is not None:
-            config[UPDATE_NORM_CAP] = self.caps.norm
+            config.update(instruct(norm_cap=self.caps.norm))
 
     def screen(self, run: Run) -> None:
         """Leave out what is too long, and all replies of clusters whose model had no finite loss."""

@@ -24,16 +24,9 @@ from fedclust.federation.clusters import Clusters, padded
 from fedclust.federation.run import Run
 from fedclust.layers.bounds import lost
 from fedclust.layers.layer import Layer
-from fedclust.messages import (
-    CLIP,
-    CLIP_TELLS,
-    EQUAL_WEIGHTS,
-    LOSS,
-    NUM_EXAMPLES,
-    Evaluation,
-    to_vector,
-    with_vector,
-)
+from fedclust.messages.evaluation import Evaluation
+from fedclust.messages.models import to_vector, with_vector
+from fedclust.messages.training import LOSS, NUM_EXAMPLES, instruct
 from fedclust.privacy import ClientDP
 from fedclust.privacy.accountant import epsilon_of
 from fedclust.privacy.noise import Noise, seeded, system
@@ -147,9 +140,7 @@ class ClientPrivacy(Layer):
     def told(self) -> dict[str, float | bool]:
         """What clients are told with each model to train."""
         return {
-            CLIP: self.clip,
-            CLIP_TELLS: self.settings.adaptive,
-            EQUAL_WEIGHTS: True,
+            **instruct(clip=self.clip, clip_tells=self.settings.adaptive, equal_weights=True),
         }
 
     def private(

@@ -17,14 +17,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import RecordDict
 
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
-from fedclust.federation.proof import shifts_for
+from fedclust.federation.questions import shifts_for
 from fedclust.federation.run import Run
 from fedclust.layers.layer import Layer
-from fedclust.messages import QUERY_PROOF, BadReply, proof_question, read_proof
+from fedclust.messages.comparing import ProofQuestion
 from fedclust.proof import compare, holm
 from fedclust.typing import IntArray
 
@@ -121,19 +120,14 @@ def look_for_drift(
     clients = np.flatnonzero(others >= 0)
     counts = federation.describe().train_counts
     shifts = {int(each): shifts_for(counts, counts[clusters.members(int(each))]) for each in serving}
-    questions: dict[int, RecordDict] = {}
+    questions: dict[int, ProofQuestion] = {}
     for client in clients.tolist():
         own, other = int(clusters.assignment[client]), int(others[client])
-        questions[client] = proof_question(
+        questions[client] = ProofQuestion(
             clusters.models[own], clusters.models[other], shifts[own][client], shifts[other][client]
         )
     tests = {}
-    for client, reply in federation.ask(QUERY_PROOF, questions, questions).replies.items():
-        try:
-            told = read_proof(reply, federation.bounds)
-        except BadReply as error:
-            federation.failed(client, QUERY_PROOF, error)
-            continue
+    for client, told in federation.ask(questions).replies.items():
         if told.count > 1:
             tests[client] = compare([told.mean], [told.variance], [told.count])
     corrected = holm([each.p_value for each in tests.values()])

@@ -14,14 +14,8 @@ from fedclust.clustering.proposals import Proposal, by_labels, by_losses, by_pro
 from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.federation.asking import unlike
 from fedclust.federation.federation import Federation
-from fedclust.messages import (
-    QUERY_PROTOTYPES,
-    BadReply,
-    PrototypesQuestion,
-    prototypes_question,
-    read_prototypes,
-)
-from fedclust.messages.projecting import Projection
+from fedclust.messages.prototypes import PrototypesQuestion
+from fedclust.messages.training import Projection
 from fedclust.support.rng import generator, torch_seed
 from fedclust.typing import FloatArray, IntArray
 
@@ -142,18 +136,13 @@ def _prototypes(
     """Ask for class prototypes; only the first two clients where these cannot tell any."""
     found: dict[int, tuple[FloatArray, IntArray, FloatArray]] = {}
     for asked in (clients[:_TRIED_FIRST], clients[_TRIED_FIRST:]):
-        question = prototypes_question(PrototypesQuestion(min_examples=MIN_EXAMPLES))
-        answers = federation.ask(QUERY_PROTOTYPES, asked.tolist(), question)
-        for client, reply in answers.replies.items():
-            try:
-                found[client] = read_prototypes(reply, federation.bounds)
-            except BadReply as error:
-                federation.failed(client, QUERY_PROTOTYPES, error)
+        answers = federation.ask(PrototypesQuestion(min_examples=MIN_EXAMPLES), asked.tolist())
+        found |= {client: each.all for client, each in answers.replies.items()}
         if not found:
             break
     shapes = {client: means.shape for client, (means, _, _) in found.items()}
     for client, reason in unlike("shape of prototypes", shapes).items():
-        federation.failed(client, QUERY_PROTOTYPES, reason)
+        federation.failed(client, PrototypesQuestion.kind, reason)
         del found[client]
     return found
 

@@ -6,7 +6,7 @@ from flwr.app import ConfigRecord
 from fedclust.federation.run import Run
 from fedclust.grids.failures import RunFailed
 from fedclust.layers.layer import Layer
-from fedclust.messages import POOLED, POOLED_ROWS, read_pooled
+from fedclust.messages.training import instruct, read_pooled
 from fedclust.typing import IntArray
 
 __all__ = ["Pooling"]
@@ -35,8 +35,8 @@ class Pooling(Layer):
     def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:
         """Say whose place is taken, and whose rows are pooled."""
         in_cluster = run.clusters.assignment[self._replaced] == cluster
-        config[POOLED] = self._replaced[in_cluster].tolist()
-        config[POOLED_ROWS] = run.clusters.members(cluster).tolist()
+        members = run.clusters.members(cluster)
+        config.update(instruct(pooled=self._replaced[in_cluster], pooled_rows=members))
 
     def screen(self, run: Run) -> None:
         """Check that each reply is of the rows of everyone in the cluster.

@@ -19,12 +19,12 @@ from fedclust.clustering.loss_traces import Trace
 from fedclust.clustering.proposals import place
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
-from fedclust.federation.proof import ask_differences
+from fedclust.federation.questions import ask_differences
 from fedclust.federation.replies import read_replies
 from fedclust.federation.run import Run
 from fedclust.grids.client_grid import CohortView
 from fedclust.layers.bounds import failure_order, within
-from fedclust.messages import MEAN_REPLY, UPDATE_NORM_CAP
+from fedclust.messages.training import instruct
 from fedclust.proof import Comparison
 from fedclust.typing import IntArray
 
@@ -116,9 +116,9 @@ def train_beside(
     aggregators: dict[int, Strategy] = {}
     messages = []
     federation, number = run.federation, run.number
-    asking = ConfigRecord({**run.config, MEAN_REPLY: shared_means, **told})
+    asking = ConfigRecord({**run.config, **instruct(mean_reply=shared_means), **told})
     if caps.norm is not None:
-        asking[UPDATE_NORM_CAP] = caps.norm
+        asking.update(instruct(norm_cap=caps.norm))
     for index, trainee in enumerate(trainees):
         chosen = sorted(client for client, model in clients.items() if model == index)
         if not chosen and private is None:

@@ -1,103 +1,39 @@
-"""A client's description of its data, before round 1."""
+"""What clients say of their data before round 1, and how its raw rows become inputs."""
 
-import re
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast, get_args
+from typing import Annotated, Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord
 
-from fedclust.messages.bounds import (
-    MOST_EXAMPLES,
-    check_keys,
-    finite_list,
-    only_records,
-    record_of,
-    short,
-    whole,
-)
-from fedclust.messages.keys import (
-    _CLASS_NAMES,
-    _GROUP,
-    _LEFT_OUT,
-    _LEFT_OUT_ROWS,
-    _MEAN,
-    _NAME,
-    _NAMES,
-    _NO_GROUP,
-    _NUM_CLASSES,
-    _NUM_TEST,
-    _NUM_TRAIN,
-    _STD,
-    _TELLS,
-    _TEST_COUNTS,
-    _TRAIN_COUNTS,
-    _VALIDATION,
+from fedclust.data.input_encoders import InputEncoder, encoder_from, to_values
+from fedclust.messages.codec import (
     CONFIG,
-    BadReply,
+    IN_CONFIG,
+    MOST_EXAMPLES,
+    Made,
+    Numbers,
+    Pairs,
+    Place,
+    Question,
+    Reading,
+    Text,
+    Texts,
+    Whole,
 )
-from fedclust.messages.kinds import of_kind
 from fedclust.privacy.settings import Tells
 from fedclust.typing import IntArray
 
-__all__ = [
-    "Description",
-    "Names",
-    "description_content",
-    "description_question",
-    "names_record",
-    "read_description",
-    "read_description_question",
-]
+__all__ = ["Description", "DescriptionQuestion", "Encoder", "EncoderQuestion", "Names"]
 
-_ALWAYS = (_GROUP, _NAME, _MEAN, _STD)  # a model is of no use without the numbers that images are scaled by
-_KNOWN: Mapping[Tells, tuple[str, ...]] = {
-    "labels": (_TRAIN_COUNTS, _TEST_COUNTS, _VALIDATION, *_ALWAYS),
-    "sizes": (_NUM_CLASSES, _NUM_TRAIN, _NUM_TEST, _VALIDATION, *_ALWAYS),
-    "nothing": (_NUM_CLASSES, *_ALWAYS),
-}
-_MOST_CLASSES = 2**24
-_LONGEST = 1000  # characters of a name
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-
-
-@dataclass(frozen=True, eq=False)
-class Description:
-    """A client's description of its data, before round 1.
-
-    Attributes
-    ----------
-    train_counts
-        Number of its training samples of each class, shape (C,); where it was not asked for them, 0 but for
-        the first, which is the number of them all, or 0 too.
-    test_counts
-        Number of its test samples of each class, shape (C,), likewise.
-    group
-        The known group it belongs to, or None.
-    mean, std
-        The numbers it subtracts from and divides each channel of its images by; empty if it does not.
-    name
-        Its name in the data (a hospital, a writer, a user), or None.
-    names
-        Names that are the same for all clients of its data.
-    num_validation
-        Number of its training rows that are held out for the proof.
-    """
-
-    train_counts: IntArray
-    test_counts: IntArray
-    group: int | None
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    name: str | None = None
-    names: "Names" = field(default_factory=lambda: Names())
-    num_validation: int = 0
+_NAMES = Place("names", ConfigRecord)
 
 
 @dataclass(frozen=True)
 class Names:
-    """Names in a federation's data.
+    """Names in a federation's data, the same for all clients.
 
     Attributes
     ----------
@@ -107,160 +43,169 @@ class Names:
         Names of those with too few examples to be a client, and their numbers of examples.
     """
 
-    classes: tuple[str, ...] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    classes: Annotated[tuple[str, ...], Texts(_NAMES, key="class-names")] = ()
+    left_out: Annotated[
+        Mapping[str, int],
+        Pairs(Texts(_NAMES), Numbers(_NAMES, 0, MOST_EXAMPLES, int, key="left-out-rows")),
+    ] = field(default_factory=dict)
 
 
-def names_record(names: Names) -> ConfigRecord:
-    """Make the record of names that the clients of a node share, so that it is sent once."""
-    return ConfigRecord(
-        {
-            _CLASS_NAMES: list(names.classes),
-            _LEFT_OUT: list(names.left_out),
-            _LEFT_OUT_ROWS: list(names.left_out.values()),
-        }
-    )
+_COUNTS = {"least": 0, "most": MOST_EXAMPLES, "to": np.int64, "at_least": 1}
+_TOLD: Mapping[Tells, tuple[str, ...]] = {
+    "labels": ("label_counts", "test_label_counts"),
+    "sizes": ("num_classes", "num_train", "num_test"),
+    "nothing": ("num_classes",),
+}
+_TINY = float(np.finfo(np.float32).tiny)
 
 
-def description_question(tells: Tells = "labels") -> RecordDict:
-    """Make the question for descriptions: with label counts, with numbers of rows, or with neither."""
-    return RecordDict() if tells == "labels" else RecordDict({CONFIG: ConfigRecord({_TELLS: tells})})
+@dataclass(frozen=True, eq=False)
+class Description:
+    """A client's description of its data, before round 1.
 
-
-def read_description_question(content: RecordDict) -> Tells:
-    """Read what :func:`description_question` made.
-
-    Raises
-    ------
-    ValueError
-        If it asks for something else.
-    """
-    tells = of_kind(content, ConfigRecord).get(CONFIG, ConfigRecord()).get(_TELLS, "labels")
-    if tells not in get_args(Tells):
-        raise ValueError(f"{_TELLS} must be one of {', '.join(get_args(Tells))}, got {short(tells)}")
-    return cast(Tells, tells)
-
-
-def description_content(
-    description: Description, names: ConfigRecord | None = None, tells: Tells = "labels"
-) -> RecordDict:
-    """Make a client's reply with its description.
-
-    Parameters
+    Attributes
     ----------
-    description
-        The description.
+    label_counts, test_label_counts
+        Number of its training and test samples of each class, shape (C,); None where nobody asked.
+    num_classes
+        Number of classes C, where nobody asked for label counts.
+    num_train, num_test
+        Number of its training and test samples, where that is all that was asked for.
+    known_group
+        The known group it belongs to; −1 for none.
+    mean, std
+        The numbers it subtracts from and divides each channel of its images by; empty if it does not.
+    name
+        Its name in the data (a hospital, a writer, a user), or None.
+    num_validation
+        Number of its training rows that are held out for the proof.
     names
-        Its names as made by :func:`names_record`, if other clients share them; made here unless given.
-    tells
-        What is said of its rows.
+        Names that are the same for all clients of its data.
     """
-    config = ConfigRecord()
-    if tells == "labels":
-        config[_TRAIN_COUNTS] = [int(count) for count in description.train_counts]
-        config[_TEST_COUNTS] = [int(count) for count in description.test_counts]
-    else:
-        config[_NUM_CLASSES] = len(description.train_counts)
-    if tells == "sizes":
-        config[_NUM_TRAIN] = int(description.train_counts.sum())
-        config[_NUM_TEST] = int(description.test_counts.sum())
-    config[_GROUP] = _NO_GROUP if description.group is None else int(description.group)
-    config[_MEAN], config[_STD] = list(description.mean), list(description.std)
-    if description.name is not None:
-        config[_NAME] = description.name
-    if description.num_validation and tells != "nothing":
-        config[_VALIDATION] = int(description.num_validation)
-    return RecordDict({CONFIG: config, _NAMES: names or names_record(description.names)})
+
+    label_counts: Annotated[IntArray | None, Numbers(IN_CONFIG, **_COUNTS, key="train-counts")] = None
+    test_label_counts: Annotated[IntArray | None, Numbers(IN_CONFIG, **_COUNTS, key="test-counts")] = None
+    num_classes: Annotated[int | None, Whole(IN_CONFIG, 1, 2**24)] = None
+    num_train: Annotated[int | None, Whole(IN_CONFIG, 1)] = None
+    num_test: Annotated[int | None, Whole(IN_CONFIG)] = None
+    known_group: Annotated[int, Whole(IN_CONFIG, -1, key="group")] = -1
+    # A model is of no use without the numbers that images are scaled by.
+    mean: Annotated[tuple[float, ...], Numbers(IN_CONFIG, to=float)] = ()
+    std: Annotated[tuple[float, ...], Numbers(IN_CONFIG, _TINY, to=float)] = ()
+    name: Annotated[str | None, Text(IN_CONFIG)] = None
+    num_validation: Annotated[int, Whole(IN_CONFIG, key="validation", sparse=True)] = 0
+    names: Names = field(default_factory=Names)
+
+    @classmethod
+    def of(
+        cls, train_counts: IntArray, test_counts: IntArray, tells: Tells = "labels", **fields: Any
+    ) -> "Description":
+        """Describe a client by its label counts, as far as it is to tell them.
+
+        Parameters
+        ----------
+        train_counts, test_counts
+            Number of its training and test samples of each class, shape (C,).
+        tells
+            What is said of its rows.
+        fields
+            The others of the description; a ``known_group`` of None is none.
+        """
+        told: dict[str, Any] = {
+            "label_counts": np.asarray(train_counts),
+            "test_label_counts": np.asarray(test_counts),
+            "num_classes": len(train_counts),
+            "num_train": int(np.sum(train_counts)),
+            "num_test": int(np.sum(test_counts)),
+        }
+        if fields.get("known_group") is None:
+            fields["known_group"] = -1
+        if tells == "nothing":
+            fields.pop("num_validation", None)
+        return cls(**{name: told[name] for name in _TOLD[tells]}, **fields)
+
+    def check(self, at: Reading) -> None:
+        """Check that the client says what was asked, and that lists are as long."""
+        tells: Tells = "labels" if at.asked is None else at.asked.tells
+        for name in _TOLD["labels"] + _TOLD["sizes"]:
+            if (getattr(self, name) is None) == (name in _TOLD[tells]):
+                raise at.bad(f"a description must have {' and '.join(_TOLD[tells])}, {name} is not as asked")
+        if tells == "nothing" and self.num_validation:
+            raise at.bad("a description must not tell its held-out rows")
+        if self.label_counts is not None and self.test_label_counts is not None:
+            if len(self.label_counts) != len(self.test_label_counts):
+                classes, others = len(self.label_counts), len(self.test_label_counts)
+                raise at.bad(f"test-counts must be of {classes} classes, got {others}")
+            if not self.label_counts.any():
+                raise at.bad("train-counts must not all be 0")
+        if len(self.mean) != len(self.std):
+            raise at.bad(f"mean and std must be as long, got {len(self.mean)} and {len(self.std)}")
+
+    @property
+    def train_counts(self) -> IntArray:
+        """Number of its training samples of each class, shape (C,).
+
+        Where nobody asked for them they are 0 but for the first, which is the number of them all, or 0 too.
+        """
+        return self._counts(self.label_counts, self.num_train)
+
+    @property
+    def test_counts(self) -> IntArray:
+        """Number of its test samples of each class, likewise."""
+        return self._counts(self.test_label_counts, self.num_test)
+
+    def _counts(self, told: IntArray | None, rows: int | None) -> IntArray:
+        if told is not None:
+            return told
+        counts = np.zeros(self.num_classes or 0, dtype=np.int64)
+        counts[:1] = rows or 0
+        return counts
+
+    @property
+    def group(self) -> int | None:
+        """The known group it belongs to, or None."""
+        return None if self.known_group < 0 else self.known_group
 
 
-def read_description(message: Message, tells: Tells = "labels") -> Description:
-    """Read a client's description.
+@dataclass(frozen=True)
+class DescriptionQuestion(Question[Description]):
+    """The question for descriptions.
 
-    Parameters
+    Attributes
     ----------
-    message
-        The answer.
     tells
-        What it was asked to say of its rows.
-
-    Raises
-    ------
-    BadReply
-        If it lacks the counts, has no training examples, or holds something that it cannot.
+        What is said of rows: label counts, their number, or neither.
     """
-    where = f"client {message.metadata.src_node_id}"
-    content = message.content
-    only_records(content, (CONFIG, _NAMES), where)
-    config = content.get(CONFIG)
-    needed = {"labels": (_TRAIN_COUNTS, _TEST_COUNTS), "sizes": (_NUM_CLASSES, _NUM_TRAIN, _NUM_TEST)}
-    if not isinstance(config, ConfigRecord) or set(needed.get(tells, (_NUM_CLASSES,))) - config.keys():
-        keys = list(config) if isinstance(config, ConfigRecord) else list(content)
-        wanted = "label counts" if tells == "labels" else "number of classes or rows"
-        raise BadReply(f"{where}: no {wanted} in reply, keys are {short(keys)}")
-    check_keys(config, _KNOWN[tells], where, CONFIG)
-    train, test = _rows(config, tells, where)
-    group = whole(config.get(_GROUP, _NO_GROUP), _NO_GROUP, MOST_EXAMPLES, where, _GROUP)
-    name = None if config.get(_NAME) is None else _text(config[_NAME], where, _NAME)
-    largest = float(np.finfo(np.float32).max)
-    mean = finite_list(config.get(_MEAN, []), -largest, largest, where, _MEAN)
-    std = finite_list(config.get(_STD, []), float(np.finfo(np.float32).tiny), largest, where, _STD)
-    if len(mean) != len(std):
-        raise BadReply(f"{where}: {_MEAN} and {_STD} must be as long, got {len(mean)} and {len(std)}")
-    names = ConfigRecord() if _NAMES not in content else record_of(content, _NAMES, ConfigRecord, where)
-    return Description(
-        train,
-        test,
-        None if group == _NO_GROUP else group,
-        tuple(mean),
-        tuple(std),
-        name,
-        _read_names(names, where),
-        whole(config.get(_VALIDATION, 0), 0, MOST_EXAMPLES, where, _VALIDATION),
-    )
+
+    kind = "query.description"
+    answer = Description
+
+    tells: Annotated[Tells, Text(Place(CONFIG, ConfigRecord, optional=True), sparse=True)] = "labels"
+
+    def check(self, at: Reading) -> None:
+        """Check that it is a known choice."""
+        if self.tells not in _TOLD:
+            raise at.bad(f"tells must be one of {', '.join(_TOLD)}, got {self.tells!r}")
 
 
-def _rows(config: ConfigRecord, tells: Tells, where: str) -> tuple[IntArray, IntArray]:
-    """Read what a client says of its training and test rows."""
-    if tells == "labels":
-        train, test = (_label_counts(config[key], where, key) for key in (_TRAIN_COUNTS, _TEST_COUNTS))
-        if len(train) != len(test):
-            raise BadReply(f"{where}: {_TEST_COUNTS} must be of {len(train)} classes, got {len(test)}")
-        if not train.any():
-            raise BadReply(f"{where}: {_TRAIN_COUNTS} must not all be 0")
-        return train, test
-    classes = whole(config[_NUM_CLASSES], 1, _MOST_CLASSES, where, _NUM_CLASSES)
-    train, test = np.zeros(classes, dtype=np.int64), np.zeros(classes, dtype=np.int64)
-    if tells == "sizes":
-        train[0] = whole(config[_NUM_TRAIN], 1, MOST_EXAMPLES, where, _NUM_TRAIN)
-        test[0] = whole(config[_NUM_TEST], 0, MOST_EXAMPLES, where, _NUM_TEST)
-    return train, test
+@dataclass(frozen=True)
+class Encoder:
+    """How raw rows become a network's inputs, for the run's folder."""
+
+    encoder: Annotated[
+        InputEncoder,
+        Made(
+            IN_CONFIG,
+            key="input-encoder",
+            writes=lambda encoder: json.dumps(to_values(encoder)),
+            reads=lambda text: encoder_from(json.loads(text) if isinstance(text, str) else text),
+        ),
+    ]
 
 
-def _label_counts(values: Any, where: str, key: str) -> IntArray:
-    counts = np.array(finite_list(values, 0, MOST_EXAMPLES, where, key))
-    if counts.dtype.kind == "f" and (counts % 1).any():
-        raise BadReply(f"{where}: {key} must be whole numbers, got {short(values)}")
-    if not len(counts):
-        raise BadReply(f"{where}: {key} must be of at least one class, got []")
-    return counts.astype(np.int64)
+@dataclass(frozen=True)
+class EncoderQuestion(Question[Encoder]):
+    """The question how a node encodes its inputs."""
 
-
-def _read_names(names: Mapping[str, Any], where: str) -> Names:
-    classes, left_out = (_texts(names.get(key, []), where, key) for key in (_CLASS_NAMES, _LEFT_OUT))
-    rows = finite_list(names.get(_LEFT_OUT_ROWS, []), 0, MOST_EXAMPLES, where, _LEFT_OUT_ROWS)
-    return Names(classes, dict(zip(left_out, map(int, rows), strict=False)))
-
-
-def _texts(values: Any, where: str, key: str) -> tuple[str, ...]:
-    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
-        raise BadReply(f"{where}: {key} must be a list of texts, got {short(values)}")
-    return tuple(_text(value, where, key) for value in values)
-
-
-def _text(value: Any, where: str, key: str) -> str:
-    """Read a text, with spaces for control characters, which could write to the terminal that shows it."""
-    if not isinstance(value, str):
-        raise BadReply(f"{where}: {key} must be a text, got {short(value)}")
-    if len(value) > _LONGEST:
-        raise BadReply(f"{where}: {key} must be at most {_LONGEST} characters long, got {short(value)}")
-    return _CONTROL.sub(" ", value)
+    kind = "query.encoder"
+    answer = Encoder

@@ -1,41 +1,62 @@
-"""A client's classes in a foundation model's embedding."""
+"""A client's classes in an embedding: their prototypes, and the subspaces that they span."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedclust.messages.bounds import Bounds, array_in, record_of, short
-from fedclust.messages.keys import (
-    _COUNTS,
-    _INPUT,
-    _MAX_NORM,
-    _MIN_EXAMPLES,
-    _POOLED,
-    _PROTOTYPES,
-    _SCATTER,
-    _VOCABULARY,
-    ARRAYS,
-    CONFIG,
-    BadReply,
+from fedclust.messages.codec import (
+    IN_ARRAYS,
+    IN_CONFIG,
+    Flag,
+    Question,
+    Reading,
+    Real,
+    Text,
+    Values,
+    Whole,
+    train_rows,
 )
-from fedclust.messages.kinds import of_kind
-from fedclust.support.array_bytes import from_numpy
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "PrototypesQuestion",
-    "prototypes_content",
-    "prototypes_question",
-    "read_prototypes",
-    "read_prototypes_question",
-]
+__all__ = ["Prototypes", "PrototypesQuestion", "Subspaces", "SubspacesQuestion"]
 
-_UNKNOWN = Bounds()
+
+@dataclass(frozen=True, eq=False)
+class Prototypes:
+    """A client's classes in a foundation model's embedding.
+
+    Attributes
+    ----------
+    prototypes
+        Mean embedding per class, shape (C, d); where the question pools the classes, C is 1.
+    counts
+        Training examples of each class, shape (C,).
+    scatter
+        Total variance of a class's embeddings around their mean, shape (C,); 0 for fewer than two examples.
+    """
+
+    prototypes: Annotated[FloatArray, Values(IN_ARRAYS, "f4", "C d")]
+    counts: Annotated[IntArray, Values(IN_ARRAYS, "i8", "C", 0, train_rows, (1, train_rows))]
+    scatter: Annotated[FloatArray, Values(IN_ARRAYS, "f8", "C", 0, float(np.finfo(np.float64).max))]
+
+    @property
+    def all(self) -> tuple[FloatArray, IntArray, FloatArray]:
+        """The three arrays."""
+        return self.prototypes, self.counts, self.scatter
+
+    def check(self, at: Reading) -> None:
+        """Check that all are of the same classes."""
+        shapes = self.prototypes.shape, self.counts.shape, self.scatter.shape
+        if not shapes[0][:1] == shapes[1] == shapes[2]:
+            raise at.bad(
+                f"prototypes must be (classes, width), counts and scatter (classes,), "
+                f"got {shapes[0]}, {shapes[1]} and {shapes[2]}"
+            )
 
 
 @dataclass(frozen=True)
-class PrototypesQuestion:
+class PrototypesQuestion(Question[Prototypes]):
     """What clients are to average.
 
     Attributes
@@ -53,90 +74,57 @@ class PrototypesQuestion:
         Length to which each embedding is clipped before the mean; None for none.
     """
 
-    input: str = "encoder"
-    pooled: bool = False
-    vocabulary_size: int | None = None
-    min_examples: int = 1
-    max_norm: float | None = None
+    kind = "query.prototypes"
+    answer = Prototypes
+
+    input: Annotated[str, Text(IN_CONFIG)] = "encoder"
+    pooled: Annotated[bool, Flag(IN_CONFIG)] = False
+    vocabulary_size: Annotated[int | None, Whole(IN_CONFIG)] = None
+    min_examples: Annotated[int, Whole(IN_CONFIG, sparse=True)] = 1
+    max_norm: Annotated[float | None, Real(IN_CONFIG)] = None
 
 
-def prototypes_question(question: PrototypesQuestion) -> RecordDict:
-    """Make the question for a client's mean embeddings."""
-    config = ConfigRecord({_INPUT: question.input, _POOLED: question.pooled})
-    if question.vocabulary_size is not None:
-        config[_VOCABULARY] = question.vocabulary_size
-    if question.min_examples > 1:
-        config[_MIN_EXAMPLES] = question.min_examples
-    if question.max_norm is not None:
-        config[_MAX_NORM] = question.max_norm
-    return RecordDict({CONFIG: config})
+_ROUND_OFF = 1e-3  # of float32, in sums over a whole example
 
 
-def read_prototypes_question(content: RecordDict) -> PrototypesQuestion:
-    """Read what :func:`prototypes_question` made; an empty content asks for the defaults."""
-    config = of_kind(content, ConfigRecord).get(CONFIG, ConfigRecord())
-    size, norm = config.get(_VOCABULARY), config.get(_MAX_NORM)
-    return PrototypesQuestion(
-        str(config.get(_INPUT, "encoder")),
-        bool(config.get(_POOLED, False)),
-        None if size is None else int(size),  # type: ignore[arg-type]
-        int(config.get(_MIN_EXAMPLES, 1)),  # type: ignore[arg-type]
-        None if norm is None else float(norm),  # type: ignore[arg-type]
-    )
+@dataclass(frozen=True, eq=False)
+class Subspaces:
+    """The subspaces that a client's classes span.
 
-
-def prototypes_content(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> RecordDict:
-    """Make a client's reply about its classes in a foundation model's embedding.
-
-    Parameters
+    Attributes
     ----------
-    prototypes
-        Mean embedding per class, shape (C, d); where the question pools the classes, C is 1.
-    counts
-        Training examples of each class, shape (C,).
-    scatter
-        Total variance of a class's embeddings around their mean, shape (C,); 0 for fewer than two examples.
+    subspaces
+        Orthonormal columns of each class, shape (C, d, p); 0 where the class has fewer than p.
     """
-    record = ArrayRecord()
-    record[_PROTOTYPES] = from_numpy(np.asarray(prototypes, dtype=np.float32))
-    record[_COUNTS] = from_numpy(np.asarray(counts, dtype=np.int64))
-    record[_SCATTER] = from_numpy(np.asarray(scatter, dtype=np.float64))
-    return RecordDict({ARRAYS: record})
+
+    subspaces: Annotated[FloatArray, Values(IN_ARRAYS, "f4", "C d p", -1 - _ROUND_OFF, 1 + _ROUND_OFF)]
+
+    def check(self, at: Reading) -> None:
+        """Check that there are as many columns as were asked for, orthonormal or 0."""
+        vectors, bases = at.asked.vectors, self.subspaces
+        if bases.shape[2] != vectors:
+            raise at.bad(f"subspaces must have shape (classes, width, {vectors}), got {bases.shape}")
+        products = np.einsum("cdp,cdq->cpq", bases, bases)
+        lengths = np.diagonal(products, axis1=1, axis2=2)
+        wanted = np.where(lengths < _ROUND_OFF, 0.0, 1.0)[:, None, :] * np.eye(vectors)
+        if not (np.abs(products - wanted) <= _ROUND_OFF).all():
+            raise at.bad("the vectors of a subspace must be orthonormal, or 0")
 
 
-def read_prototypes(message: Message, bounds: Bounds = _UNKNOWN) -> tuple[FloatArray, IntArray, FloatArray]:
-    """Read a client's prototypes, shape (C, d), its examples of each class and their scatter, shape (C,).
+@dataclass(frozen=True)
+class SubspacesQuestion(Question[Subspaces]):
+    """The question which subspaces a client's classes span.
 
-    Raises
-    ------
-    BadReply
-        If one is missing or unreadable, shapes disagree, an entry is not finite, a count or scatter is below
-        0, or there are no examples at all, or more than the client described.
+    Attributes
+    ----------
+    input
+        What a column of the data matrix is: ``"pixels"`` or ``"encoder"``.
+    vectors
+        p, singular vectors per class, >= 1.
     """
-    client = message.metadata.src_node_id
-    where = f"client {client}"
-    record = record_of(message.content, ARRAYS, ArrayRecord, where)
-    if not {_PROTOTYPES, _COUNTS, _SCATTER} <= record.keys():
-        raise BadReply(f"{where}: no prototypes in reply, keys are {short(list(record))}")
-    raw, counts, spread = (
-        array_in(record, key, kinds, where)
-        for key, kinds in ((_PROTOTYPES, "f"), (_COUNTS, "iu"), (_SCATTER, "f"))
-    )
-    if raw.ndim != 2 or not counts.shape == spread.shape == raw.shape[:1]:
-        raise BadReply(
-            f"{where}: prototypes must be (classes, width), counts and scatter (classes,), "
-            f"got {raw.shape}, {counts.shape} and {spread.shape}"
-        )
-    if bounds.num_classes not in (None, len(counts)):
-        raise BadReply(f"{where}: prototypes must be of {bounds.num_classes} classes, got {len(counts)}")
-    with np.errstate(over="ignore"):
-        prototypes, scatter = raw.astype(np.float32), spread.astype(np.float64)
-    if not (np.isfinite(prototypes).all() and np.isfinite(scatter).all()):
-        raise BadReply(f"{where}: prototypes and scatter must be finite")
-    if (counts < 0).any() or (scatter < 0).any():
-        raise BadReply(f"{where}: counts and scatter must be >= 0, got {counts.min()} and {scatter.min()}")
-    most = bounds.most_train(client)
-    # One by one before their sum, which could overflow.
-    if (counts > most).any() or not 0 < int(counts.sum()) <= most:
-        raise BadReply(f"{where}: counts must add up to a number in [1, {most}], they do not")
-    return prototypes, counts.astype(np.int64), scatter
+
+    kind = "query.subspaces"
+    answer = Subspaces
+
+    input: Annotated[str, Text(IN_CONFIG)]
+    vectors: Annotated[int, Whole(IN_CONFIG, 1)]

@@ -1,60 +1,127 @@
-"""The server's instruction to train or evaluate, and a client's reply to training."""
+"""What clients are told to train or evaluate, and what they answer: a model, or only its change."""
 
-from collections.abc import Mapping
+import math
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from numpy.typing import ArrayLike, NDArray
 
-from fedclust.messages.bounds import (
-    LARGEST_LOSS,
-    Bounds,
-    check_keys,
-    finite_list,
-    only_records,
-    short,
-    whole,
-)
-from fedclust.messages.keys import (
+from fedclust.messages.codec import (
     ARRAYS,
-    CLIP,
-    CLIP_TELLS,
-    EQUAL_WEIGHTS,
-    FULL,
-    LOSS,
-    LOSSES,
-    MEAN_REPLY,
-    METRICS,
-    NUM_EXAMPLES,
-    POOLED,
-    POOLED_ROWS,
-    PROJECTION,
-    PROXIMAL_MU,
-    ROUND,
-    UPDATE_NORM,
-    UPDATE_NORM_CAP,
-    WITHIN_CLIP,
-    BadReply,
-    _lacks,
+    CONFIG,
+    IN_CONFIG,
+    IN_METRICS,
+    LARGEST_LOSS,
+    LARGEST_NUMBER,
+    SERVER,
+    Flag,
+    Made,
+    Model,
+    Numbers,
+    Own,
+    Place,
+    Question,
+    Reading,
+    Real,
+    Texts,
+    Whole,
+    decode,
+    entries,
+    least_loss,
+    of_kind,
+    train_rows,
 )
-from fedclust.messages.kinds import of_kind
-from fedclust.messages.projecting import Projection
-from fedclust.messages.projection import Projected, projected_record, read_projected, read_projection
+from fedclust.messages.models import as_record
+from fedclust.support.array_bytes import from_numpy, parse
+from fedclust.support.rng import generator
 from fedclust.typing import FloatArray
 
 __all__ = [
+    "LOSS",
+    "NUM_EXAMPLES",
     "Instruction",
-    "TrainReply",
-    "pooled_content",
+    "Projected",
+    "Projection",
+    "TrainAnswer",
+    "TrainAsked",
+    "Update",
+    "UpdateQuestion",
+    "asked_for",
+    "instruct",
     "read_instruction",
     "read_pooled",
-    "read_train",
-    "train_content",
-    "within_content",
 ]
 
-_UNKNOWN = Bounds()
-_METRICS, _LISTED = frozenset({NUM_EXAMPLES, LOSS, UPDATE_NORM, WITHIN_CLIP}), frozenset({LOSSES})
+NUM_EXAMPLES, LOSS = "num-examples", "loss"
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A count sketch: each entry is added, with a random sign, to one of a few random sums.
+
+    Inner products, and so lengths and angles, are kept on average: for changes x and y and m sums, the
+    product of the sketches has mean xᵀy and variance at most (‖x‖²‖y‖² + (xᵀy)²) / m. Nothing is stored per
+    entry: entry i of an array always gets the same sum and sign, by the seed, the array's name and i.
+
+    Source: Charikar, Chen, Farach-Colton, "Finding frequent items in data streams", ICALP 2002; the variance
+    is that of Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009, Lemma 2.
+
+    Parameters
+    ----------
+    size
+        Number of sums m, >= 1.
+    seed
+        Seed of the sums and signs, >= 0. Only projections of one size and seed can be compared.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+    """
+
+    size: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.seed < 0:
+            raise ValueError(f"projection must have size >= 1 and seed >= 0, got {self.size} and {self.seed}")
+
+    def of(self, changes: Mapping[str, ArrayLike]) -> NDArray[np.float64]:
+        """Project the changes of several clients.
+
+        Parameters
+        ----------
+        changes
+            By array name, the change of each client, shape (n, …).
+
+        Returns
+        -------
+        The sums of each client, float64, shape (n, size). A client's row does not depend on the others.
+
+        Raises
+        ------
+        ValueError
+            If there is no array, or arrays are of different numbers of clients.
+        """
+        arrays = {name: np.asarray(array) for name, array in changes.items()}
+        numbers = {len(array) for array in arrays.values()}
+        if len(numbers) != 1:
+            raise ValueError(f"changes must have one first axis, the clients, got lengths {sorted(numbers)}")
+        (number,) = numbers
+        projected = np.zeros((number, self.size))
+        for name, array in arrays.items():
+            rows = array.reshape(number, -1)
+            draws = generator(self.seed, "projection", zlib.crc32(name.encode()))
+            # One draw gives the sum and the sign: the upper half is subtracted.
+            places = draws.integers(0, 2 * self.size, rows.shape[1])
+            for row, sums in zip(rows, projected, strict=True):
+                both = np.bincount(places, weights=row, minlength=2 * self.size)
+                sums += both[: self.size] - both[self.size :]
+        return projected
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +142,7 @@ class Instruction:
         Whether an evaluation includes macro F1 and AUC, which take longer.
     norm_cap
         How many times as long as another an update may be to share a mean with it; None for any.
-    projection
+    projection_size, projection_seed
         Projection of what training changed that is to be answered; None for none.
     equal_weights
         Whether each client has the same weight in such a mean; else the number of its samples.
@@ -90,22 +157,48 @@ class Instruction:
         Whether the client says if its update was short enough.
     """
 
-    arrays: ArrayRecord
-    server_round: int
-    proximal_mu: float | None
-    mean_reply: bool
-    full: bool
-    norm_cap: float | None = None
-    projection: Projection | None = None
-    equal_weights: bool = False
-    pooled: tuple[int, ...] = ()
-    pooled_rows: tuple[int, ...] = ()
-    clip: float | None = None
-    clip_tells: bool = False
+    arrays: Annotated[ArrayRecord, Model()]
+    server_round: Annotated[int, Whole(IN_CONFIG)] = 0
+    proximal_mu: Annotated[float | None, Real(IN_CONFIG)] = None
+    mean_reply: Annotated[bool, Flag(IN_CONFIG)] = False
+    full: Annotated[bool, Flag(IN_CONFIG, key="full-metrics")] = False
+    norm_cap: Annotated[float | None, Real(IN_CONFIG, key="update-norm-cap")] = None
+    projection_size: Annotated[int | None, Whole(IN_CONFIG)] = None
+    projection_seed: Annotated[int | None, Whole(IN_CONFIG, 0, 2**64)] = None
+    equal_weights: Annotated[bool, Flag(IN_CONFIG)] = False
+    pooled: Annotated[tuple[int, ...], Numbers(IN_CONFIG, 0, to=int)] = ()
+    pooled_rows: Annotated[tuple[int, ...], Numbers(IN_CONFIG, 0, to=int)] = ()
+    clip: Annotated[float | None, Real(IN_CONFIG, 0)] = None
+    clip_tells: Annotated[bool, Flag(IN_CONFIG)] = False
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What is made of the client's update: it is clipped, projected, and sent or added to a mean."""
+        asked = {"clip": self.clip is not None, "project": bool(self.projection_size)}
+        return (*(name for name, wanted in asked.items() if wanted), "mean" if self.mean_reply else "send")
+
+    @property
+    def projection(self) -> Projection | None:
+        """The projection that is to be answered."""
+        return Projection(self.projection_size, self.projection_seed or 0) if self.projection_size else None
+
+
+def instruct(**fields: Any) -> dict[str, Any]:
+    """Return what a round tells clients, by the names that it has in a ConfigRecord.
+
+    Parameters
+    ----------
+    fields
+        Fields of :class:`Instruction` but the model, and ``projection``; None for what is not told.
+    """
+    projection: Projection | None = fields.pop("projection", None)
+    if projection is not None:
+        fields |= {"projection_size": projection.size, "projection_seed": projection.seed}
+    return entries(Instruction, **fields)
 
 
 def read_instruction(content: RecordDict) -> Instruction:
-    """Read a training or evaluation message.
+    """Read a training or evaluation message, also one of Flower's own strategies.
 
     Raises
     ------
@@ -115,32 +208,173 @@ def read_instruction(content: RecordDict) -> Instruction:
     models = list(of_kind(content, ArrayRecord).values())
     if len(models) != 1:
         raise ValueError(f"message must hold one ArrayRecord, its records are {list(content)}")
-    configs = iter(of_kind(content, ConfigRecord).values())
-    config: Mapping[str, object] = dict(next(configs, ConfigRecord()).items())
-    mu, cap, clip = (config.get(key) for key in (PROXIMAL_MU, UPDATE_NORM_CAP, CLIP))
-    return Instruction(
-        arrays=models[0],
-        server_round=int(str(config.get(ROUND, 0))),
-        proximal_mu=None if mu is None else float(str(mu)),
-        mean_reply=bool(config.get(MEAN_REPLY, False)),
-        full=bool(config.get(FULL, False)),
-        norm_cap=None if cap is None else float(str(cap)),
-        projection=read_projection(config),
-        equal_weights=bool(config.get(EQUAL_WEIGHTS, False)),
-        pooled=_clients(config.get(POOLED)),
-        pooled_rows=_clients(config.get(POOLED_ROWS)),
-        clip=None if clip is None else float(str(clip)),
-        clip_tells=bool(config.get(CLIP_TELLS, False)),
-    )
+    configs = [*of_kind(content, ConfigRecord).values(), ConfigRecord()]
+    return decode(Instruction, RecordDict({ARRAYS: models[0], CONFIG: configs[0]}), SERVER)
 
 
-def _clients(listed: object) -> tuple[int, ...]:
-    return tuple(int(client) for client in listed) if isinstance(listed, list) else ()
+_PROJECTION = Place("projection", ConfigRecord, when="projection")
+_TYPE = np.dtype("<f4")
+
+
+def _sums(packed: Any) -> FloatArray:
+    if not isinstance(packed, bytes) or len(packed) % _TYPE.itemsize:
+        raise ValueError("must be bytes of float32")
+    return np.frombuffer(packed, dtype=_TYPE).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
-class TrainReply:
+class Projected:
+    """A projection of the change that training made to a client's model.
+
+    Attributes
+    ----------
+    values
+        The projection of the change of all trained parameters, shape (size,); float32 on its way.
+    norm
+        Length of that change before the projection, ‖Δ‖₂.
+    """
+
+    # Bytes, since Flower checks each number of a list; no ArrayRecord, since its aggregators refuse a second.
+    values: Annotated[
+        FloatArray,
+        Made(
+            _PROJECTION,
+            key="projection",
+            writes=lambda values: np.asarray(values, dtype=_TYPE).tobytes(),
+            reads=_sums,
+        ),
+    ]
+    norm: Annotated[float, Real(_PROJECTION, 0)]
+
+    def check(self, at: Reading) -> None:
+        """Check the projection's length."""
+        size = at.asked.projection.size
+        if self.values.shape != (size,) or not np.isfinite(self.values).all():
+            raise at.bad(f"projection must be {size} finite numbers, got {len(self.values)} numbers")
+
+    @property
+    def longest(self) -> float:
+        """Length of the change, as it says or as it is: a random projection hardly changes it."""
+        return max(self.norm, float(np.linalg.norm(self.values)))
+
+
+@dataclass(frozen=True)
+class TrainAsked:
+    """What a round asks clients for besides their models.
+
+    Attributes
+    ----------
+    projection_size
+        Length of the projection; 0 for none.
+    pooled
+        Whether to train on the rows of several clients.
+    """
+
+    projection_size: int = 0
+    pooled: bool = False
+
+    @property
+    def projection(self) -> Projection | None:
+        """A projection of that length."""
+        return Projection(self.projection_size, 0) if self.projection_size else None
+
+
+def asked_for(told: Mapping[str, Any]) -> TrainAsked:
+    """Return what clients are asked for by what :func:`instruct` returned."""
+    return TrainAsked(int(told.get("projection-size", 0)), bool(told.get("pooled")))
+
+
+_LOSSES = Place("losses", ConfigRecord)
+_POOLED = Place("pooled", ConfigRecord, optional=True, when="pooled")
+
+
+def _trained_rows(at: Reading) -> int:
+    rows = at.bounds.num_train
+    pooled = at.asked is not None and at.asked.pooled and rows is not None and len(rows)
+    return int(rows.sum()) if pooled else train_rows(at)  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainAnswer:
     """A client's reply to a round of training.
+
+    Attributes
+    ----------
+    client
+        Its id.
+    arrays
+        Its model, or the mean model of the clients of its cluster that share its node.
+    num_examples
+        Number of its training samples.
+    losses
+        Training loss before each local step, in nats, shape (steps,).
+    mean_loss
+        Their mean, for Flower's own strategies; the server takes it from `losses`.
+    projected
+        What it changed, in few numbers; None where that was not asked for.
+    update_norm
+        Length of what training changed in this client's own model; sent where the model is a shared mean.
+    within
+        Whether its update was at most as long as the clip; None where it does not say.
+    pooled
+        How many clients' training rows were trained on.
+    """
+
+    client: int
+    arrays: Annotated[ArrayRecord, Model()]
+    num_examples: Annotated[int, Whole(IN_METRICS, 1, _trained_rows)]
+    # Not in the MetricRecord: lists of differing lengths break Flower's metric aggregation.
+    losses: Annotated[FloatArray, Numbers(_LOSSES, least_loss, LARGEST_LOSS, at_least=1)]
+    mean_loss: Annotated[float | None, Made(IN_METRICS, key="loss", reads=lambda _: None)] = None
+    projected: Projected | None = None
+    update_norm: Annotated[float | None, Real(IN_METRICS, 0, math.inf)] = None
+    within: Annotated[bool | None, Flag(IN_METRICS, key="within-clip")] = None
+    pooled: Annotated[int, Whole(_POOLED, sparse=True)] = 1
+
+    @property
+    def loss(self) -> float:
+        """Mean training loss over its steps, in nats."""
+        return float(self.losses.sum()) / len(self.losses)
+
+
+def read_pooled(message: Message) -> int:
+    """Read how many clients' training rows were trained on; 1 where the answer does not say."""
+    record = message.content.get(_POOLED.record)
+    found = record.get("pooled") if isinstance(record, ConfigRecord) else None
+    return found if isinstance(found, int) else 1
+
+
+# -- Only the change ----------------------------------------------------------------------------------------
+
+
+def _write_changes(changes: Mapping[str, FloatArray]) -> ArrayRecord:
+    return as_record({name: from_numpy(np.asarray(each, np.float32)) for name, each in changes.items()})
+
+
+def _read_changes(record: ArrayRecord, at: Reading) -> dict[str, FloatArray]:
+    """Read what was asked for, in float64: what overflows in float32 would overflow in its squares."""
+    asked: UpdateQuestion = at.asked
+    at.known(record, asked.names, ARRAYS)
+    changes = {}
+    for name in asked.names:
+        if name not in record:
+            raise at.lacks(name, record)
+        shape = tuple(asked.arrays[name].shape)
+        try:
+            change = parse(record[name])
+        except ValueError as error:
+            raise at.bad(f"{name} {error}") from error
+        if change.dtype.kind != "f" or change.shape != shape or not (np.abs(change) <= LARGEST_NUMBER).all():
+            raise at.bad(
+                f"change of {name!r} must be finite and of shape {shape}, got {change.dtype}, {change.shape}"
+            )
+        changes[name] = change.astype(np.float64)
+    return changes
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """The change that training made to a client's model.
 
     Attributes
     ----------
@@ -148,146 +382,74 @@ class TrainReply:
         Its id.
     num_examples
         Number of its training samples.
-    loss
-        Mean training loss over its steps, in nats.
-    losses
-        Training loss before each local step, in nats, shape (steps,).
-    arrays
-        Its model, or the mean model of the clients of its cluster that share its node.
+    changes
+        The change, model − start, of the requested arrays, by name; float32 on its way.
     projected
-        What it changed, in few numbers; None where that was not asked for.
-    message
-        The message that all this was read from.
-    update_norm
-        Length of what training changed in this client's own model; None where it does not say.
-    within
-        Whether its update was at most as long as the clip; None where it does not say.
+        Projection of the change of all trained parameters; None if not requested.
     """
 
     client: int
-    num_examples: int
-    loss: float
-    losses: FloatArray
-    arrays: ArrayRecord
-    message: Message
-    update_norm: float | None = None
+    num_examples: Annotated[int, Whole(IN_METRICS, 1, train_rows)]
+    changes: Annotated[
+        Mapping[str, FloatArray], Own(Place(ARRAYS, ArrayRecord), _write_changes, _read_changes)
+    ]
     projected: Projected | None = None
-    within: bool | None = None
+
+    @property
+    def norm(self) -> float:
+        """Length of the longest array or projection in the reply."""
+        length = math.sqrt(sum(float(np.square(change).sum()) for change in self.changes.values()))
+        return length if self.projected is None else max(length, self.projected.longest)
 
 
-def train_content(
-    arrays: ArrayRecord,
-    num_examples: int,
-    losses: FloatArray,
-    projected: Projected | None = None,
-    update_norm: float | None = None,
-) -> RecordDict:
-    """Make a client's reply to a round of training; the norm is sent where the model is a shared mean."""
-    # Losses are not in the MetricRecord: lists of differing lengths break Flower's metric aggregation.
-    steps = [float(loss) for loss in losses]
-    metrics = MetricRecord({NUM_EXAMPLES: int(num_examples), LOSS: sum(steps) / len(steps)})
-    if update_norm is not None:
-        metrics[UPDATE_NORM] = float(update_norm)
-    content = RecordDict(
-        {
-            ARRAYS: arrays,
-            METRICS: metrics,
-            LOSSES: ConfigRecord({LOSSES: steps}),
-        }
-    )
-    if projected is not None:
-        content[PROJECTION] = projected_record(projected)
-    return content
+@dataclass(frozen=True, eq=False)
+class UpdateQuestion(Question[Update]):
+    """The question what training would change, from clients that need not take part in the round.
 
-
-def within_content(content: RecordDict, within: bool) -> RecordDict:
-    """Add to a client's answer whether its update was at most as long as the clip."""
-    metrics = MetricRecord({**of_kind(content, MetricRecord)[METRICS], WITHIN_CLIP: int(within)})
-    return RecordDict({**content, METRICS: metrics})
-
-
-def pooled_content(content: RecordDict, num_clients: int) -> RecordDict:
-    """Add to a client's answer that the training rows of so many clients were trained on."""
-    return RecordDict({**content, POOLED: ConfigRecord({POOLED: num_clients})})
-
-
-def read_pooled(message: Message) -> int:
-    """Read how many clients' training rows were trained on; 1 where the answer does not say."""
-    record = message.content.get(POOLED)
-    found = record.get(POOLED) if isinstance(record, ConfigRecord) else None
-    return found if isinstance(found, int) else 1
-
-
-def read_train(
-    message: Message,
-    server_round: int,
-    bounds: Bounds = _UNKNOWN,
-    *,
-    projection_size: int = 0,
-    pooled: bool = False,
-) -> TrainReply:
-    """Read a client's reply to a round of training.
-
-    Parameters
+    Attributes
     ----------
-    message
-        The answer.
+    arrays
+        The model to start from.
     server_round
-        The round, for error messages.
-    bounds
-        What clients may say of themselves.
-    projection_size
-        Length of the projection that was asked for; 0 for none.
-    pooled
-        Whether the rows of all clients were to be trained on.
-
-    Raises
-    ------
-    BadReply
-        If it holds no model, sample count, losses or projection that was asked for, anything else, or a
-        number outside its range. (Whether its model can be used is for :func:`fedclust.messages.canonical`,
-        once for all clients that share it.)
+        The round whose batches and learning rate are used.
+    names
+        Arrays whose change is sent without projection.
+    projection_size, projection_seed
+        Projection of the change of all trained parameters; None for none.
     """
-    client = message.metadata.src_node_id
-    content = message.content
-    where = f"client {client}, round {server_round}"
-    arrays, metrics, listed = content.get(ARRAYS), content.get(METRICS), content.get(LOSSES)
-    if (
-        not isinstance(arrays, ArrayRecord)
-        or not isinstance(metrics, MetricRecord)
-        or not isinstance(listed, ConfigRecord)
-    ):
-        kinds = {ARRAYS: ArrayRecord, METRICS: MetricRecord, LOSSES: ConfigRecord}
-        key = next(key for key, kind in kinds.items() if not isinstance(content.get(key), kind))
-        raise BadReply(_lacks(client, server_round, key, content))
-    if len(content) != 3:
-        asked = [key for key, wanted in ((PROJECTION, projection_size), (POOLED, pooled)) if wanted]
-        only_records(content, (ARRAYS, METRICS, LOSSES, *asked), where)
-    figures = dict(metrics.items())  # a record's own look-ups are slow
-    if NUM_EXAMPLES not in figures:
-        raise BadReply(_lacks(client, server_round, NUM_EXAMPLES, metrics))
-    check_keys(figures, _METRICS, where, METRICS)
-    check_keys(listed, _LISTED, where, LOSSES)
-    steps = finite_list(listed.get(LOSSES), bounds.least_loss, LARGEST_LOSS, where, LOSSES)
-    if not steps:
-        raise BadReply(f"{where}: losses must be a list of finite numbers, got []")
-    most = bounds.most_train_in_all() if pooled else bounds.most_train(client)
-    num_examples = whole(figures[NUM_EXAMPLES], 1, most, where, NUM_EXAMPLES)
-    norm = figures.get(UPDATE_NORM)
-    if norm is not None and (type(norm) is not float or not norm >= 0):
-        raise BadReply(f"{where}: {UPDATE_NORM} must be a number >= 0, got {short(norm)}")
-    within = whole(figures[WITHIN_CLIP], 0, 1, where, WITHIN_CLIP) if WITHIN_CLIP in figures else None
-    losses = np.asarray(steps, dtype=np.float64)
-    loss = float(losses.sum()) / len(losses)
-    projected = read_projected(message, projection_size) if projection_size else None
-    return TrainReply(
-        client,
-        num_examples,
-        loss,
-        losses,
-        arrays,
-        message,
-        norm,
-        projected,
-        None if within is None else bool(within),
-    )
+
+    kind = "query.update"
+    answer = Update
+
+    arrays: Annotated[ArrayRecord, Model()]
+    server_round: Annotated[int, Whole(IN_CONFIG)]
+    names: Annotated[tuple[str, ...], Texts(IN_CONFIG)] = ()
+    projection_size: Annotated[int | None, Whole(IN_CONFIG)] = None
+    projection_seed: Annotated[int | None, Whole(IN_CONFIG, 0, 2**64)] = None
+
+    proximal_mu: ClassVar[float | None] = None
+    pooled: ClassVar[tuple[int, ...]] = ()
+    pooled_rows: ClassVar[tuple[int, ...]] = ()
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What is made of the client's update besides the arrays that are asked for."""
+        return ("project",) if self.projection_size else ()
+
+    @classmethod
+    def of(
+        cls, model: ArrayRecord, server_round: int, names: Sequence[str], projection: Projection | None
+    ) -> "UpdateQuestion":
+        """Make the question for some arrays, a projection, or both."""
+        told = () if projection is None else (projection.size, projection.seed)
+        return cls(model, server_round, tuple(names), *told)
+
+    @property
+    def projection(self) -> Projection | None:
+        """The projection that is asked for."""
+        return Projection(self.projection_size, self.projection_seed or 0) if self.projection_size else None
+
+    def check(self, at: Reading) -> None:
+        """Check that the model has the arrays."""
+        if unknown := set(self.names) - set(self.arrays):
+            raise at.bad(f"names must be arrays of the model, {list(self.arrays)}, got {sorted(unknown)}")

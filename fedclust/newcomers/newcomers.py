@@ -5,26 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MessageType, RecordDict
+from flwr.app import ArrayRecord
 
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.evaluations import Measured
 from fedclust.federation.federation import Federation
-from fedclust.federation.proof import shifts_for
-from fedclust.messages import (
-    ARRAYS,
-    CONFIG,
-    FULL,
-    QUERY_PROOF,
-    ROUND,
-    BadReply,
-    Description,
-    proof_question,
-    read_evaluate,
-    read_proof,
-)
+from fedclust.federation.questions import shifts_for
+from fedclust.messages.comparing import ProofQuestion
+from fedclust.messages.description import Description
+from fedclust.messages.evaluation import EvaluateQuestion
 from fedclust.proof import compare, holm
 from fedclust.typing import BoolArray
 
@@ -120,19 +111,14 @@ def against_common(
     }
     shifts = _shifts(newcomers, clusters, federation, placed)
     questions = {
-        client: proof_question(clusters.models[cluster], common, *shifts[client], on_training_rows=True)
+        client: ProofQuestion(clusters.models[cluster], common, *shifts[client], on_training_rows=True)
         for client, cluster in placed.items()
         if client in shifts
     }
-    answers = federation.ask(QUERY_PROOF, questions, questions)
-    tests = {}
-    for client, reply in answers.replies.items():
-        try:
-            told = read_proof(reply, federation.bounds, on_training_rows=True)
-        except BadReply as error:
-            federation.failed(client, QUERY_PROOF, error)
-            continue
-        tests[client] = compare([told.mean], [told.variance], [told.count])
+    tests = {
+        client: compare([told.mean], [told.variance], [told.count])
+        for client, told in federation.ask(questions).replies.items()
+    }
     corrected = holm([each.p_value for each in tests.values()])
     placements, served = dict(newcomers.placements), {}
     several = np.count_nonzero(clusters.sizes) > 1
@@ -179,15 +165,7 @@ def _shifts(
 
 def _measured(federation: Federation, models: Mapping[int, ArrayRecord], server_round: int) -> Measured:
     """Ask clients to evaluate models on their test parts."""
-    config = ConfigRecord({ROUND: server_round, FULL: True})
-    contents: dict[int, RecordDict] = {}
-    shared: dict[int, RecordDict] = {}
-    for client, model in models.items():
-        contents[client] = shared.setdefault(id(model), RecordDict({ARRAYS: model, CONFIG: config}))
-    found = []
-    for client, reply in federation.ask(MessageType.EVALUATE, models, contents).replies.items():
-        try:
-            found.append(read_evaluate(reply, server_round, federation.bounds))
-        except BadReply as error:
-            federation.failed(client, MessageType.EVALUATE, error)
+    shared = {id(model): EvaluateQuestion(model, server_round) for model in models.values()}
+    questions = {client: shared[id(model)] for client, model in models.items()}
+    found = list(federation.ask(questions, server_round=server_round).replies.values())
     return Measured.of(found, federation.num_clients + len(federation.newcomers))

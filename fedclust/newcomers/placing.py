@@ -8,16 +8,8 @@ import numpy as np
 from fedclust.clustering.shared.placement import NONE, Placement, least_loss
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
-from fedclust.messages import (
-    QUERY_PROTOTYPES,
-    QUERY_SUBSPACES,
-    BadReply,
-    PrototypesQuestion,
-    prototypes_question,
-    read_prototypes,
-    read_subspaces,
-    subspaces_question,
-)
+from fedclust.messages.codec import Question
+from fedclust.messages.prototypes import PrototypesQuestion, SubspacesQuestion
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -109,22 +101,19 @@ def by_rule(rule: "Rule", newcomers: Sequence[int], federation: Federation) -> d
             newcomers, {client: rule.place(each.train_counts) for client, each in described.items()}
         )
     placed: dict[int, Placement] = {}
-    query, content = QUERY_PROTOTYPES, None
+    question: Question = PrototypesQuestion()
     if isinstance(rule, SubspaceRule):
-        query = QUERY_SUBSPACES
-        content = subspaces_question(rule.input, rule.bases.shape[-1])
+        question = SubspacesQuestion(rule.input, rule.bases.shape[-1])
     elif isinstance(rule, EvidenceRule):
         question = PrototypesQuestion(min_examples=rule.min_examples, max_norm=rule.max_norm)
-        content = prototypes_question(question)
-    for client, reply in federation.ask(query, newcomers, content).replies.items():
+    answers = federation.ask(question, newcomers)
+    for client, answer in answers.replies.items():
         try:
             if isinstance(rule, SubspaceRule):
-                vectors = rule.bases.shape[-1]
-                placed[client] = rule.place(read_subspaces(reply, vectors, federation.bounds))
+                placed[client] = rule.place(answer.subspaces)
             else:
-                means, counts, _ = read_prototypes(reply, federation.bounds)
-                placed[client] = rule.place(means, counts)
-        except (BadReply, ValueError) as error:
-            federation.failed(client, query, str(error))
+                placed[client] = rule.place(answer.prototypes, answer.counts)
+        except ValueError as error:  # of another width than the rule's
+            federation.failed(client, question.kind, str(error))
             placed[client] = Placement(None, f"its answer cannot be used: {error}")
     return silent(newcomers, placed)

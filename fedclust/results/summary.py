@@ -18,7 +18,7 @@ from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from fedclust.federation import Measured
-    from fedclust.federation.personal import Layered
+    from fedclust.federation.questions import Layered
 
 __all__ = ["client_table", "named", "round_accuracies", "summarise", "summarise_decisions"]
 

@@ -2,29 +2,24 @@
 
 from collections.abc import Collection
 
-from fedclust.messages import (
-    QUERY_CONFUSION,
-    QUERY_DESCRIPTION,
-    QUERY_LOSSES,
-    QUERY_PERSONAL,
-    QUERY_PROOF,
-    QUERY_PROTOTYPES,
-    QUERY_SUBSPACES,
-    QUERY_UPDATE,
-)
+from fedclust.messages.comparing import LossesQuestion, ProofQuestion
+from fedclust.messages.description import DescriptionQuestion
+from fedclust.messages.evaluation import ConfusionQuestion, PersonalQuestion
+from fedclust.messages.prototypes import PrototypesQuestion, SubspacesQuestion
+from fedclust.messages.training import UpdateQuestion
 from fedclust.privacy.settings import ClientDP, Privacy
 
 __all__ = ["leaving_line"]
 
 # In the order of a run. docs/SECURITY.md says what each gives away.
 _WHAT = {
-    QUERY_PROTOTYPES: "class prototypes",
-    QUERY_SUBSPACES: "class subspaces",
-    QUERY_LOSSES: "losses of models",
-    QUERY_UPDATE: "changes by training",
-    QUERY_PROOF: "how models compare on held-out rows",
-    QUERY_CONFUSION: "counts of label and prediction",
-    QUERY_PERSONAL: "figures of personal layers",
+    PrototypesQuestion.kind: "class prototypes",
+    SubspacesQuestion.kind: "class subspaces",
+    LossesQuestion.kind: "losses of models",
+    UpdateQuestion.kind: "changes by training",
+    ProofQuestion.kind: "how models compare on held-out rows",
+    ConfusionQuestion.kind: "counts of label and prediction",
+    PersonalQuestion.kind: "figures of personal layers",
 }
 _DESCRIBED = {
     "labels": "label counts",
@@ -51,6 +46,6 @@ def leaving_line(asked: Collection[str], privacy: Privacy) -> str:
         else "models, a node's mean where the method allows it, with row counts and losses of each step"
     )
     further = [what for query, what in _WHAT.items() if query in asked]
-    others = sorted(set(asked) - _WHAT.keys() - {QUERY_DESCRIPTION, "evaluate"})
+    others = sorted(set(asked) - _WHAT.keys() - {DescriptionQuestion.kind, "evaluate"})
     everything = "; ".join([first, trained, "test figures", *further, *others])
     return f"left the clients: {everything} (docs/SECURITY.md)"

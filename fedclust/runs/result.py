@@ -15,7 +15,7 @@ from torch import nn
 from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import to_inputs, to_targets
 from fedclust.federation.run import RunState
-from fedclust.messages import to_state
+from fedclust.messages.models import to_state
 from fedclust.models import Encoder
 from fedclust.models.encoders import PixelEncoder
 from fedclust.newcomers.placing import placed_by_losses

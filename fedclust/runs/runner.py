@@ -19,13 +19,12 @@ from torch import nn
 
 from fedclust.aggregation.flower import buffer_names
 from fedclust.federation import Descriptions, Federation, Measured, RunFailed, Traffic, confuse_clusters
-from fedclust.federation.encoder import ask_encoder
-from fedclust.federation.personal import Serving, ask_personal
-from fedclust.federation.proof import ask_differences
+from fedclust.federation.questions import Serving, ask_differences, ask_encoder, ask_personal
 from fedclust.federation.run import RunState
 from fedclust.grids.failures import check_answered, check_round
 from fedclust.layers.client_dp import ClientPrivacy
-from fedclust.messages import NUM_EXAMPLES, from_state
+from fedclust.messages.models import from_state
+from fedclust.messages.training import NUM_EXAMPLES
 from fedclust.newcomers.newcomers import Newcomers, against_common, place_newcomers
 from fedclust.personal.layers import Personal
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy

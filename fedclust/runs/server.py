@@ -30,7 +30,7 @@ from fedclust.federation import (
 )
 from fedclust.federation.federation import RosterState
 from fedclust.federation.imbalance import imbalance_line
-from fedclust.federation.predictions import save_predictions
+from fedclust.federation.questions import save_predictions
 from fedclust.federation.run import RunState
 from fedclust.grids.client_grid import Outages
 from fedclust.grids.failures import end_hung_actors

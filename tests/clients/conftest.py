@@ -8,11 +8,13 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from fedclust import clients, data, messages, models
+from fedclust import clients, data, models
 from fedclust.data import FederatedData
 from fedclust.federation import pack, unpack
 from fedclust.grids.local_grid import assume_identity
-from fedclust.messages import ARRAYS, from_state, to_state
+from fedclust.messages.codec import Question, Reading, decode, encode
+from fedclust.messages.models import from_state, to_state
+from fedclust.messages.training import instruct
 from fedclust.settings import compose, plain, to_run_config
 
 CONFIG = compose(
@@ -43,6 +45,20 @@ class Asked:
         assume_identity()
         context = Context(1, 2, dict(self.config), RecordDict(), to_run_config(CONFIG))
         return clients.app(Message(content, 2, kind), context)
+
+    def told(self, questions: Mapping[int, Question], **more: Any) -> tuple[dict[int, Any], dict[int, str]]:
+        """Ask clients questions; return their answers, read as a server reads them, and errors by client."""
+        contents = {id(each): encode(each) for each in questions.values()}
+        kind = next(iter(questions.values())).kind
+        answers, errors = self.ask_clients(
+            kind, {client: contents[id(each)] for client, each in questions.items()}
+        )
+        return {
+            client: decode(
+                questions[client].answer, content, Reading(client, asked=questions[client], **more)
+            )
+            for client, content in answers.items()
+        }, errors
 
     def ask_clients(
         self, kind: str, contents: Mapping[int, RecordDict]
@@ -82,8 +98,8 @@ class Telling:
     model: ArrayRecord
 
     def __call__(self, arrays: ArrayRecord | None = None, **config: Any) -> RecordDict:
-        told = {"server-round": 1, **{key.replace("_", "-"): value for key, value in config.items()}}
-        return RecordDict({ARRAYS: arrays or self.model, messages.CONFIG: ConfigRecord(told)})
+        told = instruct(**{"server_round": 1, **config})
+        return RecordDict({"arrays": arrays or self.model, "config": ConfigRecord(told)})
 
 
 @pytest.fixture(scope="session")

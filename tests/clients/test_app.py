@@ -1,12 +1,16 @@
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from fedclust import models
-from fedclust.clients.app import app, respond
+from fedclust.clients.app import answers, app
 from fedclust.federation import ClientGrid, LocalGrid
-from fedclust.messages import ARRAYS, METRICS, from_state, read_hosted
+from fedclust.messages.codec import ARRAYS, METRICS, Question
+from fedclust.messages.models import from_state
+from fedclust.messages.sites import Hosted, read_from_node
 from fedclust.settings import compose, plain, to_run_config
 from fedclust.strategies import ClusteredStrategy
 
@@ -17,7 +21,7 @@ NO_MINIMA = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes
 
 def test_a_node_says_which_clients_it_hosts(node) -> None:
     several, alone = (
-        read_hosted(node(config).ask("query.clients", RecordDict()).content)
+        read_from_node(Hosted, node(config).ask("query.clients", RecordDict()).content)
         for config in (SEVERAL, {**ALONE, "name": "north"})
     )
     assert (several.clients, several.num_clients, several.name) == ((0, 2, 4), 6, "")
@@ -62,13 +66,14 @@ def test_a_client_of_another_node_gets_an_error_and_the_others_answers(node, tel
 def test_contents_for_clients_of_other_nodes_are_ignored(node) -> None:
     seen = []
 
-    def work(_, contents):
-        seen.extend(contents)
-        return {client: RecordDict({"config": ConfigRecord()}) for client in contents}, {}
+    @dataclass(frozen=True)
+    class Nothing(Question):
+        kind = "query.test_only"
 
-    @app.query("test_only")
-    def handler(message: Message, context) -> Message:
-        return respond(message, context, work)
+    @answers(Nothing)
+    def work(_, asked):
+        seen.extend(asked)
+        return dict.fromkeys(asked, Nothing()), {}
 
     contents, errors = node(SEVERAL).ask_clients("query.test_only", {2: RecordDict(), 3: RecordDict()})
     assert seen == [2]

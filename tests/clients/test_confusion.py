@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from fedclust.messages import ARRAYS
+from fedclust.messages.codec import ARRAYS
 
 
 def test_each_client_counts_answers_on_its_own_test_part(node, tell, network, federation) -> None:

@@ -1,12 +1,12 @@
 import numpy as np
 from flwr.app import RecordDict
 
-from fedclust.messages import description_question, read_description
+from fedclust.messages.codec import encode
+from fedclust.messages.description import DescriptionQuestion
 
 
 def test_a_client_counts_its_labels_and_names_its_group(node, federation) -> None:
-    reply = node({"clients": "4"}).ask("query.description", RecordDict())
-    said = read_description(reply)
+    said = node({"clients": "4"}).told({4: DescriptionQuestion()})[0][4]
     for counts, rows in ((said.train_counts, federation.train[4]), (said.test_counts, federation.test[4])):
         expected = np.zeros(10, dtype=int)
         for row in rows:
@@ -37,7 +37,7 @@ def test_what_is_said_of_rows(node, federation) -> None:
         ("nothing", {"num-classes"}),
     ):
         contents, errors = asked.ask_clients(
-            "query.description", dict.fromkeys(range(3), description_question(tells))
+            "query.description", dict.fromkeys(range(3), encode(DescriptionQuestion(tells)))
         )
         assert errors == {}
         for client, content in contents.items():

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust.messages import METRICS, from_state, to_state
+from fedclust.messages.codec import METRICS
+from fedclust.messages.models import from_state, to_state
 from fedclust.training import Trainer
 
 SEVERAL = {"clients": "0-3"}
@@ -33,7 +34,7 @@ def test_each_client_measures_on_its_own_test_part(node, tell, network, federati
 
 
 def test_what_takes_longer_is_measured_when_asked_for(node, tell) -> None:
-    contents, _ = node(SEVERAL).ask_clients("evaluate", {0: tell(full_metrics=True), 1: tell()})
+    contents, _ = node(SEVERAL).ask_clients("evaluate", {0: tell(full=True), 1: tell()})
     assert {"macro-f1", "auc"} <= _metrics(contents[0]).keys()
     assert "outcomes" in contents[0]
     assert "outcomes" not in contents[1]

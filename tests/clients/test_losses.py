@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust.messages import LOSSES, from_state, losses_question, to_state
+from fedclust.messages.codec import encode
+from fedclust.messages.comparing import LossesQuestion
+from fedclust.messages.models import from_state, to_state
 from fedclust.training import Trainer
 
 SEVERAL = {"clients": "0-3"}
@@ -17,14 +19,14 @@ def two_models(model) -> list:
 
 
 def _answer(content) -> tuple[list[float], list[int]]:
-    listed = content.config_records[LOSSES]
-    return listed[LOSSES], listed["wins"]
+    listed = content["losses"]
+    return listed["losses"], listed["wins"]
 
 
 def test_each_client_measures_every_model_on_its_whole_training_part(
     node, network, two_models, federation
 ) -> None:
-    question = losses_question(two_models)
+    question = encode(LossesQuestion(two_models))
     contents, errors = node(SEVERAL).ask_clients("query.losses", {1: question, 3: question})
     assert errors == {}
     for client in (1, 3):
@@ -44,7 +46,7 @@ def test_each_client_measures_every_model_on_its_whole_training_part(
 
 
 def test_a_row_on_which_models_tie_counts_for_the_first(node, model, federation) -> None:
-    question = losses_question([model, model])
+    question = encode(LossesQuestion([model, model]))
     contents, _ = node(SEVERAL).ask_clients("query.losses", {2: question})
     assert _answer(contents[2])[1] == [len(federation.train[2]), 0]
 
@@ -58,7 +60,7 @@ def test_all_clients_go_through_a_model_together(node, two_models, monkeypatch) 
         return honest(self, jobs)
 
     monkeypatch.setattr(Trainer, "losses", losses)
-    question = losses_question(two_models)
+    question = encode(LossesQuestion(two_models))
     node(SEVERAL).ask_clients("query.losses", dict.fromkeys(range(4), question))
     (jobs,) = calls
     assert len(jobs) == 8
@@ -74,7 +76,7 @@ def test_data_that_cannot_be_measured_cost_one_client(node, two_models, monkeypa
         return honest(self, jobs)
 
     monkeypatch.setattr(Trainer, "losses", losses)
-    question = losses_question(two_models)
+    question = encode(LossesQuestion(two_models))
     contents, errors = node(SEVERAL).ask_clients("query.losses", dict.fromkeys(range(3), question))
     assert errors == {1: "RuntimeError: no such token"}
     assert sorted(contents) == [0, 2]

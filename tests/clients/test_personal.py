@@ -5,37 +5,21 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch.nn import functional
 
 from fedclust.clients.node import Node
 from fedclust.data import FederatedData
-from fedclust.messages import (
-    BadReply,
-    PersonalAnswer,
-    personal_question,
-    read_personal,
-    read_personal_question,
-    to_state,
-)
+from fedclust.messages.codec import SERVER, BadReply, Reading, decode, encode
+from fedclust.messages.evaluation import PersonalAnswer, PersonalQuestion
+from fedclust.messages.models import to_state
 from fedclust.personal.layers import Finetune
 from fedclust.training.batches import draw_batches
 from fedclust.training.parameters import LocalTraining
 
-BOTH = ("prior", "finetune")
 
-
-def _reply(client: int, content: RecordDict) -> Message:
-    return Message(content, reply_to=Message(RecordDict(), dst_node_id=client, message_type="query.personal"))
-
-
-def _ask(
-    node, contents: dict[int, RecordDict], asked: tuple[str, ...]
-) -> tuple[dict[int, PersonalAnswer], dict[int, str]]:
-    answers, errors = node({"clients": "0-5"}).ask_clients("query.personal", contents)
-    told = {client: read_personal(_reply(client, each), asked) for client, each in answers.items()}
-    assert all(not content.array_records.keys() & {"arrays"} for content in answers.values())
-    return told, errors
+def _ask(node, asked: dict[int, PersonalQuestion]) -> tuple[dict[int, PersonalAnswer], dict[int, str]]:
+    return node({"clients": "0-5"}).told(asked)
 
 
 def _images(federation: FederatedData, rows: np.ndarray) -> torch.Tensor:
@@ -56,8 +40,8 @@ def test_as_a_slow_loop_has_it(
 ) -> None:
     shifts = np.random.default_rng(0).normal(size=(6, 10))
     how = Finetune(epochs=2, learning_rate=0.05)
-    asked = {client: personal_question(model, 9, shifts[client], how) for client in range(6)}
-    told, errors = _ask(node, asked, BOTH)
+    asked = {client: PersonalQuestion.of(model, 9, shifts[client], how) for client in range(6)}
+    told, errors = _ask(node, asked)
     assert not errors
     assert told.keys() == set(range(6))
     start, federation_seed = to_state(model), 0
@@ -92,23 +76,23 @@ def test_as_a_slow_loop_has_it(
 
 
 def test_what_is_not_asked_for_is_not_done(node, model: ArrayRecord) -> None:
-    asked = {0: personal_question(model, 4), 1: personal_question(model, 4, np.zeros(10))}
-    answers, errors = node({"clients": "0-5"}).ask_clients("query.personal", asked)
+    question = PersonalQuestion(model, 4)
+    answers, errors = node({"clients": "0-5"}).ask_clients("query.personal", {0: encode(question)})
     assert not errors
     assert sorted(answers[0]) == ["failed", "validation-losses"]
-    assert not read_personal(_reply(1, answers[1]), ("prior",)).failed
-    with pytest.raises(BadReply, match="^client 0: no figures of prior in reply"):
-        read_personal(_reply(0, answers[0]), ("prior",))
+    more = Reading(0, asked=PersonalQuestion(model, 4, np.zeros(10)))
+    with pytest.raises(BadReply, match="^client 0: no 'figures/prior' in reply"):
+        decode(PersonalAnswer, answers[0], more)
 
 
 def test_a_client_that_cannot_fine_tune_says_so_and_answers_the_rest(node, model: ArrayRecord) -> None:
     asked = {
-        client: personal_question(
+        client: PersonalQuestion.of(
             model, 4, np.zeros(10), Finetune(epochs=1, learning_rate=1e30 if client == 2 else 0.1)
         )
         for client in range(3)
     }
-    told, errors = _ask(node, asked, BOTH)
+    told, errors = _ask(node, asked)
     assert not errors
     assert told[2].failed.keys() == {"finetune"}
     assert "non-finite" in told[2].failed["finetune"] or "2^24" in told[2].failed["finetune"]
@@ -121,9 +105,9 @@ def test_a_client_that_cannot_fine_tune_says_so_and_answers_the_rest(node, model
 
 def test_a_model_without_numbers_costs_its_client_only(node, model: ArrayRecord, broken: ArrayRecord) -> None:
     asked = {
-        client: personal_question(broken if client == 1 else model, 4, np.zeros(10)) for client in range(3)
+        client: PersonalQuestion(broken if client == 1 else model, 4, np.zeros(10)) for client in range(3)
     }
-    told, _ = _ask(node, asked, ("prior",))
+    told, _ = _ask(node, asked)
     assert np.isnan(told[1].losses["none"])
     assert told[0].losses["none"] > 0
 
@@ -138,7 +122,7 @@ def test_without_validation_rows_there_are_no_losses(
         return dataclasses.replace(found, data=dataclasses.replace(found.data, validation=()))
 
     monkeypatch.setattr(Node, "of", classmethod(without))
-    told, errors = _ask(node, {0: personal_question(model, 4, np.zeros(10))}, ("prior",))
+    told, errors = _ask(node, {0: PersonalQuestion(model, 4, np.zeros(10))})
     assert not errors
     assert told[0].losses == {}
     assert told[0].tests.keys() == {"prior"}
@@ -155,13 +139,13 @@ def test_counts_that_do_not_fit_are_refused() -> None:
         }
     )
     with pytest.raises(BadReply, match="^client 3: class-counts must be rows, predictions and hits"):
-        read_personal(_reply(3, content), ("prior",))
+        decode(PersonalAnswer, content, Reading(3, asked=PersonalQuestion(ArrayRecord(), 1, np.zeros(3))))
 
 
 def test_a_question_without_a_model_is_refused(model: ArrayRecord) -> None:
-    with pytest.raises(ValueError, match="^message must hold a model and a round"):
-        read_personal_question(RecordDict())
-    asked = read_personal_question(personal_question(model, 4, None, Finetune(layers="last")))
+    with pytest.raises(ValueError, match="^the server's message: no 'arrays' in reply"):
+        decode(PersonalQuestion, RecordDict(), SERVER)
+    asked = PersonalQuestion.of(model, 4, None, Finetune(layers="last"))
     assert asked.finetune == Finetune(layers="last")
     assert asked.shift is None
     assert asked.server_round == 4

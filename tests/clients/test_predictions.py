@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedclust.messages import ARRAYS, METRICS
+from fedclust.messages.codec import ARRAYS, METRICS
 
 
 def by_hand(network, federation, client):

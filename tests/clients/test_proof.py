@@ -6,11 +6,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, RecordDict
 
 from fedclust.clients.node import Node
 from fedclust.data import FederatedData
-from fedclust.messages import BadReply, from_state, proof_content, proof_question, read_proof, to_state
+from fedclust.messages.codec import BadReply, Reading, decode, encode
+from fedclust.messages.comparing import ProofAnswer, ProofQuestion
+from fedclust.messages.models import from_state, to_state
 from fedclust.proof import Difference
 
 C = 10
@@ -23,14 +25,8 @@ def _undecided(model: ArrayRecord) -> ArrayRecord:
     return from_state({name: torch.zeros_like(tensor) for name, tensor in state.items()})
 
 
-def _ask(node, contents: dict[int, RecordDict]) -> tuple[dict[int, Difference], dict[int, str]]:
-    answers, errors = node({"clients": "0-5"}).ask_clients("query.proof", contents)
-    return {client: read_proof(_reply(client, content)) for client, content in answers.items()}, errors
-
-
-def _reply(client: int, content: RecordDict) -> Message:
-    question = Message(RecordDict(), dst_node_id=client, message_type="query.proof")
-    return Message(content, reply_to=question)
+def _ask(node, questions: dict[int, ProofQuestion]) -> tuple[dict[int, Difference], dict[int, str]]:
+    return node({"clients": "0-5"}).told(questions)
 
 
 def test_three_numbers_by_hand(node, federation: FederatedData, model: ArrayRecord) -> None:
@@ -40,7 +36,7 @@ def test_three_numbers_by_hand(node, federation: FederatedData, model: ArrayReco
     #   a 3: (1/2)² + 9·(1/18)² = 0.25 + 9/324; another: (1/2)² + (17/18)² + 8·(1/18)² = 0.25 + 297/324.
     undecided, shift = _undecided(model), EVEN.copy()
     shift[3] = math.log(9)
-    question = proof_question(undecided, undecided, EVEN, shift)
+    question = ProofQuestion(undecided, undecided, EVEN, shift)
     told, errors = _ask(node, dict.fromkeys(range(6), question))
     assert not errors
     assert told.keys() == set(range(6))
@@ -64,7 +60,7 @@ def test_as_a_slow_loop_has_it(
 ) -> None:
     first, second = model, _undecided(model)
     shifts = np.random.default_rng(0).normal(size=(6, 2, C))
-    asked = {c: proof_question(first, second, shifts[c, 0], shifts[c, 1]) for c in range(6)}
+    asked = {c: ProofQuestion(first, second, shifts[c, 0], shifts[c, 1]) for c in range(6)}
     told, _ = _ask(node, asked)
     mean, std = federation.mean[0], federation.std[0]
     for client in range(6):
@@ -87,9 +83,9 @@ def test_as_a_slow_loop_has_it(
 def test_clients_may_be_asked_about_different_models(node, model: ArrayRecord) -> None:
     other = _undecided(model)
     apart = {
-        0: proof_question(model, other, EVEN, EVEN),
-        1: proof_question(other, model, EVEN, EVEN),
-        2: proof_question(other, other, EVEN, EVEN),
+        0: ProofQuestion(model, other, EVEN, EVEN),
+        1: ProofQuestion(other, model, EVEN, EVEN),
+        2: ProofQuestion(other, other, EVEN, EVEN),
     }
     told, _ = _ask(node, apart)
     reverse, _ = _ask(node, {0: apart[1], 1: apart[0]})
@@ -99,8 +95,8 @@ def test_clients_may_be_asked_about_different_models(node, model: ArrayRecord) -
 
 
 def test_a_model_that_diverged_fails_its_client_alone(node, model: ArrayRecord, broken: ArrayRecord) -> None:
-    fine = proof_question(model, model, EVEN, EVEN)
-    told, errors = _ask(node, {0: fine, 1: proof_question(model, broken, EVEN, EVEN), 2: fine})
+    fine = ProofQuestion(model, model, EVEN, EVEN)
+    told, errors = _ask(node, {0: fine, 1: ProofQuestion(model, broken, EVEN, EVEN), 2: fine})
     assert told.keys() == {0, 2}
     assert list(errors) == [1]
     assert "logits must be finite" in errors[1]
@@ -117,7 +113,7 @@ def test_a_client_without_held_out_rows_says_so(
         return dataclasses.replace(found, data=dataclasses.replace(found.data, validation=validation))
 
     monkeypatch.setattr(Node, "of", without)
-    question = proof_question(model, model, EVEN, EVEN)
+    question = ProofQuestion(model, model, EVEN, EVEN)
     told, errors = _ask(node, {0: question, 1: question})
     assert not errors
     assert (told[0].mean, told[0].variance, told[0].count) == (0, 0, 0)
@@ -125,11 +121,18 @@ def test_a_client_without_held_out_rows_says_so(
 
 
 @pytest.mark.parametrize(
-    ("mean", "variance", "count"),
-    [(2.5, 0.0, 3), (float("nan"), 0.0, 3), (0.0, -1.0, 3), (0.0, 9.0, 3), (0.0, 0.0, -1)],
+    ("mean", "variance", "count", "rule"),
+    [
+        (2.5, 0.0, 3, "mean must be in"),
+        (float("nan"), 0.0, 3, "mean must be in"),
+        (0.0, -1.0, 3, "variance must be in"),
+        (0.0, 9.0, 3, "variance must be in"),
+        (0.0, 0.0, -1, "count must be in"),
+    ],
 )
-def test_numbers_that_cannot_be_are_refused(mean: float, variance: float, count: int) -> None:
-    with pytest.raises(BadReply, match=r"client 4: mean must be in \[-2, 2\]"):
-        read_proof(_reply(4, proof_content(Difference(mean, variance, count))))
-    with pytest.raises(BadReply, match="client 4: no mean, variance and count in reply"):
-        read_proof(_reply(4, RecordDict()))
+def test_numbers_that_cannot_be_are_refused(mean: float, variance: float, count: int, rule: str) -> None:
+    asked = Reading(4, asked=ProofQuestion(ArrayRecord(), ArrayRecord(), EVEN, EVEN))
+    with pytest.raises(BadReply, match=f"client 4: {rule}"):
+        decode(ProofAnswer, encode(ProofAnswer(mean, variance, count)), asked)
+    with pytest.raises(BadReply, match="client 4: no 'difference' in reply"):
+        decode(ProofAnswer, RecordDict(), asked)

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from flwr.app import RecordDict
 
-from fedclust.messages import ARRAYS, PrototypesQuestion, prototypes_question, read_prototypes
+from fedclust.messages.codec import ARRAYS, Reading, decode, encode
+from fedclust.messages.prototypes import Prototypes, PrototypesQuestion
 
 TWO = {"clients": "1,5"}
 
@@ -30,7 +31,8 @@ def test_an_only_client_answers_a_plain_message(node) -> None:
     contents, _ = node(TWO).ask_clients("query.prototypes", {1: RecordDict()})
     reply = node({"clients": "1"}).ask("query.prototypes", RecordDict())
     bundled = contents[1].array_records[ARRAYS]
-    for key, values in zip(("prototypes", "counts", "scatter"), read_prototypes(reply), strict=True):
+    told = decode(Prototypes, reply.content, Reading(1)).all
+    for key, values in zip(("prototypes", "counts", "scatter"), told, strict=True):
         np.testing.assert_array_equal(values, bundled[key].numpy())
 
 
@@ -39,7 +41,7 @@ def test_an_only_client_answers_a_plain_message(node) -> None:
 )
 def test_a_node_embeds_its_data_with_none_but_its_own_encoders(node, asked, own) -> None:
     # The run's encoder is the pixels.
-    contents = {1: prototypes_question(PrototypesQuestion(input=asked))}
+    contents = {1: encode(PrototypesQuestion(input=asked))}
     named = {"encoder": "pixels", "untrained": "random"}.get(asked, asked)
     answers, errors = node({**TWO, "encoder": own}).ask_clients("query.prototypes", contents)
     assert not answers

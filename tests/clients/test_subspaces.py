@@ -1,29 +1,20 @@
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from scipy.linalg import subspace_angles
 
-from fedclust.messages import (
-    ARRAYS,
-    BadReply,
-    PrototypesQuestion,
-    prototypes_question,
-    read_prototypes,
-    read_subspaces,
-    read_subspaces_question,
-    subspaces_content,
-    subspaces_question,
-)
+from fedclust.messages.codec import ARRAYS, SERVER, BadReply, Reading, decode, encode
+from fedclust.messages.prototypes import Prototypes, PrototypesQuestion, Subspaces, SubspacesQuestion
 
 TWO = {"clients": "1,5"}
 
 
 def _told(content: RecordDict, vectors: int) -> np.ndarray:
-    return read_subspaces(Message(content, dst_node_id=0, message_type="query.subspaces"), vectors)
+    return decode(Subspaces, content, Reading(0, asked=SubspacesQuestion("pixels", vectors))).subspaces
 
 
 def test_subspaces_are_the_left_singular_vectors_of_each_class(node, federation) -> None:
-    question = subspaces_question("pixels", 2)
+    question = encode(SubspacesQuestion("pixels", 2))
     contents, errors = node(TWO).ask_clients("query.subspaces", {1: question, 5: question})
     assert errors == {}
     for client in (1, 5):
@@ -42,7 +33,7 @@ def test_subspaces_are_the_left_singular_vectors_of_each_class(node, federation)
 def test_an_encoder_makes_the_columns_where_it_is_asked_for(node) -> None:
     """The default encoder is the pixels."""
     answers = [
-        node(TWO).ask_clients("query.subspaces", {1: subspaces_question(name, 1)})[0][1]
+        node(TWO).ask_clients("query.subspaces", {1: encode(SubspacesQuestion(name, 1))})[0][1]
         for name in ("pixels", "encoder", "untrained")
     ]
     pixels, encoder, untrained = (_told(answer, 1) for answer in answers)
@@ -51,28 +42,28 @@ def test_an_encoder_makes_the_columns_where_it_is_asked_for(node) -> None:
 
 
 def test_an_unknown_input_is_the_clients_error(node) -> None:
-    contents, errors = node(TWO).ask_clients("query.subspaces", {1: subspaces_question("x", 1)})
+    contents, errors = node(TWO).ask_clients("query.subspaces", {1: encode(SubspacesQuestion("x", 1))})
     assert contents == {}
     assert errors == {1: "input must be one of encoder, pixels, untrained, got 'x'"}
 
 
 def test_a_question_lacks_nothing() -> None:
-    with pytest.raises(ValueError, match="message must hold an input and vectors >= 1"):
-        read_subspaces_question(RecordDict())
-    with pytest.raises(ValueError, match="message must hold an input and vectors >= 1"):
-        read_subspaces_question(subspaces_question("pixels", 0))
+    with pytest.raises(ValueError, match="the server's message: no 'config'"):
+        decode(SubspacesQuestion, RecordDict(), SERVER)
+    with pytest.raises(ValueError, match="vectors must be in"):
+        decode(SubspacesQuestion, encode(SubspacesQuestion("pixels", 0)), SERVER)
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (RecordDict(), r"no 'arrays' in reply, keys are \[\]"),
-        (RecordDict({"config": ConfigRecord()}), r"no 'arrays' in reply, keys are \['config'\]"),
+        (RecordDict({"config": ConfigRecord()}), r"records must be among \['arrays'\], got \['config'\]"),
         (RecordDict({"arrays": ArrayRecord()}), r"no 'subspaces' in reply"),
-        (subspaces_content(np.ones((2, 3))), r"must have shape \(classes, width, 2\), got \(2, 3\)"),
-        (subspaces_content(np.ones((2, 3, 1))), r"got \(2, 3, 1\)"),
-        (subspaces_content(np.full((2, 3, 2), np.nan)), "subspaces must be finite"),
-        (subspaces_content(np.full((2, 3, 2), 0.5)), "must be orthonormal, or 0"),
+        (encode(Subspaces(np.ones((2, 3)))), r"must have shape \(C, d, p\), got \(2, 3\)"),
+        (encode(Subspaces(np.ones((2, 3, 1)))), r"got \(2, 3, 1\)"),
+        (encode(Subspaces(np.full((2, 3, 2), np.nan))), "subspaces must be finite and in"),
+        (encode(Subspaces(np.full((2, 3, 2), 0.5))), "must be orthonormal, or 0"),
     ],
 )
 def test_answers_that_cannot_be_used_are_refused(content: RecordDict, said: str) -> None:
@@ -81,10 +72,9 @@ def test_answers_that_cannot_be_used_are_refused(content: RecordDict, said: str)
 
 
 def test_pooled_prototypes_are_the_mean_over_all_examples(node, federation) -> None:
-    question = prototypes_question(PrototypesQuestion("pixels", pooled=True))
+    question = encode(PrototypesQuestion("pixels", pooled=True))
     contents, _ = node(TWO).ask_clients("query.prototypes", {1: question})
-    reply = Message(contents[1], dst_node_id=1, message_type="query.prototypes")
-    means, counts, scatter = read_prototypes(reply)
+    means, counts, scatter = decode(Prototypes, contents[1], Reading(1)).all
     pixels = federation.inputs[federation.train[1]].numpy().reshape(-1, 64) / 255
     examples = (pixels - federation.mean[0]) / federation.std[0]
     np.testing.assert_allclose(means, examples.mean(axis=0, keepdims=True), atol=1e-5)
@@ -93,7 +83,7 @@ def test_pooled_prototypes_are_the_mean_over_all_examples(node, federation) -> N
 
 
 def test_prototypes_of_an_untrained_network_are_the_same_on_every_node(node) -> None:
-    question = prototypes_question(PrototypesQuestion("untrained", pooled=True))
+    question = encode(PrototypesQuestion("untrained", pooled=True))
     answers = [
         node(config).ask_clients("query.prototypes", {1: question})[0][1]
         for config in (TWO, {"clients": "1"})

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedclust.clients.threads import _operations, worthwhile_threads
+from fedclust.clients.node import _operations, worthwhile_threads
 
 SMALL = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 WIDE = nn.Linear(1000, 5000)  # 10 million operations per example: a multiplication and an addition each

@@ -1,26 +1,19 @@
 from dataclasses import replace
 from functools import partialmethod
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord
 from torch import nn
 
 import fedclust
-from fedclust.clients.train import _Means
+from fedclust.clients.train import STEPS, Trained
 from fedclust.data.arrays import from_arrays
-from fedclust.messages import (
-    ARRAYS,
-    CLIP,
-    CLIP_TELLS,
-    EQUAL_WEIGHTS,
-    LOSS,
-    LOSSES,
-    METRICS,
-    NUM_EXAMPLES,
-    from_state,
-    to_state,
-)
+from fedclust.messages.codec import ARRAYS, METRICS
+from fedclust.messages.models import from_state, to_state
+from fedclust.messages.training import LOSS, NUM_EXAMPLES, Instruction
 from fedclust.strategies import ClusteredStrategy
 from fedclust.training import CohortUpdate, LocalTraining, Trainer
 from fedclust.training.cohort import update_norms
@@ -45,7 +38,7 @@ def test_a_client_reports_model_losses_and_sample_count(node, tell, model, feder
         assert (array.shape, array.dtype) == (model[name].shape, model[name].dtype)
         assert np.abs(array.numpy() - model[name].numpy()).max() > 0
     assert _num_examples(contents[1]) == len(federation.train[1])
-    losses = contents[1].config_records[LOSSES][LOSSES]
+    losses = contents[1].config_records["losses"]["losses"]
     assert len(losses) == 3  # training.steps
     assert contents[1].metric_records[METRICS][LOSS] == pytest.approx(sum(losses) / 3)
 
@@ -130,7 +123,7 @@ def test_rounds_differ_and_repeat(node, tell) -> None:
 
     def losses(server_round: int) -> list[float]:
         contents, _ = asked.ask_clients("train", {0: tell(server_round=server_round)})
-        return contents[0].config_records[LOSSES][LOSSES]
+        return contents[0].config_records["losses"]["losses"]
 
     assert losses(1) == losses(1)
     assert losses(1) != losses(2)
@@ -158,19 +151,22 @@ def test_a_client_whose_update_is_much_longer_shares_no_mean(cap, groups, equal)
         clients=np.arange(4), state={"w": moved}, losses=(np.ones(1),) * 4,
         num_examples=np.array([1, 1, 1, 2]), failed={},
     )  # fmt: skip
-    means = _Means(equal=equal)
-    for positions in ([0, 1], [2, 3]):  # two passes
-        norms = dict.fromkeys(positions) if cap is None else {each: float(moved[each]) for each in positions}
-        means.add(update, norms, {}, cap)
-    answers = means.answers()
+    start = {"w": torch.zeros(1)}
+    asked = Instruction(ArrayRecord(), mean_reply=True, norm_cap=cap, equal_weights=equal)
+    node = SimpleNamespace(trainer=SimpleNamespace(trainable_names=["w"]))
+    trained = Trained(node, dict.fromkeys(range(4), asked), update, dict.fromkeys(range(4), start))
+    for clients in ([0, 1], [2, 3]):  # as of two passes
+        STEPS["mean"](trained, {client: client for client in clients})
+    (means,) = trained.means.values()
+    answers = {client: (each.mean.state(), told) for each in means for client, told in each.told.items()}
     assert sorted(answers) == [0, 1, 2, 3]
     for group in groups:
         weights = [1 if equal else int(update.num_examples[client]) for client in group]
         expected = np.average([float(moved[client]) for client in group], weights=weights)
         for client in group:
-            assert _arrays(answers[client])["w"] == pytest.approx(expected)
-            said = answers[client].metric_records[METRICS].get("update-norm")
-            assert said == (None if cap is None else float(moved[client]))
+            mean, told = answers[client]
+            assert float(mean["w"]) == pytest.approx(expected)
+            assert told.get("update_norm") == (None if cap is None else float(moved[client]))
 
 
 def test_a_poisoned_client_of_a_node_is_left_out_and_the_others_go_on(monkeypatch) -> None:
@@ -221,7 +217,7 @@ def test_a_model_that_does_not_fit_excludes_those_it_was_sent_to(node, tell, mod
 
 
 def test_updates_are_clipped_before_they_become_a_mean(node, tell, model, federation) -> None:
-    asked, told = node(SEVERAL), {CLIP: 0.05, CLIP_TELLS: True, EQUAL_WEIGHTS: True}
+    asked, told = node(SEVERAL), {"clip": 0.05, "clip_tells": True, "equal_weights": True}
     alone, _ = asked.ask_clients("train", dict.fromkeys(range(4), tell()))
     shared, errors = asked.ask_clients("train", dict.fromkeys(range(4), tell(mean_reply=True, **told)))
     assert errors == {}
@@ -235,6 +231,6 @@ def test_updates_are_clipped_before_they_become_a_mean(node, tell, model, federa
             total[name] += each * (0.05 / length)
         metrics = dict(shared[client].metric_records[METRICS])
         assert metrics == {"num-examples": 1, "loss": 0.0, "within-clip": 0}
-        assert list(shared[client].config_records[LOSSES][LOSSES]) == [0.0]
+        assert list(shared[client].config_records["losses"]["losses"]) == [0.0]
     for name, mean in _arrays(shared[0]).items():
         np.testing.assert_allclose(mean, start[name] + total[name] / 4, atol=1e-6)

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from fedclust import models
 from fedclust.federation import ClientGrid
-from fedclust.messages import from_state
+from fedclust.messages.models import from_state
 from fedclust.results import Checkpoints
 from fedclust.settings import plain, to_run_config
 from fedclust.strategies import ClusteredStrategy

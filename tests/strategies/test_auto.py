@@ -13,7 +13,7 @@ from fedclust.aggregation.flower import NotFinite
 from fedclust.clustering.auto import Parameters, most_spending
 from fedclust.federation import ClientGrid, Federation, FederationError
 from fedclust.grids.client_grid import WrappedGrid
-from fedclust.messages import QUERY_UPDATE
+from fedclust.messages.training import UpdateQuestion
 from fedclust.settings import compose
 from fedclust.strategies import Auto, ClusteredStrategy
 from fedclust.training import LocalTraining
@@ -42,7 +42,7 @@ class Counting(WrappedGrid):
             kind = message.metadata.message_type
             key = message.metadata.dst_node_id, kind
             self._sent[key] = self._sent.get(key, 0) + 1
-            self.trained += kind in ("train", QUERY_UPDATE)
+            self.trained += kind in ("train", UpdateQuestion.kind)
         for reply in super().send_and_receive(messages, timeout=timeout):
             client, kind = reply.metadata.src_node_id, reply.metadata.message_type
             if self._lost(client, kind, self._sent.get((client, kind), 0)):

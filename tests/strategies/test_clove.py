@@ -7,7 +7,7 @@ from torch import nn
 
 from fedclust.clustering.clove import Parameters
 from fedclust.federation import Clusters, Federation
-from fedclust.messages import from_state
+from fedclust.messages.models import from_state
 from fedclust.strategies import CLoVE
 
 

@@ -9,7 +9,7 @@ from hydra.utils import get_object, instantiate
 
 from fedclust import models
 from fedclust.federation import ClientGrid, Clusters, CohortView, Federation
-from fedclust.messages import from_state, split_models
+from fedclust.messages.models import from_state, split_models
 from fedclust.settings import compose, plain, to_run_config
 from fedclust.strategies import ClusteredStrategy
 

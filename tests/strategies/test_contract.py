@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from fedclust import strategies
 from fedclust.federation import Federation
 from fedclust.grids.client_grid import WrappedGrid
-from fedclust.messages import is_finite
+from fedclust.messages.models import is_finite
 from fedclust.messages.packer import pack, unpack
 from fedclust.settings import CONF, compose
 from tests.strategies.helpers import Keeping, assert_same_models, built, kept

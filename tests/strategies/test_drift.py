@@ -8,6 +8,7 @@ import fedclust
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, Federation
 from fedclust.layers.drift import LEVEL, Drifted, level_of_look, look_for_drift, moved
+from fedclust.messages.models import from_state
 from fedclust.strategies import FMCL, FedGWC
 from fedclust.training import LocalTraining
 
@@ -116,7 +117,5 @@ def test_a_number_of_rounds_below_0_is_refused() -> None:
 
 def _models(*values: float):
     import torch
-
-    from fedclust.messages import from_state
 
     return tuple(from_state({"w": torch.full((2,), value)}) for value in values)

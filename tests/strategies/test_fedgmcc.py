@@ -8,7 +8,7 @@ from flwr.serverapp.strategy import FedAdam, FedProx
 from torch import nn
 
 from fedclust.clustering.fedgmcc import Parameters
-from fedclust.messages import from_state
+from fedclust.messages.models import from_state
 from fedclust.strategies import FedGMCC
 
 FEW = Parameters(num_inputs=16, steps=2, batch_size=8, num_points=5)

@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import FedAvgM, FedProx
 from torch import nn
 
 from fedclust.clustering.fedsoft import Parameters
-from fedclust.messages import from_state
+from fedclust.messages.models import from_state
 from fedclust.strategies import FedSoft
 
 

@@ -15,7 +15,7 @@ import fedclust
 from fedclust.clustering.ifca import Parameters
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
-from fedclust.messages import from_state
+from fedclust.messages.models import from_state
 from fedclust.runs.library import strategy_of
 from fedclust.strategies import IFCA
 from fedclust.strategies.ifca import Memory

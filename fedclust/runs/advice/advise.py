@@ -13,14 +13,8 @@ from fedclust.clustering.prototype_evidence import Prototypes, sent_counts
 from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.federation import Descriptions, Federation
 from fedclust.federation.asking import unlike
-from fedclust.messages import (
-    QUERY_PROTOTYPES,
-    BadReply,
-    PrototypesQuestion,
-    prototypes_question,
-    read_prototypes,
-)
-from fedclust.messages.projecting import Projection
+from fedclust.messages.prototypes import PrototypesQuestion
+from fedclust.messages.training import Projection
 from fedclust.runs.advice.shifts import (
     Agreement,
     Looks,
@@ -31,7 +25,7 @@ from fedclust.runs.advice.shifts import (
     quantity_skew,
 )
 from fedclust.support.rng import generator, torch_seed
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import IntArray
 
 __all__ = ["Advice", "Seen", "advise", "look"]
 
@@ -211,15 +205,9 @@ def agreement_text(seen: Seen) -> str:
 
 def _looks(federation: Federation, described: Descriptions) -> tuple[Prototypes | None, Looks | None, str]:
     """Ask for prototypes; the reason where there are none."""
-    question = prototypes_question(PrototypesQuestion(min_examples=MIN_EXAMPLES))
-    answers = federation.ask(QUERY_PROTOTYPES, content=question)
-    told: dict[int, tuple[FloatArray, IntArray, FloatArray]] = {}
+    answers = federation.ask(PrototypesQuestion(min_examples=MIN_EXAMPLES))
+    told = {client: each.all for client, each in answers.replies.items()}
     failures = dict(answers.failures)
-    for client, reply in answers.replies.items():
-        try:
-            told[client] = read_prototypes(reply, federation.bounds)
-        except BadReply as error:
-            failures[client] = str(error)
     for client, reason in unlike("shape of prototypes", {each: told[each][0].shape for each in told}).items():
         failures[client] = reason
         del told[client]

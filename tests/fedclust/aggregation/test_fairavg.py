@@ -12,7 +12,8 @@ import fedclust
 from fedclust.aggregation.flower import aggregate
 from fedclust.federation import FairAvg, Reply
 from fedclust.grids.local_grid import assume_identity
-from fedclust.messages import read_instruction, train_content
+from fedclust.messages.codec import encode
+from fedclust.messages.training import TrainAnswer, read_instruction
 from fedclust.strategies import ClusteredStrategy, Local
 
 
@@ -28,7 +29,7 @@ def _reply(client: int, num_examples: int, model: ArrayRecord) -> Reply:
     assume_identity()
     asked = Message(RecordDict(), dst_node_id=client, message_type="train")
     losses = np.ones(1)
-    message = Message(train_content(model, num_examples, losses), reply_to=asked)
+    message = Message(encode(TrainAnswer(0, model, num_examples, losses)), reply_to=asked)
     return Reply(client, 0, model, model, num_examples, 1.0, losses, message)
 
 

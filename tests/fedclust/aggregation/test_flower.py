@@ -37,7 +37,9 @@ from fedclust.aggregation.flower import (
 from fedclust.aggregation.optimiser_state import pack_state
 from fedclust.federation import Reply
 from fedclust.grids.local_grid import assume_identity
-from fedclust.messages import MEAN_REPLY, from_state, read_instruction, train_content
+from fedclust.messages.codec import encode
+from fedclust.messages.models import from_state
+from fedclust.messages.training import TrainAnswer, read_instruction
 from fedclust.settings import CONF
 from fedclust.training import CohortUpdate, ModelMean
 
@@ -87,7 +89,7 @@ def replied(
     """Make a client's reply to a message."""
     client = message.metadata.dst_node_id
     message.metadata.__dict__["_message_id"] = str(client)
-    reply = Message(train_content(arrays, num_examples, np.ones(1)), reply_to=message)
+    reply = Message(encode(TrainAnswer(0, arrays, num_examples, np.ones(1))), reply_to=message)
     return Reply(client, 0, start or arrays, arrays, num_examples, 1.0, np.ones(1), reply)
 
 
@@ -350,7 +352,7 @@ def test_clients_can_start_from_another_model_than_the_aggregators() -> None:
 
 
 def test_some_clients_can_be_asked_for_models_of_their_own() -> None:
-    told = ConfigRecord({MEAN_REPLY: True, "lr": 0.5})
+    told = ConfigRecord({"mean-reply": True, "lr": 0.5})
     asked = configure_train(FedProx(proximal_mu=0.1), 1, model_of(1, 2, 3), told, Clients(4), BUFFERS)
     sent = sorted(ask_for_own_models(asked, {1, 3, 9}), key=lambda message: message.metadata.dst_node_id)
     assert [message.metadata.dst_node_id for message in sent] == [0, 1, 2, 3]

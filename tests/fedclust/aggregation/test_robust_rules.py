@@ -14,7 +14,8 @@ from fedclust.aggregation.flower import aggregate
 from fedclust.aggregation.robust_rules import bulyan_attackers, geometric_median, krum_attackers
 from fedclust.federation import Bulyan, GeometricMedian, MultiKrum, Reply
 from fedclust.grids.local_grid import assume_identity
-from fedclust.messages import train_content
+from fedclust.messages.codec import encode
+from fedclust.messages.training import TrainAnswer
 
 FEW = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 Rows = Sequence[Sequence[float]]
@@ -32,7 +33,7 @@ def _aggregated(aggregator: Strategy, rows: Rows, samples: Sequence[int] | None 
         asked = Message(RecordDict(), dst_node_id=client, message_type="train")
         number = 1 if samples is None else samples[client]
         model, losses = _model(row), np.ones(1)
-        message = Message(train_content(model, number, losses), reply_to=asked)
+        message = Message(encode(TrainAnswer(0, model, number, losses)), reply_to=asked)
         replies.append(Reply(client, 0, model, model, number, 1.0, losses, message))
     start = _model([0.0] * len(rows[0]))
     made = aggregate(aggregator, 1, start, replies, frozenset(), shared_means=False)

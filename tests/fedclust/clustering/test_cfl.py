@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedclust.clustering.cfl import Changes, Parameters, bipartition, cut, is_stationary, norms, start, update
 from fedclust.clustering.shared.grouping import cosine_distances
-from fedclust.messages.projecting import Projection
+from fedclust.messages.training import Projection
 
 EVER = Parameters(eps_1=9, eps_2=0.1, relative=False, min_silhouette=None, min_cluster_size=1, projection=2)
 LIMITS = Parameters(eps_1=0.5, eps_2=0.8, relative=False)

@@ -6,7 +6,8 @@ from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 
 from fedclust.federation import Clusters, Federation, confuse_clusters
 from fedclust.grids.local_grid import assume_identity
-from fedclust.messages import ARRAYS, confusion_content
+from fedclust.messages.codec import ARRAYS, encode
+from fedclust.messages.evaluation import Confusion
 
 
 class Nodes:
@@ -31,7 +32,7 @@ class Nodes:
             return Message(RecordDict(), reply_to=message)
         counts = np.zeros((3, 3), dtype=int)
         counts[0, int(message.content.array_records[ARRAYS]["w"].numpy()[0])] = client + 1
-        return Message(confusion_content(counts), reply_to=message)
+        return Message(encode(Confusion(counts)), reply_to=message)
 
 
 def _clusters(assignment: np.ndarray, *answers: int) -> Clusters:

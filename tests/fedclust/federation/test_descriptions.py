@@ -16,7 +16,9 @@ from fedclust.federation import (
     pack,
     unpack,
 )
-from fedclust.messages import Description, Names, clients_content, description_content
+from fedclust.messages.codec import encode
+from fedclust.messages.description import Description, Names
+from fedclust.messages.sites import Hosted
 
 
 def described(names: list[str | None], classes: list[tuple[str, ...]], **more: object) -> Descriptions:
@@ -26,14 +28,14 @@ def described(names: list[str | None], classes: list[tuple[str, ...]], **more: o
     @app.query("clients")
     def clients(message: Message, context: Context) -> Message:
         hosted = hosted_clients(context.node_config, num_clients)
-        return Message(clients_content(hosted, num_clients), reply_to=message)
+        return Message(encode(Hosted(hosted, num_clients)), reply_to=message)
 
     @app.query("description")
     def description(message: Message, context: Context) -> Message:
         counts = np.array([1, 2])
         answers = {
-            client: description_content(
-                Description(counts, counts, None, name=names[client], names=Names(classes[client], **more))
+            client: encode(
+                Description.of(counts, counts, name=names[client], names=Names(classes[client], **more))
             )
             for client in unpack(message.content)[0]
         }

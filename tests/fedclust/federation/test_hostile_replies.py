@@ -13,24 +13,16 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg, K
 
 from fedclust.clustering import pacfl
 from fedclust.federation import ClientGrid, Clusters, Federation, FederationError, Measured, pack, unpack
-from fedclust.federation.confusion import confuse_clusters
-from fedclust.federation.personal import Serving, ask_personal
-from fedclust.federation.proof import ask_differences
+from fedclust.federation.questions import Serving, ask_differences, ask_personal, confuse_clusters
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.layers import looks
-from fedclust.messages import (
-    QUERY_CONFUSION,
-    QUERY_DESCRIPTION,
-    QUERY_LOSSES,
-    QUERY_PERSONAL,
-    QUERY_PROOF,
-    QUERY_PROTOTYPES,
-    QUERY_SUBSPACES,
-    QUERY_UPDATE,
-    BadReply,
-    read_hosted,
-)
-from fedclust.messages.projecting import Projection
+from fedclust.messages.codec import BadReply
+from fedclust.messages.comparing import LossesQuestion, ProofQuestion
+from fedclust.messages.description import DescriptionQuestion
+from fedclust.messages.evaluation import ConfusionQuestion, PersonalQuestion
+from fedclust.messages.prototypes import PrototypesQuestion, SubspacesQuestion
+from fedclust.messages.sites import Hosted, read_from_node
+from fedclust.messages.training import Projection, UpdateQuestion
 from fedclust.personal.layers import Prior
 from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, ClustPSIPFL, FedGWC
 from fedclust.support.array_bytes import from_numpy
@@ -558,13 +550,13 @@ def test_bundle(damage: Damage, toy, watch) -> None:
 def test_description(damage: Damage, toy) -> None:
     # Every method needs everyone's: a run that cannot have it is refused before round 1, in one line.
     with pytest.raises(FederationError, match=f"client {ATTACKER}[ :]") as caught:
-        Federation(_grid(toy, QUERY_DESCRIPTION, damage)).describe()
+        Federation(_grid(toy, DescriptionQuestion.kind, damage)).describe()
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("damage", PROTOTYPES.values(), ids=PROTOTYPES)
 def test_prototypes(damage: Damage, toy) -> None:
-    federation = Federation(_grid(toy, QUERY_PROTOTYPES, damage))
+    federation = Federation(_grid(toy, PrototypesQuestion.kind, damage))
     federation.describe()
     with pytest.raises(FederationError, match=f"client {ATTACKER}[ :]") as caught:
         FMCL().begin(federation, toy.model())
@@ -573,18 +565,18 @@ def test_prototypes(damage: Damage, toy) -> None:
 
 @pytest.mark.parametrize("damage", PROTOTYPES.values(), ids=PROTOTYPES)
 def test_prototypes_of_a_look(damage: Damage, toy) -> None:
-    federation = Federation(_grid(toy, QUERY_PROTOTYPES, damage))
+    federation = Federation(_grid(toy, PrototypesQuestion.kind, damage))
     federation.describe()
     found = looks._prototypes(federation, np.arange(CLIENTS))
     assert sorted(found) == [client for client in range(CLIENTS) if client != ATTACKER]
     assert [(each["client"], each["phase"]) for each in federation.take_failures()] == [
-        (ATTACKER, QUERY_PROTOTYPES)
+        (ATTACKER, PrototypesQuestion.kind)
     ]
 
 
 @pytest.mark.parametrize("damage", LOSSES.values(), ids=LOSSES)
 def test_losses(damage: Damage, toy) -> None:
-    federation = Federation(_grid(toy, QUERY_LOSSES, damage), least_loss=0.0)
+    federation = Federation(_grid(toy, LossesQuestion.kind, damage), least_loss=0.0)
     found = federation.losses([toy.model(), toy.model()], range(CLIENTS))
     # The toy's loss is |client - first entry|, and both models are zero.
     others = [client for client in range(CLIENTS) if client != ATTACKER]
@@ -592,7 +584,7 @@ def test_losses(damage: Damage, toy) -> None:
         client: [client, client] for client in others
     }
     assert [(each["client"], each["phase"]) for each in federation.take_failures()] == [
-        (ATTACKER, QUERY_LOSSES)
+        (ATTACKER, LossesQuestion.kind)
     ]
 
 
@@ -630,7 +622,7 @@ def test_rows_of_all_that_nobody_asked_for(toy, watch) -> None:
 @pytest.mark.parametrize("damage", UPDATE.values(), ids=UPDATE)
 def test_updates(damage: Damage, toy) -> None:
     def told(damage: Damage | None) -> tuple[dict, list]:
-        federation = Federation(_grid(toy, QUERY_UPDATE, damage), least_loss=0.0)
+        federation = Federation(_grid(toy, UpdateQuestion.kind, damage), least_loss=0.0)
         federation.describe()
         found = federation.updates(
             toy.model(), range(CLIENTS), 1, projection=Projection(SIZE, 0), names=["w"]
@@ -649,13 +641,13 @@ def test_updates(damage: Damage, toy) -> None:
     found, failures = told(damage)
     assert sorted(found) == [client for client in range(CLIENTS) if client != ATTACKER]
     assert found == told(None)[0]
-    assert [(each["client"], each["phase"]) for each in failures] == [(ATTACKER, QUERY_UPDATE)]
+    assert [(each["client"], each["phase"]) for each in failures] == [(ATTACKER, UpdateQuestion.kind)]
     assert all("\n" not in each["reason"] and len(each["reason"]) < 1000 for each in failures)
 
 
 @pytest.mark.parametrize("damage", WINS.values(), ids=WINS)
 def test_wins(damage: Damage, toy) -> None:
-    grid = _grid(toy, QUERY_LOSSES, damage, wins=lambda client: [client + 1, 1])
+    grid = _grid(toy, LossesQuestion.kind, damage, wins=lambda client: [client + 1, 1])
     federation = Federation(grid)
     federation.describe()
     found = federation.wins([toy.model(), toy.model()], range(CLIENTS))
@@ -664,14 +656,14 @@ def test_wins(damage: Damage, toy) -> None:
         client: [client + 1, 1] for client in others
     }
     assert [(each["client"], each["phase"]) for each in federation.take_failures()] == [
-        (ATTACKER, QUERY_LOSSES)
+        (ATTACKER, LossesQuestion.kind)
     ]
 
 
 @pytest.mark.parametrize("damage", PERSONAL.values(), ids=PERSONAL)
 def test_personal(damage: Damage, toy) -> None:
     def told(damage: Damage | None) -> Any:
-        federation = Federation(_grid(toy, QUERY_PERSONAL, damage), least_loss=0.0)
+        federation = Federation(_grid(toy, PersonalQuestion.kind, damage), least_loss=0.0)
         federation.describe()
         one = np.zeros(CLIENTS, dtype=int), (toy.model(),)
         nothing = Measured({"accuracy": np.full(CLIENTS, 0.1)})
@@ -694,7 +686,7 @@ def test_personal(damage: Damage, toy) -> None:
 @pytest.mark.parametrize("damage", SUBSPACES.values(), ids=SUBSPACES)
 def test_subspaces(damage: Damage, toy) -> None:
     both = np.stack([np.eye(2, 1)] * 2)
-    federation = Federation(_grid(toy, QUERY_SUBSPACES, damage, subspaces=lambda _: both))
+    federation = Federation(_grid(toy, SubspacesQuestion.kind, damage, subspaces=lambda _: both))
     federation.describe()
     with pytest.raises(FederationError, match=f"client {ATTACKER}[ :]") as caught:
         PACFL(parameters=pacfl.Parameters(vectors=1)).begin(federation, toy.model())
@@ -703,7 +695,7 @@ def test_subspaces(damage: Damage, toy) -> None:
 
 @pytest.mark.parametrize("damage", PROOF.values(), ids=PROOF)
 def test_proof(damage: Damage, toy) -> None:
-    federation = Federation(_grid(toy, QUERY_PROOF, damage))
+    federation = Federation(_grid(toy, ProofQuestion.kind, damage))
     models = (np.zeros(CLIENTS, dtype=int), [toy.model()])
     measured, failures = ask_differences(federation, models, models)
     assert sorted(measured) == [client for client in range(CLIENTS) if client != ATTACKER]
@@ -712,7 +704,7 @@ def test_proof(damage: Damage, toy) -> None:
 
 @pytest.mark.parametrize("damage", CONFUSION.values(), ids=CONFUSION)
 def test_confusion(damage: Damage, toy) -> None:
-    federation = Federation(_grid(toy, QUERY_CONFUSION, damage))
+    federation = Federation(_grid(toy, ConfusionQuestion.kind, damage))
     federation.describe()
     clusters = Clusters(np.array([0, 0, 0, 0, 1, 1, 1]), (toy.model(), toy.model()))
     found = confuse_clusters(federation, clusters)["confusion"]
@@ -720,7 +712,7 @@ def test_confusion(damage: Damage, toy) -> None:
     # Of clients 0, 1 and 3: 1 + 2 + 4 = 7 rows; of clients 4, 5 and 6: 5 + 6 + 7 = 18.
     assert found[:, 0].tolist() == [[[7, 0], [3, 0]], [[18, 0], [3, 0]]]
     assert {(each["client"], each["phase"]) for each in federation.take_failures()} == {
-        (ATTACKER, QUERY_CONFUSION)
+        (ATTACKER, ConfusionQuestion.kind)
     }
 
 
@@ -735,12 +727,12 @@ def test_hosted(clients: Any, num_clients: Any) -> None:
     said = {"clients": clients, "num-clients": num_clients}
     config = ConfigRecord({key: value for key, value in said.items() if value is not None})
     with pytest.raises(BadReply):
-        read_hosted(RecordDict({"clients": config}))
+        read_from_node(Hosted, RecordDict({"clients": config}))
 
 
 def test_hosted_must_be_a_config() -> None:
     with pytest.raises(BadReply):
-        read_hosted(RecordDict({"clients": MetricRecord({"clients": 1})}))
+        read_from_node(Hosted, RecordDict({"clients": MetricRecord({"clients": 1})}))
 
 
 def test_label_counts_of_zero_are_named_before_round_1(toy) -> None:

@@ -6,14 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord
 
 from fedclust.federation import Answers, Measured
-from fedclust.federation.personal import Serving, ask_personal
-from fedclust.federation.proof import prior_shifts
-from fedclust.grids.local_grid import assume_identity
-from fedclust.messages import Bounds, Evaluation, PersonalAnswer, personal_content, read_personal_question
+from fedclust.federation.questions import Serving, ask_personal, prior_shifts
+from fedclust.messages.codec import Bounds
+from fedclust.messages.evaluation import PersonalAnswer, PersonalQuestion
 from fedclust.personal.layers import Auto, Finetune, Prior
 
 COUNTS = np.array([[90, 10], [10, 90], [90, 10], [10, 90]])
@@ -44,20 +42,18 @@ class _Clients:
     def describe(self) -> Any:
         return SimpleNamespace(train_counts=COUNTS)
 
-    def ask(self, query: str, clients: None, contents: dict[int, RecordDict]) -> Answers:
-        assert query == "query.personal"
-        assume_identity()
-        self.asked = {client: read_personal_question(each) for client, each in contents.items()}
-        replies = {}
-        for client, answer in self.answers.items():
-            question = Message(RecordDict(), dst_node_id=client, message_type=query)
-            replies[client] = Message(personal_content(answer), reply_to=question)
-        return Answers(replies, {client: "no reply" for client in range(4) if client not in replies})
+    def ask(self, questions: dict[int, PersonalQuestion]) -> Answers:
+        self.asked = questions
+        silent = {client: "no reply" for client in range(4) if client not in self.answers}
+        return Answers(self.answers, silent)
 
 
-def _tests(client: int, **accuracies: float) -> dict[str, Evaluation]:
-    figures = {"num-examples": 3.0, "loss": 0.5, "balanced-accuracy": 0.5}
-    return {layer: Evaluation(client, {"accuracy": value, **figures}) for layer, value in accuracies.items()}
+def _answer(
+    client: int, losses: dict[str, float], failed: dict[str, str] | None = None, **accuracies: float
+) -> PersonalAnswer:
+    rest = {"num-examples": 3.0, "loss": 0.5, "balanced-accuracy": 0.5}
+    figures = {layer: {"accuracy": value, **rest} for layer, value in accuracies.items()}
+    return PersonalAnswer(client, figures, {}, losses, failed or {})
 
 
 def test_each_client_is_sent_the_model_that_serves_it_and_its_shares() -> None:
@@ -89,15 +85,11 @@ def test_the_figures_are_those_of_the_layer_that_each_client_uses() -> None:
     clients = _Clients(
         {
             # Least loss: fine-tuning.
-            0: PersonalAnswer(
-                _tests(0, prior=0.5, finetune=0.6), {"none": 0.9, "prior": 0.8, "finetune": 0.7}
-            ),
+            0: _answer(0, {"none": 0.9, "prior": 0.8, "finetune": 0.7}, prior=0.5, finetune=0.6),
             # A tie with none.
-            1: PersonalAnswer(
-                _tests(1, prior=0.5, finetune=0.6), {"none": 0.7, "prior": 0.7, "finetune": 0.7}
-            ),
+            1: _answer(1, {"none": 0.7, "prior": 0.7, "finetune": 0.7}, prior=0.5, finetune=0.6),
             # Fine-tuning failed.
-            2: PersonalAnswer(_tests(2, prior=0.5), {"none": 0.9, "prior": 0.8}, {"finetune": "diverged"}),
+            2: _answer(2, {"none": 0.9, "prior": 0.8}, {"finetune": "diverged"}, prior=0.5),
             # Client 3 does not answer.
         }
     )
@@ -116,12 +108,3 @@ def test_the_figures_are_those_of_the_layer_that_each_client_uses() -> None:
     assert layered.failures == {2: "finetune: diverged", 3: "no reply"}
     np.testing.assert_array_equal(layered.losses["finetune"], [0.7, 0.7, math.nan, math.nan])
     assert NONE.figures["accuracy"].tolist() == [0.1, 0.2, 0.3, 0.4]
-
-
-def test_a_reply_that_cannot_be_used_costs_its_client_only() -> None:
-    clients = _Clients({0: PersonalAnswer(), 1: PersonalAnswer(_tests(1, prior=0.9), {"none": math.inf})})
-    layered = ask_personal(clients, SERVING, Prior(), 8)  # type: ignore[arg-type]
-    assert layered.used["prior"].tolist() == ["none", "prior", "none", "none"]
-    assert layered.failures[0].startswith("client 0: no figures of prior in reply")
-    assert layered.measured["prior"].figures["accuracy"].tolist() == pytest.approx([0.1, 0.9, 0.3, 0.4])
-    assert np.isnan(layered.losses["none"]).all()

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedclust.federation import Measured
-from fedclust.federation.proof import prior_shifts
+from fedclust.federation.questions import prior_shifts
 
 
 def test_each_model_is_corrected_by_the_shares_it_was_trained_on() -> None:

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from fedclust.federation import starting_models
-from fedclust.messages import from_state
+from fedclust.messages.models import from_state
 
 
 def test_the_first_is_given_the_others_depend_on_the_seed_only() -> None:

@@ -5,7 +5,8 @@ from flwr.clientapp import ClientApp
 
 from fedclust.federation import ClientGrid, LocalGrid, hosted_clients, is_bundle, pack, unpack
 from fedclust.grids.bundle import Meter, content_bytes
-from fedclust.messages import clients_content
+from fedclust.messages.codec import encode
+from fedclust.messages.sites import Hosted
 
 
 def _arrays(value: float) -> ArrayRecord:
@@ -78,7 +79,7 @@ def app(shares_a_mean: bool = False, failing: int = -1) -> ClientApp:
 
     @app.query("clients")
     def clients(message: Message, context: Context) -> Message:
-        return Message(clients_content(hosted_clients(context.node_config, K), K), reply_to=message)
+        return Message(encode(Hosted(hosted_clients(context.node_config, K), K)), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

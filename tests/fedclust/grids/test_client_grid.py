@@ -31,7 +31,8 @@ from fedclust.federation import (
 from fedclust.grids.client_grid import Outages, WrappedGrid, error_reason
 from fedclust.grids.local_grid import assume_identity
 from fedclust.grids.superlink import PromptGrid
-from fedclust.messages import clients_content
+from fedclust.messages.codec import encode
+from fedclust.messages.sites import Hosted
 
 K = 7
 
@@ -47,7 +48,7 @@ def _echo_app(failing_clients: Iterable[int] = (), failing_nodes: Iterable[int] 
 
     @app.query("clients")
     def clients(message: Message, context: Context) -> Message:
-        content = clients_content(_hosted(context), int(context.run_config["num-clients"]))
+        content = encode(Hosted(_hosted(context), int(context.run_config["num-clients"])))
         return Message(content, reply_to=message)
 
     @app.train()
@@ -171,7 +172,7 @@ def _claiming(hosted: dict[int, tuple[int, ...]], num_clients: dict[int, int]) -
     @app.query("clients")
     def clients(message: Message, context: Context) -> Message:
         node = int(context.node_config["partition-id"])
-        return Message(clients_content(hosted[node], num_clients[node]), reply_to=message)
+        return Message(encode(Hosted(hosted[node], num_clients[node])), reply_to=message)
 
     return app
 
@@ -191,7 +192,7 @@ def _sharing(steps: list[int], others: dict[int, str] | None = None) -> ClientAp
     @app.query("clients")
     def clients(message: Message, context: Context) -> Message:
         everyone, data = tuple(range(len(steps))), (others or {}).get(context.node_id, "")
-        content = clients_content(everyone, len(steps), data=data, steps=steps)
+        content = encode(Hosted(everyone, len(steps), data=data, steps=steps))
         return Message(content, reply_to=message)
 
     @app.train()
@@ -321,7 +322,7 @@ def _holding(data: dict[int, str], hosted: dict[int, tuple[int, ...]]) -> Client
     @app.query("clients")
     def clients(message: Message, context: Context) -> Message:
         node = int(context.node_config["partition-id"])
-        return Message(clients_content(hosted[node], 3, f"site-{node}", data[node]), reply_to=message)
+        return Message(encode(Hosted(hosted[node], 3, f"site-{node}", data[node])), reply_to=message)
 
     return app
 

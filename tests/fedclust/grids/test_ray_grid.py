@@ -5,8 +5,10 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Annotated
 
 import numpy as np
 import pytest
@@ -20,7 +22,9 @@ from fedclust import data
 from fedclust.clients import app
 from fedclust.federation import ClientGrid, Federation, FederationError, LocalGrid, pack, unpack
 from fedclust.grids.ray_grid import Machine, RayGrid, Shares, raylet_is_gone, share_out
-from fedclust.messages import clients_content, from_state
+from fedclust.messages.codec import Place, Question, Whole, encode
+from fedclust.messages.models import from_state
+from fedclust.messages.sites import Hosted
 from fedclust.settings import compose, to_run_config
 from fedclust.strategies import ClusteredStrategy
 
@@ -125,7 +129,7 @@ def _app(steps: list[int] | None = None) -> ClientApp:
         nodes = int(context.node_config["num-partitions"])
         own = range(int(context.node_config["partition-id"]), CLIENTS, nodes)
         hosted = tuple(range(CLIENTS) if steps else own)
-        return Message(clients_content(hosted, CLIENTS, steps=steps or ()), reply_to=message)
+        return Message(encode(Hosted(hosted, CLIENTS, steps=steps or ())), reply_to=message)
 
     @app.query("do")
     def do(message: Message, context: Context) -> Message:
@@ -240,11 +244,26 @@ def test_replies_come_as_they_are_ready(grid) -> None:
     assert sorted(came) == [0, 1, 2, 3]
 
 
+@dataclass(frozen=True)
+class Done:
+    """Nothing."""
+
+
+@dataclass(frozen=True)
+class Do(Question[Done]):
+    """Sleep."""
+
+    kind = "query.do"
+    answer = Done
+
+    sleep: Annotated[int, Whole(Place("told", ConfigRecord))] = 1
+    long: Annotated[int, Whole(Place("told", ConfigRecord))] = 1
+
+
 def test_nobody_waits_longer_than_the_timeout(grid) -> None:
     pids = _pids(grid)
-    told = RecordDict({"told": ConfigRecord({"sleep": 1, "long": 1})})
     began = time.monotonic()
-    answers = Federation(grid, timeout=2).ask("query.do", content=told)
+    answers = Federation(grid, timeout=2).ask(Do())
     assert time.monotonic() - began < 10
     assert list(answers.replies) == [0, 2]
     assert answers.failures == {1: "no reply within 2 s", 3: "no reply within 2 s"}

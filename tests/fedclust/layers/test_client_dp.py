@@ -13,7 +13,7 @@ from scipy.stats import chi2
 from fedclust.federation import Reply
 from fedclust.grids.local_grid import assume_identity
 from fedclust.layers.client_dp import ClientPrivacy
-from fedclust.messages import Evaluation
+from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.packer import pack, unpack
 from fedclust.privacy import ClientDP, NoPrivacy
 from fedclust.privacy.accountant import epsilon_of

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedclust.messages.projecting import Projection
+from fedclust.messages.training import Projection
 from fedclust.support.rng import generator
 
 

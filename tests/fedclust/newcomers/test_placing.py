@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedclust.federation import Clusters, Federation
-from fedclust.messages import from_state
+from fedclust.messages.models import from_state
 from fedclust.strategies import ClusteredStrategy
 
 

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from fedclust.federation import Measured
-from fedclust.federation.personal import Layered
+from fedclust.federation.questions import Layered
 from fedclust.metrics import outcomes
 from fedclust.personal.layers import Auto
 from fedclust.results import client_table, named, summarise

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import fedclust
 from fedclust.data import load as load_data
-from fedclust.messages import to_state
+from fedclust.messages.models import to_state
 from fedclust.models import build
 from fedclust.runs.predict import main
 from fedclust.settings import build as build_settings

@@ -6,7 +6,7 @@ from hydra.utils import get_object, instantiate
 
 from fedclust import models
 from fedclust.federation import ClientGrid, Federation
-from fedclust.messages import from_state
+from fedclust.messages.models import from_state
 from fedclust.runs.advice.advise import Seen, advise, agreement_text, look, summarise
 from fedclust.runs.advice.shifts import Looks, Shift, agreement
 from fedclust.settings import compose, plain, to_run_config

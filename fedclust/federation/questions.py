@@ -1,0 +1,371 @@
+"""What is asked of every client for a run's results: the proof, personal layers, predictions, and more."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from fedclust.clustering import label_prior
+from fedclust.clustering.shared.limits import limit_sizes
+from fedclust.data.input_encoders import to_values
+from fedclust.federation.asking import send_questions
+from fedclust.federation.clusters import Clusters
+from fedclust.federation.evaluations import Measured
+from fedclust.federation.federation import Federation
+from fedclust.messages.comparing import ProofAnswer, ProofQuestion
+from fedclust.messages.description import EncoderQuestion
+from fedclust.messages.evaluation import ConfusionQuestion, Evaluation, PersonalQuestion, PredictionsQuestion
+from fedclust.personal.layers import NONE, PRIOR, Auto, Personal, choose
+from fedclust.typing import BoolArray, FloatArray, IntArray
+
+__all__ = [
+    "FILE",
+    "Layered",
+    "Serving",
+    "ask_differences",
+    "ask_encoder",
+    "ask_personal",
+    "confuse_clusters",
+    "prior_shifts",
+    "save_predictions",
+    "shifts_for",
+]
+
+# -- The proof ----------------------------------------------------------------------------------------------
+
+Models = tuple[IntArray, Sequence[ArrayRecord]]
+"""Cluster of each client, shape (K,), and each cluster's model."""
+
+
+def ask_differences(
+    federation: Federation, common: Models, grouped: Models, clients: Iterable[int] | None = None
+) -> tuple[dict[int, ProofAnswer], dict[int, str]]:
+    """Ask clients how much better the model of their group predicts their held-out rows.
+
+    Both models get the label-prior correction, each for the class shares it was trained on, so that a
+    grouping must be better by more than the clients' label shares explain. Each model is sent once per node.
+
+    Parameters
+    ----------
+    federation
+        The clients.
+    common
+        Model A of each client: the one for all.
+    grouped
+        Model B of each client.
+    clients
+        Who is asked, everyone by default. A client of cluster −1 is in none: it must not be asked, and its
+        labels do not count among those that a model was trained on.
+
+    Returns
+    -------
+    Mean, variance and number of A's Brier scores minus B's, of each client that answered; and the reasons of
+    the others.
+    """
+    counts = federation.describe().train_counts
+    shifts = [prior_shifts(counts, assignment) for assignment, _ in (common, grouped)]
+    questions: dict[int, ProofQuestion] = {}
+    for client in map(int, range(federation.num_clients) if clients is None else clients):
+        first, second = (models[int(assignment[client])] for assignment, models in (common, grouped))
+        questions[client] = ProofQuestion(first, second, shifts[0][client], shifts[1][client])
+    answers = federation.ask(questions)
+    return dict(answers.replies), dict(answers.failures)
+
+
+def shifts_for(counts: IntArray, trained: IntArray) -> FloatArray:
+    """Compute what is added to clients' logits of a model that they need not have trained.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (n, C).
+    trained
+        The same of the clients that trained the model, shape (m, C).
+
+    Returns
+    -------
+    Shifts, shape (n, C); 0 where a client, or those that trained, have no examples.
+    """
+    having = trained[np.any(trained, axis=1)]
+    if not len(having):
+        return np.zeros(np.shape(counts))
+    examples = label_prior.pseudo_examples(having)
+    return label_prior.correction(counts, having.sum(axis=0), examples)
+
+
+def prior_shifts(counts: IntArray, assignment: IntArray) -> FloatArray:
+    """Compute what is added to each client's logits; 0 for one without training examples or of cluster −1.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+    assignment
+        Cluster of each client, shape (K,); −1 for none.
+
+    Returns
+    -------
+    Shifts, shape (K, C).
+    """
+    shifts = np.zeros(np.shape(counts))
+    known = (np.sum(counts, axis=1) > 0) & (np.asarray(assignment) >= 0)
+    if known.any():
+        table, clusters = limit_sizes(np.asarray(counts)[known]), np.asarray(assignment)[known]
+        shifts[known] = label_prior.assign(table, clusters, label_prior.Parameters())[0]
+    return shifts
+
+
+# -- Personal layers ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Serving:
+    """Which model serves each client, before any personal layer.
+
+    Attributes
+    ----------
+    measured
+        What clients measured with it.
+    clusters
+        Cluster of each client, and each cluster's model.
+    common
+        The same of one model for all; `clusters` again where there is none.
+    by_common
+        Whether the model for all serves each client, shape (K,).
+    """
+
+    measured: Measured
+    clusters: Models
+    common: Models
+    by_common: BoolArray
+
+
+@dataclass(frozen=True, eq=False)
+class Layered:
+    """What clients measured with personal layers.
+
+    Attributes
+    ----------
+    measured
+        By choice, what each client measured with the layer that it uses under that choice: each layer that
+        was asked for, and the choice between them. A client that could not make a layer, or did not answer,
+        uses none.
+    used
+        By choice, the layer that each client uses, shape (K,).
+    losses
+        By layer, none included, the mean loss of each client's validation rows, NaN where unknown, each of
+        shape (K,).
+    shifts
+        What the label-prior correction adds to each client's logits, shape (K, C); None where nobody asked.
+    failures
+        Why clients could not make a layer or did not answer, by client id.
+    """
+
+    measured: Mapping[str, Measured]
+    used: Mapping[str, np.ndarray]
+    losses: Mapping[str, FloatArray]
+    shifts: FloatArray | None
+    failures: Mapping[int, str]
+
+
+def ask_personal(federation: Federation, serving: Serving, personal: Personal, server_round: int) -> Layered:
+    """Ask every client how well personal layers serve it: one message for all layers, no model comes back.
+
+    Parameters
+    ----------
+    federation
+        The clients.
+    serving
+        Which model serves each client. The label-prior correction takes the class shares of the clients that
+        this model was trained on.
+    personal
+        The layers to try.
+    server_round
+        The round whose batches fine-tuning draws, from 1: the one after the last.
+    """
+    clients = range(federation.num_clients)
+    shifts = _shifts(federation, serving) if PRIOR in personal.asked else None
+    questions: dict[int, PersonalQuestion] = {}
+    for client in clients:
+        assignment, models = serving.common if serving.by_common[client] else serving.clusters
+        shift = None if shifts is None else shifts[client]
+        model = models[int(assignment[client])]
+        questions[client] = PersonalQuestion.of(model, server_round, shift, personal.finetune)
+    answers = federation.ask(questions)
+    failures = dict(answers.failures)
+    tests: dict[str, list[Evaluation]] = {layer: [] for layer in personal.asked}
+    losses = {layer: np.full(len(clients), np.nan) for layer in (NONE, *personal.asked)}
+    for client, answer in answers.replies.items():
+        for layer, reason in answer.failed.items():
+            failures[client] = f"{layer}: {reason}"
+        for layer, test in answer.tests.items():
+            tests[layer].append(test)
+        for layer, loss in answer.losses.items():
+            losses[layer][client] = loss
+    used = {layer: _made(tests[layer], layer, len(clients)) for layer in personal.asked}
+    layers = {layer: Measured.of(tests[layer], len(clients)) for layer in personal.asked}
+    if isinstance(personal, Auto):
+        known = {layer: np.where(used[layer] == layer, losses[layer], np.nan) for layer in personal.asked}
+        used[personal.choice] = choose({NONE: losses[NONE], **known})
+    measured = {choice: _measured(serving.measured, layers, who) for choice, who in used.items()}
+    return Layered(measured, used, losses, shifts, dict(sorted(failures.items())))
+
+
+def _shifts(federation: Federation, serving: Serving) -> FloatArray:
+    counts = federation.describe().train_counts
+    own, common = (prior_shifts(counts, assignment) for assignment, _ in (serving.clusters, serving.common))
+    return np.where(serving.by_common[:, None], common, own)
+
+
+def _made(tests: list[Evaluation], layer: str, num_clients: int) -> np.ndarray:
+    """Say who could make a layer; the others use none."""
+    used = np.full(num_clients, NONE, dtype="<U16")
+    used[[test.client for test in tests]] = layer
+    return used
+
+
+def _measured(none: Measured, layers: Mapping[str, Measured], used: np.ndarray) -> Measured:
+    """Put together what each client measured with the layer that it uses."""
+    for layer, measured in layers.items():
+        none = none.served(measured, used == layer)
+    return none
+
+
+# -- Confusion between clusters -----------------------------------------------------------------------------
+
+# More would be hard to read in a picture, and each model takes a pass over the test parts.
+_MOST_CLUSTERS, _MOST_CLIENTS = 4, 50
+
+
+def confuse_clusters(federation: Federation, clusters: Clusters) -> dict[str, IntArray]:
+    """Count what each cluster's model predicts on the test parts of each cluster's clients.
+
+    This shows how clusters differ where label counts do not, such as in different names for the same
+    things. The four largest clusters and up to 50 clients of each, evenly spaced, are used; a client that
+    does not answer is left out.
+
+    Parameters
+    ----------
+    federation
+        The clients.
+    clusters
+        The clusters and their models.
+
+    Returns
+    -------
+    ``confusion_clusters``, shape (m,), and ``confusion``, shape (m, m, C, C): clusters of the clients,
+    clusters of the models, labels, predictions. Empty if there is only one cluster, or no client of a
+    cluster answered.
+    """
+    largest = np.argsort(-clusters.sizes, kind="stable")[:_MOST_CLUSTERS]
+    shown = np.sort(largest[clusters.sizes[largest] > 0])
+    if len(shown) < 2:
+        return {}
+    clients = {int(cluster): _spaced(clusters.members(int(cluster))) for cluster in shown}
+    everyone = np.concatenate(list(clients.values()))
+    table: list[list[IntArray]] = [[] for _ in shown]
+    for model in shown:
+        # A client that fails is recorded: a missing picture must not end a run.
+        counts = federation.ask(ConfusionQuestion(clusters.models[int(model)]), everyone).replies
+        for row, members in zip(table, clients.values(), strict=True):
+            answered = [counts[int(client)].confusion for client in members if int(client) in counts]
+            if not answered:
+                return {}
+            row.append(np.sum(answered, axis=0))
+    return {"confusion_clusters": shown, "confusion": np.array(table)}
+
+
+def _spaced(members: IntArray) -> IntArray:
+    if len(members) <= _MOST_CLIENTS:
+        return members
+    return members[np.linspace(0, len(members) - 1, _MOST_CLIENTS).astype(int)]
+
+
+# -- Predictions --------------------------------------------------------------------------------------------
+
+FILE = "predictions.parquet"
+
+
+def save_predictions(
+    federation: Federation, assignment: IntArray, models: Sequence[ArrayRecord], folder: Path
+) -> str:
+    """Ask every client; in a simulation write ``predictions.parquet``, in a deployment nodes keep the rows.
+
+    Parameters
+    ----------
+    federation
+        The clients.
+    assignment
+        Cluster of each client, shape (K,).
+    models
+        The model that serves each cluster.
+    folder
+        The run's folder.
+
+    Returns
+    -------
+    A line that says what was saved where.
+    """
+    import pandas as pd  # takes a second, and few runs save predictions
+
+    questions = {
+        client: PredictionsQuestion(models[int(cluster)])
+        for client, cluster in enumerate(assignment.tolist())
+    }
+    answers = federation.ask(questions)
+    failures, described = dict(answers.failures), federation.describe()
+    names, classes = described.client_names, described.class_names
+    tables: list[pd.DataFrame] = []
+    kept = 0
+    for client, answer in answers.replies.items():
+        labels, chances = answer.labels, answer.probabilities
+        if answer.rows is None or labels is None or chances is None:
+            kept += answer.num_examples
+            continue
+        known = classes or tuple(map(str, range(chances.shape[-1])))
+        if chances.shape[-1] < len(known) or (
+            labels.size and not 0 <= labels.min() <= labels.max() < len(known)
+        ):
+            failures[client] = f"client {client}: predictions must be of {len(known)} classes"
+            continue
+        name = None if names is None else names[client]
+        tables.append(answer.table(client, name, known))
+    said = []
+    if tables:
+        pd.concat(tables, ignore_index=True).to_parquet(folder / FILE, index=False)
+        said.append(f"{sum(map(len, tables)):,} rows in {FILE}")
+    if kept:
+        said.append(f"{kept:,} rows on the clients' own nodes")
+    if failures:
+        client = min(failures)
+        said.append(f"none of {len(failures)} clients, such as {client}: {failures[client]}")
+    return f"predictions of test rows: {'; '.join(said)}"
+
+
+# -- The encoder --------------------------------------------------------------------------------------------
+
+logger = logging.getLogger(__name__)
+
+_MOST_ASKED = 3
+
+
+def ask_encoder(federation: Federation) -> dict[str, Any] | None:
+    """Ask the first client how it encodes its inputs; all have the same encoder.
+
+    It is for the run's folder only and counts towards no round: a client that fails is not recorded, and the
+    next one is asked.
+
+    Returns
+    -------
+    Its values, see :mod:`fedclust.data.input_encoders`; None if three clients in a row did not answer.
+    """
+    for client in range(min(_MOST_ASKED, federation.num_clients)):
+        answers = send_questions(federation.grid, EncoderQuestion(), [client], federation.timeout)
+        for answer in answers.replies.values():
+            return to_values(answer.encoder)
+        logger.warning("%s", answers.failures[client])
+    return None

@@ -1,0 +1,847 @@
+"""Turn dataclasses into Flower records and back, and check every value that comes in.
+
+A message is a frozen dataclass. The hint of each field says in which record it stands, and its type, shape
+and bounds::
+
+    @dataclass(frozen=True, eq=False)
+    class Brightness:
+        mean: Annotated[float, Real(METRICS, 0, 1)]
+        num_rows: Annotated[int, Whole(METRICS, 1, train_rows)]
+
+A field's key is its name with dashes. One with a default may be missing; a value of None is not written. A
+field ``client`` is not sent: it is the sender. A field that is a message itself stands in the same content. A
+message's function ``check`` compares fields with each other.
+
+A reply comes from a process that the server does not control. It is checked for its kind and range before
+anything else looks at it, so that a reply that makes no sense costs its client the round and nobody else
+anything. A question comes from the server: what a client does not know in it is ignored.
+"""
+
+import dataclasses
+import math
+import re
+import typing
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fedclust.support.array_bytes import from_numpy, parse
+from fedclust.typing import IntArray
+
+__all__ = [
+    "ARRAYS",
+    "CONFIG",
+    "LARGEST_LOSS",
+    "LARGEST_NUMBER",
+    "METRICS",
+    "MOST_EXAMPLES",
+    "SERVER",
+    "BadReply",
+    "Bounds",
+    "Content",
+    "Flag",
+    "Made",
+    "Model",
+    "Numbers",
+    "Own",
+    "Pairs",
+    "Place",
+    "Question",
+    "Reading",
+    "Real",
+    "Spread",
+    "Text",
+    "Texts",
+    "Values",
+    "Whole",
+    "decode",
+    "encode",
+    "entries",
+    "of_kind",
+    "short",
+    "test_rows",
+    "train_rows",
+]
+
+LARGEST_LOSS = 2.0**24
+"""Nats. Above, neighbouring float32 numbers are 2 nats apart: a client whose loss is larger has diverged."""
+
+LARGEST_NUMBER = float(np.finfo(np.float32).max)
+"""What models and losses are computed in holds no larger one; squares are then finite in float64."""
+
+MOST_EXAMPLES = 2**48
+"""No client has more; sums over clients then stay exact."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_MISSING: Any = object()
+_KINDS = {"f": "numbers", "iu": "whole numbers"}
+
+Record = ArrayRecord | ConfigRecord | MetricRecord
+AnyRecord = TypeVar("AnyRecord", ArrayRecord, ConfigRecord, MetricRecord)
+Answer = TypeVar("Answer")
+
+
+class BadReply(ValueError):
+    """A client's reply lacks something or holds values that must not be aggregated."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """What is known of a federation that its clients' replies must agree with.
+
+    Attributes
+    ----------
+    num_train, num_test, num_validation
+        Rows of each client's parts, as it described them, shape (K,); None where nobody asked.
+    num_classes
+        Number of classes C; None where nobody asked.
+    own_metrics
+        Names of the user's own metrics, which clients may report besides the usual figures.
+    least_loss
+        Least value of the loss: 0 for cross-entropy; minus infinity where unknown.
+    """
+
+    num_train: IntArray | None = None
+    num_test: IntArray | None = None
+    num_validation: IntArray | None = None
+    num_classes: int | None = None
+    own_metrics: Collection[str] = ()
+    least_loss: float = -math.inf
+
+
+_UNKNOWN = Bounds()
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What a message is read against.
+
+    Attributes
+    ----------
+    client
+        Id of the sender.
+    server_round
+        The round, for error messages; None outside of rounds.
+    bounds
+        What clients may say of themselves.
+    asked
+        The question that is answered.
+    sender
+        Who sent it, for error messages, where that is no client.
+    strict
+        Whether anything that was not asked for is refused: true for replies, false for questions.
+    """
+
+    client: int = -1
+    server_round: int | None = None
+    bounds: Bounds = _UNKNOWN
+    asked: Any = None
+    sender: str = ""
+    strict: bool = True
+
+    def bad(self, problem: str) -> BadReply:
+        """Make the error of a message that cannot be used."""
+        at = "" if self.server_round is None else f", round {self.server_round}"
+        return BadReply(f"{self.sender or f'client {self.client}{at}'}: {problem}")
+
+    def lacks(self, key: str, found: Collection[str]) -> BadReply:
+        """Make the error of a message without a record or an entry."""
+        return self.bad(f"no {key!r} in reply, keys are {short(list(found))}")
+
+    def known(self, found: Collection[str], known: Collection[str], what: str) -> None:
+        """Check that there are no records or entries but the known ones; raise BadReply if there are."""
+        if unknown := set(found).difference(known):
+            raise self.bad(f"{what} must be among {sorted(known)}, got {short(sorted(unknown))}")
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes that an answer is about; None for any."""
+        return 1 if getattr(self.asked, "pooled", False) else self.bounds.num_classes
+
+    def most(self, rows: IntArray | None) -> int:
+        """Return the most rows of a part that the client may speak of; of one that came later, any."""
+        return MOST_EXAMPLES if rows is None or self.client >= len(rows) else int(rows[self.client])
+
+
+SERVER = Reading(sender="the server's message", strict=False)
+"""What a client reads a question against."""
+
+
+def train_rows(at: Reading) -> int:
+    """Return the most rows that a client may say it trained on."""
+    return at.most(at.bounds.num_train)
+
+
+def test_rows(at: Reading) -> int:
+    """Return the most rows that a client may say it evaluated on."""
+    return at.most(at.bounds.num_test)
+
+
+def least_loss(at: Reading) -> float:
+    """Return the least value of a loss."""
+    return at.bounds.least_loss
+
+
+class Question(Generic[Answer]):
+    """A question to clients: a dataclass with the type of its messages and that of its answers."""
+
+    kind: ClassVar[str]
+    answer: ClassVar[type]
+
+
+def short(value: object) -> str:
+    """Show a value of a reply in one line that is not long."""
+    shown = " ".join(repr(value[:20] if isinstance(value, list | tuple | str | bytes) else value).split())
+    return shown if len(shown) <= 200 else f"{shown[:200]} …"
+
+
+# -- What a field may hold ----------------------------------------------------------------------------------
+
+Limit = float | Callable[[Reading], float]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A record of a content.
+
+    Attributes
+    ----------
+    record
+        Its name.
+    kind
+        Its type.
+    optional
+        Whether it may be missing.
+    when
+        Field of the question that allows it; always allowed if empty.
+    """
+
+    record: str
+    kind: type[Record]
+    optional: bool = False
+    when: str = ""
+
+
+ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # as Flower's own strategies name them
+IN_ARRAYS, IN_CONFIG, IN_METRICS = (
+    Place(ARRAYS, ArrayRecord),
+    Place(CONFIG, ConfigRecord),
+    Place(METRICS, MetricRecord),
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A value in a record.
+
+    Attributes
+    ----------
+    place
+        The record.
+    key
+        Its name there; the field's with dashes unless given.
+    sparse
+        Whether it is not written where it is the field's default.
+    """
+
+    place: Place
+    key: str = dataclasses.field(default="", kw_only=True)
+    sparse: bool = dataclasses.field(default=False, kw_only=True)
+
+    def write(self, value: Any) -> Any:
+        """Return what stands in the record."""
+        return value
+
+    def read(self, value: Any, name: str, at: Reading) -> Any:  # noqa: ARG002
+        """Return the field's value; raise BadReply if it must not be used."""
+        return value
+
+
+def _limit(limit: Limit, at: Reading) -> float:
+    return limit(at) if callable(limit) else limit
+
+
+@dataclass(frozen=True)
+class Whole(Entry):
+    """A whole number, which may be written as a float."""
+
+    least: int = 0
+    most: Limit = MOST_EXAMPLES
+
+    def write(self, value: Any) -> int:
+        """Return the number."""
+        return int(value)
+
+    def read(self, value: Any, name: str, at: Reading) -> int:
+        """Return the number if it is in its range."""
+        if type(value) is not int and (type(value) is not float or not value.is_integer()):
+            raise at.bad(f"{name} must be a whole number, got {short(value)}")
+        most = _limit(self.most, at)
+        if not self.least <= value <= most:
+            raise at.bad(f"{name} must be in [{self.least}, {most}], got {value}")
+        return int(value)
+
+
+@dataclass(frozen=True)
+class Flag(Entry):
+    """A truth value; in metrics, 0 or 1."""
+
+    def write(self, value: Any) -> bool | int:
+        """Return the value as the record can hold it."""
+        return int(value) if self.place.kind is MetricRecord else bool(value)
+
+    def read(self, value: Any, name: str, at: Reading) -> bool:
+        """Return the value."""
+        if type(value) is not bool and (type(value) is not int or value not in (0, 1)):
+            raise at.bad(f"{name} must be a truth value, got {short(value)}")
+        return bool(value)
+
+
+@dataclass(frozen=True)
+class Real(Entry):
+    """A number; NaN is in no range."""
+
+    least: Limit = -LARGEST_NUMBER
+    most: Limit = LARGEST_NUMBER
+
+    def write(self, value: Any) -> float:
+        """Return the number."""
+        return float(value)
+
+    def read(self, value: Any, name: str, at: Reading) -> float:
+        """Return the number if it is in its range."""
+        if type(value) is not float and (at.strict or type(value) is not int):
+            raise at.bad(f"{name} must be a number, got {short(value)}")
+        least, most = _limit(self.least, at), _limit(self.most, at)
+        if not least <= value <= most:
+            raise at.bad(f"{name} must be in [{least:g}, {most:g}], got {value}")
+        return float(value)
+
+
+@dataclass(frozen=True)
+class Numbers(Entry):
+    """A list of finite numbers.
+
+    Attributes
+    ----------
+    least, most
+        Their range.
+    to
+        The type of the field's value: a NumPy type for an array, else tuple. Whole types take whole numbers.
+    count
+        How many there must be; any number unless given.
+    at_least
+        How many there must be at least.
+    """
+
+    least: Limit = -LARGEST_NUMBER
+    most: Limit = LARGEST_NUMBER
+    to: type = np.float64
+    count: Limit | None = None
+    at_least: int = 0
+
+    def write(self, value: Any) -> list[Any]:
+        """Return the numbers."""
+        return [int(each) for each in value] if self._whole else [float(each) for each in value]
+
+    def read(self, value: Any, name: str, at: Reading) -> Any:
+        """Return the numbers if all are in their range."""
+        number = None if self.count is None else _limit(self.count, at)
+        if (
+            not isinstance(value, list | tuple)
+            or not set(map(type, value)) <= {float, int}
+            or len(value) < self.at_least
+            or number not in (None, len(value))
+        ):
+            wanted = "a list of finite numbers" if number is None else f"{number} finite numbers"
+            raise at.bad(f"{name} must be {wanted}, got {short(value)}")
+        if value:
+            least, most = _limit(self.least, at), _limit(self.most, at)
+            # Compared in Python: a number that is not finite fails one of the comparisons, NaN both.
+            if not (least <= min(value) and max(value) <= most and math.isfinite(math.fsum(value))):
+                raise at.bad(
+                    f"{name} must be finite numbers in [{least:g}, {most:g}], got {short(list(value))}"
+                )
+            if self._whole and any(each % 1 for each in value):
+                raise at.bad(f"{name} must be whole numbers, got {short(list(value))}")
+        if not issubclass(self.to, np.generic):
+            return tuple(map(int, value)) if self.to is int else tuple(map(float, value))
+        return np.array(value, dtype=self.to)
+
+    @property
+    def _whole(self) -> bool:
+        return self.to is int or issubclass(self.to, np.integer)
+
+
+@dataclass(frozen=True)
+class Texts(Entry):
+    """A list of texts.
+
+    Attributes
+    ----------
+    longest
+        Characters of the longest.
+    printable
+        Whether each must have a character and none that cannot be printed; else spaces take the place of
+        control characters, which could write to the terminal that shows them.
+    """
+
+    longest: int = 1000
+    printable: bool = False
+
+    def write(self, value: Any) -> Any:
+        """Return the texts."""
+        return list(value)
+
+    def read(self, value: Any, name: str, at: Reading) -> Any:
+        """Return the texts if none is too long."""
+        if not isinstance(value, list | tuple) or len(value) > 10**6:
+            raise at.bad(f"{name} must be a list of texts, got {short(value)}")
+        return tuple(self.one(each, name, at) for each in value)
+
+    def one(self, value: Any, name: str, at: Reading) -> str:
+        """Read one text."""
+        if not isinstance(value, str):
+            raise at.bad(f"{name} must be a text, got {short(value)}")
+        if len(value) > self.longest:
+            raise at.bad(f"{name} must be at most {self.longest} characters long, got {short(value)}")
+        if self.printable and not (value and value.isprintable()):
+            raise at.bad(f"{name} must be printable, got {short(value)}")
+        return _CONTROL.sub(" ", value)
+
+
+@dataclass(frozen=True)
+class Text(Texts):
+    """A text."""
+
+    def write(self, value: Any) -> Any:
+        """Return the text."""
+        return str(value)
+
+    def read(self, value: Any, name: str, at: Reading) -> Any:
+        """Return the text if it is not too long."""
+        return self.one(value, name, at)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A mapping, as two lists in a record.
+
+    Attributes
+    ----------
+    keys, values
+        How its keys, which are texts, and its values are written and read.
+    """
+
+    keys: Entry
+    values: Entry
+
+    def read(self, keys: Any, values: Any, names: tuple[str, str], at: Reading) -> dict[Any, Any]:
+        """Return the mapping if each key occurs once and has a value."""
+        one, other = self.keys.read(keys, names[0], at), self.values.read(values, names[1], at)
+        if len(one) != len(other) or len(set(one)) < len(one):
+            raise at.bad(
+                f"{names[0]} must occur once, as many as {names[1]}, got {short(one)} and {len(other)}"
+            )
+        return dict(zip(one, other, strict=True))
+
+
+@dataclass(frozen=True)
+class Made(Entry):
+    """A value that functions of its own write and read.
+
+    Attributes
+    ----------
+    writes, reads
+        What makes an entry of the value, and the value of an entry; the second raises ValueError.
+    """
+
+    writes: Callable[[Any], Any] = lambda value: value
+    reads: Callable[[Any], Any] = lambda value: value
+
+    def write(self, value: Any) -> Any:
+        """Return the entry."""
+        return self.writes(value)
+
+    def read(self, value: Any, name: str, at: Reading) -> Any:
+        """Return the value."""
+        try:
+            return self.reads(value)
+        except (ValueError, RecursionError) as error:
+            raise at.bad(f"{name} cannot be read, got {short(value)}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Values(Entry):
+    """An array, of which the bytes count and not what is declared.
+
+    Attributes
+    ----------
+    dtype
+        What it is written and returned as; it may arrive in another size of its kind.
+    shape
+        Names of its axes; ``C`` is the number of classes where that is known, ``...`` any further axes.
+    least, most
+        Range of its numbers, which must be finite; any number where `least` is None.
+    total
+        Range of their sum; any unless given.
+    """
+
+    dtype: str
+    shape: str
+    least: Limit | None = -LARGEST_NUMBER
+    most: Limit = LARGEST_NUMBER
+    total: tuple[Limit, Limit] | None = None
+
+    def write(self, value: Any) -> Any:
+        """Return the array as Flower's."""
+        return from_numpy(np.asarray(value, dtype=self.dtype))
+
+    def read(self, value: Any, name: str, at: Reading) -> np.ndarray:
+        """Return the numbers if all are in their range."""
+        try:
+            values = parse(value)
+        except ValueError as error:
+            raise at.bad(f"{name} {error}") from error
+        kinds = "f" if np.dtype(self.dtype).kind == "f" else "iu"
+        if values.dtype.kind not in kinds:
+            raise at.bad(f"{name} must be {_KINDS[kinds]}, got dtype {values.dtype}")
+        classes = at.classes
+        axes = [str(classes) if axis == "C" and classes else axis for axis in self.shape.split()]
+        fixed = axes[:-1] if axes[-1] == "..." else axes
+        fits = [
+            not axis.isdigit() or int(axis) == size for axis, size in zip(fixed, values.shape, strict=False)
+        ]
+        if len(fits) < len(fixed) or (fixed is axes and values.ndim > len(axes)) or not all(fits):
+            raise at.bad(f"{name} must have shape ({', '.join(axes)}), got {values.shape}")
+        if self.least is None:
+            return values.astype(self.dtype)
+        least, most = _limit(self.least, at), _limit(self.most, at)
+        # One by one before their sum, which could overflow; NaN is in no range.
+        if values.size and not (least <= values.min() and values.max() <= most):
+            raise at.bad(f"{name} must be finite and in [{least:g}, {most:g}], they are not")
+        if self.total is not None:
+            low, high = (_limit(limit, at) for limit in self.total)
+            if not low <= values.sum() <= high:
+                raise at.bad(f"{name} must add up to a number in [{low}, {high}], they do not")
+        return values.astype(self.dtype)
+
+
+@dataclass(frozen=True)
+class Own:
+    """A whole record.
+
+    Attributes
+    ----------
+    place
+        The record.
+    write, read
+        What makes it of the value; and the value of it and of what it is read against, which raises
+        BadReply.
+    """
+
+    place: Place
+    write: Callable[[Any], Record] = lambda value: value
+    read: Callable[[Any, Reading], Any] = lambda record, _: record
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mapping or list whose values are records each, all of one kind.
+
+    Attributes
+    ----------
+    each
+        How one is written and read.
+    names
+        The names that its records may have, without the prefix; None if they are 0, 1, … of a list.
+    prefix
+        What their names begin with.
+    """
+
+    each: Own
+    names: Callable[[Reading], Collection[str]] | None = None
+    prefix: str = ""
+
+    def known(self, at: Reading) -> list[str]:
+        """List the records that there may be."""
+        return [f"{self.prefix}{name}" for name in self.names(at)] if self.names else []
+
+    def write(self, value: Any, content: RecordDict) -> None:
+        """Write the records."""
+        for name, one in value.items() if isinstance(value, Mapping) else enumerate(value):
+            content[f"{self.prefix}{name}"] = self.each.write(one)
+
+    def read(self, content: RecordDict, at: Reading) -> Any:
+        """Read the records that there are."""
+        kind = self.each.place.kind
+        if self.names is None:
+            found = of_kind(content, kind)
+            if not found or found.keys() != {str(number) for number in range(len(found))}:
+                raise at.bad(f"models must be named 0, 1, …, records are {short(list(content))}")
+            return tuple(self.each.read(found[str(number)], at) for number in range(len(found)))
+        values = {}
+        for name in self.names(at):
+            record = content.get(f"{self.prefix}{name}")
+            if record is not None and not isinstance(record, kind):
+                raise at.bad(f"{self.prefix}{name} must be a {kind.__name__}, got {type(record).__name__}")
+            if record is not None:
+                values[name] = self.each.read(record, at)
+        return values
+
+
+def of_kind(content: RecordDict, kind: type[AnyRecord]) -> dict[str, AnyRecord]:
+    """Return the records of a kind by name.
+
+    ``content.array_records`` and the like check every record again, and what they return refers to itself and
+    to `content`: a message's models would stay in memory until Python looks for circles, many rounds later.
+    """
+    return {name: record for name, record in content.items() if isinstance(record, kind)}
+
+
+class Content(RecordDict):
+    """Records for code that asks for one kind in Flower's way; what it gets is a copy, not a view."""
+
+    @property
+    def array_records(self) -> dict[str, ArrayRecord]:  # type: ignore[override]
+        """The models."""
+        return of_kind(self, ArrayRecord)
+
+    @property
+    def config_records(self) -> dict[str, ConfigRecord]:  # type: ignore[override]
+        """The settings."""
+        return of_kind(self, ConfigRecord)
+
+    @property
+    def metric_records(self) -> dict[str, MetricRecord]:  # type: ignore[override]
+        """The figures."""
+        return of_kind(self, MetricRecord)
+
+
+def Model(name: str = ARRAYS) -> Own:
+    """A model, as it was sent: only :func:`fedclust.messages.models.canonical` makes it safe to use."""
+    return Own(Place(name, ArrayRecord))
+
+
+# -- The codec ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The entries of one record."""
+
+    place: Place
+    entries: Mapping[str, tuple[str, Entry, Any]]  # field, entry, and the field's default, by key
+    pairs: Mapping[tuple[str, str], tuple[str, Pairs, Any]]  # the same of two keys
+    keys: frozenset[str]
+    needed: bool  # whether one of them has no default
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How a dataclass is written and read, worked out once."""
+
+    parts: tuple[
+        tuple[str, Any, bool], ...
+    ]  # field; how it stands, or the type of the message; has a default
+    sender: bool
+    check: Callable[[Any, Reading], None] | None
+    names: frozenset[str]  # of the records that nothing must allow
+
+    def allowed(self, at: Reading) -> set[str]:
+        """List the records that there may be."""
+        names = set(self.names)
+        for _, part, _ in self.parts:
+            if isinstance(part, Spread):
+                names.update(part.known(at))
+            elif isinstance(part, _Group | Own):
+                if part.place.when and getattr(at.asked, part.place.when, None):
+                    names.add(part.place.record)
+            else:
+                names |= _plan(part).allowed(at)
+        return names
+
+    def wanted(self, at: Reading) -> bool:
+        """Return whether the question asks for one of the records."""
+        places = [part.place for _, part, _ in self.parts if isinstance(part, _Group | Own)]
+        return any(place.when and getattr(at.asked, place.when, None) for place in places)
+
+
+@cache
+def _plan(cls: Any) -> _Plan:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    parts: dict[str, tuple[str, Any, bool]] = {}  # by record's or field's name
+    groups: dict[str, dict[Any, tuple[str, Any, Any]]] = {}
+    places: dict[str, Place] = {}
+    sender = False
+    for each in dataclasses.fields(cls):
+        hint, default = hints[each.name], _default(each)
+        said = getattr(hint, "__metadata__", (None,))[0]
+        if isinstance(said, Entry | Pairs):
+            both = (said.keys, said.values) if isinstance(said, Pairs) else (said,)
+            keys = tuple(entry.key or each.name.replace("_", "-") for entry in both)
+            record = both[0].place.record
+            groups.setdefault(record, {})[keys] = each.name, said, default
+            parts.setdefault(f"record {record}", ("", both[0].place, False))
+        elif isinstance(said, Own | Spread):
+            parts[each.name] = each.name, said, default is not _MISSING
+        elif each.name == "client":
+            sender = True
+        else:
+            nested = next(one for one in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(one))
+            parts[each.name] = each.name, nested, default is not _MISSING
+    listed = []
+    for field, part, optional in parts.values():
+        if isinstance(part, Place):
+            inside = groups[part.record]
+            needed = any(default is _MISSING for _, _, default in inside.values())
+            single = {keys[0]: told for keys, told in inside.items() if len(keys) == 1}
+            pairs = {keys: told for keys, told in inside.items() if len(keys) == 2}
+            part = _Group(part, single, pairs, frozenset().union(*inside), needed)
+        if isinstance(part, _Group | Own):
+            places[part.place.record] = part.place
+        listed.append((field, part, optional))
+    names = frozenset(name for name, place in places.items() if not place.when)
+    return _Plan(tuple(listed), sender, getattr(cls, "check", None), names)
+
+
+def _default(field: Any) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    return _MISSING if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def encode(value: Any, shared: dict[int, RecordDict] | None = None) -> RecordDict:
+    """Write a message.
+
+    Parameters
+    ----------
+    value
+        The message. Models in it are not copied.
+    shared
+        What messages inside messages were written as, by their ids, so that what several have is sent once.
+        Valid while all of them exist.
+    """
+    content = RecordDict()
+    for field, part, _ in _plan(type(value)).parts:
+        if isinstance(part, _Group):
+            if entries := _entries(value, part):
+                record: Any = part.place.kind()
+                for key, entry in entries.items():
+                    record[key] = entry
+                content[part.place.record] = record
+            elif not part.place.optional:
+                content[part.place.record] = part.place.kind()
+            continue
+        inside = getattr(value, field)
+        if inside is None:
+            continue
+        if isinstance(part, Own):
+            content[part.place.record] = part.write(inside)
+        elif isinstance(part, Spread):
+            part.write(inside, content)
+        else:
+            shared = {} if shared is None else shared
+            if id(inside) not in shared:
+                shared[id(inside)] = encode(inside)
+            for name, one in shared[id(inside)].items():
+                content[name] = one
+    return content
+
+
+def _entries(value: Any, group: _Group) -> dict[str, Any]:
+    entries = {}
+    for key, (field, entry, default) in group.entries.items():
+        inside = getattr(value, field)
+        if inside is not None and not (entry.sparse and inside == default):
+            entries[key] = entry.write(inside)
+    for (one, other), (field, pair, _) in group.pairs.items():
+        mapping = getattr(value, field)
+        entries |= {one: pair.keys.write(mapping), other: pair.values.write(mapping.values())}
+    return entries
+
+
+def entries(cls: Any, **values: Any) -> dict[str, Any]:
+    """Return entries of some fields of a message, by key, for a record that others write too.
+
+    Raises
+    ------
+    ValueError
+        If the message has no such field.
+    """
+    found = {}
+    for _, part, _ in _plan(cls).parts:
+        if isinstance(part, _Group):
+            for key, (field, entry, _) in part.entries.items():
+                if (value := values.pop(field, None)) is not None:
+                    found[key] = entry.write(value)
+    if unknown := [name for name, value in values.items() if value is not None]:
+        raise ValueError(f"{cls.__name__} must have the fields that are told, it has no {', '.join(unknown)}")
+    return found
+
+
+def decode(cls: type[Answer], content: RecordDict, at: Reading) -> Answer:
+    """Read a message.
+
+    Raises
+    ------
+    BadReply
+        If something is missing or outside its bounds, or, in a reply, was not asked for; in one line that
+        names the sender, the round, the field, the rule and the value.
+    """
+    plan = _plan(cls)
+    if at.strict and not content.keys() <= plan.names:
+        at.known(content, plan.allowed(at), "records")
+    return _decode(cls, plan, content, at)
+
+
+def _decode(cls: Any, plan: _Plan, content: RecordDict, at: Reading) -> Any:
+    values: dict[str, Any] = {"client": at.client} if plan.sender else {}
+    for field, part, optional in plan.parts:
+        if isinstance(part, _Group):
+            _read_group(part, content, at, values)
+        elif isinstance(part, Spread):
+            values[field] = part.read(content, at)
+        elif isinstance(part, Own):
+            record = content.get(part.place.record)
+            if isinstance(record, part.place.kind):
+                values[field] = part.read(record, at)
+            elif record is not None or not optional:
+                raise at.lacks(part.place.record, content)
+        elif (
+            not optional
+            or (inside := _plan(part)).wanted(at)
+            or not content.keys().isdisjoint(inside.allowed(at))
+        ):
+            values[field] = _decode(part, _plan(part), content, at)
+    made = cls(**values)
+    if plan.check is not None:
+        plan.check(made, at)
+    return made
+
+
+def _read_group(group: _Group, content: RecordDict, at: Reading, values: dict[str, Any]) -> None:
+    """Read the entries of a record into the values of a message's fields."""
+    record = content.get(group.place.record)
+    if not isinstance(record, group.place.kind):
+        if record is None and not group.needed:
+            return
+        raise at.lacks(group.place.record, content)
+    found = dict(record.items())  # a record's own look-ups are slow
+    if at.strict and not found.keys() <= group.keys:
+        at.known(found, group.keys, group.place.record)
+    for key, (field, entry, default) in group.entries.items():
+        value = found.get(key, _MISSING)
+        if value is not _MISSING:
+            values[field] = entry.read(value, key, at)
+        elif default is _MISSING:
+            raise at.lacks(key, found)
+    for keys, (field, pair, default) in group.pairs.items():
+        if keys[0] in found or keys[1] in found:
+            values[field] = pair.read(found.get(keys[0]), found.get(keys[1]), keys, at)
+        elif default is _MISSING:
+            raise at.lacks(keys[0], found)

@@ -25,7 +25,7 @@ from torch.func import functional_call, grad_and_value, replace_all_batch_norm_m
 from torch.nn import functional
 
 from fedclust.data.dataset import FederatedData
-from fedclust.models.residual import ResNet18
+from fedclust.models.images import ResNet18
 from fedclust.training import Job, LocalTraining, ModelMean, Trainer
 from fedclust.training.batches import Batches, draw_batches
 

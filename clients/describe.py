@@ -6,8 +6,7 @@ from fedclust.clients.app import Answers, answers
 from fedclust.clients.node import Node
 from fedclust.messages.description import Description, DescriptionQuestion, Encoder, EncoderQuestion, Names
 from fedclust.messages.prototypes import Prototypes, PrototypesQuestion, Subspaces, SubspacesQuestion
-from fedclust.models.class_prototypes import cached_prototypes, pooled, withheld
-from fedclust.models.subspaces import class_subspaces
+from fedclust.models.class_prototypes import cached_prototypes, class_subspaces, pooled, withheld
 from fedclust.settings.allowed import NotAllowed
 
 __all__ = ["describe", "encoder", "prototypes", "subspaces"]

@@ -9,8 +9,7 @@ from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
     from fedclust.models.class_prototypes import ClassPrototypes, cached_prototypes, prototypes
-    from fedclust.models.classifier import Classifier
-    from fedclust.models.construction import build, check_outputs, last_layer, reinitialised
+    from fedclust.models.construction import Classifier, build, check_outputs, last_layer, reinitialised
     from fedclust.models.encoders import Encoder, build_encoder
 else:
     __getattr__, __dir__ = lazily(__name__)

@@ -1,4 +1,4 @@
-"""Build the networks that a configuration names, with weights that depend only on the seed."""
+"""The networks' base class; build those that a configuration names, with weights that depend on the seed."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from torch import nn
 from fedclust.support.hydra_versions import TRUSTED
 from fedclust.support.rng import torch_seed
 
-__all__ = ["build", "check_outputs", "construct", "last_layer", "reinitialised", "seeded"]
+__all__ = ["Classifier", "build", "check_outputs", "construct", "last_layer", "reinitialised", "seeded"]
 
 
 def build(config: Mapping[str, Any], seed: int) -> nn.Module:
@@ -163,3 +163,44 @@ def last_layer(network: nn.Module) -> frozenset[str]:
     name, module = own[-1]
     prefix = f"{name}." if name else ""
     return frozenset(f"{prefix}{key}" for key in module.state_dict() if "." not in key)
+
+
+class Classifier(nn.Module):
+    """A body that computes features and a linear head that scores classes.
+
+    Parameters
+    ----------
+    body
+        Maps a batch of inputs to features, shape (B, width) or (B, positions, width).
+    width
+        Length of a feature vector.
+    num_classes
+        Number of classes C.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two classes.
+    """
+
+    def __init__(self, body: nn.Module, width: int, num_classes: int) -> None:
+        super().__init__()
+        if num_classes < 2:
+            raise ValueError(f"num_classes must be >= 2, got {num_classes}")
+        self.body = body
+        self.head = nn.Linear(width, num_classes)
+
+    @property
+    def width(self) -> int:
+        """Length of a feature vector."""
+        return self.head.in_features
+
+    def features(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Compute the input of the head, shape (B, width) or (B, positions, width)."""
+        features: torch.Tensor = self.body(inputs)
+        return features
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Compute the logits, shape (B, C) or (B, positions, C)."""
+        logits: torch.Tensor = self.head(self.body(inputs))
+        return logits

@@ -113,7 +113,7 @@ class BlockConvNet(_Network):
 
 @dataclass(frozen=True)
 class MobileNetV2(_Network):
-    """Options of :class:`fedclust.models.mobilenet.MobileNetV2`."""
+    """Options of :class:`fedclust.models.foundation.MobileNetV2`."""
 
     pretrained: str | None
     dropout: float
@@ -124,7 +124,7 @@ class MobileNetV2(_Network):
 
 @dataclass(frozen=True)
 class ResNet9(_Network):
-    """Options of :class:`fedclust.models.residual.ResNet9`."""
+    """Options of :class:`fedclust.models.images.ResNet9`."""
 
     def __post_init__(self) -> None:
         _, height, width = image_shape(self.input_shape)
@@ -134,7 +134,7 @@ class ResNet9(_Network):
 
 @dataclass(frozen=True)
 class ResNet18(_Network):
-    """Options of :class:`fedclust.models.residual.ResNet18`."""
+    """Options of :class:`fedclust.models.images.ResNet18`."""
 
     stem: Literal["imagenet", "cifar"]
 
@@ -211,7 +211,7 @@ class TransformersEncoder:
 
 @dataclass(frozen=True)
 class CheckpointEncoder:
-    """Options of :class:`fedclust.models.checkpoint.CheckpointEncoder`."""
+    """Options of :class:`fedclust.models.encoders.CheckpointEncoder`."""
 
     path: str
     model: Mapping[str, Any]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedclust.models import options
-from fedclust.models.classifier import Classifier
+from fedclust.models.construction import Classifier
 from fedclust.models.options import num_positions
 
 __all__ = ["BiLSTMTagger", "EmbeddingDense", "EmbeddingLSTM"]

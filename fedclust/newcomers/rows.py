@@ -8,9 +8,8 @@ import torch
 from fedclust.clustering.placement import EvidenceRule, LabelRule, SubspaceRule
 from fedclust.clustering.shared.placement import Placement
 from fedclust.models import Encoder
-from fedclust.models.class_prototypes import prototypes
+from fedclust.models.class_prototypes import class_subspaces, prototypes
 from fedclust.models.encoders import PixelEncoder
-from fedclust.models.subspaces import class_subspaces
 from fedclust.newcomers.rules import Rule
 
 __all__ = ["place_rows"]

@@ -87,9 +87,9 @@ ALLOWED: Mapping[str, frozenset[str]] = {
             "fedclust.models.dense.TableEmbedding",
             "fedclust.models.images.BlockConvNet",
             "fedclust.models.images.ConvNet",
-            "fedclust.models.mobilenet.MobileNetV2",
-            "fedclust.models.residual.ResNet18",
-            "fedclust.models.residual.ResNet9",
+            "fedclust.models.foundation.MobileNetV2",
+            "fedclust.models.images.ResNet18",
+            "fedclust.models.images.ResNet9",
             "fedclust.models.sequences.BiLSTMTagger",
             "fedclust.models.sequences.EmbeddingDense",
             "fedclust.models.sequences.EmbeddingLSTM",
@@ -114,7 +114,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     ),
     "encoder": frozenset(
         {
-            "fedclust.models.checkpoint.CheckpointEncoder",
+            "fedclust.models.encoders.CheckpointEncoder",
             "fedclust.models.encoders.PixelEncoder",
             "fedclust.models.encoders.RandomEncoder",
             "fedclust.models.foundation.TransformersEncoder",

@@ -7,7 +7,7 @@ from scipy.linalg import subspace_angles
 from fedclust.clustering import pacfl
 from fedclust.clustering.pacfl import Parameters, angles, assign, distances
 from fedclust.clustering.placement import SubspaceRule
-from fedclust.models.subspaces import basis
+from fedclust.models.class_prototypes import basis
 
 WIDTH, VECTORS = 7, 3
 

@@ -1,3 +1,5 @@
+"""Building networks; their base class; the shapes they take."""
+
 import random
 import subprocess
 import sys
@@ -9,8 +11,9 @@ from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 from torch import nn
 
-from fedclust.models import build, check_outputs, reinitialised
-from fedclust.models.construction import construct
+from fedclust.models import build, check_outputs, dense, last_layer, reinitialised
+from fedclust.models.construction import Classifier, construct
+from fedclust.models.options import image_shape, num_columns, num_positions
 
 MLP = {
     "_target_": "fedclust.models.dense.MLP",
@@ -128,3 +131,60 @@ def test_a_parameter_that_no_layer_draws_is_named() -> None:
 
     with pytest.raises(ValueError, match="module '1' must have reset_parameters, a Scaled has none"):
         reinitialised(nn.Sequential(nn.Linear(1, 1), Scaled()), 0)
+
+
+def test_the_head_scores_what_the_body_computes() -> None:
+    model = Classifier(nn.Flatten(), width=4, num_classes=2)
+    nn.init.ones_(model.head.weight)
+    nn.init.zeros_(model.head.bias)
+    images = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
+    torch.testing.assert_close(model.features(images), torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+    torch.testing.assert_close(model(images), torch.tensor([[10.0, 10.0]]))
+    assert model.width == 4
+
+
+def test_refuses_a_single_class() -> None:
+    with pytest.raises(ValueError, match="num_classes must be >= 2, got 1"):
+        Classifier(nn.Flatten(), width=4, num_classes=1)
+
+
+def test_reads_shapes() -> None:
+    assert image_shape([3, 4, 5]) == (3, 4, 5)
+    assert num_positions([7]) == 7
+    assert num_columns([3, 4, 5]) == 60
+
+
+@pytest.mark.parametrize("shape", [[], [28, 28], [1, 0, 28]])
+def test_refuses_what_is_no_image(shape: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"input_shape must be \(channels, height, width\), each >= 1, got"):
+        image_shape(shape)
+
+
+@pytest.mark.parametrize("shape", [[], [0], [1, 28, 28]])
+def test_refuses_what_is_no_sequence(shape: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"input_shape must be \(positions,\), at least 1, got"):
+        num_positions(shape)
+
+
+@pytest.mark.parametrize("shape", [[], [0], [1, -1]])
+def test_refuses_an_example_without_numbers(shape: list[int]) -> None:
+    with pytest.raises(ValueError, match="input_shape must be one or more sizes, each >= 1, got"):
+        num_columns(shape)
+
+
+def test_it_is_the_last_module_with_parameters_of_its_own() -> None:
+    network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2), nn.ReLU())
+    assert last_layer(network) == {"2.weight", "2.bias"}
+    assert last_layer(nn.Linear(2, 2)) == {"weight", "bias"}
+    assert last_layer(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))) == {
+        f"1.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    }
+
+
+def test_of_our_networks_it_is_the_head() -> None:
+    assert last_layer(dense.MLP([4], 3, hidden=[5])) == {"head.weight", "head.bias"}
+
+
+def test_a_network_without_parameters_is_refused() -> None:
+    with pytest.raises(ValueError, match="network must have parameters, a ReLU has none"):
+        last_layer(nn.ReLU())

@@ -8,9 +8,11 @@ import pytest
 import torch
 import transformers
 from omegaconf import OmegaConf
+from torch import nn
+from transformers import AutoModel
 
-from fedclust.models import build_encoder
-from fedclust.models.foundation import TransformersEncoder
+from fedclust.models import build, build_encoder
+from fedclust.models.foundation import MobileNetV2, TransformersEncoder, load_pretrained
 
 TINY: dict[str, Any] = {
     "hidden_size": 8,
@@ -236,3 +238,131 @@ def test_a_folder_without_processor_is_told_apart(vit: str, tmp_path: Path) -> N
 def test_refuses_an_unknown_pooling(vit: str) -> None:
     with pytest.raises(ValueError, match="pooling must be one of cls, mean, pooler, got 'max'"):
         TransformersEncoder(vit, "max")  # type: ignore[arg-type]
+
+
+NODE = {
+    "_target_": "fedclust.models.foundation.MobileNetV2",
+    "input_shape": [3, 16, 16],
+    "num_classes": 5,
+    "pretrained": None,
+    "dropout": 0.2,
+}
+
+
+@pytest.fixture(scope="module")
+def mobilenet(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A narrow MobileNetV2 with a head for 1,001 classes, as those on the hub have."""
+    config = transformers.MobileNetV2Config(depth_multiplier=0.25, finegrained_output=False, num_labels=1001)
+    folder = tmp_path_factory.mktemp("mobilenet")
+    transformers.MobileNetV2ForImageClassification(config).save_pretrained(folder)
+    return str(folder)
+
+
+def test_starts_from_the_body_of_a_saved_classifier(mobilenet: str) -> None:
+    model = build(NODE | {"pretrained": mobilenet}, seed=0).eval()
+    saved = transformers.MobileNetV2ForImageClassification.from_pretrained(mobilenet).eval()
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        expected = saved.mobilenet_v2(images).pooler_output
+        torch.testing.assert_close(model.features(images), expected)  # type: ignore[operator]
+        assert model(images).shape == (2, 5)
+
+
+def test_the_head_is_new_and_depends_on_the_seed(mobilenet: str) -> None:
+    first, same, other = (build(NODE | {"pretrained": mobilenet}, seed).state_dict() for seed in (1, 1, 2))
+    assert torch.equal(first["head.weight"], same["head.weight"])
+    assert not torch.equal(first["head.weight"], other["head.weight"])
+    bodies = [name for name in first if name.startswith("body")]
+    assert all(torch.equal(first[name], other[name]) for name in bodies)
+
+
+def test_running_statistics_move_a_tenth_of_the_way() -> None:
+    model = build(NODE, seed=0)
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert {norm.momentum for norm in norms} == {0.1}
+
+
+def test_grey_images_can_be_learned_from_scratch() -> None:
+    assert build(NODE | {"input_shape": [1, 16, 16]}, seed=0)(torch.zeros(2, 1, 16, 16)).shape == (2, 5)
+
+
+def test_refuses_channels_the_weights_do_not_expect(mobilenet: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"input_shape must have the 3 channels .* expects, got \(1, 16, 16\)"
+    ):
+        MobileNetV2([1, 16, 16], 5, mobilenet, dropout=0.2)
+
+
+def test_refuses_another_kind_of_network(tmp_path: Path) -> None:
+    transformers.ViTConfig().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="pretrained must name a mobilenet_v2, got .*, a vit"):
+        MobileNetV2([3, 16, 16], 5, str(tmp_path), dropout=0.2)
+
+
+def test_refuses_a_wrong_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="MobileNetV2: path must be a hub id, or a local folder"):
+        MobileNetV2([3, 16, 16], 5, str(tmp_path / "none"), dropout=0.2)
+
+
+def test_refuses_what_is_no_image_and_a_single_class() -> None:
+    with pytest.raises(ValueError, match=r"input_shape must be \(channels, height, width\)"):
+        MobileNetV2([64], 5, None, dropout=0.2)
+    with pytest.raises(ValueError, match="num_classes must be >= 2, got 1"):
+        MobileNetV2([3, 16, 16], 1, None, dropout=0.2)
+
+
+def test_asks_the_hub_only_for_what_is_not_here() -> None:
+    calls: list[dict[str, Any]] = []
+
+    def loader(path: str, **options: Any) -> str:
+        calls.append(options)
+        if options.get("local_files_only"):
+            raise OSError("not here")
+        return f"loaded {path}"
+
+    assert load_pretrained(loader, "someone/model", "encoder", revision="main") == "loaded someone/model"
+    options = {"revision": "main", "trust_remote_code": False}
+    assert calls == [{"local_files_only": True, **options}, options]
+
+
+def test_what_is_here_is_not_asked_for() -> None:
+    calls: list[dict[str, Any]] = []
+    load_pretrained(lambda path, **options: calls.append(options), "someone/model", "encoder")
+    assert calls == [{"local_files_only": True, "trust_remote_code": False}]
+
+
+@pytest.mark.parametrize("error", [OSError("gone\nand a long story"), ValueError("gone")])
+def test_names_both_ways_to_provide_it(error: Exception) -> None:
+    def loader(path: str, **options: Any) -> None:
+        raise error
+
+    rule = "encoder: path must be a hub id, or a local folder written by save_pretrained, got 'a/b': gone$"
+    with pytest.raises(ValueError, match=rule):
+        load_pretrained(loader, "a/b", "encoder")
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder", "./none", "~/no such folder"])
+def test_a_missing_folder_is_no_hub_id(path: str) -> None:
+    with pytest.raises(ValueError, match=f"local folder .*, got '{path}': there is no such folder"):
+        load_pretrained(lambda *_, **__: pytest.fail("asked the hub"), path, "encoder")
+
+
+def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+    assert load_pretrained(lambda path, **_: path, "~/model", "encoder") == str(tmp_path / "model")
+
+
+def test_a_model_with_code_of_its_own_is_refused_without_a_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # an operator who agrees to everything
+    folder, gone = tmp_path / "model", tmp_path / "gone"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        '{"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModel": "own.Own"}}'
+    )
+    (folder / "own.py").write_text(f"open({str(gone)!r}, 'w')\nclass Own: ...\n")
+    with pytest.raises(ValueError, match="contains custom code"):
+        load_pretrained(AutoModel.from_pretrained, str(folder), "encoder")
+    assert not gone.exists()

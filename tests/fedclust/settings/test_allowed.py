@@ -74,7 +74,7 @@ def _touch(path: Path) -> dict[str, Any]:
         lambda evil: {"training": evil},
         lambda evil: {"training": {"_target_": "fedclust.training.LocalTraining", "loss": evil}},
         lambda evil: {"encoder": evil},
-        lambda evil: {"encoder": {"_target_": "fedclust.models.checkpoint.CheckpointEncoder", "model": evil}},
+        lambda evil: {"encoder": {"_target_": "fedclust.models.encoders.CheckpointEncoder", "model": evil}},
         lambda evil: {"metrics": {"f1": evil}},
         lambda evil: {"loss": evil},
     ],

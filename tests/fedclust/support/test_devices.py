@@ -5,9 +5,8 @@ from torch import nn
 
 from fedclust.clustering.curve_fitting import fit_pairs, profile
 from fedclust.clustering.fedgmcc import Parameters
-from fedclust.models.class_prototypes import prototypes
+from fedclust.models.class_prototypes import class_subspaces, prototypes
 from fedclust.models.encoders import PixelEncoder
-from fedclust.models.subspaces import class_subspaces
 from fedclust.support.devices import exact_kernels
 
 EXACT = (False, False, True)  # TF32 in products, TF32 in cuDNN, cuDNN

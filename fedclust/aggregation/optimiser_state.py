@@ -1,26 +1,21 @@
-"""The state of a Flower strategy between rounds, as arrays and numbers.
+"""The state of a Flower strategy between rounds.
 
 A server optimiser keeps its momentum in attributes. The attributes in which a strategy differs from a newly
-made one are its state; it must consist of arrays, numbers and records, so that reading a checkpoint does not
-run code.
+made one are its state; it must consist of what a checkpoint holds, see :mod:`fedclust.messages.packer`.
 """
 
 import copy
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
-from fedclust.support.array_bytes import from_numpy, to_numpy
+from fedclust.messages.packer import pack
 
-__all__ = ["StateValue", "pack_state", "restore_state", "restored"]
-
-StateValue = np.ndarray | str | float | int | bool | None
+__all__ = ["pack_state", "restored"]
 
 
-def pack_state(strategy: Strategy, fresh: Strategy) -> dict[str, StateValue]:
+def pack_state(strategy: Strategy, fresh: Strategy) -> dict[str, Any]:
     """List the state of a strategy.
 
     Parameters
@@ -32,89 +27,38 @@ def pack_state(strategy: Strategy, fresh: Strategy) -> dict[str, StateValue]:
 
     Returns
     -------
-    Arrays and scalars by path: ``m_t{weight`` for an entry of a dictionary, ``momentum_vector[0``
-    for one of a list, ``strategy@m_t{weight`` for one of a strategy inside this one. A path that ends in a
-    mark alone names a container's kind.
+    Each attribute that changed, by name; of a strategy inside this one, its state.
 
     Raises
     ------
     TypeError
-        If an attribute that changed holds anything else, naming it.
+        If an attribute holds anything but arrays, numbers, text, records, and containers of them, naming it.
     """
-    packed: dict[str, StateValue] = {}
+    packed: dict[str, Any] = {}
     for name, value in vars(strategy).items():
         other = vars(fresh).get(name)
-        if isinstance(value, Strategy) and isinstance(
-            other, Strategy
-        ):  # such as the one in a privacy wrapper
-            packed |= {f"{name}@{path}": inner for path, inner in pack_state(value, other).items()}
+        if isinstance(value, Strategy) and isinstance(other, Strategy):  # such as the one in a wrapper
+            packed[name] = pack_state(value, other)
         elif value is not other and not _same_scalar(value, other):
-            _pack(packed, name, value, type(strategy).__name__)
+            try:
+                pack(value, Any)
+            except TypeError as error:
+                raise TypeError(
+                    f"aggregator {type(strategy).__name__} cannot be resumed: attribute {name!r} must hold "
+                    f"arrays, numbers or records, got {type(value).__name__}"
+                ) from error
+            packed[name] = value
     return packed
 
 
-def restore_state(strategy: Strategy, packed: Mapping[str, StateValue]) -> None:
-    """Set a newly made strategy to a state of :func:`pack_state`."""
-    tree: dict[str, Any] = {}
-    inside: dict[str, dict[str, StateValue]] = {}
-    for path, value in packed.items():
-        name, kind, key = _parse(path)
-        if kind == "@":
-            inside.setdefault(name, {})[key] = value
-        elif kind == "":
-            tree[name] = value
-        elif key == "":
-            tree[name] = {"{": {}, "[": [], "<": ArrayRecord()}[kind]
-        elif kind == "{":
-            tree[name][key] = value
-        elif kind == "[":
-            tree[name].append(value)
-        else:
-            tree[name][key] = from_numpy(np.asarray(value))
-    for name, value in tree.items():
-        setattr(strategy, name, value)
-    for name, nested in inside.items():
-        restore_state(getattr(strategy, name), nested)
-
-
-def restored(strategy: Strategy, packed: Mapping[str, StateValue]) -> Strategy:
+def restored(strategy: Strategy, packed: Mapping[str, Any]) -> Strategy:
     """Set a newly made strategy to a state, of which it gets values of its own, and return it."""
-    restore_state(strategy, copy.deepcopy(dict(packed)))
-    return strategy
-
-
-# A path is an attribute's name; or the name, a mark for its kind of container, and the entry's key.
-_MARKS = "{[<@"  # dictionary, list, ArrayRecord, strategy inside this one
-
-
-def _pack(packed: dict[str, StateValue], name: str, value: object, owner: str) -> None:
-    if isinstance(value, ArrayRecord):
-        packed[f"{name}<"] = None
-        packed.update({f"{name}<{key}": to_numpy(array) for key, array in value.items()})
-    elif isinstance(value, Mapping) and all(_is_leaf(item) for item in value.values()):
-        packed[f"{name}{{"] = None
-        packed.update({f"{name}{{{key}": item for key, item in value.items()})
-    elif isinstance(value, list | tuple) and all(_is_leaf(item) for item in value):
-        packed[f"{name}["] = None
-        packed.update({f"{name}[{number}": item for number, item in enumerate(value)})
-    elif _is_leaf(value):
-        packed[name] = value  # type: ignore[assignment]
-    else:
-        raise TypeError(
-            f"aggregator {owner} cannot be resumed: attribute {name!r} must hold arrays, numbers or records, "
-            f"got {type(value).__name__}"
+    for name, value in packed.items():
+        inner = getattr(strategy, name, None)
+        setattr(
+            strategy, name, restored(inner, value) if isinstance(inner, Strategy) else copy.deepcopy(value)
         )
-
-
-def _parse(path: str) -> tuple[str, str, str]:
-    for position, character in enumerate(path):
-        if character in _MARKS:
-            return path[:position], character, path[position + 1 :]
-    return path, "", ""
-
-
-def _is_leaf(value: object) -> bool:
-    return value is None or isinstance(value, np.ndarray | np.generic | str | int | float | bool)
+    return strategy
 
 
 def _same_scalar(one: object, other: object) -> bool:

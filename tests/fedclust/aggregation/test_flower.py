@@ -39,6 +39,7 @@ from fedclust.federation import Reply
 from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.codec import encode
 from fedclust.messages.models import from_state
+from fedclust.messages.packer import pack
 from fedclust.messages.training import TrainAnswer, read_instruction
 from fedclust.settings import CONF
 from fedclust.training import CohortUpdate, ModelMean
@@ -297,7 +298,10 @@ def _memory(kind: type[FedAvg], nodes: list[list[int]]) -> dict[str, Any]:
             replies.append(replied(message, arrays[client], int(examples[client])))
         replies.sort(key=lambda reply: reply.client)
         model = aggregate(aggregator, number, model, replies, BUFFERS, shared_means=True)
-    return {**pack_state(aggregator, kind(**NO_MINIMA)), "the model": model["weight"].numpy()}
+    return {
+        **pack(pack_state(aggregator, kind(**NO_MINIMA)), dict[str, Any]),
+        "the model": model["weight"].numpy(),
+    }
 
 
 @pytest.mark.parametrize("kind", [FedAvgM, FedAdam, FedYogi, FedAdagrad])

@@ -70,29 +70,28 @@ def test_server_momentum_is_kept_from_round_to_round(toy) -> None:
     remembered = []
     for server_round in (1, 2):
         one, _ = train(federation, list(one), dict.fromkeys(range(6), 0), fedavgm, server_round)
-        remembered.append({name: np.array(value) for name, value in one[0].optimiser.items()})
+        remembered.append(one[0].optimiser)
     whole = ClusteredStrategy(aggregator=fedavgm)
     whole.start(toy().grid(), toy.model(), 2)
     np.testing.assert_array_equal(one[0].model["w"].numpy(), whole.clusters.models[0]["w"].numpy())
     assert remembered[0].keys() == remembered[1].keys()
-    assert any(name.startswith("momentum_vector") for name in remembered[0])
+    assert "momentum_vector" in remembered[0]
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_what_an_aggregator_remembers_is_not_changed_by_later_rounds(toy, rounds: int) -> None:
     federation = Federation(toy().grid())
     (first,), _ = train(federation, [Trainee(toy.model())], {3: 0}, fedavgm)
-    kept = {name: np.array(value) for name, value in first.optimiser.items()}
+    kept = [array.copy() for array in first.optimiser["momentum_vector"]]
     trainees = (first,)
     for _ in range(rounds):
         trainees, _ = train(federation, list(trainees), {3: 0}, fedavgm)
-    for name, value in first.optimiser.items():
-        np.testing.assert_array_equal(value, kept[name])
+    np.testing.assert_array_equal(first.optimiser["momentum_vector"], kept)
 
 
 def test_memory_comes_back_from_a_checkpoint() -> None:
     weights = ArrayRecord({"layer/w": Array(np.arange(3, dtype=np.float32))})
-    part = Trainee(weights, {"m_t{layer/w": np.ones(3), "current_round": 2, "empty{": None})
+    part = Trainee(weights, {"m_t": {"layer/w": np.ones(3)}, "current_round": 2, "empty": {}})
     labels = np.array([0, 1, -1, 0])
     trial = Trial(1, "update", labels, (part, Trainee(weights)), 2, 5, 0.0125, 1, 9, 77, {"gain": 0.1})
     trace = Trace.start(np.arange(4)).recorded(np.array([1, 3]), np.array([0.5, -0.5]))
@@ -111,5 +110,5 @@ def test_memory_comes_back_from_a_checkpoint() -> None:
     np.testing.assert_array_equal(other.labels, labels)
     np.testing.assert_array_equal(other.parts[1].model["layer/w"].numpy(), [0, 1, 2])
     assert other.parts[0].optimiser.keys() == part.optimiser.keys()
-    np.testing.assert_array_equal(other.parts[0].optimiser["m_t{layer/w"], np.ones(3))
+    np.testing.assert_array_equal(other.parts[0].optimiser["m_t"]["layer/w"], np.ones(3))
     assert again.by_cluster() == {1: [other]}

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from fedclust.grids.client_grid import FederationError
 from fedclust.messages.codec import BadReply, Bounds, Question, Reading, decode, encode
 from fedclust.messages.description import DescriptionQuestion
-from fedclust.privacy.settings import Tells
+from fedclust.privacy import Tells
 
 __all__ = ["Answers", "Asker", "Failure", "check_alike", "read_reply", "send_questions", "unlike"]
 

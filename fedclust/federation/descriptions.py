@@ -8,7 +8,7 @@ import numpy as np
 from fedclust.federation.asking import check_alike
 from fedclust.grids.client_grid import FederationError
 from fedclust.messages.description import Description
-from fedclust.privacy.settings import Tells
+from fedclust.privacy import Tells
 from fedclust.typing import IntArray
 
 __all__ = ["Descriptions", "combine", "left_out_line", "misfit"]

@@ -17,7 +17,7 @@ from fedclust.messages.codec import Bounds
 from fedclust.messages.comparing import LossesQuestion
 from fedclust.messages.description import Description, DescriptionQuestion, Names
 from fedclust.messages.training import Projection, Update, UpdateQuestion
-from fedclust.privacy.settings import Tells
+from fedclust.privacy import Tells
 from fedclust.settings.run_options import DEFAULT_CAP
 from fedclust.typing import FloatArray, IntArray
 

@@ -28,8 +28,7 @@ from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, instruct
 from fedclust.privacy import ClientDP
-from fedclust.privacy.accountant import epsilon_of
-from fedclust.privacy.noise import Noise, seeded, system
+from fedclust.privacy.accountant import Noise, epsilon_of, seeded, system
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["ClientPrivacy"]

@@ -23,7 +23,7 @@ from fedclust.messages.codec import (
     Texts,
     Whole,
 )
-from fedclust.privacy.settings import Tells
+from fedclust.privacy import Tells
 from fedclust.typing import IntArray
 
 __all__ = ["Description", "DescriptionQuestion", "Encoder", "EncoderQuestion", "Names"]

@@ -1,5 +1,157 @@
-"""What leaves a client, and how much it says about it; ``privacy=`` chooses one on the command line."""
+"""What leaves a client, and how much it says about it; ``privacy=`` chooses one on the command line.
 
-from fedclust.privacy.settings import ClientDP, NoPrivacy, Privacy, named
+docs/PRIVACY.md says what each choice promises.
+"""
 
-__all__ = ["ClientDP", "NoPrivacy", "Privacy", "named"]
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+__all__ = ["ClientDP", "NoPrivacy", "Privacy", "Tells", "named"]
+
+Tells = Literal["labels", "sizes", "nothing"]
+"""What clients say of their rows before round 1: how many of each class, how many, or nothing."""
+
+Evaluation = Literal["auto", "exact", "noised"]
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """A choice of what leaves a client.
+
+    Attributes
+    ----------
+    choice
+        Its name.
+    """
+
+    choice: ClassVar[str] = "none"
+
+    @property
+    def tells(self) -> Tells:
+        """What clients say of their rows before round 1."""
+        return "labels"
+
+
+@dataclass(frozen=True)
+class NoPrivacy(Privacy):
+    """Clients answer what is asked: no noise, and no promise about a single client.
+
+    Attributes
+    ----------
+    label_counts
+        Whether clients are asked for the number of their rows of each class. Figures and pictures of labels
+        need them, and some methods; without them, a method that needs them is refused.
+
+    Raises
+    ------
+    ValueError
+        If it is not a truth value.
+    """
+
+    label_counts: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.label_counts, bool):
+            raise ValueError(f"label_counts must be true or false, got {self.label_counts!r}")
+
+    @property
+    def tells(self) -> Tells:
+        """What clients say of their rows before round 1."""
+        return "labels" if self.label_counts else "sizes"
+
+
+@dataclass(frozen=True)
+class ClientDP(Privacy):
+    """Differential privacy of whole clients, with a trusted server.
+
+    Every client's update is clipped on its node to length C; the server adds Gaussian noise of standard
+    deviation z · C / n to the mean of each cluster's n chosen clients, once.
+
+    Source: McMahan, Ramage, Talwar and Zhang, "Learning Differentially Private Recurrent Language Models",
+    ICLR 2018, with fixed cohorts and equal weights. Adaptive C: Andrew, Thakkar, McMahan and Ramaswamy,
+    "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021, Algorithm 1.
+
+    Attributes
+    ----------
+    noise_multiplier
+        z, > 0.
+    clip
+        C, the most that an update may be long, > 0; where it adapts, C of round 1.
+    delta
+        δ, in (0, 1) and below one over the number of clients.
+    adaptive
+        Whether C follows a quantile of the updates' lengths.
+    quantile
+        γ, the share of updates that shall not be clipped, in [0, 1].
+    clip_rate
+        η, how fast C follows: C ← C · exp(−η (share − γ)), >= 0.
+    count_noise
+        σ_b, standard deviation of the noise on the number of updates that were not clipped, > 0.
+    evaluation
+        ``"exact"`` to collect the clients' test figures, which is refused where the clients are not
+        simulated; ``"noised"`` for the mean accuracy with noise, and nothing else; ``"auto"`` for exact
+        figures of simulated clients and noised ones of others.
+    evaluation_noise
+        Standard deviation of the noise on the sum of all clients' accuracies, > 0, where it is noised.
+
+    Raises
+    ------
+    ValueError
+        If an attribute is outside its range.
+    """
+
+    choice: ClassVar[str] = "client_dp"
+
+    noise_multiplier: float = 1.0
+    clip: float = 1.0
+    delta: float = 1e-5
+    adaptive: bool = False
+    quantile: float = 0.5
+    clip_rate: float = 0.2
+    count_noise: float = 10.0
+    evaluation: Evaluation = "auto"
+    evaluation_noise: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in ("noise_multiplier", "clip", "count_noise", "evaluation_noise"):
+            _check(name, getattr(self, name), "> 0 and finite", lambda value: 0 < value < math.inf)
+        _check("delta", self.delta, "in (0, 1)", lambda value: 0 < value < 1)
+        _check("quantile", self.quantile, "in [0, 1]", lambda value: 0 <= value <= 1)
+        _check("clip_rate", self.clip_rate, ">= 0 and finite", lambda value: 0 <= value < math.inf)
+        if not isinstance(self.adaptive, bool):
+            raise ValueError(f"adaptive must be true or false, got {self.adaptive!r}")
+        if self.evaluation not in get_args(Evaluation):
+            raise ValueError(
+                f"evaluation must be one of {', '.join(get_args(Evaluation))}, got {self.evaluation!r}"
+            )
+
+    @property
+    def tells(self) -> Tells:
+        """What clients say of their rows before round 1."""
+        return "nothing"
+
+
+def _check(name: str, value: Any, rule: str, holds: Callable[[Any], bool]) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not holds(value):
+        raise ValueError(f"{name} must be {rule}, got {value!r}")
+
+
+def named(privacy: "Privacy | str") -> Privacy:
+    """Make a choice from its name, at its defaults; a made one stays as it is.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name.
+    """
+    choices: dict[str, type[Privacy]] = {each.choice: each for each in (NoPrivacy, ClientDP)}
+    if isinstance(privacy, Privacy):
+        return privacy
+    if privacy not in choices:
+        raise ValueError(
+            f"privacy must be one of {', '.join(choices)}, or made by fedclust.privacy, got {privacy!r}"
+        )
+    return choices[privacy]()

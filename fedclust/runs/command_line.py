@@ -19,7 +19,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from fedclust.settings import CONF, ConfigError, compose, sweep, with_choices
+from fedclust.runs import sweep
+from fedclust.settings import CONF, ConfigError, compose, with_choices
 from fedclust.settings.checks import check, check_built
 from fedclust.settings.folders import named_by_time, results_folder
 from fedclust.settings.resume import expand

@@ -1,21 +1,26 @@
-"""Refuse what a choice of privacy cannot hold, before any client is asked."""
+"""What a choice of privacy cannot hold, refused before any client is asked; and what has left the clients."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from flwr.serverapp import strategy as flower
 from torch import nn
 
 from fedclust.aggregation.fairavg import FairAvg
+from fedclust.messages.comparing import LossesQuestion, ProofQuestion
+from fedclust.messages.description import DescriptionQuestion
+from fedclust.messages.evaluation import ConfusionQuestion, PersonalQuestion
+from fedclust.messages.prototypes import PrototypesQuestion, SubspacesQuestion
+from fedclust.messages.training import UpdateQuestion
 from fedclust.personal.layers import Personal
+from fedclust.privacy import ClientDP, Privacy
 from fedclust.privacy.accountant import require
-from fedclust.privacy.settings import ClientDP, Privacy
 from fedclust.selection import LeastSampled, Uniform
 
 if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
     from fedclust.strategies import ClusteredStrategy
 
-__all__ = ["check_delta", "check_loss", "check_network", "check_strategy", "setting"]
+__all__ = ["check_delta", "check_loss", "check_network", "check_strategy", "leaving_line", "setting"]
 
 # They need no more of the replies than their mean, which is what gets the noise.
 _MEANS = (
@@ -153,3 +158,43 @@ def check_network(privacy: Privacy, network: nn.Module) -> None:
         raise ValueError("privacy=client_dp cannot hold a network whose layers share parameters")
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise ValueError("privacy=client_dp must have a network with parameters to train, this has none")
+
+
+# In the order of a run. docs/SECURITY.md says what each gives away.
+_WHAT = {
+    PrototypesQuestion.kind: "class prototypes",
+    SubspacesQuestion.kind: "class subspaces",
+    LossesQuestion.kind: "losses of models",
+    UpdateQuestion.kind: "changes by training",
+    ProofQuestion.kind: "how models compare on held-out rows",
+    ConfusionQuestion.kind: "counts of label and prediction",
+    PersonalQuestion.kind: "figures of personal layers",
+}
+_DESCRIBED = {
+    "labels": "label counts",
+    "sizes": "numbers of rows",
+    "nothing": "that they take part, with names and known groups",
+}
+
+
+def leaving_line(asked: Collection[str], privacy: Privacy) -> str:
+    """List what clients were asked for.
+
+    Parameters
+    ----------
+    asked
+        Types of the questions that were asked.
+    privacy
+        How clients answered them and trained.
+    """
+    first = _DESCRIBED[privacy.tells]
+    private = isinstance(privacy, ClientDP)
+    trained = (
+        "updates clipped on their node, to a server that is trusted with them and adds the noise"
+        if private
+        else "models, a node's mean where the method allows it, with row counts and losses of each step"
+    )
+    further = [what for query, what in _WHAT.items() if query in asked]
+    others = sorted(set(asked) - _WHAT.keys() - {DescriptionQuestion.kind, "evaluate"})
+    everything = "; ".join([first, trained, "test figures", *further, *others])
+    return f"left the clients: {everything} (docs/SECURITY.md)"

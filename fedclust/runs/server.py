@@ -47,11 +47,10 @@ from fedclust.results.recorder import Recorder, rescuing, write_summary, writing
 from fedclust.results.report import print_report
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.trackers import Tracker, Tracking
-from fedclust.runs.baselines import take_from_sweep
-from fedclust.runs.leaving import leaving_line
 from fedclust.runs.own_data import join_sites
-from fedclust.runs.privacy_checks import check_delta, check_network, check_strategy, setting
+from fedclust.runs.privacy_checks import check_delta, check_network, check_strategy, leaving_line, setting
 from fedclust.runs.runner import OnRound, StrategyRun
+from fedclust.runs.sweep import take_from_sweep
 from fedclust.settings import (
     ConfigError,
     RunSettings,

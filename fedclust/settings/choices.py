@@ -179,7 +179,7 @@ def _refused(key: str, node: dict[str, Any], options: Any, whole: dict[str, Any]
     try:
         values = {name: _known(value, whole) for name, value in given.items()}
         built = [name for name, value in values.items() if _is_built(value)]
-        options(**(values | dict.fromkeys(built, _built_later)))
+        typing.cast(Any, options)(**(values | dict.fromkeys(built, _built_later)))
     except ValueError as error:
         said = " ".join(str(error).split())
         argument = said.partition(" ")[0]
@@ -220,7 +220,7 @@ def _hints(options: Any) -> dict[str, Any]:
     A type that names what is imported for type checkers only is left out.
     """
     if not dataclasses.is_dataclass(options):
-        made = vars(options).get("__init__", options.__init__) if isinstance(options, type) else options
+        made = getattr(options, "__init__", options) if isinstance(options, type) else options
         try:
             return typing.get_type_hints(made)
         except (TypeError, AttributeError, NameError):

@@ -1,7 +1,7 @@
 import numpy as np
 from scipy.stats import chi2, kstest
 
-from fedclust.privacy.noise import seeded, system
+from fedclust.privacy.accountant import seeded, system
 
 
 def test_noise_of_a_seed_can_be_drawn_again_and_depends_on_all_else() -> None:

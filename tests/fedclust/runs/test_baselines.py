@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from fedclust.runs.baselines import take_from_sweep
+from fedclust.runs.sweep import take_from_sweep
 from fedclust.settings import compose
 
 

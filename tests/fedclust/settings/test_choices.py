@@ -246,11 +246,13 @@ print(json.dumps([told, [name for name in json.loads(sys.argv[2]) if name in sys
 
 
 def test_no_choice_is_refused_by_mistake_or_needs_a_large_library() -> None:
-    groups = [path for path in CONF.iterdir() if path.is_dir() and path.name not in ("experiment", "tracker")]
+    # Not every network is for every dataset; tests/fedclust/models tries each.
+    left_out = ("encoder", "experiment", "model", "tracker")
+    groups = [path for path in CONF.iterdir() if path.is_dir() and path.name not in left_out]
     choices = [
         [f"{group.name}={path.stem}" for path in sorted(group.glob("[a-z]*.yaml"))] for group in groups
     ]
-    assert sum(map(len, choices)) > 90
+    assert sum(map(len, choices)) > 80
     # One choice of each group at a time, which no group's checks notice, as composing takes the longest.
     together = [[choice for choice in each if choice] for each in zip_longest(*choices)]
     large = ("torch", "flwr", "ray", "scipy", "sklearn", "pandas", "datasets")

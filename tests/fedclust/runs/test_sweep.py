@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from fedclust.runs.sweep import Failures, choices, jobs, objective
 from fedclust.settings import ConfigError
-from fedclust.settings.sweep import Failures, choices, jobs, objective
 
 
 @pytest.mark.parametrize(

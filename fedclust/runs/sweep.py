@@ -1,0 +1,207 @@
+"""A sweep's jobs: which are checked before the first one starts, the failures, and runs that jobs share.
+
+``fedclust -m strategy=fedavg,fedgwc,fmcl`` compares each method with FedAvg. FedAvg's own job comes first, so
+it is trained once and the other jobs copy its results. If FedAvg is not in the sweep, the first job trains
+it, and the others copy it from there.
+"""
+
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from fedclust.settings.composition import ConfigError
+from fedclust.support.strict_json import dumps_by_key, replace_file
+
+if TYPE_CHECKING:
+    from fedclust.results import SavedRun
+
+__all__ = ["Failures", "choices", "jobs", "objective", "take_from_sweep"]
+
+_SWEEP = "multirun.yaml"  # Hydra's file in the folder of a sweep
+# What does not change the results of a strategy.
+_IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "resume", "serve")
+_OF_THE_WHOLE_JOB = ("compare",)  # in a summary
+_NOT_COPIED = (".lock", "compare", "plots", "tensorboard", "tracker.json", "wandb")
+
+
+class Failures:
+    """The failed jobs of a sweep; the other jobs still run.
+
+    They are kept in a file, because a launcher such as Ray's runs the jobs in processes of their own.
+
+    Parameters
+    ----------
+    file
+        Where to keep them, in a folder that exists on the machine that runs the sweep, and only there.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __len__(self) -> int:
+        return len(self._lines())
+
+    def add(self, number: int, overrides: Sequence[str], error: Exception, expected: bool) -> bool:
+        """Print a job's failure, and keep it to print again at the end.
+
+        Parameters
+        ----------
+        number
+            The job's number, which is also its folder's name.
+        overrides
+            The job's overrides.
+        error
+            Why it failed.
+        expected
+            Whether the error's message is enough; if not, the traceback is printed too.
+
+        Returns
+        -------
+        Whether the failure is kept: not by a process of another machine.
+        """
+        if not expected:
+            traceback.print_exception(error)
+        reason = " ".join(str(error).split()) or type(error).__name__
+        line = f"job {number} ({' '.join(overrides)}): {reason}".replace("\n", " ")
+        print(f"fedclust: {line}", file=sys.stderr)
+        try:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except FileNotFoundError:
+            return False
+        return True
+
+    def print_all(self) -> None:
+        """Print all failures again, as the last lines of the sweep."""
+        jobs = f"{len(self)} job{'s' if len(self) > 1 else ''}"
+        print("\n".join([f"fedclust: {jobs} of the sweep failed", *self._lines()]), file=sys.stderr)
+
+    def _lines(self) -> list[str]:
+        return self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []
+
+
+def choices(override: str) -> list[str]:
+    """Write a sweep over choices as one override per choice; return any other override unchanged.
+
+    An interval, which only sweepers such as Optuna's search, becomes its two ends.
+    """
+    try:
+        parsed = OverridesParser.create().parse_override(override)
+    except HydraException:
+        return [override]  # compose reports the error
+    if not parsed.is_sweep_override():
+        return [override]
+    key = override.partition("=")[0]
+    if isinstance(interval := parsed.value(), IntervalSweep):
+        return [f"{key}={interval.start}", f"{key}={interval.end}"]
+    return [f"{key}={value}" for value in parsed.sweep_string_iterator()]
+
+
+def jobs(options: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """Yield jobs of a sweep so that each choice is in one, combined with the others' first choices."""
+    first = [each[0] for each in options]
+    yield first
+    for place, each in enumerate(options):
+        for option in each[1:]:
+            yield [*first[:place], option, *first[place + 1 :]]
+
+
+def objective(summary: Mapping[str, Any], key: str) -> float | None:
+    """Return the number of a job's summary that a sweeper such as Optuna's compares jobs by.
+
+    Returns
+    -------
+    The number, or None for a task without rounds and for a figure that the run could not measure.
+
+    Raises
+    ------
+    ConfigError
+        If the summary has no number of that name.
+    """
+    if "strategy" not in summary or (key in summary and summary[key] is None):
+        return None
+    value = summary.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        numbers = [k for k, v in summary.items() if isinstance(v, int | float) and not isinstance(v, bool)]
+        raise ConfigError(f"objective must be a number of summary.json, of {', '.join(numbers)}, got {key}")
+    return float(value)
+
+
+def take_from_sweep(name: str, config: DictConfig, job: Path) -> dict[str, Any] | None:
+    """Copy a strategy's finished run from an earlier job of the sweep, if there is one.
+
+    Parameters
+    ----------
+    name
+        The strategy to compare with.
+    config
+        Its configuration; only a run with the same one, seed included, is copied.
+    job
+        Folder of the current job. It belongs to a sweep if Hydra's ``multirun.yaml`` lies beside it.
+
+    Returns
+    -------
+    The run's summary, in which ``taken_from`` is its folder, seen from `job`; the run itself is then in
+    ``compare/<name>/`` of `job`. None where there is none, and where `job` began to train its own.
+    """
+    beside = job / "compare" / name
+    if beside.exists():  # a job that is resumed
+        return _taken_before(beside, int(config.rounds))
+    if not (job.parent / _SWEEP).is_file():
+        return None
+    wanted = _relevant(yaml.safe_load(OmegaConf.to_yaml(config, resolve=True)))
+    for run in _finished(name, job):
+        # Held-out rows compare models, which a run without its checkpoint no longer has.
+        usable = not config.get("proof") or any((run.folder / "checkpoints").glob("round-*"))
+        if usable and _relevant(run.config) == wanted:
+            summary = {key: value for key, value in run.summary.items() if key not in _OF_THE_WHOLE_JOB}
+            summary.setdefault("taken_from", Path(os.path.relpath(run.folder, job)).as_posix())
+            # Links: a run that has finished is not written to again, and models can be large.
+            ignored = shutil.ignore_patterns(*_NOT_COPIED)
+            shutil.copytree(run.folder, beside, ignore=ignored, copy_function=_link)
+            replace_file(beside / "summary.json", dumps_by_key(summary))
+            return summary
+    return None
+
+
+def _taken_before(beside: Path, rounds: int) -> dict[str, Any] | None:
+    """Get the summary of a run that was taken earlier, unless it now has more rounds."""
+    from fedclust.results import SavedRun  # imports pandas, which a wrong option should not wait for
+
+    run = SavedRun(beside)
+    if not (beside / "summary.json").is_file() or "taken_from" not in run.summary:
+        return None
+    return dict(run.summary) if run.summary["rounds"] == rounds else None
+
+
+def _finished(name: str, job: Path) -> Iterator["SavedRun"]:
+    """Yield the other jobs' own runs, then those that they were compared with."""
+    from fedclust.results import SavedRun
+
+    places = ("*/summary.json", f"*/compare/{name}/summary.json")
+    for path in (path for place in places for path in sorted(job.parent.glob(place))):
+        run = SavedRun(path.parent)
+        own = path.parent == job or job in path.parents
+        if not own and run.strategy == name and len(run.rounds) == run.summary.get("rounds"):
+            yield run
+
+
+def _relevant(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in _IRRELEVANT}
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)

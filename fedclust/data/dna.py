@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from fedclust.data.builder import SourcedDataset, Statistics
-from fedclust.data.source import Labels, Part, SourceError, find_column
+from fedclust.data.source import Labels, Part, SourceError, cells_of, find_column
+from fedclust.support.plain_values import check_choice
 from fedclust.typing import FloatArray, IntArray
 
 BASES = "ACGT"
@@ -51,10 +52,8 @@ class Dna(SourcedDataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.encoding not in ("kmer", "onehot"):
-            raise ValueError(f"dataset.encoding must be 'kmer' or 'onehot', got {self.encoding!r}")
-        if self.padding not in ("valid", "same"):
-            raise ValueError(f"dataset.padding must be 'valid' or 'same', got {self.padding!r}")
+        check_choice("dataset.encoding", self.encoding, ("kmer", "onehot"))
+        check_choice("dataset.padding", self.padding, ("valid", "same"))
         if not 1 <= self.k <= 12:
             raise ValueError(f"dataset.k must be in [1, 12], got {self.k}")
         tokens = 4**self.k + 1
@@ -94,25 +93,17 @@ class Dna(SourcedDataset):
         for number, base in enumerate(BASES):
             numbers[[ord(base), ord(base.lower())]] = number
         length: int | None = None
-        position = 0
-        for part in parts:
-            for batch in part.rows.to_batches(columns=[name], batch_size=CHUNK):
-                kept = labels.kept[position : position + len(batch)]
-                sequences = [
-                    text or "" for text, keep in zip(batch.column(0).to_pylist(), kept, strict=True) if keep
-                ]
-                if length is None and sequences:
-                    length = len(sequences[0])
-                for offset, sequence in enumerate(sequences):
-                    if len(sequence) != length:
-                        raise SourceError(
-                            f"every sequence must have {length} bases as the first has, "
-                            f"got {len(sequence)} in one of the rows from {position + offset} on"
-                        )
-                position += len(batch)
-                if sequences:
-                    letters = np.frombuffer("".join(sequences).encode("ascii", "replace"), dtype=np.uint8)
-                    yield numbers[letters].reshape(len(sequences), -1)
+        for position, sequences in cells_of(parts, name, labels.kept, CHUNK):
+            if length is None and sequences:
+                length = len(sequences[0] or "")
+            if wrong := [len(each or "") for each in sequences if len(each or "") != length]:
+                raise SourceError(
+                    f"every sequence must have {length} bases as the first has, got {wrong[0]} "
+                    f"in one of the rows from {position} on"
+                )
+            if sequences:
+                letters = np.frombuffer("".join(sequences).encode("ascii", "replace"), dtype=np.uint8)
+                yield numbers[letters].reshape(len(sequences), -1)
 
 
 def kmers(codes: IntArray, k: int, padding: Literal["valid", "same"]) -> IntArray:

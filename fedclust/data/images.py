@@ -5,23 +5,25 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.builder import SourcedDataset, Statistics
 from fedclust.data.input_encoders import ImageEncoder
-from fedclust.data.source import Labels, Part, Source, SourceError, find_column, walk
+from fedclust.data.source import Labels, Part, Source, SourceError, cells_of, find_column, walk
+from fedclust.support.plain_values import check_choice
 from fedclust.typing import IntArray
 
 Resize = Literal["none", "stretch", "crop"]
 
 CHUNK = 128  # images decoded by one thread at a time
+_AHEAD = {"batch_readahead": 2, "fragment_readahead": 1}  # memory is limited
 WORKERS = min(os.cpu_count() or 1, 16)  # also limits the encoded images held in memory
 _ANYWHERE = "**/"
 _TEMPLATE = re.compile(r"(?![/~])([^{}\\]|\{id(\[\d\])?\})+")
@@ -77,8 +79,7 @@ class Images(SourcedDataset):
                 "dataset.image_path must be a path below the table's folder, with {id} or {id[0]} for the "
                 f"column's text, got {self.image_path!r}"
             )
-        if self.resize not in ("none", "stretch", "crop"):
-            raise ValueError(f"dataset.resize must be 'none', 'stretch' or 'crop', got {self.resize!r}")
+        check_choice("dataset.resize", self.resize, get_args(Resize))
 
     def source(self) -> Source:
         """Return the source of the examples."""
@@ -91,18 +92,18 @@ class Images(SourcedDataset):
         inputs = self.new_inputs(folder, np.uint8, len(kept), shape)
         counts = np.zeros((shape[0], 256), dtype=np.int64)
         locate = self._locator(parts)
+        name = find_column(parts[0], self.image, "image")
 
         def decode_chunk(start: int, chunk: list[Any]) -> IntArray:
-            """Write a chunk of images, the source's rows from `start`; count the training part's values."""
-            inside = slice(*np.searchsorted(kept, [start, start + len(chunk)]))
-            for row, position in enumerate(kept[inside], start=inside.start):
-                inputs[row] = self._decode(chunk[position - start], locate, int(position))
-            return pixel_counts(inputs[inside.start : min(inside.stop, labels.num_train)])
+            """Write a chunk of kept images as rows from `start`; count the training part's values."""
+            for row, image in enumerate(chunk, start=start):
+                inputs[row] = self._decode(image, locate, int(kept[row]))
+            return pixel_counts(inputs[start : max(start, min(start + len(chunk), labels.num_train))])
 
         with ThreadPoolExecutor(WORKERS) as pool:  # Pillow releases the GIL while decoding
             pending: deque[Future[IntArray]] = deque()
             start = 0
-            for chunk in self._chunks(parts):
+            for _, chunk in cells_of(parts, name, labels.kept, CHUNK, **_AHEAD):
                 pending.append(pool.submit(decode_chunk, start, chunk))
                 start += len(chunk)
                 if len(pending) > 2 * WORKERS:
@@ -116,16 +117,6 @@ class Images(SourcedDataset):
         described = json.loads((folder / "dataset.json").read_text())
         shape = tuple(map(int, self.input_shape))
         return ImageEncoder(shape, self.resize, tuple(described["mean"]), tuple(described["std"]))
-
-    def _chunks(self, parts: Sequence[Part]) -> Iterator[list[Any]]:
-        """Yield the image column in order, as lists of bytes or paths."""
-        name = find_column(parts[0], self.image, "image")
-        for part in parts:
-            batches = part.rows.to_batches(
-                columns=[name], batch_size=CHUNK, batch_readahead=2, fragment_readahead=1
-            )
-            for batch in batches:
-                yield batch.column(0).to_pylist()
 
     def _locator(self, parts: Sequence[Part]) -> Callable[[str], Path]:
         """Return a function that turns a text of the path column into a path."""

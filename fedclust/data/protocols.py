@@ -23,6 +23,7 @@ import numpy as np
 
 from fedclust.data.partitioners.base import NOBODY, deal
 from fedclust.support.fractions import check_fraction
+from fedclust.support.plain_values import check_choice
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -62,8 +63,7 @@ class Protocol:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.test not in get_args(Test):
-            raise ValueError(f"partition.test must be one of {list(get_args(Test))}, got {self.test!r}")
+        check_choice("partition.test", self.test, get_args(Test))
         fraction_of(self.validation_fraction)
 
     @classmethod

@@ -10,7 +10,7 @@ import fnmatch
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -357,6 +357,19 @@ def find_column(part: Part, wanted: str | Sequence[str], role: str) -> str:
 def column(part: Part, name: str) -> "pa.ChunkedArray":
     """Read one whole column."""
     return part.rows.to_table(columns=[name]).column(0)
+
+
+def cells_of(
+    parts: Sequence[Part], name: str, kept: BoolArray, size: int, **options: int
+) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the kept cells of a column in order, from at most `size` rows at a time, and the first row."""
+    position = 0
+    for part in parts:
+        for batch in part.rows.to_batches(columns=[name], batch_size=size, **options):
+            wanted = kept[position : position + len(batch)]
+            cells = zip(batch.column(0).to_pylist(), wanted, strict=True)
+            yield position, [cell for cell, keep in cells if keep]
+            position += len(batch)
 
 
 def values_of(parts: Sequence[Part], name: str, kept: BoolArray) -> "pd.Series[Any]":

@@ -17,6 +17,7 @@ from fedclust.data.cache import new_array
 from fedclust.data.dataset import Refit
 from fedclust.data.input_encoders import CategoryColumn, NumberColumn, TableEncoder, category_texts
 from fedclust.data.source import Labels, Part, SourceError, column, find_column
+from fedclust.support.plain_values import check_choice
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -90,8 +91,7 @@ class Tables(SourcedDataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.encoding not in ("onehot", "index"):
-            raise ValueError(f"dataset.encoding must be 'onehot' or 'index', got {self.encoding!r}")
+        check_choice("dataset.encoding", self.encoding, ("onehot", "index"))
         both = sorted(set(self.numbers or ()) & set(self.categories or ()))
         if both:
             raise ValueError(f"dataset.numbers and .categories must not share columns, got {', '.join(both)}")

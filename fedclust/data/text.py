@@ -13,7 +13,7 @@ from fedclust.data.builder import SourcedDataset, Statistics
 from fedclust.data.cache import new_array
 from fedclust.data.dataset import Refit
 from fedclust.data.input_encoders import TextEncoder
-from fedclust.data.source import Labels, Part, SourceError, find_column
+from fedclust.data.source import Labels, Part, SourceError, cells_of, find_column
 from fedclust.typing import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -85,14 +85,9 @@ class Text(SourcedDataset):
             If the column with the text is not there.
         """
         name = find_column(parts[0], self.text, "text")
-        position = 0
-        for part in parts:
-            for batch in part.rows.to_batches(columns=[name], batch_size=CHUNK):
-                wanted = kept[position : position + len(batch)]
-                position += len(batch)
-                texts = zip(batch.column(0).to_pylist(), wanted, strict=True)
-                if chunk := ["" if text is None else str(text) for text, keep in texts if keep]:
-                    yield chunk
+        for _, texts in cells_of(parts, name, kept, CHUNK):
+            if texts:
+                yield ["" if text is None else str(text) for text in texts]
 
     def tokeniser(self, own: "Tokenizer | None" = None) -> Callable[[list[str]], IntArray]:
         """Return the function that makes tokens of texts, shape (n, tokens): the pretrained one, or `own`."""

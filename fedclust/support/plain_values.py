@@ -6,7 +6,7 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["few", "read_as"]
+__all__ = ["check_choice", "few", "read_as"]
 
 
 def read_as(kind: Any, values: Any) -> Any:
@@ -77,6 +77,12 @@ def _read(name: str, kind: Any, values: Any) -> Any:
 
 def _is_required(field: "dataclasses.Field[Any]") -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+    """Raise ValueError if a setting is none of its choices; the message lists them."""
+    if value not in (known := list(choices)):
+        raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
 
 
 def few(values: Iterable[Any], most: int = 5) -> str:

@@ -15,6 +15,7 @@ from fedclust.data.partitioners.base import (
     check_positive,
     deal,
 )
+from fedclust.support.plain_values import check_choice
 from fedclust.typing import BoolArray, IntArray
 
 Choice = Literal["first-deterministic", "deterministic", "random"]
@@ -164,8 +165,7 @@ class Pathological(ClientPartitioner):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(classes_per_client=self.classes_per_client)
-        if self.choice not in get_args(Choice):
-            raise ValueError(f"choice must be one of {list(get_args(Choice))}, got {self.choice!r}")
+        check_choice("choice", self.choice, get_args(Choice))
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Choose the classes of each client, then divide every class among its clients."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedclust.data.protocols import fraction_of
+from fedclust.support.plain_values import check_choice
 
 _LONGEST = 100  # characters of a name
 
@@ -54,8 +55,7 @@ class Own:
         for name, least in (("min_clients", 1), ("settle", 0), ("min_samples", 2)):
             if getattr(self, name) < least:
                 raise ValueError(f"partition.{name} must be >= {least}, got {getattr(self, name)}")
-        if self.test not in ("holdout", "official"):
-            raise ValueError(f"partition.test must be holdout or official, got {self.test!r}")
+        check_choice("partition.test", self.test, ("holdout", "official"))
         if not 0 < self.test_fraction < 1:
             raise ValueError(f"partition.test_fraction must be in (0, 1), got {self.test_fraction}")
         fraction_of(self.validation_fraction)

@@ -113,8 +113,8 @@ def test_another_length_is_refused_with_both(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"encoding": "word2vec"}, "encoding must be 'kmer' or 'onehot', got 'word2vec'"),
-        ({"padding": "full"}, "padding must be 'valid' or 'same', got 'full'"),
+        ({"encoding": "word2vec"}, "encoding must be one of kmer, onehot, got 'word2vec'"),
+        ({"padding": "full"}, "padding must be one of valid, same, got 'full'"),
         ({"k": 0}, r"k must be in \[1, 12\], got 0"),
         ({"k": 13}, "got 13"),
         ({"vocabulary_size": 16}, "vocabulary_size must be 17 for k = 2, got 16"),

@@ -223,7 +223,7 @@ def test_no_image_column_lists_the_columns(tmp_path: Path) -> None:
             r"must be \[1 or 3 channels, height, width\] for images, got \[2, 8, 8\]",
         ),
         ({"input_shape": [8, 8]}, r"got \[8, 8\]"),
-        ({"resize": "pad"}, "resize must be 'none', 'stretch' or 'crop', got 'pad'"),
+        ({"resize": "pad"}, "resize must be one of none, stretch, crop, got 'pad'"),
     ],
 )
 def test_settings_out_of_range(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

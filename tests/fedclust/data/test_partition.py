@@ -86,7 +86,7 @@ def test_without_an_official_test_part_only_holdout_is_left(test: str) -> None:
 
 
 def test_an_unknown_protocol_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"must be one of \['holdout', 'matched', 'uniform'\], got 'pooled'"):
+    with pytest.raises(ValueError, match=r"must be one of holdout, matched, uniform, got 'pooled'"):
         rows_of_clients(dataset(), {"_target_": f"{RULES}.Iid", "num_clients": 2, "test": "pooled"}, seed=0)
 
 

@@ -2,13 +2,25 @@ import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import datasets
+import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from fedclust.data.source import Part, Source, SourceError, walk
+from fedclust.data.source import (
+    Part,
+    Source,
+    SourceError,
+    encode_labels,
+    encode_natural,
+    find_column,
+    walk,
+)
 
 Rows = Mapping[str, list[object]]
 
@@ -23,160 +35,136 @@ def values(part: Part | None, name: str = "x") -> list[object]:
     return part.rows.to_table().column(name).to_pylist()
 
 
-def test_parquet_files_are_parted_by_the_words_in_their_names(tmp_path: Path) -> None:
-    parquet(tmp_path / "data" / "train-00001-of-00002.parquet", {"x": [3]})
-    parquet(tmp_path / "data" / "train-00000-of-00002.parquet", {"x": [1, 2]})
-    parquet(tmp_path / "data" / "test-00000-of-00001.parquet", {"x": [4]})
-    parquet(tmp_path / "data" / "validation-00000-of-00001.parquet", {"x": [5]})
-    train, test = Source(path=str(tmp_path)).open()
-    assert values(train) == [1, 2, 3]
-    assert values(test) == [4]  # there is test data, so validation data is left out
+LAYOUTS = {
+    "the words in their names part the files; with test data, validation data is left out": (
+        {
+            "data/train-00001-of-00002.parquet": [3],
+            "data/train-00000-of-00002.parquet": [1, 2],
+            "data/test-00000-of-00001.parquet": [4],
+            "data/validation-00000-of-00001.parquet": [5],
+        },
+        {},
+        ([1, 2, 3], [4]),
+    ),
+    "validation data is the test part where there is no other": (
+        {"train_40k.parquet": [1], "val_10k.parquet": [2], "unlabeled_150k.parquet": [3]},
+        {},
+        ([1], [2]),
+    ),
+    "one file is all training data": ({"test.parquet": [1, 2]}, {}, ([1, 2], None)),
+    "csv": ({"train.csv": [1, 2], "test.csv": [3]}, {}, ([1, 2], [3])),
+    # Arrow's own reader would settle on whole numbers, then fail.
+    "a column has one type however late it shows": ({"data.csv": [1] * 100_000 + [0.5]}, {}, None),
+    "an image's class is its folder": (
+        dict.fromkeys(("train/cat/1.jpg", "train/dog/2.PNG", "test/cat/3.jpg", "test/cat/.h.jpg")),
+        {},
+        (["train/cat/1.jpg cat", "train/dog/2.PNG dog"], ["test/cat/3.jpg cat"]),
+    ),
+    "a class may be called train": (
+        {"train/1.jpg": None, "bus/2.jpg": None},
+        {},
+        (["bus/2.jpg bus", "train/1.jpg train"], None),
+    ),
+    "excluded files are left out": (
+        {"benign/1.png": None, "benign/1_mask.png": None, "benign/1_mask_2.png": None},
+        {"exclude": ["*_mask*"]},
+        (["benign/1.png benign"], None),
+    ),
+    "a pattern reads the class off the name, and tables beside the images are not read": (
+        {"images/aca_bd_20x_1.jpg": None, "images/nor_40x_2.jpg": None, "data.csv": [1]},
+        {"label_pattern": r"(?:^|/)(aca|nor|scc)_"},
+        (["images/aca_bd_20x_1.jpg aca", "images/nor_40x_2.jpg nor"], None),
+    ),
+    "a pattern with parts": (
+        {"train/aca_1.jpg": None, "test/nor_2.jpg": None},
+        {"label_pattern": "(aca|nor)_"},
+        (["train/aca_1.jpg aca"], ["test/nor_2.jpg nor"]),
+    ),
+}
 
 
-def test_validation_data_is_the_test_part_where_there_is_no_other(tmp_path: Path) -> None:
-    parquet(tmp_path / "train_40k.parquet", {"x": [1]})
-    parquet(tmp_path / "val_10k.parquet", {"x": [2]})
-    parquet(tmp_path / "unlabeled_150k.parquet", {"x": [3]})
-    train, test = Source(path=str(tmp_path)).open()
-    assert values(train) == [1]
-    assert values(test) == [2]
+@pytest.mark.parametrize(("files", "options", "parts"), LAYOUTS.values(), ids=LAYOUTS)
+def test_layouts(tmp_path: Path, files: dict, options: dict, parts: tuple | None) -> None:
+    for name, rows in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if rows is None:
+            path.touch()
+        elif name.endswith(".csv"):
+            path.write_text("\n".join(map(str, ["x", *rows])))
+        else:
+            parquet(path, {"x": rows})
+    found = [
+        None if part is None else part.rows.to_table() for part in Source(str(tmp_path), **options).open()
+    ]
+    if parts is None:
+        assert found[0]["x"].to_pylist()[-1] == 0.5
+        return
+    for table, expected in zip(found, parts, strict=True):
+        if table is None or "x" in table.column_names:
+            assert (None if table is None else table["x"].to_pylist()) == expected
+        else:
+            pairs = zip(table["image"].to_pylist(), table["label"].to_pylist(), strict=True)
+            assert [" ".join(pair) for pair in pairs] == expected
 
 
-def test_one_file_is_all_training_data(tmp_path: Path) -> None:
-    parquet(tmp_path / "test.parquet", {"x": [1, 2]})
-    train, test = Source(path=str(tmp_path / "test.parquet")).open()
-    assert values(train) == [1, 2]
-    assert test is None
+PATTERN = "label_pattern must match every image and have a group"
 
 
-def test_csv(tmp_path: Path) -> None:
-    (tmp_path / "train.csv").write_text("x,y\n1,a\n2,b\n")
-    (tmp_path / "test.csv").write_text("x,y\n3,c\n")
-    train, test = Source(path=str(tmp_path)).open()
-    assert values(train) == [1, 2]
-    assert values(test, "y") == ["c"]
+@pytest.mark.parametrize(
+    ("files", "options", "message"),
+    [
+        ({"aca_1.jpg": b""}, {"label_pattern": "(scc)_"}, PATTERN),  # matches nothing
+        ({"aca_1.jpg": b""}, {"label_pattern": "aca_"}, PATTERN),  # has no group
+        ({"1.jpg": b""}, {}, r"image 1\.jpg must lie in a folder named after its class"),
+        ({}, {}, r"holds no Parquet, CSV or image file; give dataset\.path=.*hub="),
+        ({"train.parquet": b"no parquet"}, {}, r"cannot read .* give dataset\.path="),
+        ({"train.csv": b""}, {}, r"cannot read .* give dataset\.path="),
+        ({"a.csv": b"x\n1\n", "b.csv": b""}, {}, r"cannot read .*/b\.csv: .* give dataset\.path="),
+        ({"data.csv": b"x;y\n1;2\n"}, {}, r'data\.csv has one column, .*dataset\.csv_options\.sep=";"'),
+        ({"data.csv": b"x\ty\n1\t2\n"}, {}, r'has one column, .*dataset\.csv_options\.sep="\\t"'),
+        ({"data.csv": b"x|y\n1|2\n"}, {}, r'has one column, .*dataset\.csv_options\.sep="\|"'),
+    ],
+)
+def test_what_cannot_be_read_names_the_file_and_what_to_give(
+    tmp_path: Path, files: dict[str, bytes], options: dict, message: str
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=message):
+        Source(str(tmp_path), **options).open()
 
 
-def test_a_csv_column_has_one_type_however_late_it_shows(tmp_path: Path) -> None:
-    rows = ["x", *["1"] * 100_000, "0.5"]  # Arrow's own reader would settle on whole numbers, then fail
-    (tmp_path / "data.csv").write_text("\n".join(rows))
-    train, _ = Source(path=str(tmp_path)).open()
-    assert values(train)[-1] == 0.5
+def test_an_unreadable_parquet_file_among_others_is_named(tmp_path: Path) -> None:
+    parquet(tmp_path / "a.parquet", {"x": [1]})
+    (tmp_path / "b.parquet").write_bytes(b"no parquet")
+    with pytest.raises(SourceError, match=r"cannot read .*/b\.parquet: "):
+        Source(str(tmp_path)).open()
 
 
-def test_image_folder_takes_the_class_from_the_folder(tmp_path: Path) -> None:
-    for name in ("train/cat/1.jpg", "train/dog/2.PNG", "test/cat/3.jpg", "test/cat/.hidden.jpg"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    train, test = Source(path=str(tmp_path)).open()
-    assert values(train, "image") == ["train/cat/1.jpg", "train/dog/2.PNG"]
-    assert values(train, "label") == ["cat", "dog"]
-    assert values(test, "image") == ["test/cat/3.jpg"]
-
-
-def test_a_class_may_be_called_train(tmp_path: Path) -> None:
-    for name in ("train/1.jpg", "bus/2.jpg"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    train, test = Source(path=str(tmp_path)).open()
-    assert values(train, "label") == ["bus", "train"]
-    assert test is None
-
-
-def test_excluded_files_are_left_out(tmp_path: Path) -> None:
-    for name in ("benign/1.png", "benign/1_mask.png", "benign/1_mask_2.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    train, _ = Source(path=str(tmp_path), exclude=["*_mask*"]).open()
-    assert values(train, "image") == ["benign/1.png"]
-
-
-def test_label_pattern_reads_the_class_off_the_file_name(tmp_path: Path) -> None:
-    for name in ("images/aca_bd_20x_1.jpg", "images/nor_40x_2.jpg"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "data.csv").write_text("image\n1\n")  # next to the images, and not requested
-    source = Source(path=str(tmp_path), label_pattern=r"(?:^|/)(aca|nor|scc)_")
-    train, test = source.open()
-    assert values(train, "label") == ["aca", "nor"]
-    assert test is None
-
-
-def test_label_pattern_with_parts(tmp_path: Path) -> None:
-    for name in ("train/aca_1.jpg", "test/nor_2.jpg"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    train, test = Source(path=str(tmp_path), label_pattern="(aca|nor)_").open()
-    assert values(train, "label") == ["aca"]
-    assert values(test, "label") == ["nor"]
-
-
-@pytest.mark.parametrize("pattern", ["(scc)_", "aca_"])  # matches nothing; has no group
-def test_label_pattern_that_does_not_fit_is_refused(tmp_path: Path, pattern: str) -> None:
-    (tmp_path / "aca_1.jpg").touch()
-    with pytest.raises(SourceError, match="label_pattern must match every image and have a group"):
-        Source(path=str(tmp_path), label_pattern=pattern).open()
-
-
-def test_an_image_outside_any_class_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "1.jpg").touch()
-    with pytest.raises(SourceError, match=r"image 1\.jpg must lie in a folder named after its class"):
-        Source(path=str(tmp_path)).open()
-
-
-def test_a_missing_path_names_both_ways_to_provide_the_data(tmp_path: Path) -> None:
-    source = Source(path=str(tmp_path / "nowhere"), hub="someone/tiny")
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere", r"no file or folder .*nowhere; give dataset\.path=.*someone/tiny"),
+        (None, r"has no source; give dataset\.path=.*hub="),
+    ],
+)
+def test_a_missing_source_names_both_ways(tmp_path: Path, path: str | None, message: str) -> None:
+    source = Source(path and str(tmp_path / path), hub="someone/tiny" if path else None)
     for act in (source.open, source.identity):
-        with pytest.raises(
-            SourceError, match=r"no file or folder .*nowhere; give dataset\.path=.*someone/tiny"
-        ):
+        with pytest.raises(SourceError, match=message):
             act()
-
-
-def test_an_empty_folder_names_both_ways(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"holds no Parquet, CSV or image file; give dataset\.path=.*hub="):
-        Source(path=str(tmp_path)).open()
-
-
-def test_no_source_names_both_ways() -> None:
-    for act in (Source().open, Source().identity):
-        with pytest.raises(SourceError, match=r"has no source; give dataset\.path=.*hub="):
-            act()
-
-
-@pytest.mark.parametrize(("name", "content"), [("train.parquet", b"no parquet"), ("train.csv", b"")])
-def test_an_unreadable_file_names_both_ways(tmp_path: Path, name: str, content: bytes) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(SourceError, match=r"cannot read .* give dataset\.path="):
-        Source(path=str(tmp_path)).open()
-
-
-@pytest.mark.parametrize(("name", "content"), [("b.parquet", b"no parquet"), ("b.csv", b"")])
-def test_an_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
-    parquet(tmp_path / "a.parquet", {"x": [1]}) if name == "b.parquet" else (tmp_path / "a.csv").write_text(
-        "x\n1\n"
-    )
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(SourceError, match=rf"cannot read .*/{name}: .* give dataset\.path="):
-        Source(path=str(tmp_path)).open()
 
 
 def test_another_encoding_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("name\nJosé\n", encoding="latin-1")
     message = r"cannot read .*/data\.csv: 'utf-8' codec .* dataset\.csv_options\.encoding=latin-1"
     with pytest.raises(SourceError, match=message):
-        Source(path=str(tmp_path)).open()
-    train, _ = Source(path=str(tmp_path), csv_options={"encoding": "latin-1"}).open()
+        Source(str(tmp_path)).open()
+    train, _ = Source(str(tmp_path), csv_options={"encoding": "latin-1"}).open()
     assert values(train, "name") == ["José"]
     with pytest.raises(SourceError, match=r"data\.csv: unknown encoding: martian"):
-        Source(path=str(tmp_path), csv_options={"encoding": "martian"}).open()
-
-
-@pytest.mark.parametrize(("separator", "said"), [(";", ";"), ("\t", r"\\t"), ("|", r"\|")])
-def test_another_separator_is_asked_for(tmp_path: Path, separator: str, said: str) -> None:
-    (tmp_path / "data.csv").write_text(f"x{separator}y\n1{separator}2\n")
-    with pytest.raises(SourceError, match=rf'data\.csv has one column, .*dataset\.csv_options\.sep="{said}"'):
-        Source(path=str(tmp_path)).open()
+        Source(str(tmp_path), csv_options={"encoding": "martian"}).open()
 
 
 def test_unknown_csv_options_are_refused() -> None:
@@ -187,7 +175,7 @@ def test_unknown_csv_options_are_refused() -> None:
 def test_parts_say_where_they_come_from(tmp_path: Path) -> None:
     for name in ("train-0", "train-1", "test"):
         parquet(tmp_path / f"{name}.parquet", {"x": [1]})
-    train, test = Source(path=str(tmp_path)).open()
+    train, test = Source(str(tmp_path)).open()
     assert train.place == f"{tmp_path} (train-0.parquet, train-1.parquet)"
     assert test is not None
     assert test.place == str(tmp_path / "test.parquet")
@@ -196,14 +184,14 @@ def test_parts_say_where_they_come_from(tmp_path: Path) -> None:
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.xlsx").touch()
     with pytest.raises(SourceError, match=r"data\.xlsx must end in one of \.parquet, \.csv"):
-        Source(path=str(tmp_path / "data.xlsx")).open()
+        Source(str(tmp_path / "data.xlsx")).open()
 
 
 def test_identity_changes_with_a_file_and_not_with_the_folder(tmp_path: Path) -> None:
     parquet(tmp_path / "a" / "train.parquet", {"x": [1]})
-    before = Source(path=str(tmp_path / "a")).identity()
+    before = Source(str(tmp_path / "a")).identity()
     (tmp_path / "a").rename(tmp_path / "b")
-    moved = Source(path=str(tmp_path / "b"))
+    moved = Source(str(tmp_path / "b"))
     assert moved.identity() == before
     os.utime(tmp_path / "b" / "train.parquet", ns=(1, 1))
     assert moved.identity() != before
@@ -283,3 +271,140 @@ def test_walk_is_sorted_and_leaves_hidden_files_out(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert walk(tmp_path) == ["a", "b/1", "b/2"]
+
+
+# -- Columns
+
+
+def part(**columns: Any) -> Part:
+    return Part(ds.dataset(pa.table(columns)))
+
+
+def test_the_first_column_that_exists_is_found() -> None:
+    assert find_column(part(img=[1], image=[1]), ["image", "img"], "image") == "image"
+    assert find_column(part(img=[1]), ["image", "img"], "image") == "img"
+
+
+def test_a_missing_column_lists_those_there_are() -> None:
+    with pytest.raises(
+        SourceError, match="label must be a column of the source, got y or z; columns are a, b"
+    ):
+        find_column(part(a=[1], b=[1]), ["y", "z"], "label")
+
+
+def test_whole_numbers_below_the_number_of_classes_are_indices() -> None:
+    labels = encode_labels([part(label=[2, 0]), part(label=[0])], "label", 3)
+    np.testing.assert_array_equal(labels.indices, [2, 0, 0])  # though 1 does not occur
+    assert labels.indices.dtype == np.int64
+    assert labels.num_train == 2
+    assert labels.class_names == ("0", "1", "2")
+    np.testing.assert_array_equal(labels.kept, [True, True, True])
+
+
+@pytest.mark.parametrize(
+    ("values", "indices", "names"),
+    [
+        (["no", "yes", "maybe"], [1, 2, 0], ("maybe", "no", "yes")),
+        ([1, 2, 3], [0, 1, 2], ("1", "2", "3")),
+        ([-1, 1, 7], [0, 1, 2], ("-1", "1", "7")),
+        ([2.0, 0.0, 1.0], [2, 0, 1], ("0", "1", "2")),
+        ([0.5, 0.0, 1.5], [1, 0, 2], ("0.0", "0.5", "1.5")),
+        (pa.array(["b", "a", "c"]).dictionary_encode(), [1, 0, 2], ("a", "b", "c")),
+        ([True, False], [1, 0], ("0", "1")),
+    ],
+)
+def test_other_values_become_their_ranks(values: Any, indices: list[int], names: tuple[str, ...]) -> None:
+    labels = encode_labels([part(label=values)], "label", len(names))
+    np.testing.assert_array_equal(labels.indices, indices)
+    assert labels.class_names == names
+
+
+def test_names_of_a_class_label_feature() -> None:
+    features = datasets.Features({"label": datasets.ClassLabel(names=["cat", "dog"])})
+    table = pa.table({"label": [1, 1]}).replace_schema_metadata(features.arrow_schema.metadata)
+    labels = encode_labels([Part(ds.dataset(table))], "label", 2)
+    assert labels.class_names == ("cat", "dog")
+    with pytest.raises(SourceError, match="num_classes must be 2, as the classes are cat, dog, got 3"):
+        encode_labels([Part(ds.dataset(table))], "label", 3)
+
+
+def test_stated_names_go_first() -> None:
+    labels = encode_labels([part(label=["<", ">"])], "label", 2, class_names=["low", "high"])
+    assert labels.class_names == ("low", "high")
+
+
+def test_dropped_labels_leave_both_parts() -> None:
+    labels = encode_labels([part(label=[0, 2, 4]), part(label=[2, 4])], "label", 2, drop=[2])
+    np.testing.assert_array_equal(labels.indices, [0, 1, 1])
+    np.testing.assert_array_equal(labels.kept, [True, False, True, False, True])
+    assert labels.num_train == 2
+
+
+@pytest.mark.parametrize("values", [[[0, 1, 1], [1, 0, 0]], ["011", "100"]])
+def test_labels_per_position(values: list[Any]) -> None:
+    labels = encode_labels([part(label=values), part(label=values[:1])], "label", 2, per_position=True)
+    np.testing.assert_array_equal(labels.indices, [[0, 1, 1], [1, 0, 0], [0, 1, 1]])
+    assert labels.num_train == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "per_position", "message"),
+    [
+        ([[0, 1], [1]], True, "equally many labels in every example, got 1 to 2"),
+        (["01", "1"], True, "equally many labels in every example, got 1 to 2"),
+        ([0, 1], True, "label must hold a list of numbers .* got int64"),
+        ([[0, 1], [1, 0]], False, r"label must hold one label per example, got list.*per_position=true"),
+    ],
+)
+def test_labels_per_position_where_there_should_be_some(
+    values: list[Any], per_position: bool, message: str
+) -> None:
+    with pytest.raises(SourceError, match=message):
+        encode_labels([part(label=values)], "label", 2, per_position=per_position)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "num_classes", "message"),
+    [
+        ([1, 2], ["1", "?"], 2, "labels must be all numbers or all text, got both"),
+        ([0, None], None, 2, "1 examples have no label in label"),
+        (["a", "b"], ["b", "c"], 3, "the test part has labels that the training part lacks: c; name them"),
+        (["a", "b", "c"], None, 2, "num_classes must be 3, as the data has the labels a, b, c, got 2"),
+        (list(range(1, 11)), None, 2, r"labels 1, 2, 3, 4, 5 and 5 more, got 2"),
+        (pa.array([], pa.int64()), None, 2, "must hold at least one example, got none"),
+    ],
+)
+def test_labels_that_contradict_the_configuration(
+    train: Any, test: Any, num_classes: int, message: str
+) -> None:
+    parts = [part(label=train)] + ([part(label=test)] if test is not None else [])
+    with pytest.raises(SourceError, match=message):
+        encode_labels(parts, "label", num_classes)
+
+
+def test_stated_names_must_be_as_many_as_classes() -> None:
+    with pytest.raises(SourceError, match="num_classes must be 3, as the classes are a, b, c, got 2"):
+        encode_labels([part(label=[0, 1])], "label", 2, class_names=["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("parts", "kept", "indices", "names"),
+    [
+        ([part(user=["w9", "w1"]), part(user=["w5"])], [1, 1, 1], [2, 0, 1], ("w1", "w5", "w9")),
+        ([part(user=[30, 10, 20])], [1, 0, 1], [1, 0], ("20", "30")),  # of kept examples only
+        ([part(user=pd.array(["b", None])), part(other=[1])], [1, 1, 1], [0, -1, -1], ("b",)),
+        ([part(user=[17.0, None, 4.0])], [1, 1, 1], [1, -1, 0], ("4", "17")),  # whole though one is missing
+    ],
+)
+def test_natural_clients_are_numbered_in_the_order_of_their_names(
+    parts: list[Part], kept: list[int], indices: list[int], names: tuple[str, ...]
+) -> None:
+    found = encode_natural(parts, "user", np.array(kept, dtype=bool))
+    assert found is not None
+    assert (found[0].tolist(), found[0].dtype, found[1]) == (indices, np.int64, names)
+
+
+def test_no_natural_clients() -> None:
+    assert encode_natural([part(user=[1])], None, np.array([True])) is None
+    with pytest.raises(SourceError, match="natural must be a column"):
+        encode_natural([part(user=[1])], "writer", np.array([True]))

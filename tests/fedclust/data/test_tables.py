@@ -220,7 +220,7 @@ def test_other_csv_options_are_another_dataset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"encoding": "hash"}, "encoding must be 'onehot' or 'index', got 'hash'"),
+        ({"encoding": "hash"}, "encoding must be one of onehot, index, got 'hash'"),
         ({"numbers": ["a", "b"], "categories": ["b"]}, "must not share columns, got b"),
     ],
 )

@@ -98,7 +98,7 @@ def test_only_what_sites_can_agree_on_is_read() -> None:
         ({"min_clients": 0}, "min_clients must be >= 1, got 0"),
         ({"test_fraction": 1.0}, "test_fraction must be in"),
         ({"validation_fraction": -0.1}, "validation_fraction must be in"),
-        ({"test": "uniform"}, "test must be holdout or official, got 'uniform'"),
+        ({"test": "uniform"}, "test must be one of holdout, official, got 'uniform'"),
         ({"sites": {"a/b": "x.csv"}}, "without '/', got 'a/b'"),
         ({"sites": []}, "at least one site"),
         ({"sites": 3}, "must be names, a mapping"),

@@ -29,8 +29,8 @@ from federations import (
 
 from fedclust.clustering.shared import wording
 from fedclust.metrics.ranks import critical_difference, friedman, mean_ranks
-from fedclust.results.plots import save_figure
-from fedclust.results.plots.ranks import rank_diagram
+from fedclust.results.charts import save
+from fedclust.results.charts.comparison import rank_diagram
 
 TEXT = Path(__file__).with_name("bench_text.md")
 _YARDSTICKS = ("known_groups", "centralised")  # no federated method can do what these do
@@ -242,7 +242,7 @@ def write(grid: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str, *,
     ranks = mean_ranks(table_of_scores)
     difference = critical_difference(len(names), len(table_of_scores))
     picture = f"images/{out.stem.lower()}_ranks.png"
-    save_figure(rank_diagram(names, ranks, difference), out.parent / picture)
+    save(rank_diagram(names, ranks, difference), out.parent / picture)
     chance = friedman(table_of_scores)
     first = [
         f"Commit {commit}; 30 clients; seeds {', '.join(map(str, seeds))}.",

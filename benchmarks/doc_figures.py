@@ -8,13 +8,14 @@ Makes the runs that FOLDER lacks, a minute in all, and writes docs/images/method
 import argparse
 from pathlib import Path
 
+import altair as alt
 import numpy as np
-from matplotlib.figure import Figure
 from PIL import Image
 
 import fedclust
 from fedclust.federation import hosted_clients
-from fedclust.results.plots.style import COLOURS, GREY, new_figure, tidy
+from fedclust.results.charts import save as save_chart
+from fedclust.results.charts.chart import COLOURS, GREY, data_of
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 SMALL = ("partition.num_clients=12", "partition.groups=[7,5]", "training.steps=10", "rounds=12")
@@ -41,33 +42,49 @@ def save(image: Image.Image, name: str) -> None:
             return
 
 
-def concepts(result: fedclust.Result) -> Figure:
+def concepts(result: fedclust.Result) -> alt.HConcatChart:
     """Draw who owns how much, which node computes whom, who takes part, and who shares a model."""
     clients, num = result.clients, len(result.clients)
-    figure = new_figure(9, 5.2)
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1, 2.6])
-    sizes = clients["num_train"].to_numpy()
-    for node in range(NODES):
-        of = list(hosted_clients({"partition-id": node, "num-partitions": NODES}, num))
-        left.barh(of, sizes[of], color=COLOURS[node + 2], label=f"node {node}")
-    tidy(left, "Rows, and who computes", "training rows", "client")
-    left.legend(loc="upper center", bbox_to_anchor=(0.4, -0.13), ncols=3, fontsize=8, frameon=False)
-    left.invert_yaxis()
+    sizes = clients["num_train"].tolist()
+    nodes = {
+        client: node
+        for node in range(NODES)
+        for client in hosted_clients({"partition-id": node, "num-partitions": NODES}, num)
+    }
+    owned = [{"client": each, "rows": sizes[each], "by": f"node {nodes[each]}"} for each in range(num)]
     changes = [(change["round"], change["assignment"]) for change in result.saved.changes]
+    drawn = []
     for record in result.saved.rounds[:ROUNDS]:
         now = record["round"]
         # A change after round r holds from round r + 1 on; that of round 0 from the start.
         assignment = np.array([given for since, given in changes if since < now][-1])
-        right.plot([now] * num, range(num), "s", color="#E8E8E8", markersize=6.5)
-        for cluster in np.unique(assignment):
-            of = [client for client in record["cohort"] if assignment[client] == cluster]
-            right.plot([now] * len(of), of, "s", color=COLOURS[cluster], markersize=6.5)
-    for since, _ in changes[1:]:
-        right.axvline(since + 0.5, color=GREY, linewidth=1.2, linestyle="--")
-        right.text(since + 0.5, -1.1, "split", ha="center", fontsize=9)
-    tidy(right, "Each round's cohort, coloured by cluster", "round")
-    right.grid(visible=False)
-    return figure
+        took = set(record["cohort"])
+        drawn += [
+            {
+                "round": now,
+                "client": each,
+                "by": f"cluster {assignment[each]}" if each in took else "not asked",
+            }
+            for each in range(num)
+        ]
+    clusters = sorted({one["by"] for one in drawn} - {"not asked"})
+    kinds = alt.Scale(
+        domain=[*clusters, "not asked", *(f"node {node}" for node in range(NODES))],
+        range=[*COLOURS[: len(clusters)], "#E8E8E8", *COLOURS[len(clusters) :][:NODES]],
+    )
+    colour = alt.Color("by:N", title=None, scale=kinds)
+    y = alt.Y("client:O", title="client", axis=alt.Axis(values=list(range(0, num, 5))))
+    left = alt.Chart(data_of(owned), title="Rows, and who computes").mark_bar()
+    left = left.encode(alt.X("rows:Q", title="training rows"), y, colour).properties(width=170, height=360)
+    right = alt.Chart(data_of(drawn), title="Each round's cohort, by cluster").mark_rect(stroke="white")
+    right = right.encode(alt.X("round:O", axis=alt.Axis(labelAngle=0)), y, colour).properties(
+        width=460, height=360
+    )
+    split = alt.Chart(data_of([{"round": since + 1} for since, _ in changes[1:]])).mark_rule(
+        color=GREY, strokeDash=[4, 3]
+    )
+    lines = split.encode(alt.X("round:O", bandPosition=0))
+    return left | (right + lines)
 
 
 def main() -> None:
@@ -84,8 +101,7 @@ def main() -> None:
         with Image.open(drawn) as image:
             save(image, f"method_{strategy}")
         if strategy == "fedgwc":
-            figure = concepts(result)
-            figure.savefig(where / "concepts.png")
+            save_chart(concepts(result), where / "concepts.png")
             with Image.open(where / "concepts.png") as image:
                 save(image, "concepts")
         print(strategy, result.num_clusters, "clusters, accuracy", result.summary["mean_client_accuracy"])

@@ -28,11 +28,11 @@ from typing import Any
 
 import numpy as np
 from federations import DATA, finished, git
+from paper_charts import MeanAndSpread, rows_beside_published
 from published_rows import published_for, row_of, tables_of
 from results import COLUMNS, measured, published, table
 
-from fedclust.results.plots import save_figure
-from fedclust.results.plots.papers import MeanAndSpread, rows_beside_published
+from fedclust.results.charts import save
 from fedclust.settings import compose, plain
 
 FOLDERS = {"imagenette": "imagenette64"}  # where a dataset's folder has another name
@@ -281,7 +281,7 @@ def write(options: argparse.Namespace, runs: Sequence[Run], out: Path) -> str:
         "global accuracy",
     )
     for suffix in (".png", ".svg"):
-        save_figure(figure, out / (name + suffix))
+        save(figure, out / (name + suffix))
     return text
 
 

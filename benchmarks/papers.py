@@ -18,19 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments import finished, run
-from matplotlib.figure import Figure
+from paper_charts import loss_per_round
 from published_rows import published_for, row_of
 from sensg import INDIVIDUALS, write
 from tables import table
 
 from fedclust.results import SavedRun
-from fedclust.results.plots import (
-    gaussian_rewards,
-    interaction_convergence,
-    loss_per_round,
-    save_figure,
-    splits_in_embedding,
-)
+from fedclust.results.charts import pictures, save
 from fedclust.settings import CONF
 
 Runs = Mapping[str, SavedRun]
@@ -65,36 +59,22 @@ class Item:
     small: tuple[str, ...]
     data: str
     claim: str
-    figure: Callable[[Runs], Figure | None] | None = None
+    figure: Callable[[Runs], Any] | None = None
     key: str = "global_accuracy"
     extra: Mapping[str, str] = field(default_factory=dict)
 
 
-def _only(runs: Runs) -> tuple[SavedRun, dict[str, Any]]:
-    (one,) = runs.values()
-    return one, dict(one.matrices())
+def _chart(name: str) -> Callable[[Runs], Any]:
+    """Return what draws a chart of the only run, or None if the run does not allow it."""
+
+    def draw(runs: Runs) -> Any:
+        (one,) = runs.values()
+        return next((picture.chart for picture in pictures(one) if picture.name == name), None)
+
+    return draw
 
 
-def _rewards(runs: Runs) -> Figure | None:
-    _, arrays = _only(runs)
-    if "cohort_losses" not in arrays:
-        return None
-    clients = arrays["cohort_clients"].astype(int)
-    return gaussian_rewards(arrays["cohort_losses"], clients, int(arrays["cohort_round"]))
-
-
-def _splits(runs: Runs) -> Figure | None:
-    one, arrays = _only(runs)
-    prefix = "affinity_round_"
-    found = {int(name.removeprefix(prefix)): each for name, each in arrays.items() if name.startswith(prefix)}
-    return splits_in_embedding(found, one.changes)
-
-
-def _convergence(runs: Runs) -> Figure | None:
-    return interaction_convergence(_only(runs)[0])
-
-
-def _losses(runs: Runs) -> Figure | None:
+def _losses(runs: Runs) -> Any:
     panels: dict[str, dict[str, SavedRun]] = {}
     for name, one in runs.items():
         panel, _, aggregator = name.partition(", ")
@@ -172,7 +152,7 @@ ITEMS = {
         "cifar100",
         "The paper's picture has no numbers: a client inside mean ± deviation has a high reward, one outside "
         "a low one. It does not say which round it shows; ours is the last before a split, of at most 200.",
-        _rewards,
+        _chart("rewards"),
     ),
     "fedgwc-figure-3": Item(
         "FedGWC, Figure 3: clusters as they are split, in the spectral embedding, CIFAR-100",
@@ -184,7 +164,7 @@ ITEMS = {
         "cifar100",
         "The paper's picture has no numbers: splits follow each other until the clusters are homogeneous; "
         "Table 1 has 4 clusters.",
-        _splits,
+        _chart("splits_in_embedding"),
         key="num_clusters",
     ),
     "fedgwc-figure-4": Item(
@@ -198,7 +178,7 @@ ITEMS = {
         ("rounds=30", "evaluate_every=30", *FEW_CLIENTS, "training.steps=2"),
         "cifar10",
         "The paper's picture has no numbers in print: the MSE falls to a small value as the rounds increase.",
-        _convergence,
+        _chart("interaction_convergence"),
     ),
     "fedgmcc-figure-3-emnist62": Item(
         "FedGMCC, Figure 3: validation loss per round, EMNIST62",
@@ -329,7 +309,7 @@ def make(name: str, item: Item, options: argparse.Namespace) -> bool:
         print(f"{name}: nothing to draw, no cluster was split", file=sys.stderr)
         return True
     for kind in ("png", "svg"):
-        print(save_figure(figure, options.folder / f"{name}.{kind}"))
+        print(save(figure, options.folder / f"{name}.{kind}"))
     return True
 
 

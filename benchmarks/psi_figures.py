@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from federations import DATA
+from paper_charts import importances, levels, numbers_of_clusters
 from results import table
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.inspection import permutation_importance
@@ -34,8 +35,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from fedclust import metrics
 from fedclust.clustering import clust_psi_pfl
 from fedclust.data.partitioners import Dirichlet, Examples, Similarity
-from fedclust.results.plots import save_figure
-from fedclust.results.plots.papers import importances, levels, numbers_of_clusters
+from fedclust.results.charts import save as save_chart
 from fedclust.typing import FloatArray, IntArray
 
 MEASURES: dict[str, Callable[[IntArray], float]] = {
@@ -240,7 +240,7 @@ def figure_6(dataset: str, labels: IntArray, sizes: Sequence[int], seeds: int, f
 def save(figure: object, path: Path) -> None:
     """Write a figure as PNG and SVG."""
     for suffix in (".png", ".svg"):
-        print(save_figure(figure, path.with_suffix(suffix)))  # type: ignore[arg-type]
+        print(save_chart(figure, path.with_suffix(suffix)))  # type: ignore[arg-type]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,16 +8,12 @@ Ten clinics read the same kind of instrument; four of the instruments are calibr
 import sys
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")  # draws into a file, with or without a screen
-
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from torch import nn
 
 import fedclust
+from fedclust.results.charts import Line, curves, save
 from fedclust.strategies import ClusteredStrategy, ClustPSIPFL, FedGMCC
 
 ROUNDS = 12
@@ -46,14 +42,13 @@ def main(picture: str = "comparison.png") -> dict[str, fedclust.Result]:
         name: fedclust.simulate(strategy, network, clients, rounds=ROUNDS, training=training)
         for name, strategy in strategies.items()
     }
-    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
     for name, result in results.items():
         print(f"{name}: {result.num_clusters} clusters, {result.summary['mean_client_accuracy']:.3f}")
-        axes.plot(result.rounds["round"], result.rounds["mean_client_accuracy"], label=name)
-    axes.set(xlabel="round", ylabel="mean client accuracy", ylim=(0, 1))
-    axes.legend(loc="lower right")
-    figure.savefig(Path(picture), dpi=120)
-    plt.close(figure)
+    lines = [
+        Line(name, each.rounds["round"], each.rounds["mean_client_accuracy"])
+        for name, each in results.items()
+    ]
+    save(curves(lines, "round", "mean client accuracy"), Path(picture))  # an Altair chart, as SVG, PDF or PNG
     return results
 
 

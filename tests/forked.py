@@ -8,7 +8,7 @@ import json
 import os
 import sys
 
-import fedclust.results.plots
+import fedclust.results.charts
 import fedclust.runs.server  # noqa: F401
 from fedclust import clients  # noqa: F401
 from fedclust.runs.command_line import main

@@ -15,7 +15,7 @@ HEAVY = (
         "datasets",
         "flwr",
         "flwr_datasets",
-        "matplotlib",
+        "altair",
         "numpy",
         "pandas",
         "pyarrow",

@@ -1,6 +1,6 @@
 """The results of a run: its folder, its figures, and how they are shown.
 
-Pictures are in :mod:`fedclust.results.plots`.
+Charts are in :mod:`fedclust.results.charts`, the page in :mod:`fedclust.results.page`.
 """
 
 from typing import TYPE_CHECKING

@@ -146,7 +146,7 @@ def _formats(parser: argparse.ArgumentParser, options: argparse.Namespace) -> li
 def _draw(
     comparison: Comparison, into: Path, formats: Sequence[str], width: str, metrics: Sequence[str]
 ) -> None:
-    from fedclust.results.plots.comparison import draw_comparison  # draws, and Matplotlib takes half a second
+    from fedclust.results.charts.comparison import draw_comparison  # Altair takes half a second to import
 
     for picture in draw_comparison(comparison, into, formats, width, metrics):  # type: ignore[arg-type]
         for file in picture.files:

@@ -7,8 +7,8 @@ from rich.table import Table
 from fedclust import metrics
 from fedclust.federation import Descriptions
 from fedclust.results import Recorder
-from fedclust.results.plots import save_figure
-from fedclust.results.plots.clients import label_counts_per_client
+from fedclust.results.charts.chart import save
+from fedclust.results.charts.run import label_counts
 
 __all__ = ["inspect"]
 
@@ -56,10 +56,8 @@ def inspect(
         "earth_movers": metrics.earth_movers(counts),
     }
     recorder.summary(summary)
-    figure = label_counts_per_client(
-        counts, described.groups, described.class_names or None, described.client_names
-    )
-    picture = save_figure(figure, recorder.folder / "plots" / "label_counts.png")
+    drawn = label_counts(counts, described.groups, described.class_names or None, described.client_names)
+    picture = save(drawn.chart, recorder.folder / "plots" / "label_counts.png", title=drawn.title)
     table = Table(title=f"{partition}, seed {seed}", show_header=False, title_justify="left")
     for key, value in summary.items():
         if key not in ("task", "partition", "seed"):

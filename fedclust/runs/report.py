@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 print(f"{folder}: no summary.json, the run has not finished")
             if not options.no_plots:
-                from fedclust.results.plots import draw  # matplotlib takes half a second to import
+                from fedclust.results.charts import draw  # Altair takes half a second to import
 
                 for path in draw(folder):
                     print(path)

@@ -326,9 +326,9 @@ class Result:
             if (target / "rounds.jsonl").exists():
                 raise FileExistsError(f"folder must not hold another run, got {target}")
             shutil.copytree(self.folder, target, dirs_exist_ok=True)
-        from fedclust.results import plots  # Matplotlib takes half a second to import
+        from fedclust.results.charts import draw  # Altair takes half a second to import
 
-        plots.draw(target)
+        draw(target)
         write_page(target)
         return target
 

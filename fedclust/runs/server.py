@@ -600,13 +600,13 @@ def _write_results(
         with writing(folder):
             write_summary(folder, summary)
             session.say(save_predictions(federation, *Result(folder).serving, folder))
-    from fedclust.results import plots
+    from fedclust.results import charts
 
     with writing(folder):
         write_summary(folder, summary)
         if session.page is not None:
             session.page.write()
-        plots.draw(folder)
+        charts.draw(folder)
     session.end_tracking(plan.chosen)
     session.say(leaving_line(federation.asked, plan.privacy))
     print_report(SavedRun(folder), console)

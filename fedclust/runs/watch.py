@@ -54,7 +54,7 @@ class Watch(ThreadingHTTPServer):
             raise FileNotFoundError(f"folder must be that of a run or of a sweep, there is none at {folder}")
         self.folder = folder
         self._lock = threading.Lock()
-        self._seen: dict[str, tuple[tuple[object, ...], page.RunView | page.SweepView]] = {}
+        self._seen: dict[str, tuple[tuple[object, ...], page.View]] = {}
         self.view()
         super().__init__((_ADDRESS, port), _Handler)
 
@@ -63,7 +63,7 @@ class Watch(ThreadingHTTPServer):
         """Where the page is."""
         return f"http://{_ADDRESS}:{self.server_address[1]}/"
 
-    def view(self, run: str = "") -> "tuple[page.RunView | page.SweepView, str]":
+    def view(self, run: str = "") -> "tuple[page.View, str]":
         """Read the folder, or that of a run of the sweep, if a file in it has changed.
 
         Returns
@@ -81,7 +81,7 @@ class Watch(ThreadingHTTPServer):
     def has(self, run: str) -> bool:
         """Whether the sweep that is watched has a run of this name."""
         view, _ = self.view()
-        return isinstance(view, page.SweepView) and any(job.folder == run for job in view.jobs)
+        return run in view.jobs
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             return
         whole = not name
-        text = (page.document(view, live=True) if whole else page.to_json(view)).encode()
+        text = (page.document(view, live=True) if whole else page.live_part(view)).encode()
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/html; charset=utf-8" if whole else "application/json")
         self.send_header("Content-Length", str(len(text)))

@@ -7,7 +7,7 @@ from types import ModuleType
 import pandas as pd
 import pytest
 
-from fedclust.results.plots import loss_per_round
+from fedclust.results.charts.chart import specification
 from fedclust.settings import compose
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def test_missing_data_is_one_line(papers: ModuleType, tmp_path: Path, capsys) ->
     assert "python benchmarks/sensg.py makes it" in capsys.readouterr().err
 
 
-def test_losses_are_a_panel_per_setting_and_a_line_per_method() -> None:
+def test_losses_are_a_panel_per_setting_and_a_line_per_method(papers: ModuleType) -> None:
     class Run:
         def __init__(self, values: list[float]) -> None:
             self.values = values
@@ -58,15 +58,16 @@ def test_losses_are_a_panel_per_setting_and_a_line_per_method() -> None:
             assert key == "test_loss"
             return np.arange(1, len(self.values) + 1), np.array(self.values)
 
-    figure = loss_per_round(
+    drawn = papers.loss_per_round(
         {"EMD 1": {"a": Run([3.0, 2, 1]), "b": Run([2.0, 2, 2])}, "EMD 2": {"b": Run([5.0])}}
     )
-    left, right = figure.axes
-    assert [axes.get_title(loc="left") for axes in (left, right)] == ["EMD 1", "EMD 2"]
-    assert [line.get_ydata().tolist() for line in left.get_lines()] == [[3, 2, 1], [2, 2, 2]]
-    assert [line.get_label() for line in right.get_lines()] == ["b"]
-    assert left.get_lines()[1].get_color() == right.get_lines()[0].get_color()
-    assert loss_per_round({"EMD 1": {"a": Run([])}}) is None
+    spec = specification(drawn)
+    left, right = spec["concat"]
+    assert [each["title"] for each in (left, right)] == ["EMD 1", "EMD 2"]
+    assert [row["y"] for row in spec["datasets"][left["data"]["name"]]] == [[3, 2, 1], [2, 2, 2]]
+    (last,) = spec["datasets"][right.get("data", right["layer"][0].get("data"))["name"]]
+    assert (last["line"], last["y"]) == ("b", [5])
+    assert papers.loss_per_round({"EMD 1": {"a": Run([])}}) is None
 
 
 def test_the_sets_have_the_individuals_of_the_appendix(sensg: ModuleType) -> None:

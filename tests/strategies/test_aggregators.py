@@ -17,7 +17,7 @@ def _run(folder: Path, *overrides: str) -> dict:
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
 def test_works_inside_clusters(aggregator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedclust.results.plots.draw", lambda folder: [])  # drawing is tested elsewhere
+    monkeypatch.setattr("fedclust.results.charts.draw", lambda folder: [])  # drawing is tested elsewhere
     summary = _run(tmp_path / "run", "strategy=fmcl", f"aggregator={aggregator}")
     assert summary["failed_replies"] == 0
     assert 0 < summary["mean_client_accuracy"] <= 1

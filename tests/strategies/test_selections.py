@@ -96,7 +96,7 @@ def _bytes(folder: Path, *overrides: str) -> tuple[dict, list[dict]]:
 
 
 def test_questions_are_counted_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedclust.results.plots.draw", lambda folder: [])  # drawing is tested elsewhere
+    monkeypatch.setattr("fedclust.results.charts.draw", lambda folder: [])  # drawing is tested elsewhere
     found = {
         name: _bytes(tmp_path / name, "strategy=fedavg", f"selection={name}", "rounds=2", "participation=1")
         for name in ("uniform", "fedcls", "poc", "haccs")

@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING
 from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedclust.results.page.data import RunView, view_run
-    from fedclust.results.page.html import document, to_json
-    from fedclust.results.page.live import LivePage
-    from fedclust.results.page.sweep import SweepView, view_sweep
-    from fedclust.results.page.write import PAGE, is_run, view_of, write_page, write_sweep_page
+    from fedclust.results.page.parts import View, document, live_part
+    from fedclust.results.page.run import view_run
+    from fedclust.results.page.sweep import view_sweep
+    from fedclust.results.page.write import PAGE, LivePage, is_run, view_of, write_page, write_sweep_page
 else:
     __getattr__, __dir__ = lazily(__name__)
 
 __all__ = [
     "PAGE",
     "LivePage",
-    "RunView",
-    "SweepView",
+    "View",
     "document",
     "is_run",
-    "to_json",
+    "live_part",
     "view_of",
     "view_run",
     "view_sweep",

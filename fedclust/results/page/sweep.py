@@ -1,121 +1,35 @@
-"""What the page of a sweep shows: its runs side by side."""
+"""The page of a sweep: its runs side by side."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
 
+from fedclust.results.charts.chart import Line, Picture, curves, strip
 from fedclust.results.comparison import Comparison, Row, compare, find_runs, runs_below
-from fedclust.results.page.data import is_finished
-from fedclust.results.page.values import evenly, short, shorts
+from fedclust.results.page.parts import Cell, Column, Section, Table, View, heads, number, plural, written_as
+from fedclust.results.page.run import is_finished
 from fedclust.results.saved_run import SavedRun
+from fedclust.results.thinned import evenly
 
-__all__ = ["Job", "Setting", "SweepCurve", "SweepView", "view_sweep"]
+__all__ = ["curve_of", "view_sweep"]
 
+_ACCURACY = "mean_client_accuracy"
 _METRICS = (
-    "mean_client_accuracy", "personal.mean_client_accuracy", "balanced_accuracy", "global_accuracy",
-    "macro_f1", "ad", "rand_index", "adjusted_rand_index", "num_clusters", "seconds", "bytes_down",
-    "bytes_up",
+    _ACCURACY, "personal.mean_client_accuracy", "balanced_accuracy", "global_accuracy", "macro_f1", "ad",
+    "rand_index", "adjusted_rand_index", "num_clusters", "seconds", "bytes_down", "bytes_up",
 )  # fmt: skip
-_MOST_POINTS = 200
-_MOST_CURVES = 12
+_TITLES = {
+    _ACCURACY: "client accuracy", "personal.mean_client_accuracy": "client accuracy, personal layer",
+    "bytes_down": "sent to clients", "bytes_up": "received", "num_clusters": "clusters",
+    "ad": "AD (lower is better)",
+}  # fmt: skip
+_AD = "AD: mean distance of the clients' accuracies from 1."
+_MOST_POINTS, _MOST_CURVES, _MOST_SEEDS = 200, 12, 40
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The runs of one strategy with one setting.
-
-    Attributes
-    ----------
-    strategy
-        Its name.
-    settings
-        The values in which it differs from others, one per title.
-    seeds
-        Seed of each run.
-    values
-        By metric, its value for each seed, None where unknown.
-    """
-
-    strategy: str
-    settings: list[str]
-    seeds: list[int]
-    values: dict[str, list[float | int | None]]
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run: its folder, its page if it has one, and its verdict."""
-
-    folder: str
-    link: str | None
-    strategy: str
-    finished: bool
-    done: int
-    rounds: int | None
-    seed: int | None
-    accuracy: float | int | None
-    verdict: str
-
-
-@dataclass(frozen=True)
-class SweepCurve:
-    """Mean accuracy over the seeds of one setting, at the rounds that all of them have."""
-
-    name: str
-    round: list[int]
-    mean: list[float | int | None]
-    lowest: list[float | int | None]
-    highest: list[float | int | None]
-
-
-@dataclass(frozen=True)
-class SweepView:
-    """Everything on the page of a sweep.
-
-    Attributes
-    ----------
-    kind
-        ``"sweep"``.
-    title
-        Name of the folder.
-    finished
-        Whether no run is unfinished.
-    written
-        When the view was made, ISO 8601 in UTC.
-    verdict_lines
-        What came out, in words.
-    titles
-        Names of what differs between the runs.
-    metrics
-        Keys of figures.
-    rows
-        A row per strategy and setting.
-    jobs
-        All runs that are not compared ones.
-    curves
-        Accuracy over the rounds, of up to twelve rows.
-    curves_left_out
-        How many rows have no curve on the page.
-    """
-
-    kind: str
-    title: str
-    finished: bool
-    written: str
-    verdict_lines: list[str]
-    titles: list[str]
-    metrics: list[str]
-    rows: list[Setting]
-    jobs: list[Job]
-    curves: list[SweepCurve]
-    curves_left_out: int
-
-
-def view_sweep(folder: Path) -> SweepView:
+def view_sweep(folder: Path) -> View:
     """Read all runs below a folder.
 
     Raises
@@ -129,124 +43,182 @@ def view_sweep(folder: Path) -> SweepView:
     if not unfinished:
         find_runs([folder])  # raises unless there is one that has finished
     comparison = compare(runs)
-    metrics = [metric for metric in _METRICS if metric in comparison.metrics]
-    jobs = [_job(run, folder) for run in [*runs, *map(SavedRun, unfinished)] if not _is_compared(run)]
-    rows = [
-        Setting(
-            row.strategy,
-            list(row.settings),
-            [int(summary["seed"]) for summary in row.summaries],
-            {
-                metric: [_first(row, metric, place) for place in range(len(row.summaries))]
-                for metric in metrics
-            },
-        )
-        for row in comparison.rows
-    ]
-    curves = _curves(comparison, runs)
-    return SweepView(
+    jobs = [run for run in [*runs, *map(SavedRun, unfinished)] if run.folder.parent.name != "compare"]
+    places = {id(run): run.folder.resolve().relative_to(folder.resolve()) for run in jobs}
+    jobs.sort(key=lambda run: [(int(part) if part.isdigit() else 0, part) for part in places[id(run)].parts])
+    left = sum(not is_finished(run) for run in jobs)
+    lines = _verdict(comparison, jobs, left)
+    sections = [_settings(comparison), _seeds(comparison), _curves(comparison), _jobs(jobs, places)]
+    return View(
         kind="sweep",
         title=folder.resolve().name,
-        finished=all(job.finished for job in jobs),
-        written=datetime.now(UTC).isoformat(timespec="seconds"),
-        verdict_lines=_verdict(comparison, jobs),
-        titles=list(comparison.settings),
-        metrics=metrics,
-        rows=rows,
-        jobs=sorted(jobs, key=lambda job: [_number(part) for part in Path(job.folder).parts]),
-        curves=curves[:_MOST_CURVES],
-        curves_left_out=max(0, len(curves) - _MOST_CURVES),
+        finished=not left,
+        status=plural(len(jobs), "run") + (f", {left:,} not finished" if left else ", all finished"),
+        headline=lines[0],
+        lines=lines[1:],
+        sections=[each for each in sections if each is not None],
+        jobs=[str(place) for place in places.values()],
     )
 
 
-def _is_compared(run: SavedRun) -> bool:
-    return run.folder.parent.name == "compare"
+def _name(comparison: Comparison, row: Row) -> str:
+    given = zip(comparison.settings, row.settings, strict=True)
+    return " ".join([row.strategy, *(f"{key}={value}" for key, value in given if value)])
 
 
-def _number(part: str) -> tuple[int, str]:
-    return (int(part) if part.isdigit() else 0), part
+def _kind(metric: str) -> str:
+    return "bytes" if metric.startswith("bytes") else "seconds" if metric == "seconds" else "number"
 
 
-def _first(row: Row, metric: str, place: int) -> float | int | None:
-    """Look up a metric of one seed of a row."""
-    values = Row(row.strategy, row.settings, (row.summaries[place],)).values(metric)
-    return float(values[0]) if values.size else None
+def _metrics(comparison: Comparison) -> list[str]:
+    return [metric for metric in _METRICS if metric in comparison.metrics]
 
 
-def _job(run: SavedRun, folder: Path) -> Job:
-    where = run.folder.resolve().relative_to(folder.resolve())
-    summary = run.summary
-    page = run.folder / "report.html"
-    rounds = run.config.get("rounds") or summary.get("rounds")
-    return Job(
-        folder=str(where),
-        link="/".join(quote(part) for part in (*where.parts, page.name)) if page.is_file() else None,
-        strategy=str(summary.get("strategy") or (run.config.get("choices") or {}).get("strategy") or ""),
-        finished=is_finished(run),
-        done=int(run.rounds[-1]["round"]) if run.rounds else 0,
-        rounds=int(rounds) if rounds else None,
-        seed=summary.get("seed", run.config.get("seed")),
-        accuracy=short(summary.get("mean_client_accuracy")),
-        verdict=str((summary.get("verdict") or {}).get("text", "")),
+def _title(metric: str) -> str:
+    return _TITLES.get(metric, metric.replace("_", " "))
+
+
+def _mean(row: Row, metric: str) -> float:
+    values = row.values(metric)
+    return float(values.mean()) if values.size else -np.inf
+
+
+def _settings(comparison: Comparison) -> Section | None:
+    if not comparison.rows:
+        return None
+    metrics = _metrics(comparison)
+    columns = [Column("strategy"), *(Column(key) for key in comparison.settings), Column("seeds", "whole"),
+               *(Column(_title(metric), "number",
+               _AD if metric == "ad" else "") for metric in metrics)]  # fmt: skip
+    rows = []
+    for row in sorted(comparison.rows, key=lambda row: -_mean(row, _ACCURACY)):
+        cells = []
+        for metric in metrics:
+            values, kind = row.values(metric), _kind(metric)
+            text = "–"
+            if values.size:
+                digits = 1 if metric == "num_clusters" else 3
+                shown = [values.mean(), *([values.std(ddof=1)] if values.size > 1 else [])]
+                text = " ± ".join(
+                    number(one, digits) if kind == "number" else written_as(kind, float(one)) for one in shown
+                )
+            cells.append(Cell(text, float(values.mean()) if values.size else None))
+        rows.append([row.strategy, *row.settings, len(row.summaries), *cells])
+    note = _AD if "ad" in metrics else ""
+    table = Table("table-sweep", "Mean ± sample standard deviation over seeds.", columns, rows, note=note)
+    return Section("table", "All settings", "Settings", [table])
+
+
+def _seeds(comparison: Comparison) -> Section | None:
+    best = sorted(
+        (row for row in comparison.rows if row.values(_ACCURACY).size), key=lambda row: -_mean(row, _ACCURACY)
+    )
+    if not best:
+        return None
+    rows = [
+        (_name(comparison, row), f"seed {summary['seed']}", float(summary[_ACCURACY]))
+        for row in best[:_MOST_SEEDS]
+        for summary in row.summaries
+        if summary.get(_ACCURACY) is not None
+    ]
+    some = f" The best {_MOST_SEEDS} of {len(best)} settings." if len(best) > _MOST_SEEDS else ""
+    chart = strip(rows, "client accuracy")
+    title = "Client accuracy: a dot for each seed, a line at the mean"
+    return Section(
+        "seeds", "Each seed", "Seeds", [Picture("seeds", title, chart, some.strip(), page_only=True)]
     )
 
 
-def _verdict(comparison: Comparison, jobs: Sequence[Job]) -> list[str]:
+def curve_of(series: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the rounds that all runs with a curve have, and their values there, shape (runs, rounds)."""
+    series = [(rounds, values) for rounds, values in series if len(rounds)]
+    if not series:
+        return None
+    common = series[0][0]
+    for rounds, _ in series[1:]:
+        common = np.intersect1d(common, rounds)
+    if not len(common):
+        return None
+    return common, np.stack([values[np.searchsorted(rounds, common)] for rounds, values in series])
+
+
+def _curves(comparison: Comparison) -> Section | None:
+    lines = []
+    for row in comparison.rows:
+        found = curve_of([run.series(_ACCURACY) for run in row.runs])
+        if found is not None:
+            chosen = evenly(len(found[0]), _MOST_POINTS)
+            rounds, values = found[0][chosen], found[1][:, chosen]
+            lines.append(
+                Line(
+                    _name(comparison, row),
+                    rounds,
+                    values.mean(axis=0),
+                    values.min(axis=0),
+                    values.max(axis=0),
+                )
+            )
+    if not lines:
+        return None
+    left = len(lines) - _MOST_CURVES
+    title = "Mean client accuracy, averaged over seeds; the band reaches from the lowest seed to the highest"
+    note = f"{plural(left, 'more setting')} not drawn." if left > 0 else ""
+    picture = Picture(
+        "accuracy_per_round", title, curves(lines[:_MOST_CURVES], "round"), note, page_only=True
+    )
+    return Section("accuracy", "Accuracy per round", "Accuracy", [picture])
+
+
+def _jobs(jobs: Sequence[SavedRun], places: dict[int, Path]) -> Section:
+    rows = []
+    for run in jobs:
+        where, summary = places[id(run)], run.summary
+        page = (run.folder / "report.html").is_file()
+        link = "/".join(quote(part) for part in (*where.parts, "report.html")) if page else None
+        done = int(run.rounds[-1]["round"]) if run.rounds else 0
+        total = run.config.get("rounds") or summary.get("rounds")
+        over = is_finished(run)
+        progress = (
+            f"{int(total or done):,}"
+            if over
+            else f"{done:,} of {f'{int(total):,}' if total else '?'}, not finished"
+        )
+        seed = summary.get("seed", run.config.get("seed"))
+        strategy = str(summary.get("strategy") or (run.config.get("choices") or {}).get("strategy") or "")
+        rows.append([
+            Cell(str(where), link=link), strategy, "–" if seed is None else Cell(str(seed), seed),
+            Cell(progress, done),
+            summary.get(_ACCURACY), str((summary.get("verdict") or {}).get("text", "")),
+        ])  # fmt: skip
+    columns = heads("folder", "strategy", "seed|whole", "rounds", "client accuracy|number", "verdict|long")
+    table = Table("table-jobs", "All runs; a folder leads to its own page.", columns, rows)
+    return Section("jobs", "Runs", "Runs", [table])
+
+
+def _verdict(comparison: Comparison, jobs: Sequence[SavedRun], left: int) -> list[str]:
     """Say in each setting which strategy has the highest mean accuracy, if there are several."""
     lines = []
     by_setting: dict[tuple[str, ...], list[Row]] = {}
     for row in comparison.rows:
-        by_setting.setdefault(row.settings, []).append(row)
+        by_setting.setdefault(tuple(row.settings), []).append(row)
     for setting, rows in by_setting.items():
         ranked = sorted(
-            ((values.mean(), len(values), row.strategy) for row in rows if (values := _accuracy(row)).size),
+            (
+                (values.mean(), len(values), row.strategy)
+                for row in rows
+                if (values := row.values(_ACCURACY)).size
+            ),
             reverse=True,
         )
         if len(ranked) < 2:
             continue
         named = [f"{key}={value}" for key, value in zip(comparison.settings, setting, strict=True) if value]
         where = f"{', '.join(named)}: " if named else ""
-        (best, number, name), (second, _, other) = ranked[:2]
-        over = f" over {number} seeds" if number > 1 else ""
+        (best, count, name), (second, _, other) = ranked[:2]
+        over = f" over {count} seeds" if count > 1 else ""
         lines.append(f"{where}{name} has the highest accuracy{over}, {best:.3f}; next {other}, {second:.3f}")
-    left = sum(not job.finished for job in jobs)
     if len(lines) > 5:
         lines = [*lines[:5], f"and {len(lines) - 5} more settings, in the table"]
     if left:
         lines.append(f"{left} of {len(jobs)} runs have not finished")
-    return lines or [f"{len(jobs)} run{'s' if len(jobs) != 1 else ''}"]
-
-
-def _accuracy(row: Row) -> np.ndarray:
-    return row.values("mean_client_accuracy")
-
-
-def _curves(comparison: Comparison, runs: Sequence[SavedRun]) -> list[SweepCurve]:
-    """Average accuracy over seeds, for each row."""
-    by_identity = {id(run.summary): run for run in runs}
-    curves = []
-    for row in comparison.rows:
-        series = [by_identity[id(summary)].series("mean_client_accuracy") for summary in row.summaries]
-        series = [(rounds, values) for rounds, values in series if len(rounds)]
-        if not series:
-            continue
-        common = series[0][0]
-        for rounds, _ in series[1:]:
-            common = np.intersect1d(common, rounds)
-        if not len(common):
-            continue
-        table = np.stack([values[np.searchsorted(rounds, common)] for rounds, values in series])
-        chosen = evenly(len(common), _MOST_POINTS)
-        titles = [
-            f"{key}={value}" for key, value in zip(comparison.settings, row.settings, strict=True) if value
-        ]
-        curves.append(
-            SweepCurve(
-                " ".join([row.strategy, *titles]),
-                common[chosen].tolist(),
-                shorts(table.mean(axis=0)[chosen].tolist()),
-                shorts(table.min(axis=0)[chosen].tolist()),
-                shorts(table.max(axis=0)[chosen].tolist()),
-            )
-        )
-    return curves
+    return lines or [plural(len(jobs), "run")]

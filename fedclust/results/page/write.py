@@ -1,19 +1,29 @@
-"""Write the page into the folder of a run or of a sweep."""
+"""Write the page into the folder of a run or of a sweep, and keep that of a run up to date."""
 
+import logging
 import os
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from fedclust.results.page.data import RunView, view_run
-from fedclust.results.page.html import document
-from fedclust.results.page.sweep import SweepView, view_sweep
+from fedclust.results.recorder import CannotWrite
 from fedclust.support.strict_json import replace_file
 
-__all__ = ["PAGE", "is_run", "view_of", "write_page", "write_sweep_page"]
+if TYPE_CHECKING:
+    from fedclust.results.page.parts import View
+
+__all__ = ["PAGE", "LivePage", "is_run", "view_of", "write_page", "write_sweep_page"]
+
+logger = logging.getLogger(__name__)
 
 PAGE = "report.html"
 """Name of the page in a folder."""
 
 _FILES_OF_A_RUN = ("rounds.jsonl", "summary.json", "clients.parquet")
+_SECONDS_BETWEEN = 30.0
+_SHARE = 50  # the page takes at most one part in so many of a run's time
 
 
 def is_run(folder: Path) -> bool:
@@ -21,7 +31,7 @@ def is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _FILES_OF_A_RUN)
 
 
-def view_of(folder: Path) -> RunView | SweepView:
+def view_of(folder: Path) -> "View":
     """Read the folder of a run, or of several runs.
 
     Raises
@@ -31,7 +41,13 @@ def view_of(folder: Path) -> RunView | SweepView:
     ValueError
         If a file cannot be read.
     """
-    return view_run(folder) if is_run(folder) else view_sweep(folder)
+    if is_run(folder):
+        from fedclust.results.page.run import view_run
+
+        return view_run(folder)
+    from fedclust.results.page.sweep import view_sweep
+
+    return view_sweep(folder)
 
 
 def write_page(folder: Path) -> Path:
@@ -48,6 +64,8 @@ def write_page(folder: Path) -> Path:
     ValueError
         If a file cannot be read.
     """
+    from fedclust.results.page.parts import document  # Altair takes half a second to import
+
     path = folder / PAGE
     replace_file(path, document(view_of(folder)))
     return path
@@ -58,6 +76,9 @@ def write_sweep_page(folder: Path) -> Path | None:
 
     Jobs of one sweep may do so at the same time.
     """
+    from fedclust.results.page.parts import document
+    from fedclust.results.page.sweep import view_sweep
+
     try:
         text = document(view_sweep(folder))
     except (FileNotFoundError, ValueError):
@@ -66,3 +87,52 @@ def write_sweep_page(folder: Path) -> Path | None:
     replace_file(own, text)
     os.replace(own, folder / PAGE)
     return folder / PAGE
+
+
+class LivePage:
+    """The page of a run that goes on.
+
+    A call after each round writes it every 30 seconds; where that takes more than 0.6 s, as for a run of many
+    thousand rounds, less often, so that it costs at most 2 % of the run's time. As a context it also writes
+    it when a run fails. A page that cannot be written is a warning and does not end the run.
+
+    Parameters
+    ----------
+    folder
+        The run's folder; also while a compared strategy runs.
+    clock
+        Returns the time in seconds; for tests.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._clock = folder, clock
+        self._due = clock() + 1.0  # a first page soon, without one for each of many short runs
+
+    def __call__(self, record: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Write the page if it is time; called after every round."""
+        if self._clock() >= self._due:
+            self.write()
+
+    def __enter__(self) -> "LivePage":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None and not issubclass(kind, CannotWrite):
+            self.write()
+
+    def write(self) -> None:
+        """Write the page now."""
+        began = self._clock()
+        try:
+            write_page(self._folder)
+        except FileNotFoundError:
+            pass  # it failed before its first round
+        except Exception as error:  # whatever is wrong with the page, the run is worth more
+            logger.warning("the page of %s could not be written: %s", self._folder, error)
+        ended = self._clock()
+        self._due = ended + max(_SECONDS_BETWEEN, _SHARE * (ended - began))

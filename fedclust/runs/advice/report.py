@@ -11,17 +11,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedclust.clustering.prototype_evidence import compare
 from fedclust.federation import Descriptions, Federation
 from fedclust.federation.run import RunState
-from fedclust.results.plots import save_figure
-from fedclust.results.plots.advice import client_map, client_sizes
-from fedclust.results.plots.clients import label_counts_per_client
-from fedclust.results.plots.matrices import matrix
+from fedclust.results.charts.chart import save
+from fedclust.results.charts.run import advice_map, client_sizes, label_counts, matrix_picture
+from fedclust.results.thinned import evenly
 from fedclust.runs.advice.advise import Seen, advise, agreement_text, look, summarise
 from fedclust.typing import IntArray
 
 __all__ = ["give_advice", "print_advice"]
 
+_MOST_CLIENTS = 500  # on the map: it compares all pairs
 _SEEN = {True: "seen", False: "not seen", None: "not measured"}
 
 
@@ -75,17 +76,19 @@ def print_advice(summary: Mapping[str, Any], folder: Path, console: Console) -> 
 def _draw(seen: Seen, described: Descriptions, assignment: IntArray, folder: Path) -> None:
     counts = described.train_counts
     names = described.class_names or None
-    figures = {
-        "label_shift": label_counts_per_client(
-            counts, assignment, names, described.client_names, "Training labels, clients ordered by group"
-        ),
+    pictures = {
+        "label_shift": label_counts(counts, assignment, names, described.client_names),
         "quantity_skew": client_sizes(counts.sum(axis=1)),
     }
     if seen.looks is not None and seen.prototypes is not None:
-        figures["feature_and_concept_shift"] = client_map(seen.prototypes, seen.looks.groups)
+        shown = np.array(evenly(len(counts), _MOST_CLIENTS))
+        rows = seen.prototypes.rows(shown)
+        distances = np.sqrt(np.maximum(compare(rows, rows).distance(np.nan), 0))
+        pictures["feature_and_concept_shift"] = advice_map(distances, seen.looks.groups[shown], shown)
     if seen.updates is not None:
-        figures["update_agreement"] = matrix(
-            "cosines_of_updates", seen.updates.cosines, assignment[seen.answered]
+        cosines = seen.updates.cosines
+        pictures["update_agreement"] = matrix_picture(
+            "cosines_of_updates", cosines, assignment[seen.answered]
         )
-    for name, figure in figures.items():
-        save_figure(figure, folder / f"{name}.png")
+    for name, picture in pictures.items():
+        save(picture.chart, folder / f"{name}.png", title=picture.title)

@@ -29,7 +29,7 @@ def test_a_folder_of_several_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([str(tmp_path)]) == 0
     page = tmp_path / "report.html"
     assert capsys.readouterr().out == f"{page}\n"
-    assert '"seeds":[0,1]' in page.read_text()
+    assert "fmcl, seed 1" in page.read_text()
 
 
 def test_no_plots(tmp_path: Path) -> None:

@@ -1,0 +1,547 @@
+"""Charts as Altair specifications: curves, cells and points, and how a chart becomes a picture.
+
+A chart has no colours, fonts or sizes of its own: a picture gets those of :data:`PICTURE`, the page its own
+from the reader's scheme, a notebook Altair's. Colours are those of Okabe and Ito and the map viridis, which
+are safe for colour blindness; lines also differ in their dashes, points in their shapes.
+
+``usermeta`` of a specification tells the page's script how its values are read.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import vl_convert
+from numpy.typing import ArrayLike
+
+from fedclust.results.thinned import shorts
+from fedclust.support.strict_json import replace_file
+
+__all__ = [
+    "COLOURS", "FORMATS", "MAPS", "MOST_CELLS", "PAPER", "PICTURE", "Line", "Picture", "bundle", "cells",
+    "cells_from",
+    "curves", "data_of", "intervals", "points", "save", "specification", "strip",
+]  # fmt: skip
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+GREY = "#80868C"
+DASHES = ([1, 0], [7, 4], [8, 3, 2, 3], [2, 3], [6, 2, 1, 2, 1, 2], [12, 3], [1, 4])
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "stroke")
+FORMATS = ("svg", "pdf", "png")
+MAPS: dict[str, dict[str, Any]] = {
+    "sequential": {"scheme": "viridis"},
+    "reversed": {"scheme": "viridis", "reverse": True},
+    "diverging": {"scheme": "redblue", "reverse": True, "domainMid": 0},
+    "labels": {"range": ["#f2f6f9", "#9fcae3", "#4090c5", "#10519c", "#052549"]},
+}
+"""Colour scales of cells by name."""
+
+MOST_CELLS = 100
+"""Rows and columns of cells; larger tables are averaged, see :func:`cells_from`."""
+
+_MANY = 400  # values of a line, from which on its running mean stands out
+
+PICTURE: dict[str, Any] = {
+    "background": "white",
+    "font": "DejaVu Sans, Arial, sans-serif",
+    "view": {"stroke": None, "continuousWidth": 560, "continuousHeight": 300},
+    "axis": {
+        "gridColor": "#E4E4E4", "domainColor": "#555555", "tickColor": "#555555", "titleFontWeight": "normal",
+        "labelFontSize": 11, "titleFontSize": 11,
+    },
+    "legend": {"orient": "bottom", "labelLimit": 400, "columns": 3, "labelFontSize": 11, "titleFontSize": 11,
+               "titleFontWeight": "normal"},
+    "title": {"anchor": "start", "fontSize": 13, "fontWeight": "normal", "offset": 8},
+    "range": {"category": list(COLOURS)}, "point": {"color": COLOURS[0]},
+}  # fmt: skip
+"""Looks of a picture."""
+
+_SMALL = {"labelFontSize": 8, "titleFontSize": 8.5}
+PAPER: dict[str, Any] = PICTURE | {
+    "view": {"stroke": None, "continuousWidth": 190, "continuousHeight": 120},
+    "axis": PICTURE["axis"] | _SMALL,
+    "legend": PICTURE["legend"] | _SMALL,
+    "title": {"anchor": "start", "fontSize": 9, "fontWeight": "normal", "offset": 3},
+    "header": {**_SMALL, "labelAnchor": "start"},
+    "text": {"fontSize": 8},
+    "line": {"strokeWidth": 1.3},
+}
+"""Looks of a paper's picture: 72 dots to the inch, so that sizes are in points, none below 7."""
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A chart with what stands around it.
+
+    Attributes
+    ----------
+    name
+        Name of its file without ending, and its place on the page.
+    title
+        Its heading.
+    chart
+        The specification.
+    note
+        A sentence on how to read it.
+    page_only, file_only
+        Whether only the page has it, or only ``plots/``, as the page has a table instead.
+    """
+
+    name: str
+    title: str
+    chart: alt.LayerChart | alt.Chart
+    note: str = ""
+    page_only: bool = False
+    file_only: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart: a value for each x, None where unknown, and the ends of a band around it."""
+
+    name: str
+    x: ArrayLike
+    y: ArrayLike
+    low: ArrayLike | None = None
+    high: ArrayLike | None = None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The line as one row of data, which the chart takes apart: its name is a value, never a field."""
+        row: dict[str, Any] = {"line": self.name, "x": shorts(np.asarray(self.x)), "y": shorts(_list(self.y))}
+        if self.low is not None and self.high is not None:
+            row |= {"low": shorts(_list(self.low)), "high": shorts(_list(self.high))}
+        return row
+
+
+def _list(values: ArrayLike) -> list[Any]:
+    return np.asarray(values).tolist() if not isinstance(values, list) else values
+
+
+def data_of(values: Sequence[Any]) -> Any:
+    """Return rows, or plain numbers, as data; as a mapping Altair does not check each value of it."""
+    return {"values": list(values)}
+
+
+def curves(
+    lines: Sequence[Line],
+    x: str,
+    y: str = "",
+    *,
+    marks: Sequence[tuple[float, str]] = (),
+    log: bool = False,
+    step: bool = False,
+    zero: bool = False,
+    form: str = "number",
+    names: Sequence[str] = (),
+) -> alt.LayerChart:
+    """Draw lines over one x, with bands where they have them.
+
+    Lines of more than 400 values are drawn thin, together with their running mean. A logarithmic scale has
+    at most eight powers of ten.
+
+    Parameters
+    ----------
+    lines
+        At least one.
+    x, y
+        Names of the axes.
+    marks
+        Pairs of an x and what happened there: dotted lines.
+    log, step, zero
+        Whether y is logarithmic, the lines are stairs, and y starts at 0.
+    form
+        How the page writes a value: ``number``, ``whole``, ``bytes``, ``percent`` or ``tight``.
+    names
+        All names that have a colour, in order; those of the lines unless given.
+    """
+    rows = [line.row for line in lines]
+    names = list(names or dict.fromkeys(row["line"] for row in rows))
+    known = [value for row in rows for value in row["y"] if value is not None and (value > 0 or not log)]
+    scale = alt.Scale(zero=zero)
+    if log:
+        high = max(known, default=1.0)
+        low = max(min(known, default=1.0), high * 1e-8)
+        scale = alt.Scale(type="log", domain=[low / 1.2, high * 1.2], clamp=False, nice=False)
+    whole = all(value == int(value) for row in rows for value in row["x"] if value is not None)
+    across = alt.X(
+        "x:Q", title=x, scale=alt.Scale(zero=False, nice=False),
+        axis=alt.Axis(tickMinStep=1, format=",.0f", grid=False) if whole else alt.Axis(grid=False),
+    )  # fmt: skip
+    ticks: dict[str, Any] = {"tickCount": 5, **({"format": "~s"} if form == "bytes" else {})}
+    if form == "whole":
+        most = int(max(known, default=1))
+        ticks = {"values": list(range(0, most + 1, 1 + most // 6)), "format": "d"}
+    up = alt.Y("y:Q", title=y or None, scale=scale, axis=alt.Axis(**ticks))
+    by = {
+        "color": alt.Color("line:N", scale=alt.Scale(domain=names), title=None),
+        "strokeDash": alt.StrokeDash(
+            "line:N", title=None, scale=alt.Scale(domain=names, range=_dashes(names))
+        ),
+    }
+    if len(names) == 1:
+        by = {key: channel.copy() for key, channel in by.items()}
+        for channel in by.values():
+            channel.legend = None
+    read = [alt.Tooltip("line:N", title=" "), alt.Tooltip("x:Q", title=x), alt.Tooltip("y:Q", format=".4~g")]
+    fields = ["x", "y"]
+    if len(names) > 1:
+        by["color"].legend = alt.Legend(symbolOpacity=1, symbolType="stroke", symbolStrokeWidth=2.5)
+    banded = [row for row in rows if "low" in row]
+    base = alt.Chart(data_of(rows)).transform_flatten(fields)
+    base = base.transform_filter("isValid(datum.y)" + (" && datum.y > 0" if log else ""))
+    layers = []
+    if marks:
+        at = data_of([{"x": place, "what": what} for place, what in marks])
+        layers.append(
+            alt.Chart(at).mark_rule(strokeDash=[2, 3], opacity=0.6).encode(across, tooltip=["x:Q", "what:N"])
+        )
+    if banded:
+        area = alt.Chart(data_of(banded)).transform_flatten([*fields, "low", "high"])
+        layers.append(
+            area.mark_area(opacity=0.16, strokeWidth=0).encode(
+                across, alt.Y("low:Q", title=y or None, scale=scale), y2="high:Q",
+                color=by["color"], detail="line:N",
+            )
+        )  # fmt: skip
+    kind: dict[str, Any] = {"interpolate": "step-after"} if step else {}
+    if max(len(row["x"]) for row in rows) > _MANY and not step:
+        layers.append(base.mark_line(strokeWidth=0.6, opacity=0.35, **kind).encode(
+            across, up, color=by["color"], detail="line:N"))  # fmt: skip
+        half = max(2, max(len(row["x"]) for row in rows) // 200)
+        base = base.transform_window(smooth="mean(y)", frame=[-half, half], groupby=["line"])
+        up = up.copy()
+        up.shorthand = "smooth:Q"
+    layers.append(base.mark_line(clip=True, **kind).encode(across, up, tooltip=read, **by))
+    few = [row for row in rows if len(row["x"]) < 3]
+    if few:
+        dots = alt.Chart(data_of(few)).transform_flatten(fields)
+        layers.append(dots.mark_point(filled=True, size=45).encode(
+            across, alt.Y("y:Q", title=y or None, scale=scale), color=by["color"], tooltip=read))  # fmt: skip
+    meta = {"read": "lines", "x": x, "form": form, "zoom": ["x"], "whole": whole}
+    return alt.layer(*layers).properties(usermeta=meta, height=300)
+
+
+def _dashes(names: Sequence[str]) -> list[list[int]]:
+    return [DASHES[(place + place // len(COLOURS)) % len(DASHES)] for place in range(len(names))]
+
+
+def cells(
+    values: ArrayLike,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    colours: str = "sequential",
+    *,
+    ends: tuple[float, float] | None = None,
+    title: str = "",
+    row_bands: Sequence[Any] = (),
+    column_bands: Sequence[Any] = (),
+    row_title: str = "",
+    column_title: str = "",
+    square: bool = False,
+    numbers: str = "",
+) -> alt.LayerChart:
+    """Draw a table of numbers as coloured cells; an unknown one is left out, an infinite one is black.
+
+    Parameters
+    ----------
+    values
+        Shape (n, m).
+    rows, columns
+        Names of the n rows and the m columns, for whoever points at a cell.
+    colours
+        A name in :data:`MAPS`.
+    ends
+        Ends of the colour scale; all values unless given.
+    title
+        What the colours are.
+    row_bands, column_bands
+        Of each row and column, what it belongs to: neighbours of one band are labelled together, with a line
+        between two bands.
+    row_title, column_title
+        Names of the bands.
+    square
+        Whether cells are as wide as they are high.
+    numbers
+        Format of a number in each cell; none unless given.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    n, m = table.shape
+    finite = table[np.isfinite(table)]
+    low, high = ends or ((float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0))
+    if low == high:  # a single pair or equal entries: any width will do
+        high = low + 0.1 * (abs(low) or 1.0)
+    if colours == "diverging":  # what speaks for alike is often far smaller than a difference
+        low, high = min(low, -0.01 * abs(high)), max(high, -low)
+    flat = [float(f"{one:.4g}") if np.isfinite(one) else "" if np.isnan(one) else "∞" for one in table.flat]
+    base = (
+        alt.Chart(data_of(flat))
+        .transform_window(i="row_number()")
+        .transform_calculate(r=f"floor((datum.i - 1) / {m})", c=f"(datum.i - 1) % {m}")
+        .transform_calculate(
+            r2="datum.r + 1", c2="datum.c + 1", middle="datum.c + 0.5", centre="datum.r + 0.5"
+        )
+        .transform_filter("datum.data !== ''")
+    )
+    for key, named, names in (("r", "row", rows), ("c", "column", columns)):
+        data = data_of([{key: place, named: str(name)} for place, name in enumerate(names)])
+        base = base.transform_lookup(key, from_=alt.LookupData(data=data, key=key, fields=[named]))
+    up = alt.Scale(domain=[0, n], reverse=True, nice=False, zero=False)
+    across = alt.Scale(domain=[0, m], nice=False, zero=False)
+    x = alt.X("c:Q", title=column_title or None, scale=across, axis=_band_axis(column_bands, 0))
+    y = alt.Y("r:Q", title=row_title or None, scale=up, axis=_band_axis(row_bands, 0))
+    scale = alt.Scale(domain=[low, high], clamp=True, **MAPS[colours])
+    colour = alt.Color("data:Q", title=title or None, scale=scale, legend=alt.Legend(gradientLength=160))
+    read = [alt.Tooltip("row:N"), alt.Tooltip("column:N"), alt.Tooltip("data:N", title=title or "value")]
+    layers = [
+        base.transform_filter("isNumber(datum.data)").mark_rect(strokeWidth=0).encode(
+            x, y, x2="c2:Q", y2="r2:Q", color=colour, tooltip=read)
+    ]  # fmt: skip
+    if np.isinf(table).any():
+        layers.append(base.transform_filter("datum.data === '∞'").mark_rect(color="black").encode(
+            x, y, x2="c2:Q", y2="r2:Q", tooltip=read))  # fmt: skip
+    line = {"strokeWidth": 1, "color": "black" if colours in ("diverging", "labels") else "white"}
+    for bands, channel, one in ((row_bands, "y", y), (column_bands, "x", x)):
+        edges = _edges(bands)[1:-1]
+        if 0 < len(edges) < min(60, len(bands) - 1):
+            data = data_of([{"r" if channel == "y" else "c": edge} for edge in edges])
+            layers.append(alt.Chart(data).mark_rule(**line).encode(**{channel: one}))
+    if numbers:
+        dark = alt.condition(
+            f"datum.data > {low + 0.55 * (high - low)}", alt.value("black"), alt.value("white")
+        )
+        layers.append(base.mark_text().encode(
+            alt.X("middle:Q", scale=across), alt.Y("centre:Q", scale=up), color=dark,
+            text=alt.Text("data:Q", format=numbers)))  # fmt: skip
+    width = m * max(1, 440 // m)
+    height = n * max(1, (440 if square else 330) // n)
+    if not square:
+        width, height = 620, int(np.clip(22 * n, 60, 330))
+    meta = {"read": "cells", "cells": [n, m], "square": square}
+    return alt.layer(*layers).properties(usermeta=meta, width=width, height=height)
+
+
+def cells_from(values: ArrayLike, rows: Sequence[int], columns: Sequence[int]) -> np.ndarray:
+    """Average blocks of a matrix over their finite entries; NaN where there is none.
+
+    Parameters
+    ----------
+    values
+        Shape (n, m).
+    rows, columns
+        First row and first column of each block, ascending from 0.
+    """
+
+    def blocks(entries: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(np.add.reduceat(entries, rows, axis=0), columns, axis=1)
+
+    table = np.asarray(values, dtype=np.float64)
+    known = np.isfinite(table)
+    sums, counts = blocks(np.where(known, table, 0.0)), blocks(known.astype(np.int64))
+    means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+    endless = blocks(np.isinf(table).astype(np.int64)) > 0
+    return np.where(endless & np.isnan(means), np.inf, means)
+
+
+def _edges(bands: Sequence[Any]) -> list[int]:
+    """List where each run of equal bands starts, and the end."""
+    starts = [place for place in range(len(bands)) if not place or bands[place] != bands[place - 1]]
+    return [*starts, len(bands)] if bands is not None and len(bands) else []
+
+
+def _band_axis(bands: Sequence[Any], angle: int) -> alt.Axis | None:
+    """Label each band in its middle, if it takes a 25th of the axis or if all bands are one cell each."""
+    if not len(bands):
+        return None
+    edges = _edges(bands)
+    pairs = list(pairwise(edges))
+    if len(pairs) == len(bands):
+        pairs = pairs[:: -(-len(pairs) // 40)]
+    else:
+        pairs = [(start, end) for start, end in pairs if end - start >= len(bands) / 25]
+    middles = [(start + end) / 2 for start, end in pairs]
+    # Names are literals of Vega's own language, which the page reads with an interpreter.
+    names = json.dumps([_shortened(str(bands[start])) for start, _ in pairs])
+    return alt.Axis(
+        values=middles, labelExpr=f"{names}[indexof({json.dumps(middles)}, datum.value)]", tickSize=0,
+        grid=False, domain=False, labelOverlap=False, labelPadding=4, labelAngle=angle,
+    )  # fmt: skip
+
+
+def _shortened(name: str, longest: int = 18) -> str:
+    return name if len(name) <= longest else name[: longest - 1] + "…"
+
+
+def points(rows: Sequence[Mapping[str, Any]], x: str = "", y: str = "", legend: bool = True) -> alt.Chart:
+    """Draw points of a plane, each of a group that has a colour and a shape.
+
+    Parameters
+    ----------
+    rows
+        Each with ``name``, ``group``, ``x`` and ``y``.
+    x, y
+        Names of the axes.
+    legend
+        Whether to list the groups.
+    """
+    groups = list(dict.fromkeys(row["group"] for row in rows))
+    key = alt.Legend() if legend else None
+    both = {axis: np.array([row[axis] for row in rows]) for axis in "xy"}
+    reach = 0.55 * max([1e-9, *(float(np.ptp(one)) for one in both.values())])  # one scale for both
+    ends = {axis: float(one.min() + one.max()) / 2 for axis, one in both.items()}
+    scales = {axis: alt.Scale(domain=[at - reach, at + reach], nice=False) for axis, at in ends.items()}
+    shapes = [SHAPES[place % len(SHAPES)] for place in range(len(groups))]
+    return (
+        alt.Chart(data_of(list(rows)))
+        .mark_point(filled=True, size=55, opacity=0.85)
+        .encode(
+            alt.X("x:Q", title=x or None, scale=scales["x"]),
+            alt.Y("y:Q", title=y or None, scale=scales["y"]),
+            color=alt.Color("group:N", title=None, scale=alt.Scale(domain=groups), legend=key),
+            shape=alt.Shape("group:N", title=None, legend=key, scale=alt.Scale(domain=groups, range=shapes)),
+            tooltip=["name:N", "group:N"],
+        )
+        .properties(usermeta={"read": "points", "zoom": ["x", "y"]}, width=380, height=380)
+    )
+
+
+def intervals(rows: Sequence[tuple[str, float, float, float, bool]], x: str) -> alt.LayerChart:
+    """Draw values with their intervals, one below the other, and a line at 0.
+
+    Parameters
+    ----------
+    rows
+        Name, value, lower and upper end, and whether it counts as shown, in the order drawn.
+    x
+        Name of the axis.
+    """
+    data = data_of([
+        {"name": name, "x": value, "low": low, "high": high, "shown": "shown" if shown else "not shown"}
+        for name, value, low, high, shown in rows
+    ])  # fmt: skip
+    names = alt.Axis(labelLimit=170, grid=False)
+    y = alt.Y("name:N", sort=None, title=None, axis=names)
+    color = alt.Color(
+        "shown:N", title=None, scale=alt.Scale(domain=["shown", "not shown"], range=[COLOURS[2], GREY])
+    )
+    base = alt.Chart(data).encode(y=y, color=color)
+    zero = (
+        alt.Chart(data_of([{"x": 0}]))
+        .mark_rule(strokeDash=[2, 2], opacity=0.6)
+        .encode(alt.X("x:Q", title=x, axis=alt.Axis(tickCount=6)))
+    )
+    bars = base.mark_rule(strokeWidth=3).encode(alt.X("low:Q", title=x), x2="high:Q")
+    dots = base.mark_point(filled=True, size=70, opacity=1).encode(
+        alt.X("x:Q", title=x), tooltip=["name:N", "x:Q"]
+    )
+    return alt.layer(zero, bars, dots).properties(usermeta={"read": "points", "x": x}, height=24 * len(rows))
+
+
+def strip(rows: Sequence[tuple[str, str, float]], x: str) -> alt.LayerChart:
+    """Draw a row per name with a dot for each of its values and a line at their mean.
+
+    Parameters
+    ----------
+    rows
+        Name of the row, name of the dot, and its value.
+    x
+        Name of the axis.
+    """
+    data = data_of([{"name": f"{row}, {dot}", "row": row, "x": value} for row, dot, value in rows])
+    y = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(labelLimit=170, grid=False))
+    across = alt.X("x:Q", title=x, scale=alt.Scale(zero=False))
+    base = alt.Chart(data).encode(y=y)
+    dots = base.mark_point(filled=True, size=70, opacity=0.65).encode(across, tooltip=["name:N", "x:Q"])
+    means = base.mark_tick(thickness=2.5, size=18, color=GREY).encode(alt.X("mean(x):Q", title=x))
+    return alt.layer(means, dots).properties(
+        usermeta={"read": "points", "x": x}, height=26 * len({row for row, *_ in rows})
+    )
+
+
+def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
+    """Return a chart as Vega-Lite without looks."""
+    spec: dict[str, Any] = chart.to_dict(validate=False)
+    spec.pop("config", None)
+    return spec
+
+
+def save(
+    chart: alt.TopLevelMixin,
+    path: Path,
+    *,
+    title: str = "",
+    config: Mapping[str, Any] = PICTURE,
+    inches: float | None = None,
+) -> Path:
+    """Write a chart as SVG, PDF or PNG by the file's ending, without a date; make the folder if needed.
+
+    Parameters
+    ----------
+    chart
+        Any chart.
+    path
+        The file.
+    title
+        Above the chart.
+    config
+        Its looks.
+    inches
+        Width of the whole picture, which has 300 dots to the inch as PNG; its own width and 150 unless given.
+
+    Raises
+    ------
+    ValueError
+        If the ending is of no such format.
+    """
+    ending = path.suffix.removeprefix(".")
+    if ending not in FORMATS:
+        raise ValueError(f"path must end in one of .{', .'.join(FORMATS)}, got {path}")
+    spec = specification(chart) | ({"title": title} if title else {})
+    text = vl_convert.vegalite_to_svg(spec, config=dict(config), allowed_base_urls=[])
+    for place, name in enumerate(dict.fromkeys(re.findall(r' id="(\w+)"', text))):
+        # Vega counts on from the last picture: the same chart shall be the same file.
+        text = re.sub(rf'(?<=id="){name}(?=")|(?<=#){name}(?=[")])', f"part{place}", text)
+    wide, high = (float(side) for side in re.findall(r' (?:width|height)="([\d.]+)"', text)[:2])
+    scale = 1.0 if inches is None else 72 * inches / wide
+    sides = f'width="{wide * scale:.2f}" height="{high * scale:.2f}"'
+    text = re.sub(r'width="[\d.]+" height="[\d.]+"', sides, text, count=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if ending == "svg":
+        path.write_text(
+            text if inches is None else text.replace(sides, re.sub(r'(\d)"', r'\1pt"', sides), 1),
+            encoding="utf-8",
+        )
+    elif ending == "pdf":
+        path.write_bytes(vl_convert.svg_to_pdf(text))
+    else:
+        path.write_bytes(vl_convert.svg_to_png(text, scale=2.0 if inches is None else 300 / 72))
+    return path
+
+
+@cache
+def bundle() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed as one script, about 0.9 MB.
+
+    Putting it together takes two seconds, so it is kept in the user's cache.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    version = f"{vl_convert.__version__}-{vl_convert.get_vega_version()}"
+    path = home / "fedclust" / f"vega-{version}.js"
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        text = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, text)
+    except OSError:  # a home that cannot be written: the next process makes it again
+        pass
+    return text

@@ -1,0 +1,344 @@
+"""Pictures from the folders of a sweep, written by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from fedclust.results.charts import comparison
+from fedclust.results.charts.comparison import (
+    Drawn,
+    accuracy_bands,
+    accuracy_over_clients,
+    client_map,
+    cluster_tree,
+    distances_of,
+    draw_comparison,
+    groups_alike,
+    mean_and_band,
+    places,
+    rank_diagram,
+    stages,
+    sweep_map,
+)
+from fedclust.results.comparison import compare, find_runs
+from fedclust.runs.compare import main
+
+from .data import layers, lines, rows
+
+SPLIT = [{"round": 0, "assignment": [0, 0, 0]}, {"round": 1, "assignment": [0, 0, 1]}]
+
+
+def write(folder: Path, strategy: str, alpha: float, seed: int, accuracies: list[float]) -> None:
+    folder.mkdir(parents=True)
+    mean = float(np.mean(accuracies))
+    summary = {"strategy": strategy, "seed": seed, "mean_client_accuracy": mean}
+    config = {"choices": {"strategy": strategy}, "partition": {"alpha": alpha}, "seed": seed}
+    lines = [{"round": place, "mean_client_accuracy": mean * place / 2} for place in (1, 2)]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    changes = SPLIT if strategy == "fedgwc" else SPLIT[:1]
+    (folder / "clusters.json").write_text(json.dumps(changes))
+    table = {"client": [0, 1, 2], "cluster": changes[-1]["assignment"], "accuracy": accuracies}
+    pd.DataFrame(table).to_parquet(folder / "clients.parquet")
+    if strategy == "fedgwc":
+        np.savez(folder / "matrices.npz", distances=[[0.0, 1, 3], [1, 0, 2], [3, 2, 0]])
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """Three methods, two settings and two seeds; fedgwc is best in all four federations, local the worst."""
+    for alpha in (0.1, 10):
+        for seed in (0, 1):
+            for strategy, accuracy in (("fedgwc", 0.9), ("ifca", 0.6), ("local", 0.3)):
+                values = [accuracy - 0.1, accuracy, accuracy + 0.1 * seed]
+                write(tmp_path / "sweep" / f"{strategy}{alpha}{seed}", strategy, alpha, seed, values)
+    return tmp_path / "sweep"
+
+
+def pictures(sweep: Path, into: Path, **options) -> dict[str, Drawn]:
+    drawn = draw_comparison(compare(find_runs([sweep])[0]), into, **options)
+    return {picture.name: picture for picture in drawn if picture.files}
+
+
+def test_all_that_the_folders_allow(sweep: Path, tmp_path: Path, capsys) -> None:
+    into = tmp_path / "made" / "here"
+    assert main([str(sweep), "--plots", str(into), "--format", "svg"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    shows = {
+        Path(line.split(": ")[0]).name: line.partition(": ")[2] for line in said if " not drawn" not in line
+    }
+    assert sorted(shows) == sorted(path.name for path in into.iterdir())
+    names = [
+        "accuracy_over_rounds", "accuracy_over_clients", "ranks", "map_of_mean_client_accuracy",
+        "cluster_tree_fedgwc_alpha_0.1", "cluster_tree_fedgwc_alpha_10",
+        "client_map_fedgwc_alpha_0.1", "client_map_fedgwc_alpha_10",
+    ]  # fmt: skip
+    assert list(dict.fromkeys(name.rpartition(".")[0] for name in shows)) == names
+    assert shows["accuracy_over_rounds.svg"] == (
+        "mean client accuracy over the rounds, 3 methods, 2 settings; mean over 2 seeds; "
+        "band: ± sample standard deviation"
+    )
+    assert shows["cluster_tree_fedgwc_alpha_10.svg"].endswith(
+        "fedgwc, alpha 10, seed 0, which changed 1 time"
+    )
+    # Ranks 1, 2, 3 in all of 4: Friedman's statistic is 12 · 4 / (3 · 4) · (1 + 4 + 9) − 3 · 4 · 4 = 8, whose
+    # p-value with 2 degrees of freedom is exp(−8 / 2) = 0.018.
+    assert shows["ranks.svg"].endswith("Friedman's p 0.018")
+    left_out = [line for line in said if " not drawn: " in line]
+    assert left_out == [
+        "cluster_tree not drawn: the clusters did not change in ifca, alpha 0.1; local, alpha 0.1; ifca, "
+        "alpha 10 and 1 more",
+        "client_map not drawn: the method leaves no matrix over all pairs of clients in ifca, alpha 0.1; "
+        "local, alpha 0.1; ifca, alpha 10 and 1 more",
+    ]
+
+
+def test_what_is_drawn_are_the_runs_figures(sweep: Path, tmp_path: Path, monkeypatch) -> None:
+    figures = {}
+    monkeypatch.setattr(
+        comparison, "save", lambda figure, path, **options: figures.setdefault(path.stem, figure) and path
+    )
+    pictures(sweep, tmp_path)
+    # fedgwc: 0.8, 0.9 and 0.9 or 1.0: means 2.6 / 3 and 2.7 / 3, so 2.65 / 3 over seeds; half in round 1.
+    assert lines(figures["accuracy_over_rounds"])["fedgwc"] == pytest.approx([2.65 / 6, 2.65 / 3])
+    found = [one["x"] for one in rows(figures["accuracy_over_clients"], "point") if one["method"] == "fedgwc"]
+    np.testing.assert_allclose(np.sort(found), [0.8, 0.8, 0.9, 0.9, 0.9, 1.0])
+    assert {"fedgwc (1.00)", "ifca (2.00)", "local (3.00)"} <= written(figures["ranks"])
+    shown = rows(figures["map_of_mean_client_accuracy"], "rect")
+    np.testing.assert_allclose(shown, 2 * [2.65 / 3, 1.75 / 3, 0.85 / 3], atol=1e-4)
+    first, second, _ = rows(figures["client_map_fedgwc_alpha_10"], "point")  # clients 0 and 1 are together
+    assert np.hypot(first["x"] - second["x"], first["y"] - second["y"]) == pytest.approx(1, abs=0.01)
+
+
+def written(chart) -> set[str]:
+    texts = [each for each in layers(chart) if each["mark"]["type"] == "text"]
+    return {row["text"] for each in texts for row in each["data"]["values"]}
+
+
+def test_files_are_the_same_on_every_run(sweep: Path, tmp_path: Path) -> None:
+    first, again = (
+        pictures(sweep / "fedgwc100", tmp_path / into, formats=["svg"]) for into in ("first", "again")
+    )
+    assert len(first) == 4
+    for name, picture in first.items():
+        contents = [path.read_bytes() for path in picture.files]
+        assert contents == [path.read_bytes() for path in again[name].files]
+
+
+def test_one_run_has_no_ranks_and_no_map(sweep: Path, tmp_path: Path, capsys) -> None:
+    assert main([str(sweep / "fedgwc100"), "--plots", str(tmp_path / "plots"), "--format", "png"]) == 0
+    said = capsys.readouterr().out
+    assert "ranks not drawn: ranks need three methods and two federations" in said
+    assert "map_of_mean_client_accuracy not drawn: a map needs runs of two settings" in said
+    assert (
+        "accuracy_over_rounds.png: mean client accuracy over the rounds, 1 method, 1 setting; one seed\n"
+        in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--plots", "{into}", "--format", "csv"],
+            "--format must with --plots be among svg, pdf, png, got csv",
+        ),
+        (["--format", "svg"], "--format must be one of text, markdown, csv, got svg"),
+        (["--width", "page"], "--width is of pictures, --plots must be given with it"),
+        (["--plots", "{into}", "--width", "wide"], "argument --width: invalid choice: 'wide'"),
+    ],
+)
+def test_wrong_options_are_refused(sweep: Path, tmp_path: Path, capsys, arguments, message) -> None:
+    into = tmp_path / "plots"
+    with pytest.raises(SystemExit, match="2"):
+        main([str(sweep), *(argument.format(into=into) for argument in arguments)])
+    assert message in capsys.readouterr().err
+    assert not into.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(sweep: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "file").touch()
+    assert main([str(sweep), "--plots", str(tmp_path / "file")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("fedclust.runs.compare: ")
+    assert error.count("\n") == 1
+
+
+ROUNDS = np.array([1, 2, 3])
+FIRST, SECOND = (ROUNDS, np.array([0.2, 0.4, 0.6])), (ROUNDS[1:], np.array([0.6, 1.0]))
+
+
+def test_mean_and_band_by_hand() -> None:
+    # Both have rounds 2 and 3: means 0.5 and 0.8; two values d apart have sample deviation d / sqrt(2).
+    rounds, mean, low, high = mean_and_band([FIRST, SECOND])
+    assert rounds.tolist() == [2, 3]
+    np.testing.assert_allclose(mean, [0.5, 0.8])
+    np.testing.assert_allclose(high - mean, [0.2 / np.sqrt(2), 0.4 / np.sqrt(2)])
+    np.testing.assert_allclose(mean - low, high - mean)
+    _, _, low, high = mean_and_band([FIRST, SECOND], "range")
+    np.testing.assert_allclose([low, high], [[0.4, 0.6], [0.6, 1.0]])
+    _, mean, low, high = mean_and_band([FIRST])
+    assert mean.tolist() == low.tolist() == high.tolist() == [0.2, 0.4, 0.6]
+
+
+def test_a_line_per_method_and_a_band_over_its_seeds() -> None:
+    drawn = accuracy_bands(
+        {"α 0.1": {"fmcl": [FIRST, SECOND], "fedavg": [FIRST]}, "α 1": {"fedavg": [SECOND]}}
+    )
+    assert lines(drawn) == {"fmcl": [0.5, 0.8], "fedavg": [0.2, 0.4, 0.6]}
+    ((band, *others),) = [each["data"]["values"] for each in layers(drawn) if each["mark"]["type"] == "area"]
+    assert not others  # only the method with two seeds
+    assert band["high"] == pytest.approx([0.5 + 0.2 / 2**0.5, 0.8 + 0.4 / 2**0.5], abs=1e-5)
+    # One method looks the same in both panels, another one differs in colour and dashes.
+    domains = {tuple(each["encoding"]["color"]["scale"]["domain"]) for each in layers(drawn)}
+    assert domains == {("fmcl", "fedavg")}
+
+
+def test_of_many_clients_only_those_outside_the_whiskers_are_points() -> None:
+    accuracies = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+    drawn = accuracy_over_clients({"": {"ifca": accuracies, "fmcl": accuracies[:1]}})
+    assert [row["x"] for row in rows(drawn, "point")] == [*accuracies, 0.0]
+    assert rows(drawn, "boxplot")[-1] == {"method": "fmcl", "x": 0.0}
+    many = layers(accuracy_over_clients({"": {"ifca": np.r_[np.full(500, 0.9), 0.1]}}))
+    assert [each["mark"]["type"] for each in many] == ["boxplot", "point"]
+    assert many[0]["mark"]["outliers"]
+
+
+def test_runs_of_equal_ranks_by_hand() -> None:
+    # Within 1: 1.0 and 1.8; 1.8 and 2.6; 2.6 alone reaches 3.6; 4.0 is alone.
+    assert groups_alike(np.array([1.0, 1.8, 2.6, 4.0]), 1.0) == [(0, 1), (1, 2)]
+    assert groups_alike(np.array([1.0, 1.2, 1.4]), 1.0) == [(0, 2)]
+    assert groups_alike(np.array([1.0, 3.0]), 1.0) == []
+    drawn = rank_diagram(["fedavg", "ifca", "auto"], np.array([2.5, 2.25, 1.25]), 0.8)
+    assert {"auto (1.25)", "ifca (2.25)", "fedavg (2.50)", "critical difference 0.80"} <= written(drawn)
+
+
+def test_a_map_has_the_mean_of_the_seeds() -> None:
+    values = {
+        ("0.1", "fmcl"): np.array([0.5, 0.7]),
+        ("10", "fmcl"): np.array([0.9]),
+        ("10", "ifca"): np.zeros(0),
+    }
+    drawn = sweep_map(["0.1", "10"], ["fmcl", "ifca"], values, "accuracy", "alpha", "page")
+    assert rows(drawn, "rect") == [0.6, "", 0.9, ""]
+    assert layers(drawn)[0]["encoding"]["y"]["title"] == "alpha"
+
+
+# A rectangle of 3 by 4, whose diagonals are 5: it fits the plane.
+CORNERS = np.array([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0], [0.0, 4.0]])
+RECTANGLE = np.linalg.norm(CORNERS[:, None] - CORNERS[None], axis=-1)
+CLUSTERS = np.array([0, 0, 5, 5])
+
+
+def between(found: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(found[:, None] - found[None], axis=-1)
+
+
+def test_distances_that_fit_the_plane_are_kept() -> None:
+    found, stress = places(RECTANGLE)
+    np.testing.assert_allclose(between(found), RECTANGLE, atol=0.01)
+    assert stress < 0.01
+    np.testing.assert_array_equal(places(RECTANGLE)[0], found)
+    found, stress = places(1.0 - np.eye(4))  # four points as far from each other
+    off = between(found)[~np.eye(4, dtype=bool)]
+    assert stress == pytest.approx(np.sqrt(((off - 1) ** 2).sum() / 12))  # 12 ordered pairs of distance 1
+    assert stress > 0.1
+
+
+def test_larger_is_more_alike_or_not() -> None:
+    alike = np.array([[1.0, 0.75, 0.5], [0.25, 1.0, 0.5], [0.5, 0.5, 1.0]])
+    # Off the diagonal the largest is 0.75; a pair is the mean of its two entries: (0 + 0.5) / 2.
+    expected = [[0, 0.25, 0.25], [0.25, 0, 0.25], [0.25, 0.25, 0]]
+    np.testing.assert_allclose(distances_of("affinity", alike), expected)
+    evidence = np.array([[np.nan, -2.0, 3.0], [-2.0, np.nan, 0.0], [3.0, 0.0, np.nan]])
+    np.testing.assert_allclose(distances_of("evidence", evidence), [[0, 0, 5], [0, 0, 2], [5, 2, 0]])
+    np.testing.assert_allclose(distances_of("distances", RECTANGLE), RECTANGLE)
+
+
+def test_colours_are_clusters_and_shapes_are_known_groups() -> None:
+    drawn = client_map(RECTANGLE, CLUSTERS, np.array([0, 1, 1, 1]))
+    found = rows(drawn, "point")
+    assert [(one["group"], one["known"]) for one in found] == [
+        ("cluster 0 (2)", "group 0"), ("cluster 0 (2)", "group 1"), ("cluster 5 (2)", "group 1"),
+        ("cluster 5 (2)", "group 1"),
+    ]  # fmt: skip
+    at = np.array([[one["x"], one["y"]] for one in found])
+    np.testing.assert_allclose(between(at), RECTANGLE, atol=0.01)
+    numbers = rows(drawn, "text")
+    assert [one["cluster"] for one in numbers] == ["0", "5"]
+    step = 0.06 * np.ptp(at, axis=0).max()
+    for one in numbers:  # a number covers no client
+        assert np.linalg.norm(at - [one["x"], one["y"]], axis=1).min() >= step * 0.999
+    alone = layers(client_map(RECTANGLE, CLUSTERS))
+    assert [each["encoding"]["shape"]["field"] for each in alone] == ["group"]
+
+
+SPLITS = [
+    {"round": 0, "assignment": [0, 0, 0, 0, 0]},
+    {"round": 10, "assignment": [0, 1, 0, 1, 1]},
+    {"round": 20, "assignment": [0, 1, 0, 2, 1]},
+]
+
+
+def test_stages_by_hand() -> None:
+    first, second, third = stages(SPLITS, 40)
+    assert [(each.start, each.end) for each in (first, second, third)] == [(0, 10), (10, 20), (20, 40)]
+    # Five clients are 5 high; every gap is 6 % of them, 0.3. They are centred on 0.
+    assert first.tops == {0: -2.5}
+    assert second.tops == pytest.approx({0: -2.65, 1: -2.65 + 2.3})
+    # Clusters 1 and 2 were one: they stay below cluster 0.
+    assert third.tops == pytest.approx({0: -2.8, 1: -2.8 + 2.3, 2: -2.8 + 2.3 + 2.3})
+    # Of two changes in one round the later one lasted; a change after the last round has a bar.
+    changes = [*SPLITS[:2], {"round": 10, "assignment": [1, 1, 1, 0, 0]}]
+    assert stages(changes, 12)[1].assignment.tolist() == [1, 1, 1, 0, 0]
+    last = stages(SPLITS, 20)[-1]
+    assert (last.start, last.end) == (20, 21)
+
+
+def test_bars_are_as_high_as_their_clusters_and_labelled() -> None:
+    drawn = cluster_tree(SPLITS, 40)
+    bars = rows(drawn, "rect")
+    np.testing.assert_allclose([bar["y2"] - bar["y"] for bar in bars], [5, 2, 3, 2, 2, 1])
+    # A split takes 4 % of the rounds to each side: 1.6.
+    np.testing.assert_allclose(
+        [bars[0]["x"], bars[0]["x2"], bars[-1]["x"], bars[-1]["x2"]], [0, 8.4, 21.6, 40]
+    )
+    assert {"0: 2 clients", "1: 2 clients", "2: 1 client"} <= written(drawn)
+    bands = rows(drawn, "area")  # 0 to 0 and 1; then 0 to 0, 1 to 1 and 2
+    assert len(bands) == 5
+    assert (bands[1]["x"][0], bands[1]["x"][-1]) == pytest.approx((8.4, 11.6))
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: accuracy_bands({}), "a column has room for 1 to 4 panels, got 0"),
+        (lambda: accuracy_bands({str(place): {"a": [FIRST]} for place in range(13)}, "page"),
+         "a page has room for 1 to 12 panels, got 13"),
+        (lambda: accuracy_bands({"": {"a": [FIRST]}}, "wide"),
+         "width must be one of column, page, got 'wide'"),
+        (lambda: mean_and_band([FIRST], "sem"), "band one of std, range, got 1, 'sem'"),
+        (lambda: sweep_map(["1"], ["a"], {}, "auc"), "got none for auc"),
+        (lambda: distances_of("distances", [[0, np.nan], [1, 0]]),
+         "every pair of clients, 1 entries have none"),
+        (lambda: distances_of("confusion", np.eye(2)),
+         "name must start with one of interaction, .* got confusion"),
+        (lambda: distances_of("distances", np.ones(3)), r"must have shape \(clients, clients\), got \(3,\)"),
+        (lambda: places(np.zeros((2, 2))), "must have 3 to 1500 clients, got 2"),
+        (lambda: places(np.zeros((3, 3))), "must not all be 0"),
+        (lambda: client_map(RECTANGLE, np.zeros(3, dtype=int)), r"got \(4, 4\), \(3,\)"),
+        (lambda: cluster_tree([], 40), r"of the same clients, got numbers of clients \[\]"),
+        (lambda: cluster_tree([SPLITS[0], {"round": 1, "assignment": [0]}], 40),
+         r"numbers of clients \[1, 5\]"),
+        (lambda: cluster_tree([{"round": moment, "assignment": [moment]} for moment in range(32)], 40),
+         "at most 30 to be drawn, got 31"),
+    ],
+)  # fmt: skip
+def test_one_line_says_what_cannot_be_drawn(draw, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        draw()

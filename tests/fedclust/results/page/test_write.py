@@ -1,0 +1,217 @@
+"""The page as a file: nothing from data becomes markup, it is small, its colours can be told apart."""
+
+import base64
+import hashlib
+import json
+import logging
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedclust.results import Recorder, client_table, summarise
+from fedclust.results.charts.chart import bundle
+from fedclust.results.page import PAGE, LivePage, document, live_part, view_run, write, write_page
+from fedclust.results.page.parts import template
+
+from .conftest import HOSTILE
+
+
+class Elements(HTMLParser):
+    """Collects the elements of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def test_hostile_names_stay_text(hostile_run: Path) -> None:
+    view = view_run(hostile_run)
+    text = document(view)
+    names = [tag for tag, _ in Elements(text).tags]
+    assert "img" not in names
+    assert names.count("script") == 2
+    assert text.count("</script>") == 2
+    assert HOSTILE not in text
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert not set("<>&") & set(data)
+    assert data.count("\\u003c/script\\u003e") > 5  # names, classes, reasons
+    # Names are values or quoted literals of a specification, never its fields or expressions.
+    specs = json.loads(data)["charts"]
+    for spec in specs.values():
+        for found in re.findall(r'"(?:field|filter|calculate|expr|test)":"([^"]*)"', json.dumps(spec)):
+            assert "onerror" not in found
+    markup = json.loads(live_part(view))["markup"]
+    assert "img" not in [tag for tag, _ in Elements(markup).tags]
+
+
+def test_only_the_pages_own_script_may_run_and_nothing_is_loaded(finished_run: Path) -> None:
+    text = document(view_run(finished_run))
+    (policy,) = [attributes["content"] for _, attributes in Elements(text).tags if "http-equiv" in attributes]
+    assert policy is not None
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for kind in ("script", "style"):
+        (inline,) = re.findall(f"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    for _, attributes in Elements(text).tags:
+        for name in ("src", "href"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:"))
+    _, _, script = template()
+    assert not re.findall(r"https?://|innerHTML|insertAdjacentHTML|eval\(", script)
+
+
+def test_the_size_of_a_large_run(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    assignment = np.zeros(100, dtype=int)
+    with Recorder(tmp_path / "run", {"rounds": 1000}) as recorder:
+        for number in range(1, 1001):
+            if number % 2 == 0:  # a method that regroups every other round
+                assignment = np.where(rng.random(100) < 0.1, rng.integers(0, 5, 100), assignment)
+                recorder.assignment(number, assignment, "clients chose the model with the least loss")
+            recorder.round(
+                {
+                    "round": number, "cohort": rng.choice(100, 80, replace=False), "loss": rng.random(),
+                    "failures": [{"client": 3, "phase": "train", "reason": "x" * 80}], "num_clusters": 5,
+                    "mean_client_accuracy": rng.random(), "client_accuracy": rng.random(100),
+                    "seconds": rng.random(),
+                    "test_loss": rng.random(), "bytes_down": 123_456, "bytes_up": 654_321,
+                    "strategy": {str(cluster): {"mse": rng.random()} for cluster in range(25)},
+                }
+            )  # fmt: skip
+        counts = rng.integers(0, 99, (100, 62))
+        evaluation = [{"accuracy": value, "loss": value} for value in rng.random(100)]
+        names = [f"hospital number {client}" for client in range(100)]
+        table = client_table(assignment, counts.sum(1), counts.sum(1), counts, evaluation, names=names)
+        recorder.clients(table)
+        squares = rng.random((20, 100, 100))
+        arrays = {f"affinity_round_{each}": square + square.T for each, square in enumerate(squares)}
+        arrays |= {"cohort_losses": rng.random((100, 200)), "cohort_clients": np.arange(100.0)}
+        entries = np.stack([*np.indices((1000, 100)).reshape(2, -1), rng.normal(size=100_000)], axis=1)
+        traces = {f"loss_trace_cluster_{each}": np.insert(entries, 3, 0, axis=1) for each in range(6)}
+        recorder.matrices(**arrays, **traces, cohort_round=np.array(9.0))
+        recorder.summary(summarise(table, strategy="ifca", seed=0, rounds=1000, seconds=1.0))
+    for name in ("fedavg", "fedgwc", "fmcl"):
+        beside = tmp_path / "run" / "compare" / name
+        beside.mkdir(parents=True)
+        shutil.copy(tmp_path / "run" / "rounds.jsonl", beside)
+    own = write_page(tmp_path / "run").stat().st_size - len(bundle().encode())
+    assert 500_000 < own < 2_200_000
+    found = {picture.name for picture in view_run(tmp_path / "run").pictures()}
+    assert {"rewards", "splits_in_embedding", "loss_trace_cluster_3", "interaction_convergence"} <= found
+    assert "loss_trace_cluster_4" not in found
+
+
+def _colours(block: str) -> dict[str, str]:
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+
+
+def _luminance(colour: str) -> float:
+    """Relative luminance by WCAG 2.2."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _mixed(colour: str, ground: str, share: float) -> str:
+    parts = [
+        round(share * int(colour[place : place + 2], 16) + (1 - share) * int(ground[place : place + 2], 16))
+        for place in (1, 3, 5)
+    ]
+    return "#" + "".join(f"{part:02x}" for part in parts)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
+def test_contrast(scheme: str) -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)  # a well-known near miss of 4.5
+    _, style, _ = template()
+    blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    colours = _colours(blocks[0]) | (_colours(blocks[["light", "dark", "print"].index(scheme)]))
+    for ground in ("ground", "raised", "wash"):
+        for text in ("text", "quiet", "accent"):
+            assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+    for line in (*(f"c{number}" for number in range(7)), "good", "warn", "edge"):  # WCAG 1.4.11
+        assert contrast(colours[line], colours["ground"]) >= 3, line
+    shaded = _mixed(colours["c0"], colours["ground"], 0.45)
+    assert contrast(colours["text"], shaded) >= 4.5
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_page_soon_and_then_every_thirty_seconds(finished_run: Path) -> None:
+    clock = Clock()
+    page = LivePage(finished_run, clock)
+    written = []
+    for second in (0.5, 1.5, 20.0, 31.0, 32.0, 61.0, 63.0):
+        clock.now = second
+        (finished_run / PAGE).unlink(missing_ok=True)
+        page({})
+        written.append((finished_run / PAGE).exists())
+    assert written == [False, True, False, False, True, False, True]
+
+
+def test_a_page_that_takes_long_is_written_less_often(
+    finished_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    calls = []
+
+    def slow(folder: Path) -> None:
+        calls.append(clock.now)
+        clock.now += 2.0
+
+    monkeypatch.setattr(write, "write_page", slow)
+    page = LivePage(finished_run, clock)
+    for second in (10.0, 100.0, 111.0, 113.0):  # written from 10 to 12, so next at 12 + 50 · 2
+        clock.now = second
+        page({})
+    assert calls == [10.0, 113.0]
+
+
+def test_a_run_that_fails_leaves_its_page(tmp_path: Path) -> None:
+    def run() -> None:
+        with LivePage(tmp_path / "run"), Recorder(tmp_path / "run") as recorder:
+            recorder.round({"round": 1})
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        run()
+    assert (tmp_path / "run" / PAGE).exists()
+
+
+def test_nothing_is_written_for_a_run_that_did_not_start(tmp_path: Path) -> None:
+    LivePage(tmp_path).write()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_that_cannot_be_written_does_not_end_the_run(
+    finished_run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (finished_run / "summary.json").write_text("[]")
+    with caplog.at_level(logging.WARNING):
+        LivePage(finished_run).write()
+    assert "could not be written" in caplog.text
+
+
+def test_no_partial_file_stays(finished_run: Path) -> None:
+    write_page(finished_run)
+    assert not list(finished_run.glob("*.partial"))

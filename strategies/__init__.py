@@ -7,7 +7,6 @@ from fedclust.support.lazy import lazily
 if TYPE_CHECKING:
     from fedclust.strategies.auto import Auto
     from fedclust.strategies.base import ClusteredStrategy
-    from fedclust.strategies.centralised import Centralised, CentralisedGroups
     from fedclust.strategies.cfl import CFL
     from fedclust.strategies.clove import CLoVE
     from fedclust.strategies.clust_psi_pfl import ClustPSIPFL
@@ -21,10 +20,9 @@ if TYPE_CHECKING:
     from fedclust.strategies.fl_hc import FLHC
     from fedclust.strategies.fmcl import FMCL
     from fedclust.strategies.ifca import IFCA
-    from fedclust.strategies.known_groups import KnownGroups
-    from fedclust.strategies.local import Local
     from fedclust.strategies.pacfl import PACFL
     from fedclust.strategies.private_groups import PrivateGroups
+    from fedclust.strategies.yardsticks import Centralised, CentralisedGroups, KnownGroups, Local
 else:
     __getattr__, __dir__ = lazily(__name__)
 

@@ -47,7 +47,7 @@ from fedclust.layers.standard import standard_layers
 from fedclust.messages.models import join_models
 from fedclust.messages.packer import pack, unpack
 from fedclust.messages.training import LOSS, Projection, asked_for, instruct
-from fedclust.newcomers.placing import by_least_loss, by_rule
+from fedclust.newcomers.placing import by_least_loss, by_rule, unpacked
 from fedclust.personal.layers import NoLayer, Personal
 from fedclust.selection import Candidates, Selection, Uniform
 from fedclust.settings.run_options import RunOptions
@@ -327,8 +327,6 @@ class ClusteredStrategy(Strategy):
         if len(serving := np.unique(clusters.assignment)) == 1:
             only = Placement(int(serving[0]), "there is one model for all")
             return dict.fromkeys(map(int, newcomers), only)
-        from fedclust.newcomers.rules import unpacked  # with scikit-learn; newcomers are rare
-
         rule = unpacked(self.findings(clusters).placing)
         if rule is not None:
             return by_rule(rule, newcomers, federation)

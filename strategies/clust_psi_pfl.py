@@ -11,7 +11,7 @@ from fedclust.clustering.clust_psi_pfl import Parameters
 from fedclust.clustering.placement import LabelRule
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.clusters import Findings
-from fedclust.newcomers.rules import packed
+from fedclust.newcomers.placing import packed
 from fedclust.strategies import options
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.strategies.options import Cohorts

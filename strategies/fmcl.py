@@ -14,7 +14,7 @@ from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
 from fedclust.federation.clusters import Findings
 from fedclust.messages.prototypes import PrototypesQuestion
-from fedclust.newcomers.rules import packed
+from fedclust.newcomers.placing import packed
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray

@@ -13,7 +13,7 @@ from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
 from fedclust.federation.clusters import Findings
 from fedclust.messages.prototypes import SubspacesQuestion
-from fedclust.newcomers.rules import packed
+from fedclust.newcomers.placing import packed
 from fedclust.strategies.base import ClusteredStrategy
 
 __all__ = ["PACFL"]

@@ -216,7 +216,7 @@ class Findings:
     clients
         A value per client, by name, each of shape (K,).
     placing
-        The rule by which clients that come later are placed, see :mod:`fedclust.newcomers.rules`; empty for
+        The rule by which clients that come later are placed, see :mod:`fedclust.newcomers.placing`; empty for
         the cluster model of least loss.
     """
 

@@ -1,21 +1,52 @@
-"""Ask clients that came later for what their cluster is told by."""
+"""Place newcomers by the rules of methods, or by the loss of each cluster's model."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from fedclust.clustering.placement import DistanceRule, EvidenceRule, LabelRule, SubspaceRule
 from fedclust.clustering.shared.placement import NONE, Placement, least_loss
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.messages.codec import Question
+from fedclust.messages.packer import pack, unpack
 from fedclust.messages.prototypes import PrototypesQuestion, SubspacesQuestion
 from fedclust.typing import FloatArray, IntArray
 
-if TYPE_CHECKING:
-    from fedclust.newcomers.rules import Rule
+__all__ = [
+    "Rule",
+    "by_least_loss",
+    "by_rule",
+    "packed",
+    "placed_by_losses",
+    "serving_clusters",
+    "silent",
+    "unpacked",
+]
 
-__all__ = ["by_least_loss", "by_rule", "placed_by_losses", "serving_clusters", "silent"]
+Rule = LabelRule | EvidenceRule | DistanceRule | SubspaceRule
+"""A dataclass of arrays, numbers and words with ``place``, from what a client sent to a placement."""
+
+_RULES: dict[str, type[Rule]] = {
+    "labels": LabelRule,
+    "prototype_evidence": EvidenceRule,
+    "prototype_distances": DistanceRule,
+    "subspaces": SubspaceRule,
+}
+
+
+def packed(rule: Rule) -> dict[str, Any]:
+    """List a rule as arrays, numbers and words by name, with the name of its kind as ``rule``."""
+    kind = next(name for name, each in _RULES.items() if type(rule) is each)
+    return {"rule": kind} | {name: "" if each is None else each for name, each in pack(rule).items()}
+
+
+def unpacked(packed: Mapping[str, Any]) -> Rule | None:
+    """Make the rule from the result of :func:`packed`, also as a file of arrays; None of nothing."""
+    entries = {name: each if np.ndim(each) else np.asarray(each).item() for name, each in packed.items()}
+    entries = {name: None if np.ndim(each) == 0 and each == "" else each for name, each in entries.items()}
+    return unpack(_RULES[entries.pop("rule")], entries) if entries else None
 
 
 def serving_clusters(clusters: Clusters) -> IntArray:
@@ -80,7 +111,7 @@ def by_least_loss(
     )
 
 
-def by_rule(rule: "Rule", newcomers: Sequence[int], federation: Federation) -> dict[int, Placement]:
+def by_rule(rule: Rule, newcomers: Sequence[int], federation: Federation) -> dict[int, Placement]:
     """Ask newcomers for what a rule goes by, as the method asked the others before round 1, and apply it.
 
     Parameters
@@ -92,9 +123,6 @@ def by_rule(rule: "Rule", newcomers: Sequence[int], federation: Federation) -> d
     federation
         Whom to ask. Of a client whose answer does not fit, why is the reason of its placement.
     """
-    # A run with one model for all has no rule, and does without what the rules import.
-    from fedclust.clustering.placement import EvidenceRule, LabelRule, SubspaceRule
-
     if isinstance(rule, LabelRule):
         described = federation.describe_newcomers(newcomers)
         return silent(

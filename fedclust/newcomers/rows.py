@@ -10,7 +10,7 @@ from fedclust.clustering.shared.placement import Placement
 from fedclust.models import Encoder
 from fedclust.models.class_prototypes import class_subspaces, prototypes
 from fedclust.models.encoders import PixelEncoder
-from fedclust.newcomers.rules import Rule
+from fedclust.newcomers.placing import Rule
 
 __all__ = ["place_rows"]
 

@@ -300,7 +300,7 @@ class Recorder:
     def placing(self, rule: Mapping[str, NDArray | str]) -> None:
         """Write ``placing.npz``: the rule by which clients that come later are placed; nothing without one.
 
-        See :mod:`fedclust.newcomers.rules`.
+        See :mod:`fedclust.newcomers.placing`.
         """
         if not rule:
             return

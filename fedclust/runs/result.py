@@ -18,9 +18,8 @@ from fedclust.federation.run import RunState
 from fedclust.messages.models import to_state
 from fedclust.models import Encoder
 from fedclust.models.encoders import PixelEncoder
-from fedclust.newcomers.placing import placed_by_losses
+from fedclust.newcomers.placing import placed_by_losses, unpacked
 from fedclust.newcomers.rows import place_rows
-from fedclust.newcomers.rules import unpacked
 from fedclust.personal.layers import PRIOR
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page

@@ -28,8 +28,8 @@ from fedclust.federation import (
     RunFailed,
     left_out_line,
 )
+from fedclust.federation.descriptions import imbalance_line
 from fedclust.federation.federation import RosterState
-from fedclust.federation.imbalance import imbalance_line
 from fedclust.federation.questions import save_predictions
 from fedclust.federation.run import RunState
 from fedclust.grids.client_grid import Outages

@@ -16,6 +16,7 @@ from fedclust.federation import (
     pack,
     unpack,
 )
+from fedclust.federation.descriptions import imbalance_line
 from fedclust.messages.codec import encode
 from fedclust.messages.description import Description, Names
 from fedclust.messages.sites import Hosted
@@ -77,3 +78,22 @@ def test_left_out_users_are_listed_and_counted() -> None:
     assert many is not None
     assert many.startswith("left out, too few examples to be a client: 12, w0 (1)")
     assert many.endswith("w9 (1) and 2 more")
+
+
+def test_the_line_by_hand() -> None:
+    counts = np.array([[10, 30], [0, 50], [5, 5]])
+    line = imbalance_line(counts, ("ill", "well"), ("north", "south", "west"))
+    # 15 of 100 rows are ill, 85 well
+    assert line == (
+        "classes: largest well 85.0%, smallest ill 15.0% of 100 training rows; "
+        "1 of 3 clients lack a class: south ill"
+    )
+
+
+def test_many_clients_and_classes_stay_one_line() -> None:
+    line = imbalance_line(np.eye(6, dtype=int))
+    assert line == (
+        "classes: largest 0 16.7%, smallest 0 16.7% of 6 training rows; 6 of 6 clients lack a class: "
+        "0 1, 2, 3 and 2 more; 1 0, 2, 3 and 2 more; 2 0, 1, 3 and 2 more and 3 more"
+    )
+    assert imbalance_line(np.ones((2, 2))).endswith("of 4 training rows; every client has every class")

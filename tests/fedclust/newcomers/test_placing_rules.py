@@ -6,7 +6,7 @@ import pytest
 from fedclust.clustering import clust_psi_pfl
 from fedclust.clustering.placement import DistanceRule, EvidenceRule, LabelRule, SubspaceRule
 from fedclust.clustering.prototype_evidence import Prototypes
-from fedclust.newcomers.rules import packed, unpacked
+from fedclust.newcomers.placing import packed, unpacked
 
 COUNTS, CLUSTERS = np.array([[30, 10], [10, 30], [5, 5]]), np.array([0, 1, 1])
 MEANS = np.array([[[0.0, 0.0], [10.0, 0.0]], [[10.0, 0.0], [0.0, 0.0]]])

@@ -1,0 +1,129 @@
+"""What methods are compared with: known groups, every client alone, everyone's rows on one node."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from fedclust.clustering.shared.placement import Placement
+from fedclust.federation import Clusters, Federation, FederationError
+from fedclust.federation.clusters import Findings
+from fedclust.layers.pooling import Pooling
+from fedclust.newcomers.placing import silent
+from fedclust.strategies.base import ClusteredStrategy
+
+__all__ = ["Centralised", "CentralisedGroups", "KnownGroups", "Local"]
+
+
+class KnownGroups(ClusteredStrategy):
+    """One model per known group, such as a partition's conventions or domains; nothing is looked for.
+
+    It is no method but a yardstick: no method can know these groups, and none need be better than one model
+    for all.
+
+    Parameters
+    ----------
+    options
+        As for :class:`~fedclust.strategies.ClusteredStrategy`.
+    """
+
+    holds_client_dp = frozenset()  # groups are taken for public
+
+    def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
+        """Take the groups that clients name.
+
+        Raises
+        ------
+        FederationError
+            If a client names none.
+        """
+        return known_clusters(federation, model, "known_groups")
+
+    def place(
+        self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
+    ) -> dict[int, Placement]:
+        """Take the group that each newcomer names, if a cluster is of it."""
+        known = federation.describe().groups
+        assignment = clusters.assignment.tolist()
+        # A newcomer that joins a running federation is described by now, too.
+        groups = {} if known is None else dict(zip(known.tolist(), assignment, strict=False))
+        placed = {
+            client: Placement(groups.get(each.group), f"it names group {each.group}")
+            for client, each in federation.describe_newcomers(newcomers).items()
+        }
+        return silent(newcomers, placed)
+
+
+def known_clusters(federation: Federation, model: ArrayRecord, strategy: str) -> Clusters:
+    """Make one cluster of each group that clients name.
+
+    Raises
+    ------
+    FederationError
+        If a client names none; `strategy` is the name in the message.
+    """
+    groups = federation.describe().groups
+    if groups is None:
+        raise FederationError(
+            f"strategy={strategy} must have clients of known groups, this partition names none"
+        )
+    _, assignment = np.unique(groups, return_inverse=True)
+    return Clusters.of(assignment, model, Findings(summary={"decision": "the known groups"}))
+
+
+class Local(ClusteredStrategy):
+    """Train every client on its own, from the model that everyone starts from.
+
+    What clustering is compared with from the other side: nobody shares anything. Each client is a cluster of
+    one, of which every share takes part, so all clients train in every round, whatever `participation` is.
+    The server keeps a model per client.
+    """
+
+    def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
+        """Put every client in a cluster of its own."""
+        return Clusters.of(np.arange(federation.num_clients), model)
+
+    def join(
+        self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
+    ) -> Clusters:
+        """Put every newcomer in a cluster of its own, which starts from the model of round 1."""
+        homes = len(clusters.models) + np.arange(len(newcomers))
+        return clusters.joined(homes, None, [self.run.initial] * len(newcomers))
+
+
+class Centralised(ClusteredStrategy):
+    """Train one model on the training rows of all clients, pooled on one node; no federation could do so.
+
+    In a round the model sees as many samples as the cohort of that round would see in its local training,
+    all together: the same cohort is drawn as for one model for all, and is replaced by one client whose rows
+    are everyone's. With everyone taking part in one epoch that is one pass over all rows; with a share, or a
+    number of steps, it is that part of a pass, drawn anew each round without replacement. Batch size,
+    learning rate and optimiser are those of the clients; an optimiser starts anew each round, as theirs does.
+    So the same samples make as many steps in a row as the cohort makes beside each other.
+
+    The client that stands for all is the first one online, see :mod:`fedclust.layers.pooling`.
+    """
+
+    forms_groups: ClassVar[bool] = False
+    own_layers = (Pooling,)
+
+
+class CentralisedGroups(Centralised):
+    """Train a model per known group on the pooled rows of its clients; no federation could do so.
+
+    Source: FedGMCC, Section V-A: "we train two central models (cSDG0 and cSDG1) on the combined genomic
+    dataset using standard SGD as baselines. Training of two models is necessary due to the concept shift":
+    a model for each way of labelling. A round is as in :class:`Centralised`: each model sees as many samples
+    as the cohort would that is drawn in its group.
+    """
+
+    def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
+        """Take the groups that clients name.
+
+        Raises
+        ------
+        FederationError
+            If a client names none.
+        """
+        return known_clusters(federation, model, "centralised_groups")

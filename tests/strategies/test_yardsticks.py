@@ -1,0 +1,251 @@
+"""Known groups, every client alone, and centralised training of one model and of one per group."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedclust
+from fedclust.data.arrays import from_arrays
+from fedclust.federation import FederationError, RunFailed
+from fedclust.selection import LeastSampled, Uniform
+from fedclust.strategies import Centralised, CentralisedGroups, ClusteredStrategy, Local
+from fedclust.support.rng import generator
+from fedclust.support.sampling import draw
+
+KNOWN = ["strategy=known_groups", "rounds=1", "compare=[]", "proof=false", "training.steps=1"]
+GROUPS = np.array([0, 1, 0, 1])
+
+
+def test_clusters_are_the_partitions_groups(tmp_path) -> None:
+    result = fedclust.run(
+        [*KNOWN, "partition.num_clients=9", "partition.groups=[5,3,1]", f"output_dir={tmp_path}/run"]
+    )
+    groups = result.clients["group"].to_numpy()
+    assert np.bincount(result.assignment).tolist() == [5, 3, 1]
+    assert result.summary["adjusted_rand_index"] == 1
+    assert (groups == result.assignment).all()
+
+
+def test_clients_without_groups_are_refused_before_round_1(tmp_path) -> None:
+    with pytest.raises(FederationError, match="must have clients of known groups, this partition names none"):
+        fedclust.run([*KNOWN, "partition=iid", f"output_dir={tmp_path}/run"])
+    assert [path.read_text() for path in tmp_path.glob("run/rounds.jsonl")] in ([], [""])
+
+
+@pytest.mark.parametrize("num_nodes", [1, 3])
+def test_everyone_trains_alone_in_every_round(started, num_nodes: int) -> None:
+    strategy = started(Local(participation=0.5), 2, num_nodes)
+    assert strategy.assignment.tolist() == [0, 1, 2, 3, 4, 5]
+    # Client k adds k in each of two rounds.
+    models = [model["w"].numpy()[0] for model in strategy.clusters.models]
+    np.testing.assert_array_equal(models, [0, 2, 4, 6, 8, 10])
+
+
+def test_a_client_that_fails_keeps_its_model(toy) -> None:
+    strategy = Local()
+    error = {"error": lambda client, server_round: "gone" if (client, server_round) == (3, 2) else None}
+    strategy.start(toy(**error).grid(), toy.model(), num_rounds=2)
+    models = [model["w"].numpy()[0] for model in strategy.clusters.models]
+    np.testing.assert_array_equal(models, [0, 2, 4, 3, 8, 10])
+    assert strategy.run.failed_replies == 1
+
+
+# -- Centralised training -------------------------------------------------------------------------------
+
+SIZES = [7, 20, 33, 12]
+
+
+def _rows(draws: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
+    return draws.normal(size=(size, 4)).astype(np.float32), draws.integers(0, 3, size)
+
+
+def _clients() -> list[tuple[tuple[np.ndarray, np.ndarray], ...]]:
+    draws = np.random.default_rng(0)
+    return [(_rows(draws, size), _rows(draws, 3), _rows(draws, 5)) for size in SIZES]
+
+
+def _network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def _run(strategy: ClusteredStrategy, clients, **changes) -> fedclust.Result:
+    training = fedclust.LocalTraining(learning_rate=0.3, batch_size=8, mode="sequential", **changes)
+    return fedclust.simulate(strategy, _network(), clients, rounds=3, training=training, num_classes=3)
+
+
+def test_it_is_one_client_with_everyones_rows() -> None:
+    clients = _clients()
+    pooled = tuple(
+        tuple(np.concatenate([parts[part][side] for parts in clients]) for side in (0, 1))
+        for part in range(3)
+    )
+    found = _run(Centralised(), clients, epochs=2).model_for(3).state_dict()
+    alone = _run(ClusteredStrategy(), [pooled], epochs=2).model_for(0).state_dict()
+    for name, value in alone.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+
+
+class Watched(Centralised):
+    """Keeps how many examples and steps each reply is of."""
+
+    def after_round(self, clusters, replies, server_round, federation):
+        seen.append([(reply.client, reply.num_examples, len(reply.losses)) for reply in replies])
+        return super().after_round(clusters, replies, server_round, federation)
+
+
+seen: list[list[tuple[int, int, int]]] = []
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"epochs": 2}, 18),  # all 72 rows in 9 batches of 8, twice
+        # Two batches: 7 + 7, 8 + 8, 8 + 8 and 8 + 4 are 58 samples, which 8 batches of 8 hold.
+        ({"steps": 2, "epochs": None}, 8),
+        # Five batches: 5 · 7; 8 + 8 + 4, 8 + 8; 8 + 8 + 8 + 8 + 1; 8 + 4, 8 + 4, 8: 35 + 36 + 33 + 32 = 136
+        # samples, which is once all 72 in 9 batches, and 64 in 8.
+        ({"steps": 5, "epochs": None}, 17),
+    ],
+)
+def test_a_round_sees_as_many_samples_as_its_cohort_would(options, steps: int) -> None:
+    seen.clear()
+    result = _run(Watched(), _clients(), **options)
+    assert seen == [[(0, 72, steps)]] * 3
+    assert result.assignment.tolist() == [0] * 4
+
+
+def test_of_a_share_of_the_clients_as_many_as_these_have() -> None:
+    seen.clear()
+    _run(Watched(participation=0.5, seed=0), _clients(), epochs=1)
+    # Two of the four, drawn as for one model for all; ceil((7 + 20) / 8) = 4 and so on.
+    drawn = [draw(np.arange(4), 2, generator(0, "sample", number, 0)) for number in (1, 2, 3)]
+    expected = [-(-sum(SIZES[client] for client in pair) // 8) for pair in drawn]
+    assert [steps for ((_, _, steps),) in seen] == expected
+
+
+def test_a_node_that_pools_nothing_ends_the_run(toy) -> None:
+    with pytest.raises(RunFailed, match=r"round 1: .* the rows of all 6 clients, a node used those of 1"):
+        Centralised().start(toy().grid(), toy.model(), num_rounds=1)
+
+
+def test_its_own_model_serves_whatever_was_shown() -> None:
+    draws = np.random.default_rng(1)
+    clients = [(_rows(draws, 40), _rows(draws, 10), _rows(draws, 10)) for _ in range(4)]
+    training = fedclust.LocalTraining(learning_rate=0.3, batch_size=8, epochs=1)
+    result = fedclust.simulate(
+        Centralised(), _network(), clients, rounds=2, training=training, proof=True, serve="best"
+    )
+    assert result.summary["serve"] == "cluster"
+    assert set(result.clients["served"]) == {"cluster"}
+    assert result.verdict is not None
+    assert result.verdict["text"] == "No groups to test: Centralised forms none"
+
+
+def test_a_policy_that_goes_by_turns_draws_the_cohorts_of_one_model_for_all() -> None:
+    drawn: dict[type, list[list[int]]] = {}
+
+    class Turns(ClusteredStrategy):
+        def after_round(self, clusters, replies, server_round, federation):
+            drawn.setdefault(type(self), []).append(federation.turns.tolist())
+            return super().after_round(clusters, replies, server_round, federation)
+
+    class Pooled(Turns, Centralised):
+        pass
+
+    for kind in (Turns, Pooled):
+        _run(kind(participation=0.5, selection=LeastSampled()), _clients(), epochs=1)
+    assert drawn[Pooled] == drawn[Turns]
+    assert [sum(turns) for turns in drawn[Pooled]] == [2, 4, 6]  # two of the four in each round
+
+
+class Nobody(Uniform):
+    """Finds nobody in round 2, as a policy does that asks and gets no answer."""
+
+    def select(self, candidates, size, generator):
+        return super().select(candidates, 0 if candidates.server_round == 2 else size, generator)
+
+
+def test_nobody_trains_where_the_policy_finds_nobody() -> None:
+    seen.clear()
+    result = _run(Watched(participation=0.5, selection=Nobody()), _clients(), epochs=1)
+    assert [len(replies) for replies in seen] == [1, 0, 1]
+    assert result.rounds["cohort"].map(len).tolist() == [1, 0, 1]
+
+
+# -- Of each known group --------------------------------------------------------------------------------
+
+
+def _linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(4, 3)
+
+
+def _plain(strategy, clients) -> fedclust.Result:
+    training = fedclust.LocalTraining(learning_rate=0.3, batch_size=100, epochs=2, mode="sequential")
+    return fedclust.simulate(strategy, _linear(), clients, rounds=3, training=training, num_classes=3)
+
+
+class WatchedGroups(CentralisedGroups):
+    """Keeps who answered for each group, and of how many examples and steps."""
+
+    def after_round(self, clusters, replies, server_round, federation):
+        groups_seen.append(
+            sorted((reply.client, reply.cluster, reply.num_examples, len(reply.losses)) for reply in replies)
+        )
+        return super().after_round(clusters, replies, server_round, federation)
+
+
+groups_seen: list[list[tuple[int, int, int, int]]] = []
+
+
+def test_each_group_is_one_model_trained_on_its_rows_as_one_batch() -> None:
+    clients = _clients()
+    grouped = dataclasses.replace(from_arrays(clients, num_classes=3), groups=GROUPS)
+    groups_seen.clear()
+    result = _plain(WatchedGroups(), grouped)
+    # Clients 0 and 2 have 7 + 33 = 40 rows, clients 1 and 3 have 20 + 12 = 32: one batch each, two epochs.
+    assert groups_seen == [[(0, 0, 40, 2), (1, 1, 32, 2)]] * 3
+    assert result.assignment.tolist() == [0, 1, 0, 1]
+    for group in (0, 1):
+        inputs, labels = (
+            torch.from_numpy(
+                np.concatenate([clients[one][0][side] for one in np.flatnonzero(group == GROUPS)])
+            )
+            for side in (0, 1)
+        )
+        model = _linear()  # plain gradient descent on all rows of the group, 3 rounds of 2 epochs
+        for _ in range(6):
+            model.zero_grad()
+            nn.functional.cross_entropy(model(inputs), labels).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.3 * parameter.grad
+        found = result.model_for(group).state_dict()
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_with_one_group_it_is_centralised_training() -> None:
+    data = from_arrays(_clients(), num_classes=3)
+    together = _plain(CentralisedGroups(), dataclasses.replace(data, groups=np.zeros(4, int)))
+    for name, value in _plain(Centralised(), data).model_for(1).state_dict().items():
+        torch.testing.assert_close(together.model_for(1).state_dict()[name], value, rtol=0, atol=0)
+
+
+def test_clients_without_groups_are_refused() -> None:
+    with pytest.raises(FederationError, match="centralised_groups must have clients of known groups"):
+        _plain(CentralisedGroups(), _clients())
+
+
+def test_a_node_that_pools_nothing_of_its_group_ends_the_run(toy, monkeypatch) -> None:
+    federation = toy()
+    monkeypatch.setattr(
+        "fedclust.strategies.yardsticks.known_clusters",
+        lambda federation, model, name: fedclust.federation.Clusters.of(np.repeat([0, 1], 3), model),
+    )
+    with pytest.raises(RunFailed, match=r"the rows of all 3 clients, a node used those of 1"):
+        CentralisedGroups().start(federation.grid(), federation.model(), num_rounds=1)

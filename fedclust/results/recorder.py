@@ -4,10 +4,9 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, BinaryIO, Protocol
 
 import numpy as np
@@ -65,12 +64,7 @@ class Recorder:
     def __enter__(self) -> "Recorder":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -268,9 +262,7 @@ class Recorder:
         missing = {"client", "cluster"} - set(table.columns)
         if missing:
             raise ValueError(f"table must have the columns client and cluster, got {list(table.columns)}")
-        partial = self.folder / "clients.parquet.partial"
-        table.to_parquet(partial, index=False)
-        os.replace(partial, self.folder / "clients.parquet")
+        self._replace("clients.parquet", lambda partial: table.to_parquet(partial, index=False))
 
     def matrices(self, **arrays: ArrayLike) -> None:
         """Add named arrays to ``matrices.npz``; a name given again replaces the earlier array.
@@ -292,21 +284,21 @@ class Recorder:
             if values.dtype.hasobject:
                 raise ValueError(f"matrix {name} must hold numbers or strings, got dtype {values.dtype}")
             self._matrices[name] = values
-        partial = self.folder / "matrices.partial.npz"
         # Not compressed: a large affinity matrix hardly shrinks. (The stub takes the names for options.)
-        np.savez(partial, **self._matrices)  # type: ignore[arg-type]
-        os.replace(partial, self.folder / "matrices.npz")
+        self._replace("matrices.npz", lambda partial: np.savez(partial, **self._matrices))  # type: ignore[arg-type]
 
     def placing(self, rule: Mapping[str, NDArray | str]) -> None:
         """Write ``placing.npz``: the rule by which clients that come later are placed; nothing without one.
 
         See :mod:`fedclust.newcomers.placing`.
         """
-        if not rule:
-            return
-        partial = self.folder / "placing.partial.npz"
-        np.savez(partial, **rule)  # type: ignore[arg-type]
-        os.replace(partial, self.folder / "placing.npz")
+        if rule:
+            self._replace("placing.npz", lambda partial: np.savez(partial, **rule))  # type: ignore[arg-type]
+
+    def _replace(self, name: str, write: Callable[[Path], None]) -> None:
+        partial = self.folder / f"partial.{name}"
+        write(partial)
+        os.replace(partial, self.folder / name)
 
     def summary(self, summary: Mapping[str, object]) -> None:
         """Write ``summary.json``, see :func:`write_summary`."""

@@ -26,8 +26,8 @@ from torch import nn
 from fedclust.aggregation.fairavg import FairAvg
 from fedclust.aggregation.options import Aggregator
 from fedclust.aggregation.replies import Reply, weighted_loss, weighted_mean
-from fedclust.messages.codec import ARRAYS, METRICS, Content
-from fedclust.messages.models import as_record, is_finite, like
+from fedclust.messages.codec import ARRAYS, METRICS, Content, as_record
+from fedclust.messages.models import is_finite, like
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, instruct
 
 __all__ = [

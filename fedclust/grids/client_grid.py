@@ -514,6 +514,7 @@ class CohortView(WrappedGrid):
     def __init__(self, grid: Grid, clients: Sequence[int]) -> None:
         super().__init__(grid)
         self._clients = [int(client) for client in clients]
+        self.num_clients = None  # it is no federation, whatever the grid of all says
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of the clients in the view."""

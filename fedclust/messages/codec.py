@@ -27,7 +27,7 @@ from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedclust.support.array_bytes import from_numpy, parse
 from fedclust.typing import IntArray
@@ -58,6 +58,7 @@ __all__ = [
     "Texts",
     "Values",
     "Whole",
+    "as_record",
     "decode",
     "encode",
     "entries",
@@ -576,7 +577,7 @@ class Spread:
         for name, one in value.items() if isinstance(value, Mapping) else enumerate(value):
             content[f"{self.prefix}{name}"] = self.each.write(one)
 
-    def read(self, content: RecordDict, at: Reading) -> Any:
+    def read(self, content: Mapping[str, Any], at: Reading) -> Any:
         """Read the records that there are."""
         kind = self.each.place.kind
         if self.names is None:
@@ -594,7 +595,15 @@ class Spread:
         return values
 
 
-def of_kind(content: RecordDict, kind: type[AnyRecord]) -> dict[str, AnyRecord]:
+def as_record(arrays: Mapping[str, Array]) -> ArrayRecord:
+    """Make a record of arrays that it may share; Flower's constructor makes two more of each."""
+    record = ArrayRecord()
+    for name, array in arrays.items():
+        record[name] = array
+    return record
+
+
+def of_kind(content: Mapping[str, Any], kind: type[AnyRecord]) -> dict[str, AnyRecord]:
     """Return the records of a kind by name.
 
     ``content.array_records`` and the like check every record again, and what they return refers to itself and
@@ -638,7 +647,7 @@ class _Group:
     entries: Mapping[str, tuple[str, Entry, Any]]  # field, entry, and the field's default, by key
     pairs: Mapping[tuple[str, str], tuple[str, Pairs, Any]]  # the same of two keys
     keys: frozenset[str]
-    needed: bool  # whether one of them has no default
+    needed: tuple[str, ...]  # keys without a default
 
 
 @dataclass(frozen=True)
@@ -698,7 +707,7 @@ def _plan(cls: Any) -> _Plan:
     for field, part, optional in parts.values():
         if isinstance(part, Place):
             inside = groups[part.record]
-            needed = any(default is _MISSING for _, _, default in inside.values())
+            needed = tuple(key for keys, told in inside.items() if told[2] is _MISSING for key in keys)
             single = {keys[0]: told for keys, told in inside.items() if len(keys) == 1}
             pairs = {keys: told for keys, told in inside.items() if len(keys) == 2}
             part = _Group(part, single, pairs, frozenset().union(*inside), needed)
@@ -729,13 +738,9 @@ def encode(value: Any, shared: dict[int, RecordDict] | None = None) -> RecordDic
     content = RecordDict()
     for field, part, _ in _plan(type(value)).parts:
         if isinstance(part, _Group):
-            if entries := _entries(value, part):
-                record: Any = part.place.kind()
-                for key, entry in entries.items():
-                    record[key] = entry
-                content[part.place.record] = record
-            elif not part.place.optional:
-                content[part.place.record] = part.place.kind()
+            if (entries := _entries(value, part)) or not part.place.optional:
+                kind = part.place.kind
+                content[part.place.record] = as_record(entries) if kind is ArrayRecord else kind(entries)
             continue
         inside = getattr(value, field)
         if inside is None:
@@ -784,7 +789,7 @@ def entries(cls: Any, **values: Any) -> dict[str, Any]:
     return found
 
 
-def decode(cls: type[Answer], content: RecordDict, at: Reading) -> Answer:
+def decode(cls: type[Answer], content: Mapping[str, Any], at: Reading) -> Answer:
     """Read a message.
 
     Raises
@@ -799,7 +804,7 @@ def decode(cls: type[Answer], content: RecordDict, at: Reading) -> Answer:
     return _decode(cls, plan, content, at)
 
 
-def _decode(cls: Any, plan: _Plan, content: RecordDict, at: Reading) -> Any:
+def _decode(cls: Any, plan: _Plan, content: Mapping[str, Any], at: Reading) -> Any:
     values: dict[str, Any] = {"client": at.client} if plan.sender else {}
     for field, part, optional in plan.parts:
         if isinstance(part, _Group):
@@ -824,7 +829,7 @@ def _decode(cls: Any, plan: _Plan, content: RecordDict, at: Reading) -> Any:
     return made
 
 
-def _read_group(group: _Group, content: RecordDict, at: Reading, values: dict[str, Any]) -> None:
+def _read_group(group: _Group, content: Mapping[str, Any], at: Reading, values: dict[str, Any]) -> None:
     """Read the entries of a record into the values of a message's fields."""
     record = content.get(group.place.record)
     if not isinstance(record, group.place.kind):
@@ -834,14 +839,12 @@ def _read_group(group: _Group, content: RecordDict, at: Reading, values: dict[st
     found = dict(record.items())  # a record's own look-ups are slow
     if at.strict and not found.keys() <= group.keys:
         at.known(found, group.keys, group.place.record)
-    for key, (field, entry, default) in group.entries.items():
-        value = found.get(key, _MISSING)
-        if value is not _MISSING:
-            values[field] = entry.read(value, key, at)
-        elif default is _MISSING:
+    for key in group.needed:
+        if key not in found:
             raise at.lacks(key, found)
-    for keys, (field, pair, default) in group.pairs.items():
+    for key, value in found.items():
+        if (known := group.entries.get(key)) is not None:
+            values[known[0]] = known[1].read(value, key, at)
+    for keys, (field, pair, _) in group.pairs.items():
         if keys[0] in found or keys[1] in found:
             values[field] = pair.read(found.get(keys[0]), found.get(keys[1]), keys, at)
-        elif default is _MISSING:
-            raise at.lacks(keys[0], found)

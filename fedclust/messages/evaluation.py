@@ -27,10 +27,10 @@ from fedclust.messages.codec import (
     Text,
     Values,
     Whole,
+    as_record,
     short,
     test_rows,
 )
-from fedclust.messages.models import as_record
 from fedclust.messages.training import LOSS, NUM_EXAMPLES
 from fedclust.metrics import CLIENT_FIGURES, Outcomes
 from fedclust.metrics.pooled import NUM_BINS

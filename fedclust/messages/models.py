@@ -8,11 +8,11 @@ import torch
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
+from fedclust.messages.codec import as_record
 from fedclust.support.array_bytes import from_numpy, parse, same_layout, to_numpy
 from fedclust.typing import FloatArray, State
 
 __all__ = [
-    "as_record",
     "canonical",
     "from_stacked",
     "from_state",
@@ -31,14 +31,6 @@ def to_state(arrays: ArrayRecord) -> State:
     """Convert a record to tensors, in the record's order."""
     # A copy: other clients' messages may share the bytes, and PyTorch has no read-only tensors.
     return {name: torch.from_numpy(to_numpy(array).copy()) for name, array in arrays.items()}
-
-
-def as_record(arrays: Mapping[str, Array]) -> ArrayRecord:
-    """Make a record of arrays that it may share; Flower's constructor makes two more of each."""
-    record = ArrayRecord()
-    for name, array in arrays.items():
-        record[name] = array
-    return record
 
 
 def from_state(state: Mapping[str, torch.Tensor]) -> ArrayRecord:

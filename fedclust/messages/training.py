@@ -29,13 +29,13 @@ from fedclust.messages.codec import (
     Real,
     Texts,
     Whole,
+    as_record,
     decode,
     entries,
     least_loss,
     of_kind,
     train_rows,
 )
-from fedclust.messages.models import as_record
 from fedclust.support.array_bytes import from_numpy, parse
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray
@@ -209,7 +209,7 @@ def read_instruction(content: RecordDict) -> Instruction:
     if len(models) != 1:
         raise ValueError(f"message must hold one ArrayRecord, its records are {list(content)}")
     configs = [*of_kind(content, ConfigRecord).values(), ConfigRecord()]
-    return decode(Instruction, RecordDict({ARRAYS: models[0], CONFIG: configs[0]}), SERVER)
+    return decode(Instruction, {ARRAYS: models[0], CONFIG: configs[0]}, SERVER)
 
 
 _PROJECTION = Place("projection", ConfigRecord, when="projection")

@@ -274,7 +274,7 @@ class Auto(ClusteredStrategy):
             best = auto.most_promising(compared, parts, self.parameters.finalists)
             finalists = []
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
-                told = auto.figures(comparison)
+                told = comparison.figures()
                 if index in best:
                     finalists.append(dataclasses.replace(trial, first=told))
                     continue
@@ -306,7 +306,7 @@ class Auto(ClusteredStrategy):
                     "kept": index == choice.kept,
                     "why": auto.reason(index, choice, parts, level),
                 }
-                over.append(trial.entry() | auto.figures(comparison) | tested)
+                over.append(trial.entry() | comparison.figures() | tested)
             if choice.kept is not None:
                 clusters = self._split(clusters, trials[choice.kept], choice.p_values[choice.kept])
         memory = clusters.memory

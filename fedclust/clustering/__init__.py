@@ -4,12 +4,13 @@
 - :mod:`~fedclust.clustering.loss_traces`: clusters from the same losses, as traces over the rounds.
 - :mod:`~fedclust.clustering.clust_psi_pfl`: clusters from label counts, before training.
 - :mod:`~fedclust.clustering.fmcl`: clusters from a foundation model's prototypes, before training.
-- :mod:`clust_psi_pfl.label_groups <fedclust.clustering.label_groups>` and
-  :mod:`fmcl.prototype_groups <fedclust.clustering.prototype_groups>`: what we recommend for the same two
-  messages; one cluster unless clients are shown to differ.
-- :mod:`clust_psi_pfl.label_prior <fedclust.clustering.label_prior>`: uses label counts without
-  clusters.
+- :mod:`~fedclust.clustering.label_groups`, :mod:`~fedclust.clustering.prototype_groups`: what we
+  recommend for the same two messages; one cluster unless clients are shown to differ.
+- :mod:`~fedclust.clustering.label_prior`: uses label counts without clusters.
 - :mod:`~fedclust.clustering.fedgmcc`: clusters from the geometry between client models, every round.
+- :mod:`~fedclust.clustering.auto`: one model for all, split where :mod:`~fedclust.clustering.proposals` of four
+  of these prove themselves.
+- :mod:`~fedclust.clustering.placement`: where a client goes that comes later.
 - :mod:`~fedclust.clustering.haccs`, :mod:`~fedclust.clustering.fedcls`: who takes part in a round, by labels.
 - :mod:`~fedclust.clustering.ifca`: clients choose among k models, every round.
 - :mod:`~fedclust.clustering.private_groups`: the same beside one model for all, with differential privacy.
@@ -22,5 +23,7 @@
 - :mod:`~fedclust.clustering.cfl`, :mod:`~fedclust.clustering.fl_hc`: baselines that cluster by what training
   changes on each client.
 
-Nothing is imported here, so that using one method does not load what only another one needs.
+Nothing is imported here, and modules load SciPy, scikit-learn and PyTorch only in the functions that use them
+(:mod:`~fedclust.clustering.curve_fitting` apart), so that settings can be checked without. A module's public
+names are those without an underscore.
 """

@@ -9,7 +9,6 @@ come, at which level they are tested, what trials may cost at most, which propos
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -17,29 +16,13 @@ from fedclust.clustering.shared import wording
 from fedclust.proof import Comparison, Difference, compare, holm, num_set_aside
 from fedclust.support.checks import check
 
-__all__ = [
-    "SOURCES",
-    "Choice",
-    "Parameters",
-    "Spending",
-    "choose",
-    "compare_beyond",
-    "decision",
-    "due_rounds",
-    "figures",
-    "level_of_look",
-    "most_promising",
-    "most_spending",
-    "reason",
-]
-
 SOURCES = ("update", "losses", "labels", "prototypes")
 """Where proposals may come from; of equal ones the first source's counts."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """When groupings are proposed, how long they are on trial, and what it takes to keep one.
+    """Settings of proposals, trials and decisions.
 
     Attributes
     ----------
@@ -112,7 +95,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Spending:
-    """What trials may cost.
+    """The most that trials can cost.
 
     Attributes
     ----------
@@ -209,7 +192,7 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
 
 @dataclass(frozen=True)
 class Choice:
-    """What came of the trials of one cluster.
+    """The result of the trials of one cluster.
 
     Attributes
     ----------
@@ -285,7 +268,7 @@ def choose(
     level: float,
     between: Comparison | None = None,
 ) -> Choice:
-    """Say which of the finalists stands, if any.
+    """Choose the finalist that is kept, if any.
 
     All proposals of the look share one level by Holm's correction, and so does the test of the finer finalist
     against the coarser. Proposals that were dropped after one round were chosen on the same rows as the
@@ -330,7 +313,7 @@ def choose(
 
 
 def reason(index: int, choice: Choice, parts: Sequence[int], level: float) -> str:
-    """Say in words why a finalist was kept or not.
+    """Explain in words why a finalist was kept or not.
 
     Parameters
     ----------
@@ -349,20 +332,8 @@ def reason(index: int, choice: Choice, parts: Sequence[int], level: float) -> st
     return f"beaten by {kept} parts" if parts[index] < kept else "another in as many parts gains more"
 
 
-def figures(comparison: Comparison) -> dict[str, Any]:
-    """List a comparison's figures as plain values, for JSON; what is unknown because nobody voted is None."""
-    voted = comparison.num_clients > 0
-    return {
-        "gain": comparison.gain if voted else None,
-        "interval": list(comparison.interval) if voted else None,
-        "p_value": comparison.p_value,
-        "better_for": comparison.better_for,
-        "voted": comparison.num_clients,
-    }
-
-
 def decision(num_clusters: int, looks: int, tried: int, kept: int, on_trial: int) -> str:
-    """Say in one sentence how many clusters there are, and why.
+    """Explain in one sentence how many clusters there are, and why.
 
     Parameters
     ----------

@@ -32,8 +32,6 @@ from fedclust.metrics.clusters import silhouette
 from fedclust.support.checks import check
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-__all__ = ["Changes", "Cut", "Parameters", "bipartition", "cut", "is_stationary", "norms", "start", "update"]
-
 
 @dataclass(frozen=True)
 class Parameters:
@@ -108,7 +106,7 @@ class Changes:
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """What was found for one cluster in one round; only ``labels`` is acted upon.
+    """The result of a round for one cluster: ``labels``; the rest is for logs.
 
     Attributes
     ----------
@@ -127,7 +125,7 @@ class Cut:
 
 
 def start(num_clients: int, parameters: Parameters) -> Changes:
-    """Begin without any change known."""
+    """Create the state in which no change is known."""
     return Changes(
         np.zeros((num_clients, parameters.projection), dtype=np.float32), np.zeros(num_clients, dtype=bool)
     )
@@ -157,7 +155,7 @@ def norms(values: FloatArray, lengths: FloatArray, num_examples: IntArray) -> Fl
 
 
 def is_stationary(found: FloatArray, first: FloatArray, parameters: Parameters) -> bool:
-    """Say whether a cluster stands still on average while one of its clients does not.
+    """Return whether a cluster stands still on average while one of its clients does not.
 
     Source: CFL, Algorithm 2.
 
@@ -199,7 +197,7 @@ def bipartition(distances: FloatArray, linkage: Linkage = "complete") -> IntArra
 def update(
     changes: Changes, clients: IntArray, values: FloatArray, first_norms: FloatArray | None = None
 ) -> Changes:
-    """Note the changes of some clients.
+    """Update the last changes of some clients.
 
     Parameters
     ----------

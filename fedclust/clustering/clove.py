@@ -13,12 +13,10 @@ import numpy as np
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Parameters", "assign", "cluster", "match", "times_kept"]
-
 
 @dataclass(frozen=True)
 class Parameters:
-    """How many clusters, and for how long clients are clustered.
+    """Settings of CLoVE.
 
     Attributes
     ----------

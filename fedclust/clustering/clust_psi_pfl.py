@@ -27,8 +27,6 @@ from fedclust.metrics.heterogeneity import Smoothing, stability_index
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Details", "Parameters", "assign", "cluster", "features"]
-
 
 @dataclass(frozen=True)
 class Parameters:

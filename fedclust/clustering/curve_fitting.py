@@ -36,26 +36,6 @@ from fedclust.clustering.fedgmcc import Parameters, Threshold, budget, connect, 
 from fedclust.support.devices import exact_kernels, thread_pool
 from fedclust.typing import BoolArray, FloatArray, IntArray, State
 
-__all__ = [
-    "Chains",
-    "Fitter",
-    "Outcome",
-    "Profile",
-    "chain",
-    "chain_mean",
-    "chain_scores",
-    "chain_weights",
-    "cluster_models",
-    "curve_finding_loss",
-    "draw_inputs",
-    "finite_models",
-    "fit_pairs",
-    "output_distance",
-    "profile",
-    "steepest",
-    "step",
-]
-
 Point = TypeVar("Point", float, FloatArray, Tensor)
 
 

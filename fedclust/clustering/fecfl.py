@@ -19,8 +19,6 @@ from fedclust.clustering.shared.grouping import Details, Grouping, cosine_distan
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Input", "Parameters", "assign", "mean_embeddings"]
-
 Input = Literal["untrained", "encoder", "pixels"]
 
 

@@ -11,11 +11,9 @@ import numpy as np
 
 from fedclust.typing import BoolArray, IntArray
 
-__all__ = ["choose", "label_vectors"]
-
 
 def label_vectors(counts: IntArray, threshold: float) -> BoolArray:
-    """Say which classes each client has.
+    """List which classes each client has.
 
     Parameters
     ----------

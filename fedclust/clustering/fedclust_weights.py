@@ -18,8 +18,6 @@ import numpy as np
 from fedclust.clustering.shared.grouping import Details, Grouping, group, lp_distances
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Parameters", "assign", "last_layer"]
-
 
 @dataclass(frozen=True)
 class Parameters(Grouping):

@@ -38,18 +38,6 @@ from fedclust.metrics.clusters import silhouette
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "Grouping",
-    "Parameters",
-    "Targets",
-    "Threshold",
-    "budget",
-    "connect",
-    "link",
-    "next_percentile",
-    "start",
-]
-
 Grouping = Literal["linkage", "components"]
 Targets = Literal["both", "later"]
 

@@ -37,24 +37,6 @@ from fedclust.support.checks import check
 from fedclust.support.sampling import cohort_size
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-__all__ = [
-    "MANY",
-    "Interaction",
-    "Outcome",
-    "Parameters",
-    "affinity",
-    "affinity_of",
-    "cautions",
-    "children",
-    "rewards",
-    "split",
-    "start",
-    "step",
-    "update_interaction",
-    "update_mse",
-    "update_weights",
-]
-
 Initial = Literal["zero", "uniform"]
 Change = Literal["matrix", "cohort", "last"]
 Compare = Literal["rows", "columns"]

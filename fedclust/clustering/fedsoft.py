@@ -25,12 +25,10 @@ from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Parameters", "centre_shares", "importance", "middle"]
-
 
 @dataclass(frozen=True)
 class Parameters:
-    """How many centres, how often clients measure them, and how close clients stay.
+    """Settings of FedSoft.
 
     Attributes
     ----------

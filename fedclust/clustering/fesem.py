@@ -18,15 +18,13 @@ from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Parameters", "distances", "first_groups", "nearest"]
-
 Model = Mapping[str, FloatArray]
 """A model's arrays, by name."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """How many centres.
+    """Settings of FeSEM.
 
     Attributes
     ----------

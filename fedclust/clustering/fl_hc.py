@@ -29,8 +29,6 @@ from fedclust.clustering.shared.grouping import (
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Metric", "Parameters", "assign", "distances"]
-
 Metric = Literal["l2", "cosine", "l1"]
 
 

@@ -31,9 +31,6 @@ from fedclust.clustering.shared.grouping import (
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Details", "Parameters", "assign", "cluster", "distances", "num_clusters", "variation"]
-
-
 _MANY = 4096  # clients; distances of more are in single precision
 # Entries of one block of a pairwise matrix, 32 MB in double precision; about six such blocks live at a time.
 _BLOCK_ENTRIES = 2**22

@@ -21,8 +21,6 @@ import numpy as np
 from fedclust.support.sampling import draw_order
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["draw", "groups", "hellinger", "weights"]
-
 _MIN_SAMPLES = 2  # released code; a client and one neighbour are a group
 
 

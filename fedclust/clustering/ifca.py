@@ -18,12 +18,10 @@ import numpy as np
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Parameters", "best_start", "choose", "current_start", "share_layers", "start_losses"]
-
 
 @dataclass(frozen=True)
 class Parameters:
-    """How many models, how many starts, and what clusters share.
+    """Settings of IFCA.
 
     Attributes
     ----------

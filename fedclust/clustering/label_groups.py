@@ -36,25 +36,6 @@ from fedclust.metrics.heterogeneity import label_shares
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "Details",
-    "Homogeneity",
-    "Parameters",
-    "alone",
-    "assign",
-    "candidates",
-    "chi_square",
-    "choose",
-    "decision",
-    "error_ratio",
-    "features",
-    "gamma_tail",
-    "homogeneity",
-    "max_candidates",
-    "permutation_moments",
-    "reason",
-]
-
 
 @dataclass(frozen=True)
 class Homogeneity:
@@ -265,7 +246,7 @@ _FEWEST, _MOST = 5, 5000  # clients: of fewer, none is odd; of more, all distanc
 
 @dataclass(frozen=True)
 class Parameters:
-    """When and how label counts split clients.
+    """Settings of clusters by label counts.
 
     Attributes
     ----------
@@ -421,9 +402,9 @@ def candidates(
 def alone(counts: IntArray, rows: FloatArray) -> IntArray:
     """List the clients whose label counts are unlike everybody else's, if they are few.
 
-    That are those whose nearest other client's features are more than three times as far away as the median
-    client's nearest, and those that say to have more than 1,000 times the median client's examples. More than
-    a tenth of all clients are never listed: then being unlike others is how clients are.
+    Those are the clients whose nearest other client's features are more than three times as far away as the
+    median client's nearest, and those that report more than 1,000 times the median client's examples. More
+    than a tenth of all clients are never listed: then being unlike others is how clients are.
 
     Parameters
     ----------
@@ -476,9 +457,9 @@ def assign(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntArra
         If `counts` is not a matrix of finite numbers >= 0, a client has no examples, or `seed` is outside
         its range.
     """
-    told = np.asarray(counts)
-    label_shares(told)
-    counts = limit_sizes(told)
+    reported = np.asarray(counts)
+    label_shares(reported)
+    counts = limit_sizes(reported)
     tested = homogeneity(counts)
     rows, sizes = features(counts), np.sum(counts, axis=1)
     num_clients, num_classes = len(rows), int((np.sum(counts, axis=0) > 0).sum())
@@ -494,7 +475,7 @@ def assign(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntArra
         error_ratios=ratios,
         stability=stability,
         weighted_stability=float(np.average(stability, weights=sizes)),
-        alone=alone(told, rows),
+        alone=alone(reported, rows),
     )
 
 

@@ -7,9 +7,9 @@ training and no further message.
 
 A client's counts are few, so its distribution is shrunk towards q by a number of pseudo-examples that is
 estimated from the federation: the intraclass correlation ρ of labels within clients, estimated from the
-X² of the label counts (see :mod:`.homogeneity`), is 1/(1 + m) when the clients'
-distributions are drawn from a Dirichlet distribution with total concentration m. With half an example per
-class instead, IID clients lost a point.
+X² of the label counts (:func:`fedclust.clustering.label_groups.homogeneity`), is 1/(1 + m) when the
+clients' distributions are drawn from a Dirichlet distribution with total concentration m. With half an
+example per class instead, IID clients lost a point.
 """
 
 import math
@@ -21,8 +21,6 @@ from fedclust.clustering.label_groups import homogeneity
 from fedclust.metrics.heterogeneity import label_shares
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
-
-__all__ = ["Details", "Parameters", "assign", "correction", "intraclass_correlation", "pseudo_examples"]
 
 
 @dataclass(frozen=True)

@@ -33,20 +33,6 @@ from fedclust.support.checks import check
 from fedclust.support.sampling import cohort_size
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "Grouping",
-    "Outcome",
-    "Parameters",
-    "Trace",
-    "alone",
-    "cautions",
-    "children",
-    "deviations",
-    "groupings",
-    "start",
-    "step",
-]
-
 _SMALLEST_COHORT = 3  # FedGWC, Theorem A.5
 
 

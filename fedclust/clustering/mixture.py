@@ -24,28 +24,6 @@ import numpy as np
 from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-__all__ = [
-    "Cells",
-    "Entries",
-    "Estimate",
-    "Fit",
-    "Parts",
-    "believable",
-    "cells",
-    "coordinates",
-    "costs",
-    "entries",
-    "estimate",
-    "fit",
-    "log_likelihood",
-    "parts_of",
-    "required",
-    "separate",
-    "slopes",
-    "starts",
-    "unlike_others",
-]
-
 _FILLINGS = 10
 _SOFTNESS = 0.8
 _KMEANS_STARTS = 4

@@ -31,8 +31,6 @@ from fedclust.clustering.shared.grouping import Details, Grouping, group
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Input", "Measure", "Parameters", "angles", "assign", "distances"]
-
 Measure = Literal["smallest", "sum", "mean"]
 Input = Literal["pixels", "encoder"]
 

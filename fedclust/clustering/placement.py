@@ -29,8 +29,6 @@ from fedclust.clustering.shared.placement import NONE, ONE_MODEL, Placement, nea
 from fedclust.proof import holm
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-__all__ = ["DistanceRule", "EvidenceRule", "LabelRule", "SubspaceRule", "place"]
-
 _MOST_KEPT = 10  # clients of a cluster that later ones are compared with
 
 

@@ -24,12 +24,10 @@ import numpy as np
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray
 
-__all__ = ["Parameters", "apart", "deserted", "groups_help", "vote"]
-
 
 @dataclass(frozen=True)
 class Parameters:
-    """How many groups, from when on, and what it takes to keep them.
+    """Settings of private groups.
 
     Attributes
     ----------
@@ -93,7 +91,7 @@ def apart(values: FloatArray, number: int, spread: float, generator: np.random.G
 
 
 def deserted(sizes: Sequence[float], num_clients: int, noise: float) -> bool:
-    """Say whether hardly anybody chose one of the groups, so that they have to start anew.
+    """Return whether hardly any client chose one of the groups, so that they must start anew.
 
     Parameters
     ----------

@@ -13,8 +13,6 @@ from fedclust.clustering.shared.grouping import in_order_of_appearance, merges
 from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-__all__ = ["Proposal", "by_labels", "by_losses", "by_prototypes", "by_updates", "cut", "distinct", "place"]
-
 _NUMBERS = (2, 3)  # parts that every source is asked for
 _UNKNOWN = -1
 
@@ -155,13 +153,13 @@ def by_labels(counts: IntArray, seed: int) -> tuple[list[Proposal], IntArray]:
         Positions of the clients whose counts are unlike all others', see
         :func:`~fedclust.clustering.label_groups.alone`.
     """
-    told, counts = counts, limit_sizes(counts)
+    reported, counts = counts, limit_sizes(counts)
     known = np.flatnonzero(np.sum(counts, axis=1) > 0)
     parameters = label_groups.Parameters()
     if len(known) < 3:
         return [], known[:0]
     rows, sizes = label_groups.features(counts[known]), counts[known].sum(axis=1)
-    alone = known[label_groups.alone(told[known], rows)]
+    alone = known[label_groups.alone(reported[known], rows)]
     if homogeneity(counts[known]).p_value >= parameters.level:
         return [], alone
     found = label_groups.candidates(rows, sizes, max(_NUMBERS), seed, parameters.num_starts)
@@ -238,7 +236,7 @@ def distinct(
 
 
 def place(labels: IntArray, losses: dict[int, FloatArray]) -> IntArray:
-    """Give the clients whose part is not known the part whose model fits them best.
+    """Assign clients whose part is not known to the part whose model fits them best.
 
     Parameters
     ----------
@@ -268,7 +266,7 @@ def _same(one: Proposal, other: Proposal) -> bool:
 
 
 def _spread(labels: IntArray, known: IntArray, number: int) -> IntArray:
-    """Lay the labels of some clients out over all."""
+    """Extend the labels of some clients to all; the others are unknown."""
     spread = np.full(number, _UNKNOWN)
     spread[known] = labels
     return spread

@@ -1,6 +1,6 @@
 """Measure how much class prototypes differ, beyond what is due to chance with few examples.
 
-The statistics of :mod:`.prototype_groups`. A prototype is the mean embedding of a class's
+The statistics of :mod:`fedclust.clustering.prototype_groups`. A prototype is the mean embedding of a class's
 examples on a client (Ali and Brattain, "FMCL", arXiv:2604.27510). If one example's embedding has total
 variance σ², the mean of n has σ²/n: two prototypes of the same class have a mean squared distance of
 σ²(1/n + 1/n') when clients do not differ. Every difference here is compared with that.
@@ -16,19 +16,6 @@ import numpy as np
 
 from fedclust.clustering.shared.limits import LARGEST_SHARE, limit_values
 from fedclust.typing import FloatArray, IntArray
-
-__all__ = [
-    "Comparison",
-    "FTest",
-    "Prototypes",
-    "check_prototypes",
-    "class_separation",
-    "class_variances",
-    "compare",
-    "f_ratio",
-    "f_test",
-    "sent_counts",
-]
 
 _FEW_COLUMNS = 64
 _FEWEST = 5  # clients: of fewer, one moves the quartiles

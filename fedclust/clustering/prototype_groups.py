@@ -41,21 +41,6 @@ from fedclust.clustering.shared.limits import limit_sizes, limit_values
 from fedclust.support.checks import check
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-__all__ = [
-    "MIN_EXAMPLES",
-    "Details",
-    "Parameters",
-    "agglomerate",
-    "assign",
-    "class_scatter",
-    "decision",
-    "explained_share",
-    "grow",
-    "measured",
-    "merge",
-    "refine",
-]
-
 
 def agglomerate(evidence: FloatArray) -> IntArray:
     """Merge the two groups with the least evidence that they differ, while it is negative.
@@ -267,7 +252,7 @@ MIN_EXAMPLES = 5
 
 @dataclass(frozen=True)
 class Parameters:
-    """When and how prototypes split clients.
+    """Settings of clusters by class prototypes.
 
     Attributes
     ----------
@@ -502,7 +487,7 @@ def _by_labels(
 
 
 def measured(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> tuple[Prototypes, BoolArray]:
-    """Take the clients' prototypes with the variances that their scatter gives, as :func:`assign` does.
+    """Combine the clients' prototypes with the variances from their scatter, as :func:`assign` does.
 
     A client counts for at most ten of median size.
 

@@ -14,9 +14,6 @@ from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.metrics.clusters import davies_bouldin
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["SMALLEST", "AssignLabels", "ScoreOn", "candidates", "few_eigenvectors", "join_small"]
-
-
 ScoreOn = Literal["affinity", "embedding"]
 AssignLabels = Literal["kmeans", "cluster_qr"]
 

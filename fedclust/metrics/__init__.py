@@ -10,7 +10,6 @@ from fedclust.support.lazy import lazily
 if TYPE_CHECKING:
     from fedclust.metrics.accuracy import (
         CLIENT_FIGURES,
-        balanced_accuracy,
         classification,
         classification_by_client,
         fairness,
@@ -22,7 +21,13 @@ if TYPE_CHECKING:
         wasserstein_adjusted_davies_bouldin,
         wasserstein_adjusted_silhouette,
     )
-    from fedclust.metrics.heterogeneity import earth_movers, hellinger, jensen_shannon, weighted_psi
+    from fedclust.metrics.heterogeneity import (
+        earth_movers,
+        hellinger,
+        jensen_shannon,
+        stability_index,
+        weighted_psi,
+    )
     from fedclust.metrics.pooled import (
         Outcomes,
         outcomes,
@@ -37,7 +42,6 @@ __all__ = [
     "CLIENT_FIGURES",
     "Outcomes",
     "adjusted_rand_index",
-    "balanced_accuracy",
     "classification",
     "classification_by_client",
     "earth_movers",
@@ -50,6 +54,7 @@ __all__ = [
     "pooled_macro_f1",
     "rand_index",
     "share_weighted_accuracy",
+    "stability_index",
     "wasserstein_adjusted_davies_bouldin",
     "wasserstein_adjusted_silhouette",
     "weighted_psi",

@@ -4,15 +4,6 @@ import numpy as np
 
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "CLIENT_FIGURES",
-    "balanced_accuracy",
-    "classification",
-    "classification_by_client",
-    "fairness",
-    "global_accuracy",
-]
-
 CLIENT_FIGURES = ("num-examples", "loss", "accuracy", "balanced-accuracy", "macro-f1", "auc")
 """What every client is measured by, under the names that its answer has; others are the user's own."""
 
@@ -77,38 +68,6 @@ def fairness(accuracy: FloatArray) -> tuple[float, float]:
         raise ValueError(f"accuracy must have shape (clients,), at least one, got shape {accuracy.shape}")
     distance = np.abs(_checked(accuracy) - 1)
     return float(distance.mean()), float(distance.std())
-
-
-def balanced_accuracy(labels: IntArray, predictions: IntArray) -> float:
-    """Average the recall over the classes in `labels`.
-
-    Parameters
-    ----------
-    labels, predictions
-        True and predicted class of each example, shape (N,).
-
-    Returns
-    -------
-    Mean recall in [0, 1] over the classes in `labels`; NaN without examples.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ.
-    """
-    labels, predictions = np.asarray(labels), np.asarray(predictions)
-    if labels.ndim != 1 or labels.shape != predictions.shape:
-        raise ValueError(
-            f"labels and predictions must have shape (examples,), got {labels.shape}, {predictions.shape}"
-        )
-    if not labels.size:
-        return float("nan")
-    from sklearn.metrics import recall_score  # takes half a second, and clients do without
-
-    # balanced_accuracy_score warns if a class is predicted that the client lacks, which is common here.
-    return float(
-        recall_score(labels, predictions, labels=np.unique(labels), average="macro", zero_division=0)
-    )
 
 
 def classification(labels: IntArray, probabilities: FloatArray) -> dict[str, float]:

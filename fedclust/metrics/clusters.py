@@ -12,18 +12,6 @@ import numpy as np
 from fedclust.metrics.heterogeneity import label_shares
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "MANY",
-    "adjusted_rand_index",
-    "davies_bouldin",
-    "rand_index",
-    "sample",
-    "silhouette",
-    "silhouettes",
-    "wasserstein_adjusted_davies_bouldin",
-    "wasserstein_adjusted_silhouette",
-]
-
 _BLOCK = 256  # rows at a time
 
 # scikit-learn treats centroids closer than this as equal and then scores the clusters as perfectly separated.

@@ -11,16 +11,6 @@ import numpy as np
 
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "Smoothing",
-    "earth_movers",
-    "hellinger",
-    "jensen_shannon",
-    "label_shares",
-    "stability_index",
-    "weighted_psi",
-]
-
 Smoothing = Literal["clip", "add"]
 
 

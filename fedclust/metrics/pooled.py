@@ -17,22 +17,6 @@ import numpy as np
 
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "MOST_CONFUSED",
-    "NUM_BINS",
-    "Decisions",
-    "Outcomes",
-    "accuracy_interval",
-    "decisions",
-    "intervals",
-    "outcomes",
-    "pooled_auc",
-    "pooled_confusion",
-    "pooled_macro_f1",
-    "rates",
-    "share_weighted_accuracy",
-]
-
 NUM_BINS = 4096
 """Number of bins of a score's histogram."""
 

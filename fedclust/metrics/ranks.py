@@ -6,8 +6,6 @@ from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from fedclust.typing import FloatArray
 
-__all__ = ["critical_difference", "friedman", "mean_ranks"]
-
 
 def mean_ranks(scores: ArrayLike) -> FloatArray:
     """Rank methods within each federation, the best first, and average.

@@ -33,25 +33,12 @@ A client's measurement: how much better one model predicts its held-out rows tha
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedclust.typing import FloatArray, IntArray
-
-__all__ = [
-    "Comparison",
-    "Difference",
-    "Statistic",
-    "brier_scores",
-    "compare",
-    "difference",
-    "holm",
-    "num_set_aside",
-    "p_values",
-    "statistic",
-]
 
 # Width of the interval that a difference of two Brier scores lies in, [-2, 2].
 _RANGE = 4.0
@@ -124,6 +111,17 @@ class Comparison:
     def gains(self) -> bool:
         """Whether B has the better mean, of all votes and without those set aside; False without any."""
         return self.gain > 0 and self.gain_of_others > 0
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures as plain values, for JSON; None for those unknown because no client voted."""
+        voted = self.num_clients > 0
+        return {
+            "voted": self.num_clients,
+            "gain": self.gain if voted else None,
+            "interval": list(self.interval) if voted else None,
+            "p_value": self.p_value,
+            "better_for": self.better_for,
+        }
 
 
 def num_set_aside(num_clients: int) -> int:

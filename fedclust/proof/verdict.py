@@ -5,24 +5,13 @@ Turn clients' measurements into a verdict, and choose the model that serves each
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fedclust.proof.paired import Comparison, Difference, compare, holm, num_set_aside
 from fedclust.typing import IntArray
-
-__all__ = [
-    "SCALE",
-    "ClusterProof",
-    "GroupingProof",
-    "Verdict",
-    "prove_grouping",
-    "verdict",
-    "verdict_apart",
-    "verdict_kept",
-]
 
 SCALE = "Brier score: 0 for a prediction that is certain and right, 2 for one that is certain and wrong."
 """The unit of a verdict's figures; for the line below it."""
@@ -57,15 +46,7 @@ class Verdict:
 
     def summary(self) -> dict[str, Any]:
         """Return the verdict as plain values, for JSON."""
-        interval = None if self.interval is None else list(self.interval)
-        return {
-            "text": self.text,
-            "grouped": self.grouped,
-            "gain": self.gain,
-            "interval": interval,
-            "p_value": self.p_value,
-            "better_for": self.better_for,
-        }
+        return asdict(self) | {"interval": None if self.interval is None else list(self.interval)}
 
 
 def verdict(
@@ -100,34 +81,19 @@ def verdict(
     Raises
     ------
     ValueError
-        If a number is outside its range, or there is no comparison of several groups.
+        If there is no comparison of several groups.
     """
-    if num_groups < 1:
-        raise ValueError(f"num_groups must be >= 1, got {num_groups}")
-    if not 0 < level < 1:
-        raise ValueError(f"level must be in (0, 1), got {level}")
-    if p_value is not None and not 0 <= p_value <= 1:
-        raise ValueError(f"p_value must be in [0, 1] or None, got {p_value}")
     if num_groups == 1:
         return Verdict(f"Train one model for all: {method} found no groups", grouped=False)
     if comparison is None:
         raise ValueError(f"comparison must be given for {num_groups} groups, got None")
     if comparison.num_clients == 0:
-        return Verdict(
-            "Train one model for all: no client has two held-out rows, so no grouping could be tested",
-            grouped=False,
-        )
+        text = "Train one model for all: no client has two held-out rows, so no grouping could be tested"
+        return Verdict(text, grouped=False)
     proven = comparison.p_value if p_value is None else p_value
     grouped = proven <= level
     text = _groups(comparison, num_groups) if grouped else _one_model(comparison, method, num_groups)
-    return Verdict(
-        text + _abstentions(comparison),
-        grouped,
-        comparison.gain,
-        comparison.interval,
-        proven,
-        comparison.better_for,
-    )
+    return _verdict_of(comparison, text, proven, grouped=grouped)
 
 
 def verdict_apart(
@@ -155,14 +121,7 @@ def verdict_apart(
         f"model for all by {gain} ({interval}), for {comparison.better_for} of {comparison.num_clients} of "
         "them"
     )
-    return Verdict(
-        text + _abstentions(comparison),
-        True,
-        comparison.gain,
-        comparison.interval,
-        p_value,
-        comparison.better_for,
-    )
+    return _verdict_of(comparison, text, p_value)
 
 
 def verdict_kept(comparison: Comparison, *, num_groups: int, p_value: float) -> Verdict:
@@ -183,14 +142,13 @@ def verdict_kept(comparison: Comparison, *, num_groups: int, p_value: float) -> 
         f"their models beat one model for all by {gain} ({interval}), for {comparison.better_for} of "
         f"{comparison.num_clients} clients, which by itself may be chance"
     )
-    return Verdict(
-        text + _abstentions(comparison),
-        True,
-        comparison.gain,
-        comparison.interval,
-        p_value,
-        comparison.better_for,
-    )
+    return _verdict_of(comparison, text, p_value)
+
+
+def _verdict_of(comparison: Comparison, text: str, p_value: float, *, grouped: bool = True) -> Verdict:
+    """Add the figures of a comparison, and who did not vote."""
+    text += _abstentions(comparison)
+    return Verdict(text, grouped, comparison.gain, comparison.interval, p_value, comparison.better_for)
 
 
 def _groups(comparison: Comparison, num_groups: int) -> str:
@@ -267,17 +225,8 @@ class ClusterProof:
 
     def summary(self) -> dict[str, Any]:
         """Return it as plain values, for JSON; None for values that are unknown because no client voted."""
-        voted = self.comparison.num_clients > 0
-        return {
-            "cluster": self.cluster,
-            "clients": len(self.clients),
-            "voted": self.comparison.num_clients,
-            "gain": self.comparison.gain if voted else None,
-            "interval": list(self.comparison.interval) if voted else None,
-            "p_value": self.p_value,
-            "better_for": self.comparison.better_for,
-            "proven": self.proven,
-        }
+        figures = {"clients": len(self.clients)} | self.comparison.figures()
+        return {"cluster": self.cluster} | figures | {"p_value": self.p_value, "proven": self.proven}
 
 
 @dataclass(frozen=True)

@@ -10,23 +10,6 @@ from fedclust.metrics.clusters import silhouette
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "Agglomeration",
-    "Details",
-    "Grouping",
-    "Linkage",
-    "agglomerate",
-    "check_distances",
-    "cosine_distances",
-    "cut",
-    "fill_in",
-    "group",
-    "in_order_of_appearance",
-    "lp_distances",
-    "merges",
-    "silhouettes_by_number",
-]
-
 Linkage = Literal["single", "complete", "average"]
 
 _BLOCK = 1024  # rows checked at a time

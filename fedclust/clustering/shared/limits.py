@@ -8,8 +8,6 @@ import numpy as np
 
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["LARGEST_SHARE", "limit_sizes", "limit_values"]
-
 LARGEST_SHARE = 10.0
 """Times the median client: what a client can count for."""
 

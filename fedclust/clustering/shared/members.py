@@ -4,8 +4,6 @@ import numpy as np
 
 from fedclust.typing import IntArray
 
-__all__ = ["check_parts", "member_ids", "positions_of"]
-
 
 def member_ids(members: IntArray) -> IntArray:
     """Sort the ids of a cluster's clients.

@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike
 
 from fedclust.typing import FloatArray
 
-__all__ = ["NONE", "ONE_MODEL", "Placement", "least_loss", "nearest"]
-
 
 @dataclass(frozen=True)
 class Placement:

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from fedclust.typing import FloatArray
 
-__all__ = ["weighted_sums"]
-
 # Elements that are converted to float64 at a time: 32 MB.
 _BLOCK = 1 << 22
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 
-__all__ = ["alone", "chance", "clusters", "few"]
-
 
 def alone(clients: Iterable[int]) -> str:
     """Name clients that are like no other: ``client 7 stands alone``, ``clients 2, 7 and 9 stand alone``.

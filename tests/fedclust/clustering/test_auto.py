@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,6 @@ from fedclust.clustering.auto import (
     compare_beyond,
     decision,
     due_rounds,
-    figures,
     level_of_look,
     most_promising,
     most_spending,
@@ -193,9 +190,9 @@ def test_reasons() -> None:
 
 
 def test_figures_are_fit_for_json() -> None:
-    assert figures(comparison(0.01))["gain"] == 0.1
+    assert comparison(0.01).figures()["gain"] == 0.1
     silent = {"gain": None, "interval": None, "p_value": 1.0, "better_for": 0, "voted": 0}
-    assert figures(dataclasses.replace(NOBODY)) == silent
+    assert NOBODY.figures() == silent
 
 
 @pytest.mark.parametrize(

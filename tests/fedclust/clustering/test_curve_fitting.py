@@ -73,15 +73,6 @@ def test_chain_mean_is_the_integral_over_u(start: float, end: float, bend: float
     assert chain_mean(start, end, bend) == pytest.approx(integral, abs=1e-9)
 
 
-def test_chain_mean_of_arrays_and_tensors() -> None:
-    np.testing.assert_array_equal(
-        chain_mean(np.array([0.0, 4.0]), np.array([4.0, 4.0]), np.array([2.0, 0.0])), [2, 2]
-    )
-    torch.testing.assert_close(
-        chain_mean(torch.zeros(2), torch.ones(2), torch.ones(2)), torch.full((2,), 0.75)
-    )
-
-
 @pytest.mark.parametrize("u", [-0.1, 1.1, 2])
 def test_u_off_the_chain_is_refused(u: float) -> None:
     with pytest.raises(ValueError, match=rf"u must be in \[0, 1\], got {u}"):

@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedclust.clustering import label_groups
 from fedclust.clustering.label_groups import Homogeneity
-from fedclust.clustering.prototype_evidence import FTest, Prototypes, compare
+from fedclust.clustering.prototype_evidence import FTest, Prototypes
 from fedclust.clustering.prototype_groups import (
     Details,
     Parameters,
@@ -166,23 +166,6 @@ def test_more_kinds_of_clients_than_a_chunk_are_no_groups() -> None:
     clients = on_a_line(np.arange(30.0) * 10)
     np.testing.assert_array_equal(grow(clients, 5.0, 30), np.arange(30))
     np.testing.assert_array_equal(grow(clients, 5.0, 10), 0)
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.permutations(range(12)), st.integers(0, 100))
-def test_numbering_does_not_matter(order: list[int], seed: int) -> None:
-    draws = np.random.default_rng(seed)
-    means = draws.normal(size=(12, 3, 2)) + (np.arange(12) % 3)[:, None, None] * 0.8
-    clients = Prototypes(means, draws.integers(1, 20, (12, 3)).astype(float), np.ones(3))
-    shuffled = clients.rows(np.array(order))
-
-    def steps(some: Prototypes) -> np.ndarray:
-        labels = agglomerate(compare(some, some).evidence(0.8))
-        return merge(some, refine(some, labels, 0.8), 0.8)
-
-    labels = steps(clients)[order]
-    again = steps(shuffled)
-    np.testing.assert_array_equal(labels[:, None] == labels, again[:, None] == again)
 
 
 WITHOUT_LABELS = Parameters(labels=None)
@@ -445,16 +428,6 @@ def test_numbering_rotation_and_scale_do_not_matter(
     assert changed.evidence is not None
     assert details.evidence is not None
     np.testing.assert_allclose(changed.evidence, details.evidence[clients][:, clients], atol=1e-6)
-
-
-def test_chunks_give_the_same_groups() -> None:
-    draws = np.random.default_rng(12)
-    groups = draws.permutation(np.arange(60) % 3)
-    counts = label_counts(draws, 60, 60, 0.5)
-    means, scatter = simulated(draws, counts, groups, rolled(3))
-    labels, details = assign(means, counts, scatter, dataclasses.replace(WITHOUT_LABELS, chunk=16), 0)
-    assert adjusted_rand_score(groups, labels) == 1.0
-    assert details.evidence is None
 
 
 def test_what_does_not_fit_is_refused() -> None:

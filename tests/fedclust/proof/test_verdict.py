@@ -92,18 +92,6 @@ def test_the_summary_is_plain_json() -> None:
     assert len(read["interval"]) == 2
 
 
-def test_bad_settings_are_refused() -> None:
-    result = comparison(0.3, (0.2, 0.4), 0.0)
-    with pytest.raises(ValueError, match="num_groups must be >= 1, got 0"):
-        verdict(result, method="FMCL", num_groups=0)
-    with pytest.raises(ValueError, match=r"level must be in \(0, 1\), got 0"):
-        verdict(result, method="FMCL", num_groups=2, level=0)
-    with pytest.raises(ValueError, match=r"p_value must be in \[0, 1\] or None, got 2"):
-        verdict(result, method="FMCL", num_groups=2, p_value=2)
-    with pytest.raises(ValueError, match="comparison must be given for 2 groups, got None"):
-        verdict(None, method="FMCL", num_groups=2)
-
-
 def _measured(means: list[float], variance: float = 0.01, count: int = 100) -> dict[int, Difference]:
     return {client: Difference(mean, variance, count) for client, mean in enumerate(means)}
 

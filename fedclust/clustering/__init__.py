@@ -4,12 +4,12 @@
 - :mod:`~fedclust.clustering.loss_traces`: clusters from the same losses, as traces over the rounds.
 - :mod:`~fedclust.clustering.clust_psi_pfl`: clusters from label counts, before training.
 - :mod:`~fedclust.clustering.fmcl`: clusters from a foundation model's prototypes, before training.
-- :mod:`~fedclust.clustering.label_groups`, :mod:`~fedclust.clustering.prototype_groups`: what we
-  recommend for the same two messages; one cluster unless clients are shown to differ.
+- :mod:`~fedclust.clustering.label_groups`, :mod:`~fedclust.clustering.prototype_groups`: our rules
+  for the same two messages; one cluster unless clients are shown to differ.
 - :mod:`~fedclust.clustering.label_prior`: uses label counts without clusters.
 - :mod:`~fedclust.clustering.fedgmcc`: clusters from the geometry between client models, every round.
-- :mod:`~fedclust.clustering.auto`: one model for all, split where :mod:`~fedclust.clustering.proposals` of four
-  of these prove themselves.
+- :mod:`~fedclust.clustering.auto`: one model for all, split where :mod:`~fedclust.clustering.proposals` of
+  four of these prove themselves.
 - :mod:`~fedclust.clustering.placement`: where a client goes that comes later.
 - :mod:`~fedclust.clustering.haccs`, :mod:`~fedclust.clustering.fedcls`: who takes part in a round, by labels.
 - :mod:`~fedclust.clustering.ifca`: clients choose among k models, every round.

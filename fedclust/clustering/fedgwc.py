@@ -48,7 +48,7 @@ _STEPS = 10  # local steps that cautions assume; with fewer, rewards vary more
 MANY = 4096
 """From so many clients on a cluster's matrices are in single precision: in double K = 10,000 take 4 GiB."""
 
-_ROWS = 1024  # of a strip of affinities, multiplied at once
+_ROWS = 1024  # of a strip of affinities, multiplied at once; a multiple of a tile
 _BLOCK = 256  # rows and columns of a tile, which fits into a core's cache
 
 

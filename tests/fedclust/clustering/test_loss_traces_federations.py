@@ -116,10 +116,10 @@ KINDS = [
 
 
 def test_clients_of_one_kind_are_not_split() -> None:
-    """100 federations without groups: noise, constants of their own, and reactions along a continuum."""
+    """48 federations without groups: noise, constants of their own, and reactions along a continuum."""
     parameters = Parameters(sweeps=(5, 10), max_clusters=2)
     splits, passes = 0, 0
-    for seed in range(100):
+    for seed in range(48):
         federation = Federation((0,) * (16 + seed % 9), **KINDS[seed % 4], seed=seed)
         resolved = parameters.resolve((1.0, 0.5)[seed // 4 % 2])
         _, outcomes = run(federation, resolved)
@@ -127,7 +127,7 @@ def test_clients_of_one_kind_are_not_split() -> None:
         passes += any(fit.separation >= 1 for outcome in outcomes for fit in outcome.fits)
         assert sum(outcome.tried for outcome in outcomes) >= 2
     assert splits == 0
-    assert passes <= 5
+    assert passes <= 3
 
 
 def separations(outcomes: list[Outcome]) -> list[list[float]]:

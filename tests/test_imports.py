@@ -1,102 +1,110 @@
-"""Check which modules import which, from the source: imports go one way."""
+"""Imports go one way: every package stands on a floor, and imports only from lower ones; no file in a circle."""
 
 import ast
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("fedclust", "strategies", "clients")
-ENTRY_POINTS = ("fedclust.runs.library", "fedclust.runs.library", "fedclust.client_app")
-OUTSIDE = ("flwr", "hydra", "omegaconf", "ray")
-PURE = ("fedclust.clustering", "fedclust.metrics")
+FLOORS = (
+    {"typing", "support"},
+    {"data", "metrics", "personal", "privacy", "proof"},
+    {"clustering", "messages", "models", "settings"},
+    {"aggregation", "grids", "training"},
+    {"federation"},
+    {"clients", "layers", "newcomers", "results", "selection"},
+    {"serving", "strategies"},
+    {"runs"},
+    {"", "__main__", "client_app", "server_app"},  # "" is the package itself: what users import
+)
+FLOOR = {package: floor for floor, packages in enumerate(FLOORS) for package in packages}
+FRAMEWORKS = ("flwr", "hydra", "omegaconf", "ray", "logging")
+PURE = ("clustering", "metrics", "proof")
 
 
-def _modules() -> dict[str, tuple[Path, ast.Module]]:
-    found = {}
-    for folder in FOLDERS:
+def _sources() -> dict[str, tuple[Path, ast.Module]]:
+    """Read every module, by the name it is imported by."""
+    read = {}
+    for folder in ("fedclust", "strategies", "clients"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            if path.relative_to(ROOT).parts[:2] in {("fedclust", "strategies"), ("fedclust", "clients")}:
-                continue  # links to the top-level folders
+            if parts[:2] in {("fedclust", "strategies"), ("fedclust", "clients")}:
+                continue  # links to the folders beside the package
             name = ".".join(parts if folder == "fedclust" else ("fedclust", *parts))
-            found[name.removesuffix(".__init__")] = path, ast.parse(path.read_text(encoding="utf-8"))
-    return found
+            read[name.removesuffix(".__init__")] = path, ast.parse(path.read_text(encoding="utf-8"))
+    return read
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """List what a module imports when it runs, in functions too; not what only type checkers read."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            yield from imported(ast.Module(node.orelse, []))
-        elif isinstance(node, ast.Import):
+    """List what a module imports anywhere: in functions too, and what only type checkers read."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "imports name the whole module"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        else:
-            yield from imported(node)
 
 
-MODULES = _modules()
-IMPORTS = {name: sorted(set(imported(tree))) for name, (_, tree) in MODULES.items()}
+SOURCES = _sources()
 
 
-def _under(name: str, packages: tuple[str, ...]) -> bool:
-    return any(name == package or name.startswith(f"{package}.") for package in packages)
+def _module_of(name: str) -> str:
+    """Find the module that an imported name is, or is in; empty for another project's."""
+    while name and name not in SOURCES:
+        name = name.rpartition(".")[0]
+    return name
 
 
-def breaches(
-    packages: tuple[str, ...], forbidden: tuple[str, ...], besides: tuple[str, ...] = ()
-) -> list[str]:
-    """List the imports of what is forbidden, in the modules of some packages."""
-    return [
-        f"{name} imports {other}"
-        for name, others in IMPORTS.items()
-        if _under(name, packages) and not _under(name, besides)
-        for other in others
-        if _under(other, forbidden)
+IMPORTS = {
+    name: {_module_of(other) for other in imported(tree)} - {name, ""} for name, (_, tree) in SOURCES.items()
+}
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[2].partition(".")[0]
+
+
+def test_every_package_has_a_floor() -> None:
+    assert {_package(module) for module in SOURCES} == FLOOR.keys()
+
+
+def test_imports_go_down() -> None:
+    up = [
+        f"{module} (floor {FLOOR[_package(module)] + 1}) imports {other} (floor {FLOOR[_package(other)] + 1})"
+        for module, others in IMPORTS.items()
+        for other in others - {"fedclust"}  # its version
+        if _package(other) != _package(module) and FLOOR[_package(other)] >= FLOOR[_package(module)]
     ]
+    assert up == []
 
 
-def test_the_mathematics_imports_no_framework_and_no_federation() -> None:
-    above = ("data", "federation", "messages", "results", "settings", "strategies", "clients")
-    packages = tuple(
-        f"fedclust.{package}" for package in (*above, "training", "server_app", "runner", "library")
-    )
-    assert breaches(PURE, (*OUTSIDE, "logging", *packages)) == []
+def test_no_file_imports_itself_through_others() -> None:
+    graph = {module: others - {"fedclust"} for module, others in IMPORTS.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_the_mathematics_imports_no_framework() -> None:
+    breaches = [
+        f"{module} imports {name}"
+        for module, (_, tree) in SOURCES.items()
+        if _package(module) in PURE
+        for name in imported(tree)
+        if name.partition(".")[0] in FRAMEWORKS
+    ]
+    assert breaches == []
 
 
 def test_strategies_and_clients_never_import_each_other() -> None:
-    assert breaches(("fedclust.strategies",), ("fedclust.clients", "clients", "strategies")) == []
-    assert breaches(("fedclust.clients",), ("fedclust.strategies", "clients", "strategies")) == []
-
-
-def test_only_entry_points_import_strategies_and_clients() -> None:
-    packages = ("fedclust.strategies", "fedclust.clients")
-    assert breaches(("fedclust",), packages, besides=(*packages, *ENTRY_POINTS)) == []
-
-
-def test_lower_layers_do_not_import_the_entry_points() -> None:
-    entry_points = tuple(f"fedclust.{name}" for name in ("library", "run", "command_line", "server_app"))
-    packages = (
-        "clients",
-        "clustering",
-        "data",
-        "federation",
-        "metrics",
-        "models",
-        "proof",
-        "messages",
-        "results",
-    )
-    lower = tuple(f"fedclust.{package}" for package in (*packages, "settings", "strategies", "training"))
-    assert breaches(lower, entry_points) == []
-
-
-def test_only_records_uses_its_keys() -> None:
-    assert breaches(("fedclust",), ("fedclust.messages.keys",), besides=("fedclust.messages",)) == []
+    assert [
+        module
+        for module, others in IMPORTS.items()
+        if {*map(_package, others)} >= {"clients"} and _package(module) == "strategies"
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -105,14 +113,8 @@ def test_only_records_uses_its_keys() -> None:
         ("import flwr.app", ["flwr.app"]),
         ("from fedclust import strategies", ["fedclust.strategies"]),
         ("def late():\n    from ray import get", ["ray.get"]),
-        ("if TYPE_CHECKING:\n    import ray\nelse:\n    import flwr", ["flwr"]),
-        ("try:\n    import ray\nexcept ImportError:\n    pass", ["ray"]),
+        ("if TYPE_CHECKING:\n    import ray\nelse:\n    import flwr", ["ray", "flwr"]),
     ],
 )
 def test_how_imports_are_read(source: str, expected: list[str]) -> None:
     assert list(imported(ast.parse(source))) == expected
-
-
-def test_every_folder_is_read() -> None:
-    assert {"fedclust.runs.library", "fedclust.strategies.fedgwc", "fedclust.clients.node"} <= MODULES.keys()
-    assert any(_under(name, PURE) for name in MODULES)

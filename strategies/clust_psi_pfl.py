@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 
+import fedclust.strategies.options as options
 from fedclust.clustering import clust_psi_pfl, label_groups
 from fedclust.clustering.clust_psi_pfl import Parameters
 from fedclust.clustering.placement import LabelRule
 from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.clusters import Findings
 from fedclust.newcomers.placing import packed
-from fedclust.strategies import options
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.strategies.options import Cohorts
 from fedclust.support.rng import generator, torch_seed

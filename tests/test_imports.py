@@ -1,4 +1,4 @@
-"""Imports go one way: every package stands on a floor, and imports only from lower ones; no file in a circle."""
+"""Imports go one way: a package stands on a floor and imports from lower ones; no file is in a circle."""
 
 import ast
 from collections.abc import Iterator

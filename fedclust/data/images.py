@@ -9,27 +9,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.builder import SourcedDataset, Statistics
-from fedclust.data.input_encoders import ImageEncoder
+from fedclust.data.input_encoders import MODES, ImageEncoder, Resize, decode
 from fedclust.data.source import Labels, Part, Source, SourceError, cells_of, find_column, walk
 from fedclust.support.plain_values import check_choice
 from fedclust.typing import IntArray
-
-Resize = Literal["none", "stretch", "crop"]
 
 CHUNK = 128  # images decoded by one thread at a time
 _AHEAD = {"batch_readahead": 2, "fragment_readahead": 1}  # memory is limited
 WORKERS = min(os.cpu_count() or 1, 16)  # also limits the encoded images held in memory
 _ANYWHERE = "**/"
 _TEMPLATE = re.compile(r"(?![/~])([^{}\\]|\{id(\[\d\])?\})+")
-MODES = {1: "L", 3: "RGB"}
-# Of what Pillow can open, some formats start a program: a file of PostScript is one, which Ghostscript runs.
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,60 +155,6 @@ class Images(SourcedDataset):
                 f"{position}, got {list(shape)}; or set dataset.resize to 'stretch' or 'crop'"
             )
         return pixels
-
-
-def decode(
-    image: io.BytesIO | Path, mode: str, size: tuple[int, int], resize: Resize = "none"
-) -> NDArray[np.uint8]:
-    """Decode one image, rotated as its EXIF data specifies.
-
-    Parameters
-    ----------
-    image
-        Encoded bytes, or a file.
-    mode
-        ``"L"`` for one channel, ``"RGB"`` for three.
-    size
-        Height and width to resize to; ignored if `resize` is ``"none"``.
-    resize
-        See :class:`Images`.
-
-    Returns
-    -------
-    Pixels, shape (channels, height, width).
-
-    Raises
-    ------
-    OSError
-        If the image cannot be read, is of none of `FORMATS`, or has values that 8 bits cannot hold.
-    """
-    from PIL import Image, ImageOps
-
-    height, width = size
-    with Image.open(image, formats=FORMATS) as opened:
-        if resize != "none":
-            # Lets the JPEG decoder skip detail. Twice the size, so that the resampling still averages; a
-            # square, because EXIF data may swap height and width.
-            side = 2 * max(height, width)
-            opened.draft(mode, (side, side))
-        if opened.mode[0] in "IF" and not _fits_in_bytes(opened):
-            raise OSError(f"must have 8 bits per channel, it has more (mode {opened.mode}); convert it first")
-        upright = ImageOps.exif_transpose(opened)
-        picture = upright if upright.mode == mode else upright.convert(mode)
-    if resize == "stretch" and picture.size != (width, height):
-        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-    elif resize == "crop" and picture.size != (width, height):
-        picture = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
-    pixels = np.asarray(picture)
-    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
-
-
-def _fits_in_bytes(opened: Any) -> bool:
-    """Whether no value of a grey image is lost in 8 bits; Pillow makes 255 of all that are larger."""
-    if opened.mode == "F":
-        return False
-    least, largest = opened.getextrema()
-    return bool(least >= 0 and largest <= 255)
 
 
 def pixel_counts(pixels: NDArray[np.uint8]) -> IntArray:

@@ -4,6 +4,7 @@ Each encoder is plain values that JSON holds exactly, so that a row is encoded t
 """
 
 import dataclasses
+import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 Encoding: TypeAlias = Literal["onehot", "index"]
 
 MISSING = "(missing)"
+
+Resize: TypeAlias = Literal["none", "stretch", "crop"]
+MODES = {1: "L", 3: "RGB"}
+# Of what Pillow can open, some formats start a program: a file of PostScript is one, which Ghostscript runs.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 @dataclass(frozen=True)
@@ -284,11 +290,7 @@ class ImageEncoder:
         return np.stack([self._read(row) for row in rows])
 
     def _read(self, row: Any) -> NDArray[np.uint8]:
-        import io
-
         from PIL import Image
-
-        from fedclust.data.images import MODES, decode
 
         channels, height, width = self.shape
         opened = io.BytesIO(row) if isinstance(row, bytes) else Path(row)
@@ -417,3 +419,57 @@ def _number_of(text: str, numbers: Mapping[str, int]) -> int:
     """Look a category up; a whole number may be written with or without ``.0``, by a column's other rows."""
     other = text.removesuffix(".0") if text.endswith(".0") else f"{text}.0"
     return numbers.get(text, numbers.get(other, -1))
+
+
+def decode(
+    image: io.BytesIO | Path, mode: str, size: tuple[int, int], resize: Resize = "none"
+) -> NDArray[np.uint8]:
+    """Decode one image, rotated as its EXIF data specifies.
+
+    Parameters
+    ----------
+    image
+        Encoded bytes, or a file.
+    mode
+        ``"L"`` for one channel, ``"RGB"`` for three.
+    size
+        Height and width to resize to; ignored if `resize` is ``"none"``.
+    resize
+        See :class:`~fedclust.data.images.Images`.
+
+    Returns
+    -------
+    Pixels, shape (channels, height, width).
+
+    Raises
+    ------
+    OSError
+        If the image cannot be read, is of none of `FORMATS`, or has values that 8 bits cannot hold.
+    """
+    from PIL import Image, ImageOps
+
+    height, width = size
+    with Image.open(image, formats=FORMATS) as opened:
+        if resize != "none":
+            # Lets the JPEG decoder skip detail. Twice the size, so that the resampling still averages; a
+            # square, because EXIF data may swap height and width.
+            side = 2 * max(height, width)
+            opened.draft(mode, (side, side))
+        if opened.mode[0] in "IF" and not _fits_in_bytes(opened):
+            raise OSError(f"must have 8 bits per channel, it has more (mode {opened.mode}); convert it first")
+        upright = ImageOps.exif_transpose(opened)
+        picture = upright if upright.mode == mode else upright.convert(mode)
+    if resize == "stretch" and picture.size != (width, height):
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    elif resize == "crop" and picture.size != (width, height):
+        picture = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
+    pixels = np.asarray(picture)
+    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
+
+
+def _fits_in_bytes(opened: Any) -> bool:
+    """Whether no value of a grey image is lost in 8 bits; Pillow makes 255 of all that are larger."""
+    if opened.mode == "F":
+        return False
+    least, largest = opened.getextrema()
+    return bool(least >= 0 and largest <= 255)

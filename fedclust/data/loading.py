@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data import cache
+import fedclust.data.cache as cache
 from fedclust.data.builder import DatasetBuilder, SourcedDataset
 from fedclust.data.cache import map_tensor
 from fedclust.data.dataset import Dataset, FederatedData

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedclust.models import options
+import fedclust.models.options as options
 from fedclust.models.construction import Classifier, build, construct, seeded
 from fedclust.models.options import num_columns
 from fedclust.models.sequences import PADDING

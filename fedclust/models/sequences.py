@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from fedclust.models import options
+import fedclust.models.options as options
 from fedclust.models.construction import Classifier
 from fedclust.models.options import num_positions
 

@@ -4,9 +4,9 @@ from functools import lru_cache
 
 import numpy as np
 
+import fedclust.selection.options as options
 from fedclust.clustering import fedcls, haccs
 from fedclust.grids.client_grid import FederationError
-from fedclust.selection import options
 from fedclust.selection.policies import Candidates
 from fedclust.typing import IntArray
 

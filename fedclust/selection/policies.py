@@ -6,8 +6,8 @@ from typing import Protocol
 import numpy as np
 from flwr.app import ArrayRecord
 
+import fedclust.selection.options as options
 from fedclust.federation.federation import Federation
-from fedclust.selection import options
 from fedclust.support.sampling import draw, draw_least_sampled, draw_order, largest
 from fedclust.typing import FloatArray, IntArray
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust.settings import choices, proof
+import fedclust.settings.choices as choices
+import fedclust.settings.proof as proof
 from fedclust.settings.composition import (
     CONF,
     ConfigError,

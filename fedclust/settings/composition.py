@@ -23,7 +23,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedclust.settings import choices, proof
+import fedclust.settings.choices as choices
+import fedclust.settings.proof as proof
 from fedclust.settings.run_options import RunOptions
 from fedclust.support.hydra_versions import TRUSTED, VERSION_BASE
 from fedclust.support.layout import CONF

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from fedclust.data import images
-from fedclust.data.images import Images, channel_statistics, decode, pixel_counts
+from fedclust.data.images import Images, channel_statistics, pixel_counts
+from fedclust.data.input_encoders import decode
 from fedclust.data.source import SourceError
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)

@@ -15,7 +15,6 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 import fedclust.settings.composition  # noqa: F401  # what dataset/text.yaml interpolates
-from fedclust.data.builder import DatasetBuilder
 from fedclust.data.dataset import Dataset
 from fedclust.data.loading import make_builder
 
@@ -223,7 +222,3 @@ def test_reads_are_labelled_per_base(tmp_path: Path) -> None:
     assert data.labels[0, :4].tolist() == [0, 1, 0, 1]
     # Numbered by frequency; ACACA and CACAC occur equally often, and ACACA is first by name.
     assert data.inputs[0, :4].tolist() == [0, 0, 1, 2]
-
-
-def test_a_builder_is_what_is_built() -> None:
-    assert isinstance(make_builder(node("digits", [])), DatasetBuilder)

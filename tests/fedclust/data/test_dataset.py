@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust.data.dataset import Dataset
+from fedclust.data.arrays import from_arrays
+from fedclust.data.dataset import Dataset, FederatedData, newcomers_last, num_held_out, training_first
 
 
 def make(**changes: Any) -> Dataset:
@@ -49,3 +50,118 @@ def test_labels_may_be_per_position() -> None:
 def test_contradictions_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(**changes)
+
+
+def federated(**changes: Any) -> FederatedData:
+    values: dict[str, Any] = {
+        "name": "tiny",
+        "inputs": torch.zeros(6, 2),
+        "labels": torch.tensor([0, 0, 1, 2, 2, 2]),
+        "train": (np.array([0, 2]), np.array([3, 4])),
+        "test": (np.array([1]), np.array([5])),
+        "num_classes": 4,
+        "mean": (),
+        "std": (),
+        "groups": None,
+        "class_names": ("a", "b", "c", "d"),
+        "fingerprint": "f",
+    }
+    return FederatedData(**(values | changes))
+
+
+def test_label_counts_of_each_part() -> None:
+    data = federated()
+    # client 0 trains on rows 0 and 2, labelled 0 and 1; client 1 on rows 3 and 4, both labelled 2
+    np.testing.assert_array_equal(data.label_counts(), [[1, 1, 0, 0], [0, 0, 2, 0]])
+    np.testing.assert_array_equal(data.label_counts("test"), [[1, 0, 0, 0], [0, 0, 1, 0]])
+
+
+def test_as_many_names_as_clients() -> None:
+    assert federated(client_names=("Mercy", "St. Anna")).client_names == ("Mercy", "St. Anna")
+    with pytest.raises(ValueError, match="client_names must have one name per client, got 1 for 2 clients"):
+        federated(client_names=("Mercy",))
+
+
+def test_every_position_counts() -> None:
+    labels = torch.tensor([[0, 1], [1, 1], [0, 0], [3, 3], [3, 0], [0, 0]])
+    # client 0: rows 0 and 2, that is 0, 1, 0, 0; client 1: rows 3 and 4, that is 3, 3, 3, 0
+    np.testing.assert_array_equal(federated(labels=labels).label_counts(), [[3, 1, 0, 0], [1, 0, 0, 3]])
+
+
+def test_a_client_without_rows_has_counts_of_zero() -> None:
+    data = federated(test=(np.array([], dtype=np.int64), np.array([5])))
+    np.testing.assert_array_equal(data.label_counts("test")[0], [0, 0, 0, 0])
+
+
+def test_sizes() -> None:
+    data = federated()
+    assert data.num_clients == 2
+    assert data.input_shape == (2,)
+
+
+def test_label_counts_refuses_another_part() -> None:
+    with pytest.raises(ValueError, match="part must be 'train' or 'test', got 'validation'"):
+        federated().label_counts("validation")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train": (), "test": ()}, "at least one client"),
+        ({"test": (np.array([1]),)}, "test must have one part per client, got 1 for 2 clients"),
+        ({"groups": np.array([0, 1, 1])}, r"groups must have shape \(2,\), got \(3,\)"),
+        ({"test": (np.array([1]), np.array([6]))}, r"rows must be in \[0, 6\), got 0 to 6"),
+        ({"test": (np.array([-1]), np.array([5]))}, "got -1 to 5"),
+        ({"test": (np.array([1]), np.array([2]))}, "row 2 is used 2 times"),
+        ({"train": (np.array([0, 0]), np.array([3]))}, "row 0 is used 2 times"),
+    ],
+)
+def test_contradictory_rows_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        federated(**changes)
+
+
+@pytest.mark.parametrize(
+    ("held_out", "expected"),
+    [(0, 0), (0.2, 2), (0.25, 2), (0.01, 1), (3, 3), (9, 9), (0.9, 9)],  # of ten; 2.5 rounds to even
+)
+def test_a_share_or_a_number_is_left_out(held_out, expected) -> None:
+    assert num_held_out(10, held_out) == expected
+
+
+@pytest.mark.parametrize("held_out", [10, 0.99])
+def test_a_client_must_be_left_to_train(held_out) -> None:
+    with pytest.raises(ValueError, match=f"must leave a client to train, got {held_out} for 10 clients"):
+        num_held_out(10, held_out)
+
+
+@pytest.mark.parametrize("held_out", [-1, 1.5, True, "0.2", float("nan")])
+def test_anything_else_is_refused(held_out) -> None:
+    with pytest.raises(ValueError, match="holdout_clients must be a share in"):
+        num_held_out(10, held_out)
+
+
+def test_who_is_left_out_comes_last_and_depends_on_the_seed_alone() -> None:
+    order = training_first(10, 0.3, seed=4)
+    assert sorted(order) == list(range(10))
+    assert sorted(order[:7]) == list(order[:7])
+    assert sorted(order[7:]) == list(order[7:])
+    np.testing.assert_array_equal(order, training_first(10, 3, seed=4))
+    assert len({tuple(training_first(10, 3, seed)) for seed in range(20)}) > 10
+    # Every client is left out about as often: 400 draws of 3 of 10, mean 120, standard deviation 9.2.
+    drawn = np.bincount(
+        np.concatenate([training_first(10, 3, seed)[7:] for seed in range(400)]), minlength=10
+    )
+    assert (np.abs(drawn - 120) < 5 * 9.2).all()
+
+
+def test_clients_keep_their_rows_and_names() -> None:
+    data = from_arrays([(np.full((4, 1), client, np.float32), [0, 1, 0, 1]) for client in range(5)], seed=3)
+    found = newcomers_last(data, 2, seed=1)
+    order = training_first(5, 2, seed=1)
+    for number, client in enumerate(order.tolist()):
+        np.testing.assert_array_equal(found.train[number], data.train[client])
+        assert (found.inputs[found.train[number]] == client).all()
+        assert (found.inputs[found.test[number]] == client).all()
+    assert found.fingerprint != data.fingerprint
+    assert newcomers_last(data, 0, seed=1) is data

@@ -104,14 +104,6 @@ def test_image_folder(tmp_path: Path) -> None:
     assert data.num_train == 2
 
 
-def test_classes_in_file_names(tmp_path: Path) -> None:
-    for name, value in (("nor_20x_1.png", 1), ("aca_bd_20x_2.png", 2)):
-        (tmp_path / name).write_bytes(grey(value))
-    data = builder(tmp_path, label_pattern="(?:^|/)(aca|nor)_").load(tmp_path / "cache")
-    assert data.class_names == ("aca", "nor")
-    assert data.inputs[:, 0, 0, 0].tolist() == [2, 1]
-
-
 @pytest.mark.parametrize(
     ("image_path", "folder"), [("img/{id[0]}/{id}.png", "img/7"), ("**/{id}.png", "some/where/deep")]
 )

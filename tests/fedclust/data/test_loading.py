@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ import torch
 from fedclust.data import FederatedData, load, loading
 from fedclust.data.dataset import Dataset
 from fedclust.data.digits import Digits
-from fedclust.data.loading import save_partition
+from fedclust.data.loading import classes_in_data, save_partition
 from fedclust.data.partition import ClientRows, save_client_rows
 from fedclust.data.shifts import Invert, Noise, Relabel
 from fedclust.data.source import SourceError
+from fedclust.settings import ConfigError, compose, plain
 from fedclust.support.rng import generator
 
 DIGITS: dict[str, Any] = {
@@ -146,23 +148,6 @@ def test_a_saved_partition_draws_the_same_noise_under_any_seed(tmp_path: Path) -
     assert not torch.equal(load(DIGITS, noisy, seed=9, cache_dir=tmp_path).inputs, original.inputs)
 
 
-def test_natural_clients_from_a_local_table(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"x": range(8), "label": [0, 1] * 4, "hospital": list("bbbbaaaa")})
-    frame.to_parquet(tmp_path / "data.parquet")
-    table = {
-        "_target_": "fedclust.data.tables.Tables",
-        "name": "hospitals",
-        "num_classes": 2,
-        "input_shape": [1],
-        "path": str(tmp_path / "data.parquet"),
-        "natural": "hospital",
-    }
-    natural = {"_target_": "fedclust.data.partitioners.Natural", "test": "holdout", "test_fraction": 0.5}
-    data = load(table, natural, seed=0, cache_dir=tmp_path / "cache")
-    held = [sorted([*train, *test]) for train, test in zip(data.train, data.test, strict=True)]
-    assert held == [[4, 5, 6, 7], [0, 1, 2, 3]]  # hospital a is client 0
-
-
 def table(folder: Path, columns: dict[str, list[Any]], width: int, **changes: Any) -> dict[str, Any]:
     pd.DataFrame(columns).to_parquet(folder / "data.parquet")
     return {
@@ -207,18 +192,6 @@ def test_a_tables_test_rows_are_not_used_for_fitting(tmp_path: Path) -> None:
     torch.testing.assert_close(after.inputs[trained], before.inputs[trained], rtol=0, atol=0)
     assert abs(float(after.inputs[trained].mean())) < 1e-6
     assert abs(float(after.inputs[trained].std(correction=0)) - 1) < 1e-6
-
-
-def test_every_partition_has_statistics_of_its_own(tmp_path: Path) -> None:
-    node = table(tmp_path, {"x": list(map(float, range(40))), "label": [0, 1] * 20}, 1)
-    loaded = [load(node, IID, seed=seed, cache_dir=tmp_path / "cache") for seed in (0, 1, 0)]
-    for data in loaded:
-        trained = np.concatenate(data.train)
-        values = trained.astype(np.float64)  # x is the row's number
-        expected = (np.arange(40) - values.mean()) / values.std()
-        np.testing.assert_allclose(data.inputs[:, 0], expected, rtol=1e-5, atol=1e-6)
-    assert torch.equal(loaded[0].inputs, loaded[2].inputs)
-    assert not torch.equal(loaded[0].inputs, loaded[1].inputs)
 
 
 def test_a_shift_starts_from_the_statistics_of_training_rows(
@@ -333,3 +306,62 @@ def test_importing_the_package_is_quick() -> None:
         "torch",
     }
     assert heavy & set(found.split()) == set()
+
+
+def stars_node(path: Path, **changes: Any) -> dict[str, Any]:
+    values = {"_target_": "fedclust.data.text.Text", "name": "tiny", "path": str(path), "input_shape": [4]}
+    return {**values, "vocabulary_size": 9, "text": "text", "label": "stars", **changes}
+
+
+def write_stars(folder: Path, stars: list[Any], name: str = "train.csv") -> Path:
+    rows = [f"word,{value}" for value in stars]
+    (folder / name).write_text("\n".join(["text,stars", *rows, ""]))
+    return folder
+
+
+def test_different_labels_of_the_training_part_are_counted(tmp_path: Path) -> None:
+    write_stars(write_stars(tmp_path, [1, 5, 3, 1]), [4], "test.csv")
+    assert classes_in_data(stars_node(tmp_path)) == 3
+    assert classes_in_data(stars_node(tmp_path, drop_labels=[3])) == 2
+
+
+def test_a_file_that_has_changed_is_counted_anew(tmp_path: Path) -> None:
+    write_stars(tmp_path, ["a", "b"])
+    assert classes_in_data(stars_node(tmp_path)) == 2
+    write_stars(tmp_path, ["a", "b", "c"])
+    os.utime(tmp_path / "train.csv", ns=(1, 1))
+    assert classes_in_data(stars_node(tmp_path)) == 3
+
+
+def test_what_cannot_be_counted(tmp_path: Path) -> None:
+    write_stars(tmp_path, ["a", "a"])
+    with pytest.raises(SourceError, match="stars must hold at least 2 different labels, got 1"):
+        classes_in_data(stars_node(tmp_path))
+    with pytest.raises(SourceError, match=r"label must be a column .* got star; .*train\.csv\)"):
+        classes_in_data(stars_node(tmp_path, label="star"))
+    digits = {"_target_": "fedclust.data.digits.Digits", "name": "digits", "input_shape": [1, 8, 8]}
+    with pytest.raises(SourceError, match=r"dataset digits: dataset\.num_classes must be given"):
+        classes_in_data(digits)
+
+
+def test_a_configuration_of_texts_needs_the_path_and_the_columns_only(tmp_path: Path) -> None:
+    write_stars(tmp_path, [1, 5, 3, 1])
+    config = compose(
+        ["dataset=text", f"dataset.path={tmp_path}", "dataset.label=stars", "model=embedding_dense"]
+    )
+    assert plain(config)["dataset"]["num_classes"] == 3
+    assert plain(config.model)["num_classes"] == 3
+    assert (
+        plain(compose(["dataset=text", f"dataset.path={tmp_path}", "dataset.num_classes=7"]))["dataset"][
+            "num_classes"
+        ]
+        == 7
+    )
+
+
+def test_errors_in_the_data_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="^dataset text: has no source; give dataset.path="):
+        plain(compose(["dataset=text"]))
+    missing = tmp_path / "nowhere.csv"
+    with pytest.raises(ConfigError, match="^dataset text: there is no file or folder .*nowhere.csv; "):
+        plain(compose(["dataset=text", f"dataset.path={missing}"]))

@@ -1,9 +1,13 @@
 """From a dataset and a configuration node to who holds what."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import Dataset as TableDataset
@@ -13,7 +17,14 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from fedclust.data.dataset import Dataset
-from fedclust.data.partition import ClientRows, _clients, load_client_rows, rows_of_clients, save_client_rows
+from fedclust.data.partition import (
+    ClientRows,
+    _clients,
+    features,
+    load_client_rows,
+    rows_of_clients,
+    save_client_rows,
+)
 from fedclust.data.shifts import Noise, Relabel
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -90,17 +101,6 @@ def test_an_unknown_protocol_is_refused() -> None:
         rows_of_clients(dataset(), {"_target_": f"{RULES}.Iid", "num_clients": 2, "test": "pooled"}, seed=0)
 
 
-def test_groups_and_shifts_are_passed_on() -> None:
-    node = {"_target_": f"{RULES}.Conventions", "num_clients": 3, "groups": [2, 1]}
-    found = rows_of_clients(dataset(), node, seed=0)
-    assert found.groups is not None
-    assert found.groups.tolist() == [0, 0, 1]
-    assert found.shifts[:2] == (None, None)
-    shift = found.shifts[2]
-    assert isinstance(shift, Relabel)
-    assert all(name != label for label, name in enumerate(shift.permutation))
-
-
 def test_a_base_partition_needs_no_keys_of_the_protocol() -> None:
     base = {"_target_": f"{RULES}.Dirichlet", "num_clients": 9, "alpha": 5.0, "file": None, "seed": None}
     node = {"_target_": f"{RULES}.Domains", "num_clients": 4, "clean": 0.5, "noise": 0.5, "base": base}
@@ -108,22 +108,6 @@ def test_a_base_partition_needs_no_keys_of_the_protocol() -> None:
     check(found, 300)
     assert found.shifts == (None, None, Noise(0.2), Noise(0.2))
     assert len({len(part) for part in found.train}) > 1
-
-
-def test_the_seed_is_the_runs_unless_the_partition_has_its_own() -> None:
-    node = {"_target_": f"{RULES}.Iid", "num_clients": 5}
-    first, second = rows_of_clients(dataset(), node, seed=1), rows_of_clients(dataset(), node, seed=2)
-    assert rows(first) != rows(second)
-    fixed = [rows_of_clients(dataset(), node | {"seed": 1}, seed=seed) for seed in (2, 3)]
-    assert rows(fixed[0]) == rows(fixed[1]) == rows(first)
-
-
-def test_a_saved_partition_replaces_all_else(tmp_path: Path) -> None:
-    saved = rows_of_clients(dataset(), {"_target_": f"{RULES}.Iid", "num_clients": 3}, seed=7)
-    save_client_rows(saved, dataset(), tmp_path / "rows.parquet")
-    node = {"_target_": f"{RULES}.Dirichlet", "num_clients": 50, "alpha": 0.1, "test": "uniform"}
-    found = rows_of_clients(dataset(), node | {"file": str(tmp_path / "rows.parquet")}, seed=0)
-    assert rows(found) == rows(saved)
 
 
 def test_natural_clients_need_users() -> None:
@@ -296,3 +280,202 @@ def test_domains_compose_over_another_choice() -> None:
     assert isinstance(node, dict)
     assert node["base"]["alpha"] == 7
     assert rows_of_clients(dataset(), node, seed=0).num_clients == 10
+
+
+def test_images_on_one_line_keep_their_distances() -> None:
+    # Images a·255 on four pixels: after division by 255 they lie on a line, 2 apart from a = 0 to a = 1.
+    images = torch.tensor([0, 255, 0, 255], dtype=torch.uint8)[:, None, None, None].expand(4, 1, 2, 2)
+    found = features(images, 1, np.random.default_rng(0))
+    assert found.shape == (4, 1)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(np.abs(found[0] - found[1]), 2.0, rtol=1e-5)
+    np.testing.assert_allclose(found[0], found[2], atol=1e-5)
+
+
+def test_numbers_are_rotated_not_rescaled() -> None:
+    numbers = torch.from_numpy(np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32))
+    found = features(numbers, 3, np.random.default_rng(0))
+    for projected, raw in zip(found[1:] - found[0], (numbers[1:] - numbers[0]).numpy(), strict=True):
+        assert np.linalg.norm(projected) == pytest.approx(np.linalg.norm(raw), rel=1e-4)
+
+
+def test_tokens_count_whatever_their_order() -> None:
+    tokens = torch.tensor([[0, 1, 2], [2, 1, 0], [3, 3, 3], [0, 0, 3]])
+    found = features(tokens, 3, np.random.default_rng(0))
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+    assert np.abs(found[0] - found[2]).max() > 0.1
+
+
+def test_no_more_components_than_there_can_be() -> None:
+    assert features(torch.eye(5)[:, :2], 32, np.random.default_rng(0)).shape == (5, 2)
+    assert features(torch.zeros(5, 3, dtype=torch.int64), 32, np.random.default_rng(0)).shape == (
+        5,
+        1,
+    )  # a single token
+
+
+LINES = {
+    "client": [0, 0, 1, 1],
+    "part": ["train", "test", "train", "test"],
+    "row": [4, 1, 0, 3],
+}
+
+
+def tiny(rows: int = 6, fingerprint: str = "abc") -> Dataset:
+    return Dataset(
+        name="tiny",
+        inputs=torch.zeros(rows, 1),
+        labels=torch.zeros(rows, dtype=torch.int64),
+        num_classes=1,
+        mean=(),
+        std=(),
+        class_names=("only",),
+        num_train=rows,
+        natural=None,
+        fingerprint=fingerprint,
+    )
+
+
+def client_rows(**changes: Any) -> ClientRows:
+    values: dict[str, Any] = {
+        "train": (np.array([5, 2]), np.array([0])),
+        "test": (np.array([1]), np.array([4, 3])),
+        "groups": np.array([0, 1]),
+        "shifts": (None, Noise(0.2)),
+    }
+    return ClientRows(**(values | changes))
+
+
+def write(path: Path, lines: dict[str, Any], about: dict[str, Any] | None = None) -> Path:
+    """Write a file as another tool would."""
+    table = pa.table(lines)
+    about = {"version": 1, "dataset": "tiny", "fingerprint": "abc"} | (about or {})
+    pq.write_table(table.replace_schema_metadata({"fedclust": json.dumps(about)}), path)
+    return path
+
+
+def same(one: ClientRows, other: ClientRows) -> bool:
+    return (
+        all(np.array_equal(a, b) for a, b in zip(one.train + one.test, other.train + other.test, strict=True))
+        and one.num_clients == other.num_clients
+        and (
+            one.groups is other.groups is None
+            or (one.groups is not None and np.array_equal(one.groups, other.groups))  # type: ignore[arg-type]
+        )
+        and one.shifts == other.shifts
+        and one.seed == other.seed
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"groups": None},
+        {"seed": 7},
+        {"shifts": (None, None)},
+        {"shifts": (Relabel((1, 0)), Relabel((1, 0)))},
+    ],
+)
+def test_saved_is_loaded(tmp_path: Path, changes: dict[str, Any]) -> None:
+    saved = client_rows(**changes)
+    save_client_rows(saved, tiny(), tmp_path / "folder" / "rows.parquet")
+    assert same(load_client_rows(tmp_path / "folder" / "rows.parquet", tiny()), saved)
+
+
+def test_the_file_is_as_described(tmp_path: Path) -> None:
+    save_client_rows(client_rows(), tiny(), tmp_path / "rows.parquet")
+    table = pq.read_table(tmp_path / "rows.parquet")
+    assert table.to_pydict() == {
+        "client": [0, 0, 0, 1, 1, 1],
+        "part": ["train", "train", "test", "train", "test", "test"],
+        "row": [5, 2, 1, 0, 4, 3],
+        "group": [0, 0, 0, 1, 1, 1],
+        "shift": [None, None, None, 0, 0, 0],
+    }
+    assert json.loads(table.schema.metadata[b"fedclust"]) == {
+        "version": 1,
+        "dataset": "tiny",
+        "fingerprint": "abc",
+        "shifts": [{"kind": "noise", "std": 0.2}],
+        "seed": None,
+    }
+
+
+def test_another_tool_needs_three_columns(tmp_path: Path) -> None:
+    loaded = load_client_rows(write(tmp_path / "rows.parquet", LINES), tiny())
+    assert same(
+        loaded,
+        ClientRows((np.array([4]), np.array([0])), (np.array([1]), np.array([3])), None, (None, None)),
+    )
+
+
+def test_a_file_that_does_not_name_its_dataset_is_loaded_with_a_warning(tmp_path: Path) -> None:
+    pd.DataFrame(LINES).to_parquet(tmp_path / "rows.parquet")
+    with pytest.warns(UserWarning, match="does not name its dataset; it is assumed to be tiny"):
+        assert load_client_rows(tmp_path / "rows.parquet", tiny()).num_clients == 2
+
+
+def test_a_partition_of_another_dataset_or_format_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.parquet", LINES)
+    with pytest.raises(ValueError, match="must belong to tiny with fingerprint xyz, got one of tiny .* abc"):
+        load_client_rows(path, tiny(fingerprint="xyz"))
+    with pytest.raises(ValueError, match="version must be 1, got 2"):
+        load_client_rows(write(path, LINES, {"version": 2}), tiny())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"row": [4, 1, 0, 6]}, r"row must be in \[0, 6\), got 0 to 6"),
+        ({"row": [4, 1, 0, -1]}, r"row must be in \[0, 6\), got -1 to 4"),
+        ({"row": [4, 1, 0, 4]}, "a row must belong to one part of one client, row 4 has two"),
+        ({"row": [4.0, 1.0, 0.0, 3.5]}, "row must hold whole numbers, got 4 of type float64"),
+        ({"client": [0, 0, 2, 2]}, "every client 0 to 2 must have train rows, got none for client 1"),
+        ({"client": [0, 0, -1, 1]}, r"client must be in \[0, 4\), got -1 to 1"),
+        (
+            {"part": ["train", "train", "train", "test"]},
+            "every client 0 to 1 must have test rows, got none for client 0",
+        ),
+        ({"group": [0, 1, 0, 0]}, "group must be the same in all lines of a client, and given"),
+        ({"group": [0, 0, None, None]}, "group must be the same in all lines of a client, and given"),
+        ({"shift": [0, 0, 1, 1]}, r"shift must be in \[0, 1\), the list of shifts, got 1"),
+        ({"shift": [0, None, None, None]}, "shift must be the same in all lines of a client"),
+    ],
+)
+def test_lines_that_contradict_themselves_are_refused(
+    tmp_path: Path, changes: dict[str, list], message: str
+) -> None:
+    path = write(tmp_path / "rows.parquet", LINES | changes, {"shifts": [{"kind": "noise", "std": 0.1}]})
+    with pytest.raises(ValueError, match=message):
+        load_client_rows(path, tiny())
+
+
+def test_another_part_than_train_and_test_is_refused(tmp_path: Path) -> None:
+    lines = {
+        "client": [0, 0, 0],
+        "part": ["train", "test", "valid"],
+        "row": [0, 1, 2],
+    }
+    with pytest.raises(ValueError, match="part must be 'train' or 'test', got .*'valid'"):
+        load_client_rows(write(tmp_path / "rows.parquet", lines), tiny())
+
+
+def test_an_empty_partition_is_refused(tmp_path: Path) -> None:
+    lines = {
+        name: pa.array([], type=kind)
+        for name, kind in (("client", pa.int64()), ("part", pa.string()), ("row", pa.int64()))
+    }
+    with pytest.raises(ValueError, match="row must hold whole numbers, got 0 of type int64"):
+        load_client_rows(write(tmp_path / "rows.parquet", lines), tiny())
+
+
+def test_files_that_are_no_saved_partition_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*nowhere\.parquet"):
+        load_client_rows(tmp_path / "nowhere.parquet", tiny())
+    (tmp_path / "rows.parquet").write_text("client,row")
+    with pytest.raises(ValueError, match="must be a Parquet file, got"):
+        load_client_rows(tmp_path / "rows.parquet", tiny())
+    pd.DataFrame({"client": [0]}).to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(ValueError, match=r"must have columns client, part and row, got \['client'\]"):
+        load_client_rows(tmp_path / "rows.parquet", tiny())

@@ -9,7 +9,7 @@ import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from fedclust.data.source import SourceError
-from fedclust.data.tables import Tables
+from fedclust.data.tables import Tables, suspicion
 
 TRAIN = {"age": [1.0, 3.0], "job": ["cook", "baker"], "label": [0, 1]}
 
@@ -97,13 +97,6 @@ def test_dropped_labels_do_not_count(tmp_path: Path) -> None:
     write(tmp_path, {"age": [1, 100, 3], "label": ["no", "?", "yes"]})
     data = builder(tmp_path, 1, drop_labels=["?"]).load(tmp_path / "cache")
     assert data.inputs.tolist() == [[-1], [1]]
-
-
-def test_csv_with_a_label_column(tmp_path: Path) -> None:
-    (tmp_path / "patients.csv").write_text("age,job,sick\n1,cook,no\n3,,yes\n")
-    data = builder(tmp_path / "patients.csv", 3, label="sick").load(tmp_path / "cache")
-    assert data.inputs.tolist() == [[-1, 0, 1], [1, 1, 0]]
-    assert data.class_names == ("no", "yes")
 
 
 def test_another_width_is_refused_with_both(tmp_path: Path) -> None:
@@ -227,3 +220,61 @@ def test_other_csv_options_are_another_dataset(tmp_path: Path) -> None:
 def test_settings_out_of_range(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         builder(tmp_path, 3, **changes)
+
+
+ROWS = 40
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "reason"),
+    [
+        ("row", range(ROWS), "it numbers the rows, from 0 to 39"),
+        ("Unnamed: 0", range(ROWS, 0, -1), "it numbers the rows, from 40 to 1"),
+        ("number", [3 * row * row for row in range(ROWS)], "it numbers the rows, from 0 to 4563"),
+        (
+            "patient_id",
+            [row * 7919 % 101 for row in range(ROWS)],
+            "its name, and 40 distinct values in 40 rows",
+        ),
+        ("visitID", [f"v{row % 20}" for row in range(ROWS)], "its name, and 20 distinct values in 40 rows"),
+        ("ID number", [None, *[float(row % 20) for row in range(ROWS)]], "its name, and 20 distinct values"),
+        ("note", [f"seen by {row}" for row in range(ROWS)], "40 distinct texts in 40 rows"),
+        ("day", ["2024-01-31", "2023-12-01T10:00:00Z"], "dates or times, such as '2024-01-31'"),
+        ("day", ["31.01.2024", "1.2.24 10:00"], "dates or times"),
+        ("day", ["31 January 2024", "1-Feb-24"], "dates or times"),
+        ("day", ["Jan 31, 2024", None], "dates or times"),
+        ("hour", ["23:59", "08:00:01"], "dates or times"),
+        ("day", [20240131, 20231201, 20231201], "dates, such as 20240131"),
+    ],
+)
+def test_identifiers_and_dates(name: str, values: Any, reason: str) -> None:
+    found = suspicion(name, pd.Series(list(values)))
+    assert found is not None
+    assert found.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("age", [20 + row * 7 % 50 for row in range(ROWS)]),
+        ("income", [1000 + row * 7919 % 101 for row in range(ROWS)]),  # all different, in no order
+        ("temperature", [36.0 + row / 10 for row in range(ROWS)]),  # rising, but measured
+        ("code", [20241301, 20240101]),  # no month 13
+        ("region_id", [row % 5 for row in range(ROWS)]),  # a category
+        ("fluid", [row * 7919 % 101 for row in range(ROWS)]),  # ends in "id", is no word of its own
+        ("job", ["cook", "baker"] * 20),
+        ("job", ["cook", "baker"]),  # all different, but too few rows to tell
+        ("member", [True, False]),
+        ("version", ["1.2", "1.3", "2.0"]),
+        ("range", ["10-20", "20-30"]),
+        ("empty", [None, None]),
+    ],
+)
+def test_ordinary_columns(name: str, values: Any) -> None:
+    assert suspicion(name, pd.Series(values)) is None
+
+
+def test_a_date_with_a_typing_error_is_a_date() -> None:
+    days = [f"2024-01-{1 + row:02d}" for row in range(19)]
+    assert suspicion("day", pd.Series([*days, "yesterday"])) is not None  # 19 of 20
+    assert suspicion("day", pd.Series([*days[:17], "a", "b", "c"])) == "20 distinct texts in 20 rows"

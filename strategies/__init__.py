@@ -24,28 +24,26 @@ if TYPE_CHECKING:
     from fedclust.strategies.private_groups import PrivateGroups
     from fedclust.strategies.yardsticks import Centralised, CentralisedGroups, KnownGroups, Local
 else:
-    __getattr__, __dir__ = lazily(__name__)
-
-__all__ = [
-    "CFL",
-    "FECFL",
-    "FLHC",
-    "FMCL",
-    "IFCA",
-    "PACFL",
-    "Auto",
-    "CLoVE",
-    "Centralised",
-    "CentralisedGroups",
-    "ClustPSIPFL",
-    "ClusteredStrategy",
-    "FeSEM",
-    "FedClustWeights",
-    "FedGMCC",
-    "FedGWC",
-    "FedGWCTraces",
-    "FedSoft",
-    "KnownGroups",
-    "Local",
-    "PrivateGroups",
-]
+    NAMES = {
+        "fedclust.strategies.auto": "Auto",
+        "fedclust.strategies.base": "ClusteredStrategy",
+        "fedclust.strategies.centralised": "Centralised CentralisedGroups",
+        "fedclust.strategies.cfl": "CFL",
+        "fedclust.strategies.clove": "CLoVE",
+        "fedclust.strategies.clust_psi_pfl": "ClustPSIPFL",
+        "fedclust.strategies.fecfl": "FECFL",
+        "fedclust.strategies.fedclust_weights": "FedClustWeights",
+        "fedclust.strategies.fedgmcc": "FedGMCC",
+        "fedclust.strategies.fedgwc": "FedGWC",
+        "fedclust.strategies.fedgwc_traces": "FedGWCTraces",
+        "fedclust.strategies.fedsoft": "FedSoft",
+        "fedclust.strategies.fesem": "FeSEM",
+        "fedclust.strategies.fl_hc": "FLHC",
+        "fedclust.strategies.fmcl": "FMCL",
+        "fedclust.strategies.ifca": "IFCA",
+        "fedclust.strategies.known_groups": "KnownGroups",
+        "fedclust.strategies.local": "Local",
+        "fedclust.strategies.pacfl": "PACFL",
+        "fedclust.strategies.private_groups": "PrivateGroups",
+    }
+    __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from fedclust.data.dataset import Dataset, FederatedData
     from fedclust.data.loading import load, save_partition
 else:
-    __getattr__, __dir__ = lazily(__name__)
-
-__all__ = ["Dataset", "FederatedData", "load", "save_partition"]
+    NAMES = {
+        "fedclust.data.dataset": "Dataset FederatedData",
+        "fedclust.data.loading": "load save_partition",
+    }
+    __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

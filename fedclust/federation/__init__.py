@@ -24,32 +24,21 @@ if TYPE_CHECKING:
     from fedclust.grids.local_grid import LocalGrid
     from fedclust.grids.nodes import hosted_clients
 else:
-    __getattr__, __dir__ = lazily(__name__)
-
-__all__ = [
-    "Answers",
-    "Bulyan",
-    "ClientGrid",
-    "Clusters",
-    "CohortView",
-    "Descriptions",
-    "Failure",
-    "FairAvg",
-    "Federation",
-    "FederationError",
-    "GeometricMedian",
-    "LocalGrid",
-    "Measured",
-    "MultiKrum",
-    "Reply",
-    "RunFailed",
-    "Traffic",
-    "confuse_clusters",
-    "hosted_clients",
-    "is_bundle",
-    "left_out_line",
-    "pack",
-    "round_figures",
-    "starting_models",
-    "unpack",
-]
+    NAMES = {
+        "fedclust.aggregation.fairavg": "FairAvg",
+        "fedclust.aggregation.replies": "Reply",
+        "fedclust.aggregation.robust_rules": "Bulyan GeometricMedian MultiKrum",
+        "fedclust.federation.asking": "Answers Failure",
+        "fedclust.federation.clusters": "Clusters",
+        "fedclust.federation.descriptions": "Descriptions left_out_line",
+        "fedclust.federation.evaluations": "Measured round_figures",
+        "fedclust.federation.federation": "Federation",
+        "fedclust.federation.questions": "confuse_clusters",
+        "fedclust.federation.starts": "starting_models",
+        "fedclust.grids.bundle": "Traffic is_bundle pack unpack",
+        "fedclust.grids.client_grid": "ClientGrid CohortView FederationError",
+        "fedclust.grids.failures": "RunFailed",
+        "fedclust.grids.local_grid": "LocalGrid",
+        "fedclust.grids.nodes": "hosted_clients",
+    }
+    __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

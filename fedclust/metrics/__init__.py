@@ -36,26 +36,18 @@ if TYPE_CHECKING:
         share_weighted_accuracy,
     )
 else:
-    __getattr__, __dir__ = lazily(__name__)
-
-__all__ = [
-    "CLIENT_FIGURES",
-    "Outcomes",
-    "adjusted_rand_index",
-    "classification",
-    "classification_by_client",
-    "earth_movers",
-    "fairness",
-    "global_accuracy",
-    "hellinger",
-    "jensen_shannon",
-    "outcomes",
-    "pooled_auc",
-    "pooled_macro_f1",
-    "rand_index",
-    "share_weighted_accuracy",
-    "stability_index",
-    "wasserstein_adjusted_davies_bouldin",
-    "wasserstein_adjusted_silhouette",
-    "weighted_psi",
-]
+    NAMES = {
+        "fedclust.metrics.accuracy": (
+            "CLIENT_FIGURES classification classification_by_client fairness global_accuracy"
+        ),
+        "fedclust.metrics.clusters": (
+            "adjusted_rand_index rand_index "
+            "wasserstein_adjusted_davies_bouldin "
+            "wasserstein_adjusted_silhouette"
+        ),
+        "fedclust.metrics.heterogeneity": (
+            "earth_movers hellinger jensen_shannon stability_index weighted_psi"
+        ),
+        "fedclust.metrics.pooled": "Outcomes outcomes pooled_auc pooled_macro_f1 share_weighted_accuracy",
+    }
+    __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

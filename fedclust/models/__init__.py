@@ -12,17 +12,9 @@ if TYPE_CHECKING:
     from fedclust.models.construction import Classifier, build, check_outputs, last_layer, reinitialised
     from fedclust.models.encoders import Encoder, build_encoder
 else:
-    __getattr__, __dir__ = lazily(__name__)
-
-__all__ = [
-    "ClassPrototypes",
-    "Classifier",
-    "Encoder",
-    "build",
-    "build_encoder",
-    "cached_prototypes",
-    "check_outputs",
-    "last_layer",
-    "prototypes",
-    "reinitialised",
-]
+    NAMES = {
+        "fedclust.models.class_prototypes": "ClassPrototypes cached_prototypes prototypes",
+        "fedclust.models.construction": "Classifier build check_outputs last_layer reinitialised",
+        "fedclust.models.encoders": "Encoder build_encoder",
+    }
+    __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

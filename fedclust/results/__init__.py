@@ -15,20 +15,12 @@ if TYPE_CHECKING:
     from fedclust.results.saved_run import SavedRun
     from fedclust.results.summary import client_table, means_by_cluster, named, round_accuracies, summarise
 else:
-    __getattr__, __dir__ = lazily(__name__)
-
-__all__ = [
-    "Checkpoints",
-    "Progress",
-    "Recorder",
-    "SavedRun",
-    "client_table",
-    "comparable",
-    "final_table",
-    "load_checkpoint",
-    "means_by_cluster",
-    "named",
-    "print_report",
-    "round_accuracies",
-    "summarise",
-]
+    NAMES = {
+        "fedclust.results.checkpoints": "Checkpoints load_checkpoint",
+        "fedclust.results.progress": "Progress",
+        "fedclust.results.recorder": "Recorder comparable",
+        "fedclust.results.report": "final_table print_report",
+        "fedclust.results.saved_run": "SavedRun",
+        "fedclust.results.summary": "client_table means_by_cluster named round_accuracies summarise",
+    }
+    __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from fedclust.selection.by_labels import HACCS, FedCLS
     from fedclust.selection.policies import Candidates, LeastSampled, PowerOfChoice, Selection, Uniform
 else:
-    __getattr__, __dir__ = lazily(__name__)
-
-__all__ = ["HACCS", "Candidates", "FedCLS", "LeastSampled", "PowerOfChoice", "Selection", "Uniform"]
+    NAMES = {
+        "fedclust.selection.by_labels": "HACCS FedCLS",
+        "fedclust.selection.policies": "Candidates LeastSampled PowerOfChoice Selection Uniform",
+    }
+    __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

@@ -29,26 +29,15 @@ if TYPE_CHECKING:
     from fedclust.settings.run_options import RunSettings
     from fedclust.support.layout import CONF
 else:
-    __getattr__, __dir__ = lazily(__name__)
-
-__all__ = [
-    "CONF",
-    "ConfigError",
-    "NodeSettings",
-    "RunSettings",
-    "SiteSettings",
-    "build",
-    "build_strategy",
-    "compose",
-    "from_run_config",
-    "join_overrides",
-    "node_settings",
-    "options",
-    "plain",
-    "run_settings",
-    "site_settings",
-    "split_overrides",
-    "to_run_config",
-    "with_choices",
-    "with_strategy",
-]
+    NAMES = {
+        "fedclust.settings.allowed": "NodeSettings SiteSettings from_run_config node_settings site_settings",
+        "fedclust.settings.checks": "run_settings",
+        "fedclust.settings.composition": (
+            "ConfigError build build_strategy compose join_overrides "
+            "options plain split_overrides to_run_config with_choices "
+            "with_strategy"
+        ),
+        "fedclust.settings.run_options": "RunSettings",
+        "fedclust.support.layout": "CONF",
+    }
+    __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

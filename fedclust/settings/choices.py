@@ -110,10 +110,10 @@ def defaults_of(target: str) -> dict[str, Any]:
 def wrong_option(config: DictConfig) -> str | None:
     """Find the first option that its class refuses, by its type or by the dataclass's own rules.
 
-    Every node with a ``_target_`` is checked, at any depth, those whose options are light to import first; of
-    the others the types alone. Only numbers, texts, true and false, literals and sequences of these have
-    types that are checked, and null is always allowed. A whole number counts as a number, but not the other
-    way round: `10.0` and `1e1` are not whole numbers. A value that stands elsewhere is checked there.
+    Every node with a ``_target_`` is checked, at any depth: first those of fedclust, then the others, whose
+    import may take long, by their types alone. Only numbers, texts, true and false, literals and sequences
+    of these have types that are checked, and null is always allowed. A whole number counts as a number, but
+    not the other way round: `10.0` and `1e1` are not whole numbers. What stands elsewhere is checked there.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def wrong_option(config: DictConfig) -> str | None:
     for key, node in _nodes(whole):
         options = light_options(str(node["_target_"]))
         if options is None:
-            others.append((key, node))
+            others += [] if str(node["_target_"]).startswith("fedclust.") else [(key, node)]
         elif problem := wrong_type(key, node, options) or _refused(key, node, options, whole):
             return problem
     for key, node in others:

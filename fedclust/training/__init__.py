@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from fedclust.training.parameters import LocalTraining
     from fedclust.training.trainer import Trainer
 else:
-    __getattr__, __dir__ = lazily(__name__)
-
-__all__ = ["CohortUpdate", "Job", "LocalTraining", "ModelMean", "Trainer"]
+    NAMES = {
+        "fedclust.training.cohort": "CohortUpdate Job ModelMean",
+        "fedclust.training.parameters": "LocalTraining",
+        "fedclust.training.trainer": "Trainer",
+    }
+    __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from fedclust.results.charts.chart import Line, Picture, cells, curves, points, save
     from fedclust.results.charts.run import draw, pictures
 else:
-    __getattr__, __dir__ = lazily(__name__)
-
-__all__ = ["Line", "Picture", "cells", "curves", "draw", "pictures", "points", "save"]
+    NAMES = {
+        "fedclust.results.charts.chart": "Line Picture cells curves points save",
+        "fedclust.results.charts.run": "draw pictures",
+    }
+    __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

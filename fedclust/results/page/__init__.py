@@ -13,18 +13,10 @@ if TYPE_CHECKING:
     from fedclust.results.page.sweep import view_sweep
     from fedclust.results.page.write import PAGE, LivePage, is_run, view_of, write_page, write_sweep_page
 else:
-    __getattr__, __dir__ = lazily(__name__)
-
-__all__ = [
-    "PAGE",
-    "LivePage",
-    "View",
-    "document",
-    "is_run",
-    "live_part",
-    "view_of",
-    "view_run",
-    "view_sweep",
-    "write_page",
-    "write_sweep_page",
-]
+    NAMES = {
+        "fedclust.results.page.parts": "View document live_part",
+        "fedclust.results.page.run": "view_run",
+        "fedclust.results.page.sweep": "view_sweep",
+        "fedclust.results.page.write": "PAGE LivePage is_run view_of write_page write_sweep_page",
+    }
+    __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

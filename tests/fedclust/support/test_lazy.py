@@ -1,3 +1,4 @@
+import ast
 import importlib
 import subprocess
 import sys
@@ -13,14 +14,9 @@ def test_a_name_is_imported_when_it_is_asked_for(tmp_path: Path) -> None:
     package = tmp_path / "offers"
     package.mkdir()
     (package / "__init__.py").write_text(
-        "from typing import TYPE_CHECKING\n"
         "from fedclust.support.lazy import lazily\n"
-        "if TYPE_CHECKING:\n"
-        "    from offers.first import one, two\n"
-        "    from offers.second import three\n"
-        "else:\n"
-        "    __getattr__, __dir__ = lazily(__name__)\n"
-        "__all__ = ['one', 'three', 'two']\n"
+        "NAMES = {'offers.first': 'one two', 'offers.second': 'three'}\n"
+        "__getattr__, __dir__, __all__ = lazily(__name__, NAMES)\n"
     )
     (package / "first.py").write_text("one, two = 1, 2\n")
     (package / "second.py").write_text("three = 3\n")
@@ -41,18 +37,20 @@ def test_a_name_that_is_not_offered_is_named() -> None:
         _ = fedclust.metrics.fairnes
 
 
-PACKAGES = [
-    *("clustering.clust_psi_pfl", "clustering.fmcl", "federation", "metrics", "results", "selection"),
-    *("strategies", "training"),
-]
+ROOT = Path(__file__).parents[3]
+LAZY = [path for path in ROOT.glob("[fs]*/**/__init__.py") if "lazily(__name__" in path.read_text()]
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_no_module_of_a_package_hides_what_it_offers(package) -> None:
-    name = f"fedclust.{package}"
-    module = importlib.import_module(name)
-    for path in Path(str(module.__file__)).parent.glob("[a-z]*.py"):
-        importlib.import_module(f"{name}.{path.stem}")
+@pytest.mark.parametrize("path", LAZY, ids=lambda path: path.parent.name)
+def test_a_package_offers_what_type_checkers_read_and_no_module_hides_it(path: Path) -> None:
+    folders = path.parent.relative_to(ROOT).parts
+    package = ".".join(folders if folders[0] == "fedclust" else ("fedclust", *folders))
+    (told,) = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If))
+    read = {each.module: {name.name for name in each.names} for each in told.body}  # type: ignore[attr-defined]
+    module = importlib.import_module(package)
+    assert {name: set(listed.split()) for name, listed in module.NAMES.items()} == read
+    for other in path.parent.glob("[a-z]*.py"):
+        importlib.import_module(f"{package}.{other.stem}")
     assert module.__all__
     for each in module.__all__:
         assert not isinstance(getattr(module, each), ModuleType), each

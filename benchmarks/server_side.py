@@ -70,7 +70,7 @@ def fmcl_distances(clients: int, draws: np.random.Generator) -> Callable[[], obj
     counts = label_counts(clients, draws, alpha=10.0)
     shares = counts / counts.sum(axis=1, keepdims=True)
     prototypes[shares == 0] = np.nan
-    return lambda: fmcl.cluster(fmcl.distances(prototypes, shares))
+    return lambda: fmcl.assign(prototypes, shares, fmcl.Parameters())
 
 
 def prototype_rule(clients: int, draws: np.random.Generator) -> Callable[[], object]:

@@ -148,6 +148,8 @@ class ClusteredStrategy(Strategy):
     parameters: Any
 
     def __init__(self, *, parameters: Any = None, options: RunOptions | None = None, **given: Any) -> None:
+        # A preset's own policy holds unless the run chooses another.
+        own = given.pop("selection", None) if options is not None else None
         if options is not None and given:
             raise ValueError(f"{', '.join(given)} must be given once: the run's options have it already")
         if parameters is not None and self.parameters_type is None:
@@ -155,7 +157,7 @@ class ClusteredStrategy(Strategy):
         if self.parameters_type is not None:
             self.parameters = self.parameters_type() if parameters is None else parameters
         self.options = RunOptions(**given) if options is None else options
-        self.selection: Selection = self.options.selection or self.own_selection()
+        self.selection: Selection = self.options.selection or own or self.own_selection()
         self.observer: Observer = NoObserver()
         self.add_layers()
         self._run: Run | None = None

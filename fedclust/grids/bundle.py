@@ -75,8 +75,15 @@ def pack(contents: Mapping[int, RecordDict], errors: Mapping[int, str] | None = 
     return bundle
 
 
-def unpack(bundle: RecordDict) -> tuple[dict[int, RecordDict], dict[int, str]]:
+def unpack(bundle: RecordDict, asked: int | None = None) -> tuple[dict[int, RecordDict], dict[int, str]]:
     """Separate a bundle into its clients' contents.
+
+    Parameters
+    ----------
+    bundle
+        The content.
+    asked
+        How many clients it may be of, and so how many contents may differ; any number unless given.
 
     Returns
     -------
@@ -85,10 +92,14 @@ def unpack(bundle: RecordDict) -> tuple[dict[int, RecordDict], dict[int, str]]:
     Raises
     ------
     ValueError
-        If the content was not made by :func:`pack`.
+        If the content was not made by :func:`pack`, or is of more clients than were asked.
     """
     index = _index(bundle)
     try:
+        if asked is not None and max(len(index["layouts"]), len(index["clients"])) > asked:
+            raise ValueError(
+                f"it must be of at most {asked} clients, it has {len(index['layouts'])} contents"
+            )
         shared = [
             RecordDict({key: bundle[name] for key, name in layout.items()}) for layout in index["layouts"]
         ]
@@ -190,13 +201,17 @@ class Meter:
         self._down_by_client: dict[int, int] = {}
         self._up_by_client: dict[int, int] = {}
 
-    def sent(self, bundle: RecordDict, contents: Mapping[int, RecordDict]) -> None:
-        """Count a message to a node and the clients' contents in it."""
-        self._down += _add(bundle, contents, self._down_by_client)
+    def sent(self, bundle: RecordDict, contents: Mapping[int, RecordDict]) -> int:
+        """Count a message to a node and the clients' contents in it; return the message's bytes."""
+        size = _add(bundle, contents, self._down_by_client, {})
+        self._down += size
+        return size
 
-    def received(self, bundle: RecordDict, contents: Mapping[int, RecordDict]) -> None:
-        """Count a node's reply and the clients' contents in it."""
-        self._up += _add(bundle, contents, self._up_by_client)
+    def received(
+        self, bundle: RecordDict, contents: Mapping[int, RecordDict], sizes: dict[int, int] | None = None
+    ) -> None:
+        """Count a node's reply and the clients' contents in it; `sizes` as of :func:`content_bytes`."""
+        self._up += _add(bundle, contents, self._up_by_client, {} if sizes is None else sizes)
 
     def read(self, num_clients: int) -> Traffic:
         """Return the bytes sent and received so far."""
@@ -260,8 +275,12 @@ def _sum(values: Iterable[object]) -> int:
     return sum(map(_size, values))
 
 
-def _add(bundle: RecordDict, contents: Mapping[int, RecordDict], by_client: dict[int, int]) -> int:
-    sizes: dict[int, int] = {}
+def _add(
+    bundle: RecordDict,
+    contents: Mapping[int, RecordDict],
+    by_client: dict[int, int],
+    sizes: dict[int, int],
+) -> int:
     whole: dict[int, int] = {}  # clients of a cluster share their content, or at least its records
     for client, content in contents.items():
         if id(content) not in whole:

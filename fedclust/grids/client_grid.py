@@ -22,7 +22,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from fedclust.grids.bundle import Meter, Traffic, is_bundle, pack, unpack
+from fedclust.grids.bundle import Meter, Traffic, content_bytes, is_bundle, pack, unpack
 from fedclust.grids.nodes import NODE_LOST, FederationError, Host, NodeRegistry, error_reason, one_line
 from fedclust.settings.run_options import MIN_REPLIES
 
@@ -218,6 +218,12 @@ class _Parcel:
 
     message: Message
     by_place: dict[int, Message]
+    most_bytes: int
+
+
+# Of a node's reply, before it is looked into: so many times what it was sent, as a mean may be in float64 and
+# a client sends a model of its own; and so many bytes for each client, for what is no model.
+_TIMES_SENT, _BYTES_PER_CLIENT = 16, 2**28
 
 
 class ClientGrid(WrappedGrid):
@@ -464,9 +470,10 @@ class ClientGrid(WrappedGrid):
         for (node, kind, group), by_place in grouped.items():
             contents = {place: by_place[place].content for place in sorted(by_place)}
             content = pack(contents)
-            self._meter.sent(content, self._by_client(contents))
+            sent = self._meter.sent(content, self._by_client(contents))
+            most = len(by_place) * (_TIMES_SENT * sent + _BYTES_PER_CLIENT)
             ttl = max(message.metadata.ttl for message in by_place.values())
-            parcels.append(_Parcel(Message(content, node, kind, ttl=ttl, group_id=group), by_place))
+            parcels.append(_Parcel(Message(content, node, kind, ttl=ttl, group_id=group), by_place, most))
         return parcels, replies
 
     def _place(self, message: Message) -> int:
@@ -481,12 +488,16 @@ class ClientGrid(WrappedGrid):
         if not is_bundle(answer.content):
             found = list(answer.content)[:20]
             return _fail(parcel, ErrorCode.UNKNOWN, f"the node's reply is not a bundle: {found}")
+        sizes: dict[int, int] = {}
+        if (size := content_bytes(answer.content, sizes)) > parcel.most_bytes:
+            reason = f"the node's reply must have at most {parcel.most_bytes} bytes, it has {size}"
+            return _fail(parcel, ErrorCode.UNKNOWN, reason)
         try:
-            contents, errors = unpack(answer.content)
+            contents, errors = unpack(answer.content, len(parcel.by_place))
         except ValueError as error:
             return _fail(parcel, ErrorCode.UNKNOWN, f"the node's reply cannot be read: {error}")
         contents = {place: contents[place] for place in parcel.by_place if place in contents}
-        self._meter.received(answer.content, self._by_client(contents))
+        self._meter.received(answer.content, self._by_client(contents), sizes)
         replies = []
         for place, message in parcel.by_place.items():
             if place in contents:

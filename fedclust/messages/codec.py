@@ -581,7 +581,7 @@ class Spread:
         """Read the records that there are."""
         kind = self.each.place.kind
         if self.names is None:
-            found = of_kind(content, kind)
+            found: dict[str, Any] = of_kind(content, kind)
             if not found or found.keys() != {str(number) for number in range(len(found))}:
                 raise at.bad(f"models must be named 0, 1, …, records are {short(list(content))}")
             return tuple(self.each.read(found[str(number)], at) for number in range(len(found)))
@@ -736,7 +736,8 @@ def encode(value: Any, shared: dict[int, RecordDict] | None = None) -> RecordDic
         Valid while all of them exist.
     """
     content = RecordDict()
-    for field, part, _ in _plan(type(value)).parts:
+    cls: Any = type(value)
+    for field, part, _ in _plan(cls).parts:
         if isinstance(part, _Group):
             if (entries := _entries(value, part)) or not part.place.optional:
                 kind = part.place.kind
@@ -798,10 +799,11 @@ def decode(cls: type[Answer], content: Mapping[str, Any], at: Reading) -> Answer
         If something is missing or outside its bounds, or, in a reply, was not asked for; in one line that
         names the sender, the round, the field, the rule and the value.
     """
-    plan = _plan(cls)
+    made: Any = cls
+    plan = _plan(made)
     if at.strict and not content.keys() <= plan.names:
         at.known(content, plan.allowed(at), "records")
-    return _decode(cls, plan, content, at)
+    return _decode(made, plan, content, at)
 
 
 def _decode(cls: Any, plan: _Plan, content: Mapping[str, Any], at: Reading) -> Any:

@@ -232,11 +232,12 @@ def _layers(at: Reading) -> tuple[str, ...]:
 def _read_losses(record: MetricRecord, at: Reading) -> dict[str, float]:
     """Read validation losses; one that is not finite becomes NaN, as the model may be to blame."""
     at.known(record, _TRIED, "validation-losses")
-    for layer, loss in record.items():
+    told: dict[str, Any] = dict(record.items())
+    for layer, loss in told.items():
         if type(loss) is not float:
             raise at.bad(f"validation loss of {layer} must be a number, got {short(loss)}")
         _check_loss(loss, f"validation loss of {layer}", at)
-    return {layer: loss if math.isfinite(loss) else math.nan for layer, loss in record.items()}
+    return {layer: loss if math.isfinite(loss) else math.nan for layer, loss in told.items()}
 
 
 def _read_reasons(record: ConfigRecord, at: Reading) -> dict[str, str]:

@@ -355,7 +355,7 @@ def _read_changes(record: ArrayRecord, at: Reading) -> dict[str, FloatArray]:
     """Read what was asked for, in float64: what overflows in float32 would overflow in its squares."""
     asked: UpdateQuestion = at.asked
     at.known(record, asked.names, ARRAYS)
-    changes = {}
+    changes: dict[str, FloatArray] = {}
     for name in asked.names:
         if name not in record:
             raise at.lacks(name, record)

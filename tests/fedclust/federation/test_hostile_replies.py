@@ -290,6 +290,7 @@ def _bundles() -> dict[str, Damage]:
         "layout of unknown records": index(good % (ATTACKER, "0", '{"arrays":"99"}', "")),
         "layout a number": index(good % (ATTACKER, "0", "3", "")),
         "layout of lists": index(good % (ATTACKER, "0", '{"arrays":["0"]}', "")),
+        "more layouts than clients": index(good % (ATTACKER, "0", "{},{}", "")),
         "client twice": index(good % (f"{ATTACKER},{ATTACKER}", "0,0", "{}", "")),
         "for another client": index(good % (0, "0", "{}", "")),
         "errors a number": index('{"clients":[],"layout":[],"layouts":[],"errors":3}'),

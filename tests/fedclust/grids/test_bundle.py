@@ -187,3 +187,15 @@ def test_nothing_is_serialised(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = Meter()
     meter.sent(pack({0: content, 1: content}), {0: content, 1: content})
     assert meter.read(2).down_by_client.tolist() == [7 + MODEL_BYTES] * 2
+
+
+def test_a_reply_of_more_bytes_than_it_may_have_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedclust.grids import client_grid
+
+    monkeypatch.setattr(client_grid, "_TIMES_SENT", 0)
+    monkeypatch.setattr(client_grid, "_BYTES_PER_CLIENT", 10)
+    monkeypatch.setattr(client_grid, "unpack", None)
+    grid = ClientGrid(LocalGrid(app(), {}, 1))
+    grid.connect()
+    (reply, *_) = grid.send_and_receive(messages([0, 1]))
+    assert "the node's reply must have at most 20 bytes, it has" in reply.error.reason

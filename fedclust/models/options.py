@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
+from fedclust.support.checks import check
+
 __all__ = [
     "MLP",
     "BiLSTMTagger",
@@ -27,6 +29,10 @@ __all__ = [
     "num_columns",
     "num_positions",
 ]
+
+
+Pooling = Literal["cls", "mean", "pooler"]
+Stem = Literal["imagenet", "cifar"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class TableEmbedding(_Network):
                 f"category_sizes must be 1 to {columns} sizes >= 1, as many as dataset.encoding=index makes "
                 f"columns of categories, got {self.category_sizes}"
             )
-        _require_positive(embedding=self.embedding)
+        check(self, embedding=">= 1")
 
 
 @dataclass(frozen=True)
@@ -136,12 +142,11 @@ class ResNet9(_Network):
 class ResNet18(_Network):
     """Options of :class:`fedclust.models.images.ResNet18`."""
 
-    stem: Literal["imagenet", "cifar"]
+    stem: Stem
 
     def __post_init__(self) -> None:
         image_shape(self.input_shape)
-        if self.stem not in ("imagenet", "cifar"):
-            raise ValueError(f"stem must be 'imagenet' or 'cifar', got {self.stem!r}")
+        check(self, stem=Stem)
 
 
 @dataclass(frozen=True)
@@ -154,7 +159,7 @@ class EmbeddingDense(_Network):
 
     def __post_init__(self) -> None:
         num_positions(self.input_shape)
-        _require_positive(vocabulary_size=self.vocabulary_size, embedding=self.embedding, hidden=self.hidden)
+        check(self, vocabulary_size=">= 1", embedding=">= 1", hidden=">= 1")
 
 
 @dataclass(frozen=True)
@@ -190,10 +195,7 @@ class RandomEncoder(PixelEncoder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dimension < 4:
-            raise ValueError(f"dimension must be >= 4, got {self.dimension}")
-        if self.vocabulary_size is not None:
-            _require_positive(vocabulary_size=self.vocabulary_size)
+        check(self, dimension=">= 4", vocabulary_size=">= 1 or None")
 
 
 @dataclass(frozen=True)
@@ -201,12 +203,11 @@ class TransformersEncoder:
     """Options of :class:`fedclust.models.foundation.TransformersEncoder`."""
 
     path: str
-    pooling: Literal["cls", "mean", "pooler"]
+    pooling: Pooling
     tokenizer: str | None = None
 
     def __post_init__(self) -> None:
-        if self.pooling not in ("cls", "mean", "pooler"):
-            raise ValueError(f"pooling must be one of cls, mean, pooler, got {self.pooling!r}")
+        check(self, pooling=Pooling)
 
 
 @dataclass(frozen=True)
@@ -260,9 +261,3 @@ def num_columns(input_shape: Sequence[int]) -> int:
     if not input_shape or min(input_shape) < 1:
         raise ValueError(f"input_shape must be one or more sizes, each >= 1, got {tuple(input_shape)}")
     return prod(input_shape)
-
-
-def _require_positive(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be >= 1, got {size}")

@@ -4,8 +4,9 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal
 
+from fedclust.support.checks import check
 from fedclust.training.losses import Loss, cross_entropy
 
 __all__ = ["Augmentation", "LocalTraining", "Mode", "Optimizer", "Precision", "Schedule"]
@@ -103,40 +104,39 @@ class LocalTraining:
     evaluation_batch_size: int = 1024
 
     def __post_init__(self) -> None:
-        for name, kind in (
-            ("optimizer", Optimizer),
-            ("schedule", Schedule),
-            ("augmentation", Augmentation),
-            ("mode", Mode),
-            ("precision", Precision),
-        ):
-            if getattr(self, name) not in get_args(kind):
-                rule = f"one of {', '.join(get_args(kind))}"
-                raise ValueError(f"{name} must be {rule}, got {getattr(self, name)!r}")
+        check(
+            self,
+            optimizer=Optimizer,
+            schedule=Schedule,
+            augmentation=Augmentation,
+            mode=Mode,
+            precision=Precision,
+            learning_rate="> 0 and finite",
+            momentum="in [0, 1)",
+            weight_decay=">= 0 and finite",
+            adam_epsilon="> 0 and finite",
+            decay="in (0, 1]",
+            proximal_mu=">= 0 and finite",
+            clip_norm="> 0 and finite or None",
+        )
         if not callable(self.loss):
             raise ValueError(f"loss must be a function of outputs and labels, got {self.loss!r}")
         if isinstance(self.loss, functools.partial) and not (self.loss.args or self.loss.keywords):
             object.__setattr__(self, "loss", self.loss.func)  # as a configuration names a function
-        for name in ("batch_size", "evaluation_batch_size"):
-            _require_count(name, getattr(self, name))
-        for name in ("epochs", "steps", "schedule_rounds"):
-            if getattr(self, name) is not None:
-                _require_count(name, getattr(self, name))
-        if self.chunk != "auto":
-            _require_count("chunk", self.chunk, "or 'auto'")
+        for names, other, rule in (
+            (("batch_size", "evaluation_batch_size"), (), ""),
+            (("epochs", "steps", "schedule_rounds"), (None,), ""),
+            (("chunk",), ("auto",), " or 'auto'"),
+        ):
+            for name in names:
+                value = getattr(self, name)
+                if value not in other and (type(value) is not int or value < 1):
+                    raise ValueError(f"{name} must be a whole number >= 1{rule}, got {value!r}")
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(
                 f"exactly one of epochs and steps must be given, got epochs {self.epochs} and steps "
                 f"{self.steps}; set the other to null"
             )
-        _require("learning_rate", self.learning_rate, self.learning_rate > 0, "> 0")
-        _require("momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
-        _require("weight_decay", self.weight_decay, self.weight_decay >= 0, ">= 0")
-        _require("adam_epsilon", self.adam_epsilon, self.adam_epsilon > 0, "> 0")
-        _require("decay", self.decay, 0 < self.decay <= 1, "in (0, 1]")
-        _require("proximal_mu", self.proximal_mu, self.proximal_mu >= 0, ">= 0")
-        if self.clip_norm is not None:
-            _require("clip_norm", self.clip_norm, self.clip_norm > 0, "> 0")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
         if self.momentum and self.optimizer == "adam":
@@ -175,15 +175,3 @@ class LocalTraining:
             progress = min((server_round - 1) / self.schedule_rounds, 1.0)
             return self.learning_rate * (1.0 + math.cos(math.pi * progress)) / 2.0
         return self.learning_rate
-
-
-def _require(name: str, value: float, holds: bool, rule: str) -> None:
-    # A comparison with NaN is False, so `holds` refuses it; infinity needs the second test.
-    if not holds or not math.isfinite(value):
-        raise ValueError(f"{name} must be {rule} and finite, got {value}")
-
-
-def _require_count(name: str, value: Any, otherwise: str = "") -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        rule = " ".join(filter(None, ["a whole number >= 1", otherwise]))
-        raise ValueError(f"{name} must be {rule}, got {value!r}")

@@ -112,7 +112,7 @@ def test_random_refuses_tokens_without_a_vocabulary_and_the_other_way_round() ->
     [
         (([1, 8, 8], 3, 0, None), "dimension must be >= 4, got 3"),
         (([1, 8, 8], 8, -1, None), "seed"),
-        (([4], 8, 0, 0), "vocabulary_size must be >= 1, got 0"),
+        (([4], 8, 0, 0), "vocabulary_size must be >= 1 or None, got 0"),
         (([], 8, 0, None), "input_shape must be one or more sizes"),
     ],
 )

@@ -148,7 +148,7 @@ def test_refuses_images_smaller_than_the_pooling() -> None:
 
 
 def test_refuses_an_unknown_stem() -> None:
-    with pytest.raises(ValueError, match="stem must be 'imagenet' or 'cifar', got 'mnist'"):
+    with pytest.raises(ValueError, match="stem must be one of imagenet, cifar, got 'mnist'"):
         ResNet18([3, 16, 16], 2, stem="mnist")  # type: ignore[arg-type]
 
 

@@ -25,7 +25,6 @@ from fedclust.training import LocalTraining
 BEFORE: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "composed_values.json").read_text(encoding="utf-8")
 )
-ADDED: dict[str, Any] = {"streams": 1}  # to training since, with what every choice has
 EXPERIMENT_NEEDS = {"experiment=clust_psi_pfl_serengeti": ["dataset.input_shape=[3]"]}
 
 
@@ -36,7 +35,7 @@ def test_every_choice_has_the_values_it_had(choice: str) -> None:
     assert isinstance(found, dict)
     if choice.startswith(("strategy=", "experiment=")):  # others leave the strategy to the user
         assert found["strategy"].get("parameters") == BEFORE[choice].get("parameters")
-    training = BEFORE["training=default"]["training"] | ADDED | BEFORE[choice]["training"]
+    training = BEFORE["training=default"]["training"] | BEFORE[choice]["training"]
     assert {**found["training"], "loss": None} == {**training, "loss": None}
 
 

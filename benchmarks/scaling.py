@@ -34,7 +34,7 @@ from fedclust.messages.models import from_state
 from fedclust.runs.server import federate, make_engine
 from fedclust.settings import build
 from fedclust.strategies import ClusteredStrategy
-from fedclust.support.sampling import cohort_size
+from fedclust.support.rng import cohort_size
 from fedclust.training import Trainer
 from fedclust.training.dispatch import Dispatcher
 

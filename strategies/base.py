@@ -51,8 +51,7 @@ from fedclust.newcomers.placing import by_least_loss, by_rule, unpacked
 from fedclust.personal.layers import NoLayer, Personal
 from fedclust.selection import Candidates, Selection, Uniform
 from fedclust.settings.run_options import RunOptions
-from fedclust.support.rng import generator, torch_seed
-from fedclust.support.sampling import cohort_size
+from fedclust.support.rng import cohort_size, generator, torch_seed
 from fedclust.typing import IntArray
 
 __all__ = ["ClusteredStrategy"]

@@ -15,8 +15,7 @@ from fedclust.federation.clusters import Findings
 from fedclust.newcomers.placing import packed
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.strategies.options import Cohorts
-from fedclust.support.rng import generator, torch_seed
-from fedclust.support.sampling import draw_replicas
+from fedclust.support.rng import draw_replicas, generator, torch_seed
 from fedclust.typing import IntArray
 
 __all__ = ["ClustPSIPFL"]

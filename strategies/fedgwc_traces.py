@@ -21,8 +21,7 @@ from fedclust.messages.packer import UNSAVED
 from fedclust.selection import LeastSampled
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.array_bytes import from_numpy, to_numpy
-from fedclust.support.rng import generator, torch_seed
-from fedclust.support.sampling import cohort_size
+from fedclust.support.rng import cohort_size, generator, torch_seed
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["FedGWCTraces"]

@@ -34,7 +34,7 @@ import numpy as np
 from fedclust.clustering.shared.members import check_parts, member_ids, positions_of
 from fedclust.clustering.spectral import AssignLabels, ScoreOn, candidates
 from fedclust.support.checks import check
-from fedclust.support.sampling import cohort_size
+from fedclust.support.rng import cohort_size
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 Initial = Literal["zero", "uniform"]

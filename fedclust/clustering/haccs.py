@@ -18,7 +18,7 @@ import warnings
 
 import numpy as np
 
-from fedclust.support.sampling import draw_order
+from fedclust.support.rng import draw_order
 from fedclust.typing import FloatArray, IntArray
 
 _MIN_SAMPLES = 2  # released code; a client and one neighbour are a group

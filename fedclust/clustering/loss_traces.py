@@ -30,7 +30,7 @@ from fedclust.clustering.mixture import Entries, believable, entries, fit, parts
 from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.clustering.shared.members import check_parts, member_ids, positions_of
 from fedclust.support.checks import check
-from fedclust.support.sampling import cohort_size
+from fedclust.support.rng import cohort_size
 from fedclust.typing import FloatArray, IntArray
 
 _SMALLEST_COHORT = 3  # FedGWC, Theorem A.5

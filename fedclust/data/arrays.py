@@ -9,7 +9,7 @@ import torch
 
 from fedclust.data.dataset import FederatedData
 from fedclust.data.protocols import hold_out_client
-from fedclust.support.fractions import check_fraction
+from fedclust.support.checks import check_fraction
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 

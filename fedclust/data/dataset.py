@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, TypeVar
 import numpy as np
 
 from fedclust.data.input_encoders import ArrayEncoder, ImageEncoder, InputEncoder
-from fedclust.support.fractions import check_held_out
+from fedclust.support.checks import check_held_out
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedclust.data.builder import SourcedDataset, Statistics
 from fedclust.data.source import Labels, Part, SourceError, cells_of, find_column
-from fedclust.support.plain_values import check_choice
+from fedclust.support.checks import check_choice
 from fedclust.typing import FloatArray, IntArray
 
 BASES = "ACGT"

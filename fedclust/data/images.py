@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedclust.data.builder import SourcedDataset, Statistics
 from fedclust.data.input_encoders import MODES, ImageEncoder, Resize, decode
 from fedclust.data.source import Labels, Part, Source, SourceError, cells_of, find_column, walk
-from fedclust.support.plain_values import check_choice
+from fedclust.support.checks import check_choice
 from fedclust.typing import IntArray
 
 CHUNK = 128  # images decoded by one thread at a time

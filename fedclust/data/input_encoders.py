@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.support.plain_values import few, read_as
+from fedclust.support.checks import few, read_as
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:

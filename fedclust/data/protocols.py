@@ -22,8 +22,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedclust.data.partitioners.base import NOBODY, deal
-from fedclust.support.fractions import check_fraction
-from fedclust.support.plain_values import check_choice
+from fedclust.support.checks import check_choice, check_fraction
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, FloatArray, IntArray
 

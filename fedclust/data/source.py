@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from fedclust.support.plain_values import few
+from fedclust.support.checks import few
 from fedclust.typing import BoolArray, IntArray
 
 if TYPE_CHECKING:

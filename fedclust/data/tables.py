@@ -17,7 +17,7 @@ from fedclust.data.cache import new_array
 from fedclust.data.dataset import Refit
 from fedclust.data.input_encoders import CategoryColumn, NumberColumn, TableEncoder, category_texts
 from fedclust.data.source import Labels, Part, SourceError, column, find_column
-from fedclust.support.plain_values import check_choice
+from fedclust.support.checks import check_choice
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from fedclust.messages.codec import ARRAYS, CONFIG, BadReply, Bounds, Reading
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.training import LOSS, NUM_EXAMPLES
 from fedclust.metrics import Outcomes
-from fedclust.support.rng import generator
-from fedclust.support.sampling import draw, number_of
+from fedclust.support.rng import draw, generator, number_of
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 __all__ = ["Measured", "evaluation_messages", "evaluation_sample", "read_evaluations", "round_figures"]

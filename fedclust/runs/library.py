@@ -38,8 +38,8 @@ from fedclust.settings.folders import named_by_time, results_folder
 from fedclust.settings.proof import COMMON, NEEDS_PROOF, SERVE, VOTES
 from fedclust.settings.resume import check_same_run, expand
 from fedclust.settings.run_options import MIN_REPLIES
+from fedclust.support.checks import DEFAULT_FRACTION
 from fedclust.support.devices import check_device
-from fedclust.support.fractions import DEFAULT_FRACTION
 from fedclust.support.strict_json import plain
 from fedclust.training import LocalTraining
 from fedclust.training.evaluation import Metric

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord
 
 import fedclust.selection.options as options
 from fedclust.federation.federation import Federation
-from fedclust.support.sampling import draw, draw_least_sampled, draw_order, largest
+from fedclust.support.rng import draw, draw_least_sampled, draw_order, largest
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Candidates", "LeastSampled", "PowerOfChoice", "Selection", "Uniform"]
@@ -68,7 +68,7 @@ class Uniform:
 class LeastSampled:
     """Clients that took part less often are more likely.
 
-    Source: FedGWC, Section 4.1; see :func:`fedclust.support.sampling.draw_least_sampled`.
+    Source: FedGWC, Section 4.1; see :func:`fedclust.support.rng.draw_least_sampled`.
     """
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:

@@ -12,7 +12,7 @@ import pandas as pd
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder, TableEncoder, TextEncoder
 from fedclust.personal.layers import FINETUNE, PRIOR
 from fedclust.serving.served import CLUSTER, WEIGHTS, Served, cluster_folder
-from fedclust.support.plain_values import few
+from fedclust.support.checks import few
 
 if TYPE_CHECKING:
     from fedclust.results import SavedRun

@@ -20,7 +20,7 @@ from fedclust.data.input_encoders import ImageEncoder, InputEncoder, encoder_fro
 from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, walk
 from fedclust.personal.layers import PRIOR
 from fedclust.settings.allowed import check_folder
-from fedclust.support.plain_values import few, read_as
+from fedclust.support.checks import few, read_as
 
 if TYPE_CHECKING:
     import pandas as pd

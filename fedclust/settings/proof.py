@@ -4,7 +4,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust.support.fractions import DEFAULT_FRACTION, check_fraction
+from fedclust.support.checks import DEFAULT_FRACTION, check_fraction
 
 __all__ = ["COMMON", "SERVE", "VOTES", "problem", "resolve"]
 

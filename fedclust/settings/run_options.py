@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedclust.support.fractions import check_held_out, check_number_or_share
+from fedclust.support.checks import check_held_out, check_number_or_share
 
 __all__ = [
     "DEFAULT_CAP",

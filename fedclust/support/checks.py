@@ -1,10 +1,23 @@
-"""Check the values of settings by rules in words, which are also what the errors say."""
+"""Check values that someone else may have written, settings or JSON; imports the standard library alone."""
 
+import dataclasses
 import math
 import operator
-from typing import Any, get_args
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["check"]
+__all__ = [
+    "DEFAULT_FRACTION",
+    "check",
+    "check_choice",
+    "check_fraction",
+    "check_held_out",
+    "check_number_or_share",
+    "few",
+    "read_as",
+]
+
 
 _COMPARISONS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
@@ -50,3 +63,138 @@ def _keeps(value: Any, rule: str) -> bool:
         if not kept:
             return False
     return True
+
+
+DEFAULT_FRACTION = 0.1
+"""Share of a client's training rows held out for the proof (docs/PROOF.md), where nothing else is said."""
+
+
+def check_fraction(fraction: float) -> None:
+    """Check a share of rows to hold out.
+
+    Raises
+    ------
+    ValueError
+        If it is not in [0, 1).
+    """
+    number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
+    if not number or not 0 <= fraction < 1:
+        raise ValueError(f"validation_fraction must be in [0, 1), got {fraction!r}")
+
+
+def check_held_out(held_out: float) -> None:
+    """Check how many clients are to be left out.
+
+    Raises
+    ------
+    ValueError
+        If it is neither a share in [0, 1) nor a whole number >= 0.
+    """
+    number = isinstance(held_out, int | float) and not isinstance(held_out, bool)
+    if not number or not held_out >= 0 or (held_out >= 1 and held_out != int(held_out)):
+        raise ValueError(
+            f"holdout_clients must be a share in [0, 1) or a number of clients, got {held_out!r}"
+        )
+
+
+def check_number_or_share(name: str, value: int | float | None) -> None:
+    """Check a setting that is a number of clients, a share of them, or None for all.
+
+    Raises
+    ------
+    ValueError
+        If it is a whole number below 1, another number outside (0, 1], or no number.
+    """
+    if value is None:
+        return
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not (whole and value >= 1) and not (isinstance(value, float) and 0 < value <= 1):
+        raise ValueError(
+            f"{name} must be a number of clients >= 1, a share of them in (0, 1], or null, got {value!r}"
+        )
+
+
+def read_as(kind: Any, values: Any) -> Any:
+    """Make a value of a type from plain values; nothing else is accepted, and nothing is converted silently.
+
+    Parameters
+    ----------
+    kind
+        ``str``, ``bool``, ``int``, ``float`` (finite), None, a ``Literal``, ``tuple[…, ...]``,
+        ``Mapping[str, …]``, ``Any``, a union of these, or a dataclass of these, which may check more itself.
+    values
+        What ``json.loads`` returns.
+
+    Raises
+    ------
+    ValueError
+        If they are something else.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        fields = {field.name: field for field in dataclasses.fields(kind)}
+        needed = {name for name, field in fields.items() if _is_required(field)}
+        if not isinstance(values, Mapping) or not needed <= values.keys() <= fields.keys():
+            got = ", ".join(sorted(map(str, values))) if isinstance(values, Mapping) else _short(values)
+            raise ValueError(f"must have the values {', '.join(sorted(fields))}, got {got}")
+        hints = get_type_hints(kind)
+        return kind(**{name: _read(name, hints[name], value) for name, value in values.items()})
+    if origin in (Union, types.UnionType):
+        if type(None) in arguments and values is None:
+            return None
+        for each in arguments[:-1]:
+            try:
+                return read_as(each, values)
+            except ValueError:
+                continue
+        return read_as(arguments[-1], values)
+    if origin is Literal:
+        if values not in arguments:
+            raise ValueError(f"must be one of {', '.join(map(str, arguments))}, got {_short(values)}")
+        return values
+    if origin is tuple and isinstance(values, list | tuple):
+        return tuple(read_as(arguments[0], each) for each in values)
+    if origin is Mapping and isinstance(values, dict):
+        return {read_as(str, key): read_as(arguments[1], each) for key, each in values.items()}
+    if kind is float and type(values) in (int, float) and math.isfinite(values):
+        return float(values)
+    if kind is Any or (kind in (str, bool, int) and type(values) is kind):
+        return values
+    raise ValueError(f"must be {_NAMES.get(origin or kind, kind)}, got {_short(values)}")
+
+
+_NAMES = {
+    str: "a text",
+    bool: "one of True, False",
+    int: "a whole number",
+    float: "a finite number",
+    tuple: "a list",
+    Mapping: "a mapping",
+}
+
+
+def _read(name: str, kind: Any, values: Any) -> Any:
+    try:
+        return read_as(kind, values)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _is_required(field: "dataclasses.Field[Any]") -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+    """Raise ValueError if a setting is none of its choices; the message lists them."""
+    if value not in (known := list(choices)):
+        raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
+
+
+def few(values: Iterable[Any], most: int = 5) -> str:
+    """List the first of some values, and how many more there are."""
+    shown = list(map(str, values))
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:80]

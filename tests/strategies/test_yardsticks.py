@@ -12,8 +12,7 @@ from fedclust.data.arrays import from_arrays
 from fedclust.federation import FederationError, RunFailed
 from fedclust.selection import LeastSampled, Uniform
 from fedclust.strategies import Centralised, CentralisedGroups, ClusteredStrategy, Local
-from fedclust.support.rng import generator
-from fedclust.support.sampling import draw
+from fedclust.support.rng import draw, generator
 
 KNOWN = ["strategy=known_groups", "rounds=1", "compare=[]", "proof=false", "training.steps=1"]
 GROUPS = np.array([0, 1, 0, 1])

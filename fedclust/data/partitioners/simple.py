@@ -15,7 +15,7 @@ from fedclust.data.partitioners.base import (
     check_positive,
     deal,
 )
-from fedclust.support.plain_values import check_choice
+from fedclust.support.checks import check_choice
 from fedclust.typing import BoolArray, IntArray
 
 Choice = Literal["first-deterministic", "deterministic", "random"]

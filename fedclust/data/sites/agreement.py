@@ -23,7 +23,7 @@ import numpy as np
 
 from fedclust.data.cache import digest
 from fedclust.data.input_encoders import MISSING, CategoryColumn, Encoding, NumberColumn, TableEncoder
-from fedclust.support.plain_values import few, read_as
+from fedclust.support.checks import few, read_as
 from fedclust.typing import FloatArray
 
 UNITS = 10.0  # a column whose values are so many times as large as elsewhere is in another unit, probably

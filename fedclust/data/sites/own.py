@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedclust.data.protocols import fraction_of
-from fedclust.support.plain_values import check_choice
+from fedclust.support.checks import check_choice
 
 _LONGEST = 100  # characters of a name
 

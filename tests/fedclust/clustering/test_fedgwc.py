@@ -27,7 +27,7 @@ from fedclust.clustering.fedgwc import (
     update_mse,
     update_weights,
 )
-from fedclust.support.sampling import draw
+from fedclust.support.rng import draw
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedclust.clustering.loss_traces import Outcome, Parameters, Trace, children, start, step
 from fedclust.messages.packer import pack, unpack
-from fedclust.support.sampling import cohort_size, draw
+from fedclust.support.rng import cohort_size, draw
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 
 from fedclust.federation import Federation
 from fedclust.selection import Candidates, LeastSampled, PowerOfChoice, Uniform
-from fedclust.support.sampling import draw_order
+from fedclust.support.rng import draw_order
 
 
 def _candidates(toy, clients, turns=None) -> Candidates:

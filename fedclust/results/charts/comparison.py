@@ -453,10 +453,7 @@ def places(distances: FloatArray) -> tuple[FloatArray, float]:
 
 
 def client_map(
-    distances: FloatArray,
-    assignment: IntArray,
-    groups: IntArray | None = None,
-    width: Width = "column",
+    distances: FloatArray, assignment: IntArray, groups: IntArray | None = None, width: Width = "column"
 ) -> alt.LayerChart | alt.Chart:
     """Draw the clients in the plane, coloured by cluster, with a shape for each known group.
 

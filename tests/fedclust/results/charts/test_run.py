@@ -7,14 +7,7 @@ from PIL import Image
 
 from fedclust.results import Recorder, SavedRun, client_table
 from fedclust.results.charts.chart import Picture
-from fedclust.results.charts.run import (
-    advice_map,
-    client_sizes,
-    draw,
-    label_counts,
-    matrix_picture,
-    pictures,
-)
+from fedclust.results.charts.run import advice_map, client_sizes, draw, label_counts, matrix_picture, pictures
 
 from .data import layers, lines, marks, names, rows
 

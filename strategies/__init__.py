@@ -27,7 +27,6 @@ else:
     NAMES = {
         "fedclust.strategies.auto": "Auto",
         "fedclust.strategies.base": "ClusteredStrategy",
-        "fedclust.strategies.centralised": "Centralised CentralisedGroups",
         "fedclust.strategies.cfl": "CFL",
         "fedclust.strategies.clove": "CLoVE",
         "fedclust.strategies.clust_psi_pfl": "ClustPSIPFL",
@@ -41,9 +40,8 @@ else:
         "fedclust.strategies.fl_hc": "FLHC",
         "fedclust.strategies.fmcl": "FMCL",
         "fedclust.strategies.ifca": "IFCA",
-        "fedclust.strategies.known_groups": "KnownGroups",
-        "fedclust.strategies.local": "Local",
         "fedclust.strategies.pacfl": "PACFL",
         "fedclust.strategies.private_groups": "PrivateGroups",
+        "fedclust.strategies.yardsticks": "Centralised CentralisedGroups KnownGroups Local",
     }
     __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

@@ -104,7 +104,7 @@ def losses(node: Node, asked: Mapping[int, LossesQuestion]) -> Answers:
 @answers(ConfusionQuestion)
 def confusion(node: Node, asked: Mapping[int, ConfusionQuestion]) -> Answers:
     """Count labels and predictions of each client's received model on its own test part."""
-    found = {}
+    found: dict[int, Confusion] = {}
     for question, clients in by_question(asked):
         counts = node.trainer.confusions(_tests(node, question, clients))
         found |= {client: Confusion(each) for client, each in zip(clients, counts, strict=True)}

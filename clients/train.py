@@ -185,8 +185,9 @@ def _place(means: list[_Mean], norm: float | None, instruction: Instruction) -> 
 def _norms(trained: Trained, rows: list[int], clients: list[int]) -> list[float]:
     """Compute the lengths of updates; of trained parameters, only where their projection did not."""
     start, state = trained.starts[clients[0]], trained.update.state
-    sketches = [trained.told.get(client, {}).get("projected") for client in clients]
-    if any(each is None for each in sketches):
+    told = [trained.told.get(client, {}).get("projected") for client in clients]
+    sketches = [each for each in told if each is not None]
+    if len(sketches) < len(clients):
         return update_norms(state, start, rows)
     known = set(trained.node.trainer.trainable_names)
     others = {name: tensor for name, tensor in state.items() if name not in known}

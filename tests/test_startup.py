@@ -90,7 +90,8 @@ note("fedclust.clients.app")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedclust import models
 from fedclust.federation import pack, unpack
-from fedclust.messages import from_state
+from fedclust.messages.codec import ARRAYS, CONFIG
+from fedclust.messages.models import from_state
 from fedclust.grids.local_grid import assume_identity
 from fedclust.settings import compose, plain, to_run_config
 config = compose({CLIENTS!r})

@@ -142,7 +142,7 @@ def curves(
     zero: bool = False,
     form: str = "number",
     names: Sequence[str] = (),
-) -> alt.LayerChart:
+) -> Any:
     """Draw lines over one x, with bands where they have them.
 
     Lines of more than 400 values are drawn thin, together with their running mean. A logarithmic scale has
@@ -242,13 +242,13 @@ def cells(
     *,
     ends: tuple[float, float] | None = None,
     title: str = "",
-    row_bands: Sequence[Any] = (),
-    column_bands: Sequence[Any] = (),
+    row_bands: Any = (),
+    column_bands: Any = (),
     row_title: str = "",
     column_title: str = "",
     square: bool = False,
     numbers: str = "",
-) -> alt.LayerChart:
+) -> Any:
     """Draw a table of numbers as coloured cells; an unknown one is left out, an infinite one is black.
 
     Parameters
@@ -308,7 +308,10 @@ def cells(
     if np.isinf(table).any():
         layers.append(base.transform_filter("datum.data === '∞'").mark_rect(color="black").encode(
             x, y, x2="c2:Q", y2="r2:Q", tooltip=read))  # fmt: skip
-    line = {"strokeWidth": 1, "color": "black" if colours in ("diverging", "labels") else "white"}
+    line: dict[str, Any] = {
+        "strokeWidth": 1,
+        "color": "black" if colours in ("diverging", "labels") else "white",
+    }
     for bands, channel, one in ((row_bands, "y", y), (column_bands, "x", x)):
         edges = _edges(bands)[1:-1]
         if 0 < len(edges) < min(60, len(bands) - 1):
@@ -329,7 +332,7 @@ def cells(
     return alt.layer(*layers).properties(usermeta=meta, width=width, height=height)
 
 
-def cells_from(values: ArrayLike, rows: Sequence[int], columns: Sequence[int]) -> np.ndarray:
+def cells_from(values: ArrayLike, rows: Any, columns: Any) -> np.ndarray:
     """Average blocks of a matrix over their finite entries; NaN where there is none.
 
     Parameters
@@ -413,7 +416,7 @@ def points(rows: Sequence[Mapping[str, Any]], x: str = "", y: str = "", legend: 
     )
 
 
-def intervals(rows: Sequence[tuple[str, float, float, float, bool]], x: str) -> alt.LayerChart:
+def intervals(rows: Sequence[tuple[str, float, float, float, bool]], x: str) -> Any:
     """Draw values with their intervals, one below the other, and a line at 0.
 
     Parameters
@@ -445,7 +448,7 @@ def intervals(rows: Sequence[tuple[str, float, float, float, bool]], x: str) -> 
     return alt.layer(zero, bars, dots).properties(usermeta={"read": "points", "x": x}, height=24 * len(rows))
 
 
-def strip(rows: Sequence[tuple[str, str, float]], x: str) -> alt.LayerChart:
+def strip(rows: Sequence[tuple[str, str, float]], x: str) -> Any:
     """Draw a row per name with a dot for each of its values and a line at their mean.
 
     Parameters
@@ -533,7 +536,7 @@ def bundle() -> str:
     Putting it together takes two seconds, so it is kept in the user's cache.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    version = f"{vl_convert.__version__}-{vl_convert.get_vega_version()}"
+    version = f"{vl_convert.get_vega_embed_version()}-{vl_convert.get_vega_version()}"
     path = home / "fedclust" / f"vega-{version}.js"
     try:
         return path.read_text(encoding="utf-8")

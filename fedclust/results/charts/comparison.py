@@ -220,7 +220,7 @@ def accuracy_over_clients(
     return _panels(charts, width, 24 * len(methods)).resolve_scale(x="shared")
 
 
-def _panels(charts: Sequence[alt.LayerChart], width: Width, height: float) -> alt.ConcatChart:
+def _panels(charts: Sequence[Any], width: Width, height: float) -> alt.ConcatChart:
     """Set panels side by side, three in the width of a page and one in that of a column."""
     _check(width)
     most = _ACROSS[width] * _DOWN
@@ -244,7 +244,7 @@ def sweep_map(
     measure: str,
     setting: str = "",
     width: Width = "column",
-) -> alt.LayerChart:
+) -> Any:
     """Draw a figure for every setting and method as a map, with its mean over the seeds in each cell.
 
     Parameters
@@ -309,7 +309,7 @@ def rank_diagram(
     difference: float,
     title: str = "Mean rank, the best to the left",
     inches: float = 8,
-) -> alt.LayerChart:
+) -> Any:
     """Draw a critical-difference diagram (Demšar, 2006, Figure 1).
 
     Parameters
@@ -591,9 +591,7 @@ def _tops(assignment: IntArray, rank: FloatArray) -> dict[int, float]:
     return tops
 
 
-def cluster_tree(
-    changes: Sequence[Mapping[str, Any]], rounds: int, width: Width = "column"
-) -> alt.LayerChart:
+def cluster_tree(changes: Sequence[Mapping[str, Any]], rounds: int, width: Width = "column") -> Any:
     """Draw the clusters as bars over the rounds, as high as they have clients, and who moves where.
 
     Parameters

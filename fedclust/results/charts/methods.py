@@ -302,7 +302,7 @@ def _heat(
     rows: Sequence[str],
     columns: Sequence[str],
     colours: str,
-    bands: Sequence[Any] = (),
+    bands: Any = (),
     note: str = "",
 ) -> Picture:
     """Draw a table of clients over time, averaged over neighbours if it is large; only for the page."""

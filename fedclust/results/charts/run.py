@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -320,7 +321,7 @@ def label_counts(
         _client(client, client_names, None) + ("" if groups is None else f", {grouped} {groups[client]}")
         for client in order
     ]
-    bands = [] if groups is None else groups[order]
+    bands: Any = [] if groups is None else groups[order]
     several = groups is not None and len(np.unique(groups)) > 1
     chart = cells(counts[order].T, named, titles, "labels", ends=(0, max(1, int(counts.max()))), title="rows",
                   row_bands=named, column_bands=bands if several else [], row_title="class",

@@ -727,7 +727,7 @@ def _decisions(found: Mapping[str, Any] | None) -> Section | None:
 
 
 def _spread(run: SavedRun, made: dict[str, Picture]) -> Section:
-    rows, parts = list(_measures(run)), []
+    rows, parts = list(_measures(run)), list[Any]()
     if rows:
         columns = heads("measure", "value", "what it is|long")
         parts.append(

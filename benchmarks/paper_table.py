@@ -26,15 +26,19 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import numpy as np
 from federations import DATA, finished, git
-from paper_charts import MeanAndSpread, rows_beside_published
 from published_rows import published_for, row_of, tables_of
 from results import COLUMNS, measured, published, table
 
 from fedclust.results.charts import save
+from fedclust.results.charts.chart import COLOURS
+from fedclust.results.charts.chart import data_of as given_rows
 from fedclust.settings import compose, plain
 
+MeanAndSpread = tuple[float, float]
+_KINDS = alt.Scale(domain=["ours", "published"], range=[*COLOURS[:2]])
 FOLDERS = {"imagenette": "imagenette64"}  # where a dataset's folder has another name
 # Fewer examples, clients and rounds; without its foundation model FMCL groups by pixels.
 SMALL = {
@@ -272,7 +276,7 @@ def write(options: argparse.Namespace, runs: Sequence[Run], out: Path) -> str:
         {row: _pair(theirs[place, row]["global_accuracy"]) for row in rows if _has(theirs[place, row])}
         for place, rows in read.items()
     ]
-    figure = rows_beside_published(
+    figure = draw(
         list(next(iter(read.values()))),
         [_panel(place, rows) for place, rows in read.items()],
         ours,
@@ -324,6 +328,45 @@ def _has(figures: Mapping[str, Any]) -> bool:
 def _pair(figure: Any) -> MeanAndSpread:
     mean, spread = figure if isinstance(figure, list) else (figure, 0.0)
     return float(mean), float(spread)
+
+
+def _rows(figures: Mapping[str, MeanAndSpread], by: str) -> list[dict[str, Any]]:
+    return [
+        {"row": row, "x": mean, "low": mean - spread, "high": mean + spread, "by": by}
+        for row, (mean, spread) in figures.items()
+    ]
+
+
+def _dots(rows: list[dict[str, Any]], names: Sequence[str], x: str) -> alt.LayerChart:
+    base = alt.Chart(given_rows(rows)).encode(
+        alt.Y("row:N", sort=list(names), title=None), alt.Color("by:N", title=None, scale=_KINDS),
+        yOffset=alt.YOffset("by:N", sort=["published", "ours"]),
+    )  # fmt: skip
+    bars = base.mark_rule().encode(alt.X("low:Q", title=x, scale=alt.Scale(zero=False)), x2="high:Q")
+    return bars + base.mark_point(filled=True, size=35).encode(
+        alt.X("x:Q", title=x), shape=alt.Shape("by:N", title=None)
+    )
+
+
+def draw(
+    rows: Sequence[str],
+    panels: Sequence[str],
+    ours: Sequence[Mapping[str, MeanAndSpread]],
+    published: Sequence[Mapping[str, MeanAndSpread]],
+    title: str,
+    measure: str,
+) -> alt.ConcatChart:
+    """Draw a table of a paper: a panel per setting, a row per method, ours and the published figure in it.
+
+    `ours` and `published` have for each panel mean and standard deviation by method.
+    """
+    charts = [
+        _dots([*_rows(theirs, "published"), *_rows(own, "ours")], rows, measure).properties(
+            title=panel, width=150
+        )
+        for panel, own, theirs in zip(panels, ours, published, strict=True)
+    ]
+    return alt.concat(*charts, columns=5, title=f"{title}; bars: standard deviation over seeds")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,17 +15,15 @@ import os
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
 from tables import machine, show, spread, table
 from torch import nn
-from torch.func import functional_call, grad_and_value, replace_all_batch_norm_modules_, vmap
+from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
 from fedclust.data.dataset import FederatedData
-from fedclust.models.images import ResNet18
 from fedclust.training import Job, LocalTraining, ModelMean, Trainer
 from fedclust.training.batches import Batches, draw_batches
 
@@ -126,56 +124,6 @@ def compiled_loop(
         for step in range(steps):
             rows = torch.from_numpy(batches.rows[index, step, : batches.sizes[index, step]])
             update(own, inputs[rows], labels[rows])
-
-
-def problem(kind: str, small: bool) -> tuple[Callable[[], torch.nn.Module], Any, dict[str, Any]]:
-    """Return what builds the model, random data of its shape, and the hyperparameters."""
-    if kind == "digits":
-        sizes = np.random.default_rng(1).integers(10, 27, 4 if small else 100).tolist()
-        options = {"learning_rate": 0.1, "batch_size": 16, "epochs": 5}
-        return digits_model, federation(sizes, 8), options
-    if kind == "cnn":
-        options = {"learning_rate": 0.05, "batch_size": 32, "epochs": 1}
-        return cnn_model, federation([64] * 2 if small else [480] * 20, 28), options
-    data = federation([8] * 2 if small else [500] * 20, 32, channels=3)
-    options = {"learning_rate": 0.05, "batch_size": 4 if small else 50, "epochs": 1}
-    return lambda: ResNet18((3, 32, 32), 10, stem="cifar"), data, options
-
-
-def loop_rounds(
-    way: str, model: torch.nn.Module, data: Any, options: dict[str, Any], device: str
-) -> Callable[[int], None]:
-    """Return a round of a bare loop with data and batches on the device."""
-    training = LocalTraining(**options)
-    batches = draw_batches(range(len(data.train)), data.train, training, 0, 1)
-    inputs, labels = ((data.inputs / 255 - 0.5) / 0.25).to(device), data.labels.to(device)
-    own, train = copy.deepcopy(model).to(device), bare_vmap if way.startswith("bare") else plain_loop
-    if train is bare_vmap:
-        replace_all_batch_norm_modules_(own)  # vmap cannot update running statistics
-
-    def one(_: int) -> None:
-        with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=way == "plain loop, AMP"):
-            train(own, inputs, labels, batches, training.learning_rate)
-
-    return one
-
-
-def fedclust_rounds(
-    way: str, model: torch.nn.Module, data: Any, options: dict[str, Any], device: str
-) -> Callable[[int], None]:
-    """Return a round of our trainer."""
-    mode, precision = way.split(", ")[1], "bf16" if way.endswith("bf16") else "float32"
-    streams = int(way.split()[-2]) if way.endswith("streams") else 1
-    training = LocalTraining(**options, mode=mode, precision=precision, streams=streams)  # type: ignore[arg-type]
-    trainer = Trainer(model, data, training, 0, device)
-    jobs = [Job(client, rows, dict(model.state_dict())) for client, rows in enumerate(data.train)]
-
-    def one(server_round: int) -> None:
-        for update in trainer.train(jobs, server_round):
-            if update.failed:
-                raise RuntimeError(next(iter(update.failed.values())))
-
-    return one
 
 
 def measure(name: str, rounds: int, write: bool) -> None:

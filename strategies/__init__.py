@@ -5,24 +5,29 @@ from typing import TYPE_CHECKING
 from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedclust.strategies.auto import Auto
-    from fedclust.strategies.base import ClusteredStrategy
-    from fedclust.strategies.cfl import CFL
-    from fedclust.strategies.clove import CLoVE
-    from fedclust.strategies.clust_psi_pfl import ClustPSIPFL
-    from fedclust.strategies.fecfl import FECFL
-    from fedclust.strategies.fedclust_weights import FedClustWeights
-    from fedclust.strategies.fedgmcc import FedGMCC
-    from fedclust.strategies.fedgwc import FedGWC
-    from fedclust.strategies.fedgwc_traces import FedGWCTraces
-    from fedclust.strategies.fedsoft import FedSoft
-    from fedclust.strategies.fesem import FeSEM
-    from fedclust.strategies.fl_hc import FLHC
-    from fedclust.strategies.fmcl import FMCL
-    from fedclust.strategies.ifca import IFCA
-    from fedclust.strategies.pacfl import PACFL
-    from fedclust.strategies.private_groups import PrivateGroups
-    from fedclust.strategies.yardsticks import Centralised, CentralisedGroups, KnownGroups, Local
+    from fedclust.strategies.auto import Auto as Auto
+    from fedclust.strategies.base import ClusteredStrategy as ClusteredStrategy
+    from fedclust.strategies.cfl import CFL as CFL
+    from fedclust.strategies.clove import CLoVE as CLoVE
+    from fedclust.strategies.clust_psi_pfl import ClustPSIPFL as ClustPSIPFL
+    from fedclust.strategies.fecfl import FECFL as FECFL
+    from fedclust.strategies.fedclust_weights import FedClustWeights as FedClustWeights
+    from fedclust.strategies.fedgmcc import FedGMCC as FedGMCC
+    from fedclust.strategies.fedgwc import FedGWC as FedGWC
+    from fedclust.strategies.fedgwc_traces import FedGWCTraces as FedGWCTraces
+    from fedclust.strategies.fedsoft import FedSoft as FedSoft
+    from fedclust.strategies.fesem import FeSEM as FeSEM
+    from fedclust.strategies.fl_hc import FLHC as FLHC
+    from fedclust.strategies.fmcl import FMCL as FMCL
+    from fedclust.strategies.ifca import IFCA as IFCA
+    from fedclust.strategies.pacfl import PACFL as PACFL
+    from fedclust.strategies.private_groups import PrivateGroups as PrivateGroups
+    from fedclust.strategies.yardsticks import (
+        Centralised as Centralised,
+        CentralisedGroups as CentralisedGroups,
+        KnownGroups as KnownGroups,
+        Local as Local,
+    )
 else:
     NAMES = {
         "fedclust.strategies.auto": "Auto",

@@ -8,8 +8,7 @@ import numpy as np
 from fedclust.clustering import label_groups, loss_traces, prototype_groups
 from fedclust.clustering.label_groups import homogeneity
 from fedclust.clustering.loss_traces import Trace
-from fedclust.clustering.shared.grouping import cut as cut_tree
-from fedclust.clustering.shared.grouping import in_order_of_appearance, merges
+from fedclust.clustering.shared.grouping import cut as cut_tree, in_order_of_appearance, merges
 from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.typing import BoolArray, FloatArray, IntArray
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedclust.data.dataset import Dataset, FederatedData
-    from fedclust.data.loading import load, save_partition
+    from fedclust.data.dataset import Dataset as Dataset, FederatedData as FederatedData
+    from fedclust.data.loading import load as load, save_partition as save_partition
 else:
     NAMES = {
         "fedclust.data.dataset": "Dataset FederatedData",

@@ -8,21 +8,34 @@ from typing import TYPE_CHECKING
 from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedclust.aggregation.fairavg import FairAvg
-    from fedclust.aggregation.replies import Reply
-    from fedclust.aggregation.robust_rules import Bulyan, GeometricMedian, MultiKrum
-    from fedclust.federation.asking import Answers, Failure
-    from fedclust.federation.clusters import Clusters
-    from fedclust.federation.descriptions import Descriptions, left_out_line
-    from fedclust.federation.evaluations import Measured, round_figures
-    from fedclust.federation.federation import Federation
-    from fedclust.federation.questions import confuse_clusters
-    from fedclust.federation.starts import starting_models
-    from fedclust.grids.bundle import Traffic, is_bundle, pack, unpack
-    from fedclust.grids.client_grid import ClientGrid, CohortView, FederationError
-    from fedclust.grids.failures import RunFailed
-    from fedclust.grids.local_grid import LocalGrid
-    from fedclust.grids.nodes import hosted_clients
+    from fedclust.aggregation.fairavg import FairAvg as FairAvg
+    from fedclust.aggregation.replies import Reply as Reply
+    from fedclust.aggregation.robust_rules import (
+        Bulyan as Bulyan,
+        GeometricMedian as GeometricMedian,
+        MultiKrum as MultiKrum,
+    )
+    from fedclust.federation.asking import Answers as Answers, Failure as Failure
+    from fedclust.federation.clusters import Clusters as Clusters
+    from fedclust.federation.descriptions import Descriptions as Descriptions, left_out_line as left_out_line
+    from fedclust.federation.evaluations import Measured as Measured, round_figures as round_figures
+    from fedclust.federation.federation import Federation as Federation
+    from fedclust.federation.questions import confuse_clusters as confuse_clusters
+    from fedclust.federation.starts import starting_models as starting_models
+    from fedclust.grids.bundle import (
+        Traffic as Traffic,
+        is_bundle as is_bundle,
+        pack as pack,
+        unpack as unpack,
+    )
+    from fedclust.grids.client_grid import (
+        ClientGrid as ClientGrid,
+        CohortView as CohortView,
+        FederationError as FederationError,
+    )
+    from fedclust.grids.failures import RunFailed as RunFailed
+    from fedclust.grids.local_grid import LocalGrid as LocalGrid
+    from fedclust.grids.nodes import hosted_clients as hosted_clients
 else:
     NAMES = {
         "fedclust.aggregation.fairavg": "FairAvg",

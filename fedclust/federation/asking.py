@@ -184,11 +184,13 @@ class Asker(ABC):
         FederationError
             If the run is differentially private and this is no question for descriptions.
         """
-        each = question if isinstance(question, Mapping) else None
-        asked = sorted(map(int, clients if clients is not None else each or range(self.num_clients)))
-        if each is not None and not each:
-            return Answers({}, {})
-        kind = question.kind if each is None else next(iter(each.values())).kind
+        if isinstance(question, Mapping):
+            if not question:
+                return Answers({}, {})
+            kind, who = next(iter(question.values())).kind, list(question)
+        else:
+            kind, who = question.kind, list(range(self.num_clients))
+        asked = sorted(map(int, who if clients is None else clients))
         if self.tells == "nothing" and kind not in (DescriptionQuestion.kind, *self.covered):
             raise FederationError(f"privacy=client_dp must ask clients nothing but to train, got {kind}")
         self.asked.add(kind)

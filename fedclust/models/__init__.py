@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING
 from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedclust.models.class_prototypes import ClassPrototypes, cached_prototypes, prototypes
-    from fedclust.models.construction import Classifier, build, check_outputs, last_layer, reinitialised
-    from fedclust.models.encoders import Encoder, build_encoder
+    from fedclust.models.class_prototypes import (
+        ClassPrototypes as ClassPrototypes,
+        cached_prototypes as cached_prototypes,
+        prototypes as prototypes,
+    )
+    from fedclust.models.construction import (
+        Classifier as Classifier,
+        build as build,
+        check_outputs as check_outputs,
+        last_layer as last_layer,
+        reinitialised as reinitialised,
+    )
+    from fedclust.models.encoders import Encoder as Encoder, build_encoder as build_encoder
 else:
     NAMES = {
         "fedclust.models.class_prototypes": "ClassPrototypes cached_prototypes prototypes",

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedclust.results.checkpoints import Checkpoints, load_checkpoint
-    from fedclust.results.progress import Progress
-    from fedclust.results.recorder import Recorder, comparable
-    from fedclust.results.report import final_table, print_report
-    from fedclust.results.saved_run import SavedRun
-    from fedclust.results.summary import client_table, means_by_cluster, named, round_accuracies, summarise
+    from fedclust.results.checkpoints import Checkpoints as Checkpoints, load_checkpoint as load_checkpoint
+    from fedclust.results.progress import Progress as Progress
+    from fedclust.results.recorder import Recorder as Recorder, comparable as comparable
+    from fedclust.results.report import final_table as final_table, print_report as print_report
+    from fedclust.results.saved_run import SavedRun as SavedRun
+    from fedclust.results.summary import (
+        client_table as client_table,
+        means_by_cluster as means_by_cluster,
+        named as named,
+        round_accuracies as round_accuracies,
+        summarise as summarise,
+    )
 else:
     NAMES = {
         "fedclust.results.checkpoints": "Checkpoints load_checkpoint",

@@ -60,8 +60,7 @@ class Progress:
         self._handlers: list[tuple[logging.StreamHandler, Any]] = []
         self._bar = None
         if _redraws(self._console):
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-            from rich.progress import Progress as Bar
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn
 
             text = (TextColumn(f"{{task.{part}}}", markup=False) for part in ("description", "fields[text]"))
             columns = next(text), BarColumn(), MofNCompleteColumn(), next(text)

@@ -24,8 +24,7 @@ from fedclust.data.arrays import from_arrays
 from fedclust.data.dataset import FederatedData
 from fedclust.federation import ClientGrid, Federation, LocalGrid, RunFailed
 from fedclust.personal.layers import Auto, Personal, check_validation, named
-from fedclust.privacy import NoPrivacy, Privacy
-from fedclust.privacy import named as named_privacy
+from fedclust.privacy import NoPrivacy, Privacy, named as named_privacy
 from fedclust.results.recorder import write_summary, writing
 from fedclust.runs.privacy_checks import check_delta, check_loss, check_network, check_strategy
 from fedclust.runs.result import Result

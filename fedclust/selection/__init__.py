@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedclust.selection.by_labels import HACCS, FedCLS
-    from fedclust.selection.policies import Candidates, LeastSampled, PowerOfChoice, Selection, Uniform
+    from fedclust.selection.by_labels import HACCS as HACCS, FedCLS as FedCLS
+    from fedclust.selection.policies import (
+        Candidates as Candidates,
+        LeastSampled as LeastSampled,
+        PowerOfChoice as PowerOfChoice,
+        Selection as Selection,
+        Uniform as Uniform,
+    )
 else:
     NAMES = {
         "fedclust.selection.by_labels": "HACCS FedCLS",

@@ -16,8 +16,8 @@ def lazily(
     Type checkers and editors read the same names as imports; a test compares the two::
 
         if TYPE_CHECKING:
-            from fedclust.metrics.accuracy import fairness
-        else:
+    from fedclust.metrics.accuracy import (fairness as fairness)
+    else:
             NAMES = {"fedclust.metrics.accuracy": "fairness"}
             __getattr__, __dir__, __all__ = lazily(__name__, NAMES)
 

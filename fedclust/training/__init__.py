@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedclust.training.cohort import CohortUpdate, Job, ModelMean
-    from fedclust.training.parameters import LocalTraining
-    from fedclust.training.trainer import Trainer
+    from fedclust.training.cohort import CohortUpdate as CohortUpdate, Job as Job, ModelMean as ModelMean
+    from fedclust.training.parameters import LocalTraining as LocalTraining
+    from fedclust.training.trainer import Trainer as Trainer
 else:
     NAMES = {
         "fedclust.training.cohort": "CohortUpdate Job ModelMean",

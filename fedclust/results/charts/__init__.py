@@ -5,8 +5,15 @@ from typing import TYPE_CHECKING
 from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedclust.results.charts.chart import Line, Picture, cells, curves, points, save
-    from fedclust.results.charts.run import draw, pictures
+    from fedclust.results.charts.chart import (
+        Line as Line,
+        Picture as Picture,
+        cells as cells,
+        curves as curves,
+        points as points,
+        save as save,
+    )
+    from fedclust.results.charts.run import draw as draw, pictures as pictures
 else:
     NAMES = {
         "fedclust.results.charts.chart": "Line Picture cells curves points save",

@@ -192,7 +192,7 @@ def curves(
         for channel in by.values():
             channel.legend = None
     read = [alt.Tooltip("line:N", title=" "), alt.Tooltip("x:Q", title=x), alt.Tooltip("y:Q", format=".4~g")]
-    fields = ["x", "y"]
+    fields: list[Any] = ["x", "y"]
     if len(names) > 1:
         by["color"].legend = alt.Legend(symbolOpacity=1, symbolType="stroke", symbolStrokeWidth=2.5)
     banded = [row for row in rows if "low" in row]

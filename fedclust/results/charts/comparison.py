@@ -361,13 +361,16 @@ def rank_diagram(
         "by:N", legend=None, scale=alt.Scale(domain=["alike", "difference"], range=[*COLOURS[:2]])
     )
     thick = alt.Chart(data_of(bars)).mark_rule(strokeWidth=4).encode(x, y, x2="x2:Q", color=colour)
+    sides: tuple[tuple[str, Any, int], ...] = (
+        ("left", "left", 4),
+        ("middle", "center", 0),
+        ("right", "right", -4),
+    )
     written = [
         alt.Chart(data_of([one for one in texts if one["side"] == side]))
-        .mark_text(
-            align="center" if side == "middle" else side, dx={"middle": 0, "left": 4, "right": -4}[side]
-        )  # type: ignore[arg-type]
+        .mark_text(align=align, dx=shift)
         .encode(x, y, text="text:N")
-        for side in ("left", "middle", "right")
+        for side, align, shift in sides
         if any(one["side"] == side for one in texts)
     ]
     return alt.layer(lines, thick, *written).properties(title=title, width=dots, height=26 * (high - low))

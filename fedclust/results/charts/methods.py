@@ -320,7 +320,8 @@ def _heat(
             for names, start in zip((rows, columns), starts, strict=True)
         )
     ]
-    chart = cells(shrunk, *named, colours, ends=(float(low), float(high)), title="loss",
+    row_names, column_names = named
+    chart = cells(shrunk, row_names, column_names, colours, ends=(float(low), float(high)), title="loss",
                   row_bands=[bands[at] for at in starts[0]] if len(bands) else (),
                   row_title="part" if len(bands) else "")  # fmt: skip
     return Picture(name, title, chart, note, page_only=True)

@@ -349,7 +349,7 @@ def live_part(view: View) -> str:
 
 def _main(view: View, live: bool) -> str:
     module = template()[0].make_module({})
-    return module.main(view, live)  # type: ignore[attr-defined, no-any-return]
+    return module.main(view, live)  # type: ignore[attr-defined]
 
 
 def _data(view: View) -> dict[str, Any]:

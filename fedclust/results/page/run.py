@@ -647,7 +647,7 @@ def _compared(
     found = rewards_of(small)
     if found is not None:
         clients, scores, losses, _ = found
-        rows = [
+        rewards: list[list[Any]] = [
             [
                 Cell(f"client {clients[place]}", int(clients[place])),
                 float(scores[place]),
@@ -657,7 +657,9 @@ def _compared(
         ]
         columns = heads("client", "reward|number", "mean loss|number")
         caption = "Reward: near 1 if a client's losses were near the cohort's mean in every step."
-        parts.append(More("rewards", "Rewards as a table", [Table("table-rewards", caption, columns, rows)]))
+        parts.append(
+            More("rewards", "Rewards as a table", [Table("table-rewards", caption, columns, rewards)])
+        )
     parts += [made["answers_between_clusters"]] if "answers_between_clusters" in made else []
     return Section("matrices", f"What {title} compared", "Matrices", parts)
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Krum, Strategy
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fedclust.aggregation.flower import aggregate
 from fedclust.aggregation.robust_rules import bulyan_attackers, geometric_median, krum_attackers

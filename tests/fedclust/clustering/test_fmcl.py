@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedclust.clustering import fmcl
 from fedclust.clustering.fmcl import Parameters, assign, cluster, distances, num_clusters, variation

@@ -2,8 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 from fedclust.clustering.haccs import draw, groups, hellinger, weights

@@ -3,8 +3,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 from fedclust.clustering import label_groups

@@ -4,8 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.cluster import SpectralClustering
 from sklearn.manifold import SpectralEmbedding, spectral_embedding
 from sklearn.metrics import davies_bouldin_score

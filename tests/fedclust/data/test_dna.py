@@ -5,8 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fedclust.data import dna
 from fedclust.data.dna import Dna, kmers, one_hot

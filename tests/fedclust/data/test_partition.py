@@ -12,8 +12,7 @@ import pytest
 import torch
 from datasets import Dataset as TableDataset
 from hydra import compose, initialize_config_dir
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from omegaconf import OmegaConf
 
 from fedclust.data.dataset import Dataset

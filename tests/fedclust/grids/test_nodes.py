@@ -4,8 +4,7 @@ from random import Random
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fedclust.federation import hosted_clients
 from fedclust.grids.nodes import Claims, Host, key_fingerprint, longest_first, ranges, read_hosts

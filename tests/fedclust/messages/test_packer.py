@@ -7,8 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fedclust.messages.packer import UNSAVED, pack, unpack

@@ -4,8 +4,7 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fedclust.messages.training import Projection
 from fedclust.support.rng import generator

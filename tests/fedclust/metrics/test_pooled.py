@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.metrics import brier_score_loss, confusion_matrix, f1_score, recall_score, roc_auc_score
 
 from fedclust.metrics import classification, outcomes, pooled_auc, pooled_macro_f1, share_weighted_accuracy

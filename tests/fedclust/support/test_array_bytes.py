@@ -3,8 +3,7 @@ import io
 import numpy as np
 import pytest
 from flwr.app import Array
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fedclust.support.array_bytes import from_numpy, to_numpy

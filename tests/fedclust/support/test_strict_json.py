@@ -4,8 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from omegaconf import OmegaConf
 
 from fedclust.support.strict_json import dumps, dumps_by_key, plain, replace_file

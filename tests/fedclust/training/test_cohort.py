@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fedclust.training import CohortUpdate, ModelMean
 from fedclust.training.cohort import clip_updates

@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedclust.training import Job, LocalTraining, Trainer
-from fedclust.training import lanes as module
+from fedclust.training import Job, LocalTraining, Trainer, lanes as module
 from fedclust.training.lanes import Lanes
 from fedclust.training.working_model import WorkingModel
 

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fedclust.data.input_encoders import CategoryColumn, NumberColumn
 from fedclust.data.sites.agreement import (

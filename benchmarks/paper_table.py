@@ -33,8 +33,7 @@ from published_rows import published_for, row_of, tables_of
 from results import COLUMNS, measured, published, table
 
 from fedclust.results.charts import save
-from fedclust.results.charts.chart import COLOURS
-from fedclust.results.charts.chart import data_of as given_rows
+from fedclust.results.charts.chart import COLOURS, data_of as given_rows
 from fedclust.settings import compose, plain
 
 MeanAndSpread = tuple[float, float]

@@ -16,8 +16,6 @@ from fedclust.messages.sites import Hosted
 from fedclust.messages.training import read_instruction
 from fedclust.training.batches import num_steps
 
-__all__ = ["Answers", "Work", "answers", "app", "by_question", "hosted", "together"]
-
 app = ClientApp()
 
 Asked = TypeVar("Asked")

@@ -9,8 +9,6 @@ from fedclust.messages.prototypes import Prototypes, PrototypesQuestion, Subspac
 from fedclust.models.class_prototypes import cached_prototypes, class_subspaces, pooled, withheld
 from fedclust.settings.allowed import NotAllowed
 
-__all__ = ["describe", "encoder", "prototypes", "subspaces"]
-
 
 @answers(DescriptionQuestion)
 def describe(node: Node, asked: Mapping[int, DescriptionQuestion]) -> Answers:

@@ -27,8 +27,6 @@ from fedclust.training import Job
 from fedclust.training.evaluation import Scores
 from fedclust.typing import FloatArray, IntArray, State
 
-__all__ = ["confusion", "evaluate", "losses", "personal", "predictions", "proof"]
-
 
 def _states(models: Mapping[int, ArrayRecord]) -> dict[int, State]:
     """Convert the model of each client; clients that were sent one share its state, and so their passes."""

@@ -24,8 +24,6 @@ from fedclust.settings.allowed import allowed_here, check_encoder, encoders_here
 from fedclust.training import LocalTraining, Trainer
 from fedclust.training.evaluation import Metric
 
-__all__ = ["Node", "offered", "worthwhile_threads"]
-
 
 @dataclass(frozen=True, eq=False)
 class Node:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 # What reads and encodes rows is imported where a node has its own: every other process does without pandas.
 
-__all__ = ["Held", "OwnSites", "own_sites"]
 
 _CSV = ("sep", "decimal", "encoding")
 """How this site's CSV is written, in the node's own configuration."""

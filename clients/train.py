@@ -16,8 +16,6 @@ from fedclust.training.batches import steps_to_see, total_seen
 from fedclust.training.cohort import clip_updates, update_norms
 from fedclust.typing import FloatArray, State
 
-__all__ = ["STEPS", "Trained", "train", "update"]
-
 
 @dataclass
 class Trained:

@@ -12,5 +12,3 @@ FloatArray: TypeAlias = NDArray[np.floating]
 IntArray: TypeAlias = NDArray[np.integer]
 BoolArray: TypeAlias = NDArray[np.bool_]
 State: TypeAlias = dict[str, "torch.Tensor"]
-
-__all__ = ["BoolArray", "FloatArray", "IntArray", "State"]

@@ -34,8 +34,6 @@ from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
-__all__ = ["Auto"]
-
 _TOLD = {"losses": "losses", "labels": "label counts", "prototypes": "prototypes"}
 _FIRST_STEPS = loss_traces.Parameters().first_steps
 

@@ -54,8 +54,6 @@ from fedclust.settings.run_options import RunOptions
 from fedclust.support.rng import cohort_size, generator, torch_seed
 from fedclust.typing import IntArray
 
-__all__ = ["ClusteredStrategy"]
-
 SomeLayer = TypeVar("SomeLayer", bound=Layer)
 
 

@@ -15,8 +15,6 @@ from fedclust.federation.clusters import Findings, padded
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["CFL"]
-
 _MOST_CLIENTS = 2000  # up to which the distances are kept for the plots; K² numbers
 
 

@@ -15,8 +15,6 @@ from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import torch_seed
 from fedclust.typing import IntArray
 
-__all__ = ["CLoVE"]
-
 
 class CLoVE(ClusteredStrategy):
     """Train k models; clients with like losses under all of them train one together.

@@ -18,8 +18,6 @@ from fedclust.strategies.options import Cohorts
 from fedclust.support.rng import draw_replicas, generator, torch_seed
 from fedclust.typing import IntArray
 
-__all__ = ["ClustPSIPFL"]
-
 
 class ClustPSIPFL(ClusteredStrategy):
     """Cluster clients before round 1 by how their label distributions deviate from the federation's.

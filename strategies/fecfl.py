@@ -13,8 +13,6 @@ from fedclust.federation.clusters import Findings
 from fedclust.messages.prototypes import PrototypesQuestion
 from fedclust.strategies.base import ClusteredStrategy
 
-__all__ = ["FECFL"]
-
 
 class FECFL(ClusteredStrategy):
     """Cluster clients before round 1 by the cosine distances of their mean embeddings.

@@ -13,8 +13,6 @@ from fedclust.federation import Clusters, Federation
 from fedclust.federation.clusters import Findings
 from fedclust.strategies.base import ClusteredStrategy
 
-__all__ = ["FedClustWeights"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -24,8 +24,6 @@ from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray, State
 
-__all__ = ["FedGMCC"]
-
 _MOST_TRIED = 10  # clusters that a newcomer trains the models of
 _PROFILES = 2  # pairs of each kind, closest and farthest, whose curves are kept for the plot
 

@@ -18,8 +18,6 @@ from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["FedGWC"]
-
 _MOST_SNAPSHOTS = 3  # splits whose matrices are kept for the plots; K² numbers each
 
 

@@ -24,8 +24,6 @@ from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.rng import cohort_size, generator, torch_seed
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["FedGWCTraces"]
-
 _SMALLEST_COHORT = 3  # FedGWC, Theorem A.5
 _MOST_TRACES = 3  # splits whose traces are kept for the plots
 _MOST_CLIENTS = 2000  # up to which the interaction matrix is kept for the plots; K² numbers

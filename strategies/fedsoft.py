@@ -21,8 +21,6 @@ from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.array_bytes import to_numpy
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-__all__ = ["FedSoft"]
-
 
 @dataclass(frozen=True, eq=False)
 class Memory:

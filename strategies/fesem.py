@@ -16,8 +16,6 @@ from fedclust.support.array_bytes import to_numpy
 from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["FeSEM"]
-
 
 class FeSEM(ClusteredStrategy):
     """Train k centres; a client that has trained belongs to the one nearest to its model.

@@ -15,8 +15,6 @@ from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.clusters import Findings
 from fedclust.strategies.base import ClusteredStrategy
 
-__all__ = ["FLHC", "compared"]
-
 logger = logging.getLogger(__name__)
 
 

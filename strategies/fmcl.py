@@ -19,9 +19,6 @@ from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["FMCL"]
-
-
 _MOST_CLIENTS = 4096  # up to which the distances are kept for the plots; K² numbers
 
 

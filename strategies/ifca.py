@@ -19,8 +19,6 @@ from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-__all__ = ["IFCA"]
-
 
 @dataclass(frozen=True, eq=False)
 class Memory:

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = ["ClustPSIPFL", "Cohorts"]
-
 Cohorts = Literal["share", "released"]
 """How many clients of a cluster take part: a share of it, rounded up, or as in the authors' released code."""
 

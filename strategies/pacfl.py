@@ -16,8 +16,6 @@ from fedclust.messages.prototypes import SubspacesQuestion
 from fedclust.newcomers.placing import packed
 from fedclust.strategies.base import ClusteredStrategy
 
-__all__ = ["PACFL"]
-
 
 class PACFL(ClusteredStrategy):
     """Cluster clients before round 1 by the principal angles between their data's subspaces.

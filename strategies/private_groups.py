@@ -28,8 +28,6 @@ from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
-__all__ = ["PrivateGroups"]
-
 
 @dataclass(frozen=True, eq=False)
 class Memory:

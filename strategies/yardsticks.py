@@ -13,8 +13,6 @@ from fedclust.layers.pooling import Pooling
 from fedclust.newcomers.placing import silent
 from fedclust.strategies.base import ClusteredStrategy
 
-__all__ = ["Centralised", "CentralisedGroups", "KnownGroups", "Local"]
-
 
 class KnownGroups(ClusteredStrategy):
     """One model per known group, such as a partition's conventions or domains; nothing is looked for.

@@ -8,8 +8,6 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedclust.messages.training import instruct
 
-__all__ = ["FairAvg"]
-
 
 class FairAvg(FedAvg):
     """FedAvg whose clients all have the same weight, however many samples they have.

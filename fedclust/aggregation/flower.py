@@ -29,18 +29,6 @@ from fedclust.messages.codec import ARRAYS, METRICS, Content, as_record
 from fedclust.messages.models import is_finite, like
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, instruct
 
-__all__ = [
-    "NotFinite",
-    "aggregate",
-    "ask_for_own_models",
-    "buffer_names",
-    "check_aggregator",
-    "configure_train",
-    "needs_only_mean",
-    "remembers",
-    "train_from",
-]
-
 RecordType = ArrayRecord | ConfigRecord | MetricRecord
 
 # Their next model is the mean itself: no need to let Flower compute it again, in float32 and reply by reply.

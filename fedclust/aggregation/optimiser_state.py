@@ -12,8 +12,6 @@ from flwr.serverapp.strategy import Strategy
 
 from fedclust.messages.packer import pack
 
-__all__ = ["pack_state", "restored"]
-
 
 def pack_state(strategy: Strategy, fresh: Strategy) -> dict[str, Any]:
     """List the state of a strategy.

@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-__all__ = ["Aggregator"]
-
 _POSITIVE = ("must be > 0", lambda value: value > 0)
 _NOT_NEGATIVE = ("must be >= 0", lambda value: value >= 0)
 _DECAY = ("must be in [0, 1)", lambda value: 0 <= value < 1)

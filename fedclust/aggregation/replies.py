@@ -28,19 +28,6 @@ from fedclust.settings.run_options import check_cap
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray
 
-__all__ = [
-    "ANY",
-    "Caps",
-    "Reply",
-    "by_cluster",
-    "limited_weights",
-    "too_long",
-    "too_long_line",
-    "update_norm",
-    "weighted_loss",
-    "weighted_mean",
-]
-
 _FEWEST = 3  # of two, either may be the one that is wrong
 
 

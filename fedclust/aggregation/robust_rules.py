@@ -23,17 +23,6 @@ from fedclust.messages.codec import of_kind
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "Bulyan",
-    "GeometricMedian",
-    "MultiKrum",
-    "bulyan_attackers",
-    "geometric_median",
-    "krum_attackers",
-    "krum_scores",
-    "select_krum",
-]
-
 logger = logging.getLogger(__name__)
 
 _MOST_STEPS = 300

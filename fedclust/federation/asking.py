@@ -14,8 +14,6 @@ from fedclust.messages.codec import BadReply, Bounds, Question, Reading, decode,
 from fedclust.messages.description import DescriptionQuestion
 from fedclust.privacy import Tells
 
-__all__ = ["Answers", "Asker", "Failure", "check_alike", "read_reply", "send_questions", "unlike"]
-
 Answer = TypeVar("Answer")
 
 Failure = dict[str, int | str]

@@ -12,8 +12,6 @@ from flwr.serverapp.strategy import Strategy
 
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Clusters", "Findings", "NoObserver", "Observer", "padded"]
-
 
 @dataclass(frozen=True, eq=False)
 class Clusters:

@@ -11,8 +11,6 @@ from fedclust.messages.description import Description
 from fedclust.privacy import Tells
 from fedclust.typing import IntArray
 
-__all__ = ["Descriptions", "combine", "imbalance_line", "left_out_line", "misfit"]
-
 _SHOWN = 10
 _NAMED = 3
 

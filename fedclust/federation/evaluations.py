@@ -16,8 +16,6 @@ from fedclust.metrics import Outcomes
 from fedclust.support.rng import draw, generator, number_of
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-__all__ = ["Measured", "evaluation_messages", "evaluation_sample", "read_evaluations", "round_figures"]
-
 
 @dataclass(frozen=True, eq=False)
 class Measured:

@@ -21,8 +21,6 @@ from fedclust.privacy import Tells
 from fedclust.settings.run_options import DEFAULT_CAP
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Federation", "Roster", "RosterState"]
-
 
 @dataclass(frozen=True, eq=False)
 class Described:

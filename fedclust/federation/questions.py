@@ -22,19 +22,6 @@ from fedclust.messages.evaluation import ConfusionQuestion, Evaluation, Personal
 from fedclust.personal.layers import NONE, PRIOR, Auto, Personal, choose
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-__all__ = [
-    "FILE",
-    "Layered",
-    "Serving",
-    "ask_differences",
-    "ask_encoder",
-    "ask_personal",
-    "confuse_clusters",
-    "prior_shifts",
-    "save_predictions",
-    "shifts_for",
-]
-
 # -- The proof ----------------------------------------------------------------------------------------------
 
 Models = tuple[IntArray, Sequence[ArrayRecord]]

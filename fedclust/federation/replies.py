@@ -10,8 +10,6 @@ from fedclust.messages.codec import BadReply, Bounds, Reading
 from fedclust.messages.models import canonical
 from fedclust.messages.training import TrainAnswer, TrainAsked
 
-__all__ = ["NO_REPLY", "read_replies"]
-
 NO_REPLY = "no reply"
 """Why a client failed that has not answered."""
 

@@ -19,8 +19,6 @@ from fedclust.grids.bundle import Traffic
 from fedclust.messages.evaluation import Evaluation
 from fedclust.typing import IntArray
 
-__all__ = ["Run", "RunState"]
-
 
 @dataclass(eq=False)
 class Run:

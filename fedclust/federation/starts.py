@@ -7,8 +7,6 @@ from fedclust import models
 from fedclust.messages.models import from_state, like
 from fedclust.support.rng import torch_seed
 
-__all__ = ["starting_models"]
-
 
 def starting_models(
     network: nn.Module, model: ArrayRecord, number: int, seed: int

@@ -21,9 +21,6 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedclust.typing import IntArray
 
-__all__ = ["Meter", "Traffic", "content_bytes", "is_bundle", "pack", "unpack"]
-
-
 _INDEX = "fedclust-bundle"
 
 

@@ -25,9 +25,6 @@ from typing import Any, ClassVar
 
 from fedclust.settings.run_options import MIN_REPLIES
 
-__all__ = ["RunFailed", "check_answered", "check_round", "end_hung_actors", "time_limit"]
-
-
 _SHOWN = 5
 _MOST_IN_A_ROW = 3
 _BY_CHANCE = 10  # clients of a sample: so many, and more, do not all fail by chance

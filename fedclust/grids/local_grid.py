@@ -14,8 +14,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedclust.grids import options
 from fedclust.grids.failures import time_limit
 
-__all__ = ["DirectGrid", "LocalGrid", "answer", "assume_identity"]
-
 
 def assume_identity(run_id: int = 1, node_id: int = SUPERLINK_NODE_ID) -> None:
     """Allow this process to create Flower messages.

@@ -33,8 +33,6 @@ from flwr.serverapp import Grid
 from fedclust.messages.codec import BadReply
 from fedclust.messages.sites import QUERY_CLIENTS, Hosted, read_from_node
 
-__all__ = ["Claims", "FederationError", "Host", "NodeRegistry", "hosted_clients"]
-
 
 def hosted_clients(node_config: Mapping[str, object], num_clients: int) -> tuple[int, ...]:
     """List the clients that a node hosts.

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LocalGrid", "RayGrid", "SuperLink"]
-
 
 @dataclass(frozen=True)
 class LocalGrid:

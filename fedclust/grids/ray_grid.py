@@ -24,9 +24,6 @@ from fedclust.grids.failures import RunFailed
 from fedclust.grids.local_grid import FIRST_NODE_ID, DirectGrid, RunConfig, answer, assume_identity
 from fedclust.messages.sites import QUERY_CLIENTS
 
-__all__ = ["Machine", "RayGrid", "Shares", "places", "share_out"]
-
-
 _MOST_NODES = 8  # default limit on CPUs: more nodes leave each too few clients to train together
 _ROUNDING = 1e-6  # tolerance, so that three thirds of a GPU make one
 

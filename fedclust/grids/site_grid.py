@@ -26,8 +26,6 @@ from fedclust.messages.sites import (
     read_from_node,
 )
 
-__all__ = ["Rules", "SiteGrid"]
-
 
 @dataclass(frozen=True)
 class Rules:

@@ -18,9 +18,6 @@ from fedclust.grids.client_grid import FederationError, WrappedGrid
 from fedclust.grids.failures import RunFailed
 from fedclust.settings import CONF, ConfigError, join_overrides
 
-__all__ = ["PromptGrid", "SuperLink"]
-
-
 _SHORTEST, _LONGEST = 0.001, 1.0  # seconds
 _NOT_TAKEN = "Flower did not take the message: it is too large for the SuperLink, or malformed"
 

@@ -38,8 +38,6 @@ from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected, instruct
 from fedclust.typing import IntArray
 
-__all__ = ["START_NOT_FINITE", "Bounds", "at_fault", "failure_order", "lost", "put_back", "within"]
-
 START_NOT_FINITE = "non-finite loss at step 1"
 """How a client says that the loss of the model it was sent is not finite, before it changed anything."""
 

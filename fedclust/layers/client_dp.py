@@ -31,8 +31,6 @@ from fedclust.privacy import ClientDP
 from fedclust.privacy.accountant import Noise, epsilon_of, seeded, system
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["ClientPrivacy"]
-
 _ROUNDING = 1e-6  # an honest client's update, sent as a difference of rounded models, may be longer by this
 _ACCURACY, _BALANCED = "accuracy", "balanced-accuracy"
 

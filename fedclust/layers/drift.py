@@ -27,8 +27,6 @@ from fedclust.messages.comparing import ProofQuestion
 from fedclust.proof import compare, holm
 from fedclust.typing import IntArray
 
-__all__ = ["LEVEL", "Drift", "Drifted", "level_of_look", "look_for_drift", "moved"]
-
 LEVEL = 0.05
 """Of all tests of a run together."""
 

@@ -8,8 +8,6 @@ from fedclust.federation.clusters import Clusters
 from fedclust.federation.run import Run
 from fedclust.typing import IntArray
 
-__all__ = ["Layer"]
-
 
 class Layer:
     """One thing that happens in every round beside the method; every function does nothing unless overridden.

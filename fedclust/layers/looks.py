@@ -19,8 +19,6 @@ from fedclust.messages.training import Projection
 from fedclust.support.rng import generator, torch_seed
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["MIN_VOTES", "Look", "propose"]
-
 MIN_VOTES = 2
 """Held-out rows with which a client votes."""
 

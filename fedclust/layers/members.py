@@ -11,8 +11,6 @@ from fedclust.federation.run import Run
 from fedclust.layers.layer import Layer
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-__all__ = ["Attendance", "Newcomers", "Seen"]
-
 
 class Method(Protocol):
     """What newcomers need of a method."""

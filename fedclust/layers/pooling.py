@@ -9,8 +9,6 @@ from fedclust.layers.layer import Layer
 from fedclust.messages.training import instruct, read_pooled
 from fedclust.typing import IntArray
 
-__all__ = ["Pooling"]
-
 
 class Pooling(Layer):
     """Replaces the cohort of a cluster by one client, the first one online, that trains on everyone's rows.

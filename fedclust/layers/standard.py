@@ -7,8 +7,6 @@ from fedclust.layers.layer import Layer
 from fedclust.layers.members import Attendance, Method, Newcomers
 from fedclust.settings.run_options import RunOptions
 
-__all__ = ["standard_layers"]
-
 
 def standard_layers(
     method: Method, options: RunOptions, *further: Layer, moves_clients: bool = False, private: bool = False

@@ -28,18 +28,6 @@ from fedclust.messages.training import instruct
 from fedclust.proof import Comparison
 from fedclust.typing import IntArray
 
-__all__ = [
-    "TRIAL",
-    "Trainee",
-    "Trial",
-    "TrialMemory",
-    "compare_trials",
-    "compare_with_whole",
-    "copy_aggregator",
-    "place_unknown",
-    "train_beside",
-]
-
 TRIAL = "trial"
 """Phase of the failures of such training, in the round's record."""
 

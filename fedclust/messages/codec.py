@@ -32,42 +32,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedclust.support.array_bytes import from_numpy, parse
 from fedclust.typing import IntArray
 
-__all__ = [
-    "ARRAYS",
-    "CONFIG",
-    "LARGEST_LOSS",
-    "LARGEST_NUMBER",
-    "METRICS",
-    "MOST_EXAMPLES",
-    "SERVER",
-    "BadReply",
-    "Bounds",
-    "Content",
-    "Flag",
-    "Made",
-    "Model",
-    "Numbers",
-    "Own",
-    "Pairs",
-    "Place",
-    "Question",
-    "Reading",
-    "Real",
-    "Spread",
-    "Text",
-    "Texts",
-    "Values",
-    "Whole",
-    "as_record",
-    "decode",
-    "encode",
-    "entries",
-    "of_kind",
-    "short",
-    "test_rows",
-    "train_rows",
-]
-
 LARGEST_LOSS = 2.0**24
 """Nats. Above, neighbouring float32 numbers are 2 nats apart: a client whose loss is larger has diverged."""
 

@@ -24,8 +24,6 @@ from fedclust.messages.codec import (
 from fedclust.proof import Difference
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Losses", "LossesQuestion", "ProofAnswer", "ProofQuestion"]
-
 _LOSSES = Place("losses", ConfigRecord)
 
 

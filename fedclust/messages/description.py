@@ -26,8 +26,6 @@ from fedclust.messages.codec import (
 from fedclust.privacy import Tells
 from fedclust.typing import IntArray
 
-__all__ = ["Description", "DescriptionQuestion", "Encoder", "EncoderQuestion", "Names"]
-
 _NAMES = Place("names", ConfigRecord)
 
 

@@ -41,16 +41,6 @@ from fedclust.typing import FloatArray, IntArray
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Confusion",
-    "ConfusionQuestion",
-    "EvaluateQuestion",
-    "Evaluation",
-    "PersonalAnswer",
-    "PersonalQuestion",
-    "Predictions",
-    "PredictionsQuestion",
-]
 
 # -- Figures ------------------------------------------------------------------------------------------------
 

@@ -12,20 +12,6 @@ from fedclust.messages.codec import as_record
 from fedclust.support.array_bytes import from_numpy, parse, same_layout, to_numpy
 from fedclust.typing import FloatArray, State
 
-__all__ = [
-    "canonical",
-    "from_stacked",
-    "from_state",
-    "is_finite",
-    "join_models",
-    "like",
-    "split_models",
-    "to_state",
-    "to_vector",
-    "unstacked",
-    "with_vector",
-]
-
 
 def to_state(arrays: ArrayRecord) -> State:
     """Convert a record to tensors, in the record's order."""

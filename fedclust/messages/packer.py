@@ -23,8 +23,6 @@ from flwr.app import ArrayRecord
 
 from fedclust.support.array_bytes import from_numpy, to_numpy
 
-__all__ = ["UNSAVED", "Leaf", "pack", "unpack"]
-
 Leaf: TypeAlias = np.ndarray | str | int | float | bool | None
 
 UNSAVED = types.MappingProxyType({"saved": False})

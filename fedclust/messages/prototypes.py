@@ -19,8 +19,6 @@ from fedclust.messages.codec import (
 )
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Prototypes", "PrototypesQuestion", "Subspaces", "SubspacesQuestion"]
-
 
 @dataclass(frozen=True, eq=False)
 class Prototypes:

@@ -38,17 +38,6 @@ from fedclust.messages.codec import (
     short,
 )
 
-__all__ = [
-    "QUERY_AGREEMENT",
-    "QUERY_CLIENTS",
-    "QUERY_STATEMENT",
-    "Agreed",
-    "Hosted",
-    "Registered",
-    "Stated",
-    "read_from_node",
-]
-
 # Nodes are asked for what clients they host, what their sites say of their data, and told what all agreed on.
 QUERY_CLIENTS, QUERY_STATEMENT, QUERY_AGREEMENT = "query.clients", "query.statement", "query.agreement"
 

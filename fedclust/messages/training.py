@@ -40,22 +40,6 @@ from fedclust.support.array_bytes import from_numpy, parse
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray
 
-__all__ = [
-    "LOSS",
-    "NUM_EXAMPLES",
-    "Instruction",
-    "Projected",
-    "Projection",
-    "TrainAnswer",
-    "TrainAsked",
-    "Update",
-    "UpdateQuestion",
-    "asked_for",
-    "instruct",
-    "read_instruction",
-    "read_pooled",
-]
-
 NUM_EXAMPLES, LOSS = "num-examples", "loss"
 
 

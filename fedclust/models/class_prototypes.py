@@ -22,16 +22,6 @@ from fedclust.typing import FloatArray, IntArray
 if TYPE_CHECKING:
     from fedclust.data.dataset import FederatedData
 
-__all__ = [
-    "ClassPrototypes",
-    "basis",
-    "cached_prototypes",
-    "class_subspaces",
-    "pooled",
-    "prototypes",
-    "withheld",
-]
-
 
 class ClassPrototypes(NamedTuple):
     """What some clients' classes look like to an encoder.

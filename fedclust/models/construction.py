@@ -13,8 +13,6 @@ from torch import nn
 from fedclust.support.hydra_versions import TRUSTED
 from fedclust.support.rng import torch_seed
 
-__all__ = ["Classifier", "build", "check_outputs", "construct", "last_layer", "reinitialised", "seeded"]
-
 
 def build(config: Mapping[str, Any], seed: int) -> nn.Module:
     """Build a network.

@@ -10,8 +10,6 @@ from fedclust.models import options
 from fedclust.models.construction import Classifier
 from fedclust.models.options import num_columns
 
-__all__ = ["MLP", "TableEmbedding"]
-
 
 class MLP(Classifier):
     """Flatten, then dense layers with ReLU, then a linear head.

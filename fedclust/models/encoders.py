@@ -24,18 +24,6 @@ from fedclust.models.sequences import PADDING
 from fedclust.support.devices import exact_kernels
 from fedclust.typing import FloatArray, IntArray, State
 
-__all__ = [
-    "CheckpointEncoder",
-    "Encoder",
-    "PixelEncoder",
-    "RandomEncoder",
-    "build_encoder",
-    "embedded",
-    "normalise",
-    "state_digest",
-    "with_channels",
-]
-
 
 @runtime_checkable
 class Encoder(Protocol):

@@ -16,8 +16,6 @@ from fedclust.models.construction import Classifier
 from fedclust.models.encoders import state_digest, with_channels
 from fedclust.models.options import image_shape
 
-__all__ = ["MobileNetV2", "TransformersEncoder", "load_pretrained"]
-
 
 class TransformersEncoder:
     """Any image or text model that transformers can load, frozen.

@@ -10,8 +10,6 @@ from fedclust.models import options
 from fedclust.models.construction import Classifier
 from fedclust.models.options import image_shape
 
-__all__ = ["BlockConvNet", "ConvNet", "ResNet9", "ResNet18"]
-
 
 class ConvNet(Classifier):
     """Convolutions, each with ReLU and 2×2 max pooling, then dense layers with ReLU and a linear head.

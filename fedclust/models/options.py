@@ -10,27 +10,6 @@ from typing import Any, Literal
 
 from fedclust.support.checks import check
 
-__all__ = [
-    "MLP",
-    "BiLSTMTagger",
-    "BlockConvNet",
-    "CheckpointEncoder",
-    "ConvNet",
-    "EmbeddingDense",
-    "EmbeddingLSTM",
-    "MobileNetV2",
-    "PixelEncoder",
-    "RandomEncoder",
-    "ResNet9",
-    "ResNet18",
-    "TableEmbedding",
-    "TransformersEncoder",
-    "image_shape",
-    "num_columns",
-    "num_positions",
-]
-
-
 Pooling = Literal["cls", "mean", "pooler"]
 Stem = Literal["imagenet", "cifar"]
 

@@ -12,8 +12,6 @@ import fedclust.models.options as options
 from fedclust.models.construction import Classifier
 from fedclust.models.options import num_positions
 
-__all__ = ["BiLSTMTagger", "EmbeddingDense", "EmbeddingLSTM"]
-
 PADDING = 0
 
 

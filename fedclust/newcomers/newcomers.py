@@ -19,8 +19,6 @@ from fedclust.messages.evaluation import EvaluateQuestion
 from fedclust.proof import compare, holm
 from fedclust.typing import BoolArray
 
-__all__ = ["CLUSTER", "COMMON", "Newcomers", "against_common", "place_newcomers"]
-
 CLUSTER, COMMON = "cluster", "common"
 
 Place = Callable[[Clusters, Sequence[int], int, Federation], Mapping[int, Placement]]

@@ -14,17 +14,6 @@ from fedclust.messages.packer import pack, unpack
 from fedclust.messages.prototypes import PrototypesQuestion, SubspacesQuestion
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "Rule",
-    "by_least_loss",
-    "by_rule",
-    "packed",
-    "placed_by_losses",
-    "serving_clusters",
-    "silent",
-    "unpacked",
-]
-
 Rule = LabelRule | EvidenceRule | DistanceRule | SubspaceRule
 """A dataclass of arrays, numbers and words with ``place``, from what a client sent to a placement."""
 

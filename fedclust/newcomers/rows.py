@@ -12,8 +12,6 @@ from fedclust.models.class_prototypes import class_subspaces, prototypes
 from fedclust.models.encoders import PixelEncoder
 from fedclust.newcomers.placing import Rule
 
-__all__ = ["place_rows"]
-
 
 def place_rows(
     rule: Rule,

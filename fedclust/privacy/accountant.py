@@ -22,8 +22,6 @@ import numpy as np
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray
 
-__all__ = ["Noise", "combined_multiplier", "epsilon_of", "multiplier_for", "require", "seeded", "system"]
-
 _EXTRA = "privacy=client_dp needs the package dp-accounting: pip install 'fedclust[privacy]'"
 
 

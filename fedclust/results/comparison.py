@@ -14,8 +14,6 @@ from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import PREFIX, SERVED_FIGURES, personal_figure
 from fedclust.typing import FloatArray
 
-__all__ = ["Comparison", "Row", "compare", "find_runs", "runs_below"]
-
 _NEWCOMERS = ("newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none")
 # Top-level keys of a configuration that do not affect a run's results, such as where it ran.
 _NO_SETTINGS = {

@@ -10,8 +10,6 @@ from typing import Any
 
 from rich.console import Console
 
-__all__ = ["Progress", "quiet_flower"]
-
 _SECONDS_BETWEEN_LINES = 30.0
 
 

@@ -17,8 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from fedclust.grids.failures import RunFailed
 from fedclust.support.strict_json import dumps, dumps_by_key, plain, replace_file
 
-__all__ = ["CannotWrite", "Recorder", "Rescuable", "comparable", "rescuing", "write_summary", "writing"]
-
 
 class Recorder:
     """The folder of one run.

@@ -17,9 +17,6 @@ from fedclust.proof import SCALE
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import decision_lines, how_to_get_one, personal_line
 
-__all__ = ["ROWS", "figure", "final_table", "newcomers_line", "print_report", "verdict_lines"]
-
-
 _MOST_NAMED = 5
 
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["SavedRun"]
-
 # The pure Python loader needs more time for a configuration than all other files of a run take together.
 _YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

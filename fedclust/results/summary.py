@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from fedclust.federation import Measured
     from fedclust.federation.questions import Layered
 
-__all__ = ["client_table", "named", "round_accuracies", "summarise", "summarise_decisions"]
-
 
 MOST_CLIENTS = 500
 """Of more clients, a matrix of float64 takes more than 2 MB, and a run of FedGWC leaves five."""

@@ -17,11 +17,6 @@ from numpy.typing import ArrayLike
 
 from fedclust.results.saved_run import SavedRun
 
-__all__ = [
-    "MOST_ACCURACIES", "MOST_CLIENTS", "MOST_ROUNDS", "ThinnedRun", "evenly", "pack", "short", "shorts",
-    "shown",
-]  # fmt: skip
-
 MOST_CLIENTS = 5_000
 """Clients on a page; ``clients.parquet`` has the others."""
 

@@ -15,9 +15,6 @@ from fedclust.results.saved_run import SavedRun
 from fedclust.settings import ConfigError
 from fedclust.support.strict_json import dumps, replace_file
 
-__all__ = ["MLflow", "TensorBoard", "TrackedRun", "Tracker", "Tracking", "WandB"]
-
-
 Setting = bool | int | float | str
 
 

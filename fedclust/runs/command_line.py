@@ -28,8 +28,6 @@ from fedclust.settings.resume import expand
 # What runs a federation takes seconds to import, which neither --help nor a wrong option should: see _run.
 from fedclust.support.hydra_versions import VERSION_BASE
 
-__all__ = ["main"]
-
 _failures: sweep.Failures | None = None  # of the sweep that this process runs or is a worker of
 
 

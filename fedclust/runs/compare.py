@@ -17,8 +17,6 @@ from rich.table import Table
 from fedclust.results.comparison import Comparison, Row, compare, find_runs
 from fedclust.results.summary import PREFIX
 
-__all__ = ["as_csv", "as_markdown", "as_text", "main"]
-
 _METRICS = (
     "mean_client_accuracy", "personal.mean_client_accuracy", "balanced_accuracy", "global_accuracy",
     "macro_f1", "ad", "sdad", "rand_index", "adjusted_rand_index", "num_clusters", "seconds",

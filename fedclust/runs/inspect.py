@@ -10,8 +10,6 @@ from fedclust.results import Recorder
 from fedclust.results.charts.chart import save
 from fedclust.results.charts.run import label_counts
 
-__all__ = ["inspect"]
-
 
 def inspect(
     recorder: Recorder, described: Descriptions, partition: str, seed: int, console: Console

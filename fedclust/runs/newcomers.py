@@ -10,8 +10,6 @@ from fedclust import metrics
 from fedclust.newcomers.newcomers import COMMON, Newcomers
 from fedclust.results.summary import client_table, named
 
-__all__ = ["NONE", "add_newcomers", "newcomers_summary", "newcomers_table"]
-
 NONE = -1
 """Cluster of a newcomer that is in none, in ``clients.parquet``."""
 

@@ -19,8 +19,6 @@ from fedclust.settings import ConfigError, RunSettings
 from fedclust.settings.allowed import known_of
 from fedclust.settings.composition import differing, fill
 
-__all__ = ["AGREEMENT_FILE", "join_sites"]
-
 AGREEMENT_FILE = "agreement.json"
 """What the sites agreed on, in the folder of the results: to encode new rows, and to check a resumed run."""
 

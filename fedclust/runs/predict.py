@@ -10,8 +10,6 @@ import pandas as pd
 from fedclust.data.input_encoders import TableEncoder
 from fedclust.serving.served import CLUSTER, INDEX, Served, load_export
 
-__all__ = ["main"]
-
 _PREDICTED = "predicted"
 
 

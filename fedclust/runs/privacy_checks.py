@@ -20,7 +20,6 @@ from fedclust.selection import LeastSampled, Uniform
 if TYPE_CHECKING:  # strategies import fedclust, so fedclust may name their types but not import them
     from fedclust.strategies import ClusteredStrategy
 
-__all__ = ["check_delta", "check_loss", "check_network", "check_strategy", "leaving_line", "setting"]
 
 # They need no more of the replies than their mean, which is what gets the noise.
 _MEANS = (

@@ -11,8 +11,6 @@ from pathlib import Path
 from fedclust.results import SavedRun, print_report
 from fedclust.results.page import is_run, write_page
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.

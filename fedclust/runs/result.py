@@ -29,8 +29,6 @@ from fedclust.training.device_data import normalised
 from fedclust.training.losses import Loss, cross_entropy, example_losses
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Result"]
-
 
 class Result:
     """The results of a run: its figures, its clusters, and the models that serve its clients.

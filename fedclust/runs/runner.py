@@ -52,7 +52,6 @@ from fedclust.settings import RunSettings
 if TYPE_CHECKING:
     from fedclust.strategies import ClusteredStrategy
 
-__all__ = ["OnRound", "StrategyRun"]
 
 logger = logging.getLogger(__name__)
 

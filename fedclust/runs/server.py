@@ -73,7 +73,6 @@ from fedclust.training.losses import least_loss
 if TYPE_CHECKING:
     from fedclust.strategies import ClusteredStrategy
 
-__all__ = ["USER_ERRORS", "Plan", "Session", "app", "federate", "make_engine"]
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,6 @@ from fedclust.support.strict_json import dumps_by_key, replace_file
 if TYPE_CHECKING:
     from fedclust.results import SavedRun
 
-__all__ = ["Failures", "choices", "jobs", "objective", "take_from_sweep"]
 
 _SWEEP = "multirun.yaml"  # Hydra's file in the folder of a sweep
 # What does not change the results of a strategy.

@@ -16,8 +16,6 @@ from urllib.parse import unquote
 
 from fedclust.results import page
 
-__all__ = ["Watch", "main"]
-
 _ADDRESS = "127.0.0.1"
 _PORT = 8777
 _WATCHED = ("rounds.jsonl", "summary.json", "clusters.json", "clients.parquet", "config.yaml")

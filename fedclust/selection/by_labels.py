@@ -10,8 +10,6 @@ from fedclust.grids.client_grid import FederationError
 from fedclust.selection.policies import Candidates
 from fedclust.typing import IntArray
 
-__all__ = ["HACCS", "FedCLS"]
-
 
 class FedCLS(options.FedCLS):
     """Choose clients one after another, each with classes far from those of who is chosen already.

@@ -7,8 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["HACCS", "FedCLS", "PowerOfChoice"]
-
 
 @dataclass(frozen=True)
 class FedCLS:

@@ -11,8 +11,6 @@ from fedclust.federation.federation import Federation
 from fedclust.support.rng import draw, draw_least_sampled, draw_order, largest
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Candidates", "LeastSampled", "PowerOfChoice", "Selection", "Uniform"]
-
 
 @dataclass(frozen=True, eq=False)
 class Candidates:

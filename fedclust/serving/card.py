@@ -17,7 +17,6 @@ from fedclust.support.checks import few
 if TYPE_CHECKING:
     from fedclust.results import SavedRun
 
-__all__ = ["cluster_card", "index_card"]
 
 _FIGURES = {
     "num_train": "training rows",

@@ -23,7 +23,6 @@ from fedclust.serving.served import CARD, CLUSTER, FORMAT, INDEX, WEIGHTS, Serve
 if TYPE_CHECKING:
     from fedclust.results import SavedRun
 
-__all__ = ["write_export", "write_format"]
 
 _FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 _TOLERANCE = 1e-4  # of a probability

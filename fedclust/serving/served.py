@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from fedclust.results import SavedRun
 
-__all__ = ["CARD", "CLUSTER", "FORMAT", "INDEX", "WEIGHTS", "Served", "Site", "cluster_folder", "load_export"]
 
 FORMAT = 1
 INDEX = "index.json"

@@ -41,24 +41,6 @@ from fedclust.settings.composition import (
 )
 from fedclust.settings.resume import expand
 
-__all__ = [
-    "ALLOWED",
-    "EVERYTHING",
-    "NodeSettings",
-    "NotAllowed",
-    "SiteSettings",
-    "allowed_here",
-    "check_allowed",
-    "check_encoder",
-    "check_folder",
-    "check_overrides",
-    "encoders_here",
-    "from_run_config",
-    "known_of",
-    "node_settings",
-    "site_settings",
-]
-
 EVERYTHING = "*"
 """What a node's ``allow`` says where the user's own process is the node."""
 

@@ -22,9 +22,6 @@ from fedclust.settings.composition import (
 )
 from fedclust.settings.run_options import RunOptions, RunSettings
 
-__all__ = ["check", "check_built", "check_num_clients", "run_settings"]
-
-
 _CLIENT_DP = "fedclust.privacy.ClientDP"
 _OURS = frozenset(path.stem for path in (CONF / "strategy").glob("*.yaml"))  # tested not to
 

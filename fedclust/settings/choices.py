@@ -35,8 +35,6 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-__all__ = ["GROUP", "defaults_of", "light_options", "register", "wrong_option", "wrong_type"]
-
 GROUP = "defaults_of"
 _REQUIRED = "???"  # OmegaConf's sign for a mandatory value
 _AGGREGATORS = ("fedclust.aggregation.", "flwr.serverapp.strategy.")

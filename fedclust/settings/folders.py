@@ -11,8 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings.composition import ConfigError
 
-__all__ = ["locked", "named_by_time", "results_folder"]
-
 
 def named_by_time(config: DictConfig) -> bool:
     """Whether the results' folder has the time in its name, so that each run gets a new one."""

@@ -6,8 +6,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.support.checks import DEFAULT_FRACTION, check_fraction
 
-__all__ = ["COMMON", "SERVE", "VOTES", "problem", "resolve"]
-
 COMMON = "fedavg"
 """The strategy that trains one model for all, which a grouping must beat."""
 

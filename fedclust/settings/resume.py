@@ -9,8 +9,6 @@ from hydra._internal.utils import get_args_parser
 
 from fedclust.settings.composition import ConfigError
 
-__all__ = ["check_same_run", "expand", "overrides_of"]
-
 _ADVISE = "task=advise"
 # A few rounds, and groups looked for early in them.
 _ADVICE = ("strategy=auto", "strategy.parameters.warmup=5", "rounds=20")

@@ -8,18 +8,6 @@ from typing import Any, Literal
 
 from fedclust.support.checks import check_held_out, check_number_or_share
 
-__all__ = [
-    "DEFAULT_CAP",
-    "KEEP",
-    "MAX_OUTAGE",
-    "MIN_REPLIES",
-    "RunOptions",
-    "RunSettings",
-    "check_cap",
-    "check_keep",
-    "parse_interval",
-]
-
 DEFAULT_CAP = 30.0
 """Default of ``update_norm_cap``; see docs/SECURITY.md for what honest clients reach."""
 

@@ -13,8 +13,6 @@ import numpy as np
 from flwr.app import Array
 from numpy.typing import NDArray
 
-__all__ = ["from_numpy", "parse", "same_layout", "to_numpy"]
-
 _NPY = "numpy.ndarray"  # Flower's name for arrays in .npy format
 _MAGIC = np.lib.format.magic(1, 0)
 

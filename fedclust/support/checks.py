@@ -7,18 +7,6 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = [
-    "DEFAULT_FRACTION",
-    "check",
-    "check_choice",
-    "check_fraction",
-    "check_held_out",
-    "check_number_or_share",
-    "few",
-    "read_as",
-]
-
-
 _COMPARISONS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
 

@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import nn
 
-__all__ = ["check_device", "exact_kernels", "thread_pool", "torch_threads"]
-
 
 @contextlib.contextmanager
 def torch_threads(number: int) -> Iterator[None]:

@@ -4,8 +4,6 @@ from typing import Any
 
 import hydra.utils
 
-__all__ = ["TRUSTED", "VERSION_BASE"]
-
 _unchecked = getattr(hydra.utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
 TRUSTED: dict[str, Any] = {} if _unchecked is None else {"_execution_whitelist_": _unchecked}
 """Further arguments of Hydra's ``instantiate``: from 1.4 on it asks which targets a configuration may name.

@@ -12,8 +12,6 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["CONF", "join_parts"]
-
 _PACKAGE = Path(__file__).resolve().parents[1]
 _PARTS = ("strategies", "clients", "conf")
 

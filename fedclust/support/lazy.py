@@ -5,8 +5,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["lazily"]
-
 
 def lazily(
     package: str, names: Mapping[str, str]

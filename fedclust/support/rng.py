@@ -11,8 +11,6 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["cohort_size", "draw", "draw_least_sampled", "draw_order", "generator", "largest", "torch_seed"]
-
 
 def generator(seed: int, purpose: str, *keys: int) -> np.random.Generator:
     """Return the random generator for one purpose.

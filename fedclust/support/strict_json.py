@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["dumps", "dumps_by_key", "plain", "replace_file"]
-
 
 def dumps(value: object) -> str:
     """Write a value as one line of strict JSON.

@@ -12,8 +12,6 @@ from fedclust.training.cohort import CohortUpdate
 from fedclust.training.work import Work
 from fedclust.typing import FloatArray
 
-__all__ = ["agree"]
-
 Train = Callable[[Work], CohortUpdate]
 
 # Clients that are tried, one after another, until one can be trained.

@@ -9,8 +9,6 @@ from fedclust.support.rng import generator
 from fedclust.training.parameters import LocalTraining
 from fedclust.typing import IntArray
 
-__all__ = ["Batches", "draw_batches", "num_steps", "steps_to_see", "total_seen"]
-
 
 @dataclass(frozen=True, eq=False)
 class Batches:

@@ -12,8 +12,6 @@ import torch
 
 from fedclust.typing import BoolArray, FloatArray, IntArray, State
 
-__all__ = ["CohortUpdate", "Job", "ModelMean", "clip_updates", "update_norms"]
-
 # Elements that are float64 at a time: 32 MB.
 _BLOCK = 1 << 22
 

@@ -12,7 +12,6 @@ from fedclust.training.working_model import scramble
 if TYPE_CHECKING:
     from fedclust.data.dataset import FederatedData
 
-__all__ = ["DeviceData", "crop_and_flip", "normalised"]
 
 # Datasets up to this size as float32 are normalised once and kept; larger ones batch by batch.
 _KEPT_BYTES = 64 << 20

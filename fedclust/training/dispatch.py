@@ -18,8 +18,6 @@ from fedclust.training.sequential import train_sequentially
 from fedclust.training.vectorised import VectorisedTraining, first_loss
 from fedclust.training.work import Work
 
-__all__ = ["Dispatcher", "faster_together"]
-
 _logger = logging.getLogger(__name__)
 
 # Relative size of a layer's rounding error. In float32 some units in the last place, 2^-23, as sums are

@@ -16,17 +16,6 @@ from fedclust.training.losses import Loss, cross_entropy, example_losses
 from fedclust.training.working_model import WorkingModel
 from fedclust.typing import FloatArray, IntArray, State
 
-__all__ = [
-    "Measure",
-    "Metric",
-    "Scores",
-    "answers",
-    "check_names",
-    "evaluate_jobs",
-    "measure_own",
-    "scores_by_client",
-]
-
 Metric = Callable[[torch.Tensor, torch.Tensor], float | torch.Tensor]
 """From a client's outputs, shape (n, C), and labels, shape (n,), to a number, or one per example.
 

@@ -18,8 +18,6 @@ import torch
 from fedclust.support.devices import thread_pool, torch_threads
 from fedclust.training.working_model import WorkingModel
 
-__all__ = ["Lanes"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

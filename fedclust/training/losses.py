@@ -13,15 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Loss",
-    "WeightedCrossEntropy",
-    "binary_cross_entropy",
-    "cross_entropy",
-    "example_losses",
-    "least_loss",
-    "mean_loss",
-]
 
 Loss = Callable[[Any, Any], Any]
 """From outputs, shape (B, C), and labels, shape (B,), to losses, shape (B,), all of them tensors.

@@ -19,8 +19,6 @@ from fedclust.training.optimisers import LocalUpdate
 from fedclust.training.working_model import ClientDropout, WorkingModel
 from fedclust.typing import State
 
-__all__ = ["Linear", "Mlp", "MlpKernel", "find_mlp"]
-
 _ACTIVATIONS = {
     **dict.fromkeys((nn.ReLU, torch.relu, functional.relu, "relu", torch.relu_, "relu_"), "relu"),
     **dict.fromkeys((nn.Tanh, torch.tanh, functional.tanh, "tanh", torch.tanh_, "tanh_"), "tanh"),

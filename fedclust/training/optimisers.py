@@ -10,8 +10,6 @@ import torch
 
 from fedclust.training.parameters import LocalTraining
 
-__all__ = ["Adam", "LocalUpdate", "Sgd", "add_proximal_term", "clip_norm"]
-
 Tensors = list[torch.Tensor]
 
 

@@ -9,8 +9,6 @@ from typing import Literal
 from fedclust.support.checks import check
 from fedclust.training.losses import Loss, cross_entropy
 
-__all__ = ["Augmentation", "LocalTraining", "Mode", "Optimizer", "Precision", "Schedule"]
-
 Optimizer = Literal["sgd", "adam"]
 Schedule = Literal["constant", "cosine", "exponential"]
 Augmentation = Literal["none", "crop_flip"]

@@ -11,8 +11,6 @@ from fedclust.training.parameters import LocalTraining
 from fedclust.training.work import Work, collect, empty_rows
 from fedclust.training.working_model import WorkingModel
 
-__all__ = ["train_sequentially"]
-
 
 def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, work: Work) -> CohortUpdate:
     """Train the clients of a pass one by one, on several threads where that is faster.

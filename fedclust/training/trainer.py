@@ -37,7 +37,6 @@ from fedclust.typing import FloatArray, IntArray, State
 if TYPE_CHECKING:
     from fedclust.data.dataset import FederatedData
 
-__all__ = ["Trainer"]
 
 # Most memory for the rows of a pass's batches.
 _NO_ROWS = np.zeros(0, dtype=np.int64)

@@ -24,8 +24,6 @@ from fedclust.training.work import Work, collect, stacked_start
 from fedclust.training.working_model import WorkingModel
 from fedclust.typing import State
 
-__all__ = ["CohortLoss", "Kernel", "VectorisedTraining", "VmapKernel", "first_loss"]
-
 
 class Kernel(Protocol):
     """Takes training steps of the first clients of a stacked cohort."""

@@ -13,8 +13,6 @@ from fedclust.training.cohort import CohortUpdate, Job
 from fedclust.training.working_model import WorkingModel
 from fedclust.typing import BoolArray, State
 
-__all__ = ["Work", "collect", "empty_rows", "stacked_start", "untrained"]
-
 # Nats. Above, neighbouring float32 numbers are 2 nats apart: no step can be judged by such a loss.
 _LARGEST_LOSS = 2.0**24
 

@@ -15,17 +15,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedclust.training.parameters import Precision
 from fedclust.typing import State
 
-__all__ = [
-    "ClientBatchNorm",
-    "ClientDropout",
-    "StepContext",
-    "WorkingModel",
-    "only_last_layer",
-    "prepare",
-    "scramble",
-    "step_keys",
-]
-
 _MASK = 0xFFFFFFFF
 _NO_KEY = torch.zeros((), dtype=torch.int64)
 

@@ -25,12 +25,6 @@ from numpy.typing import ArrayLike
 from fedclust.results.thinned import shorts
 from fedclust.support.strict_json import replace_file
 
-__all__ = [
-    "COLOURS", "FORMATS", "MAPS", "MOST_CELLS", "PAPER", "PICTURE", "Line", "Picture", "bundle", "cells",
-    "cells_from",
-    "curves", "data_of", "intervals", "points", "save", "specification", "strip",
-]  # fmt: skip
-
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY = "#80868C"
 DASHES = ([1, 0], [7, 4], [8, 3, 2, 3], [2, 3], [6, 2, 1, 2, 1, 2], [12, 3], [1, 4])

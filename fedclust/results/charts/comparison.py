@@ -32,12 +32,6 @@ from fedclust.results.comparison import Comparison, Row
 from fedclust.results.saved_run import SavedRun
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "MOST_CHANGES", "MOST_CLIENTS", "WIDTHS", "Band", "Curve", "Drawn", "Stage", "Width", "accuracy_bands",
-    "accuracy_over_clients", "client_map", "cluster_tree", "distances_of", "draw_comparison", "groups_alike",
-    "mean_and_band", "places", "rank_diagram", "stages", "sweep_map",
-]  # fmt: skip
-
 Width = Literal["column", "page"]
 """A column of a paper of two columns, or the whole page."""
 

@@ -12,8 +12,6 @@ from fedclust.results.saved_run import SavedRun
 from fedclust.results.thinned import evenly
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Plane", "method_pictures", "planes_of_splits", "rewards_of"]
-
 _MOST_POINTS = 300
 _MOST_TRACES, _MOST_PAIRS, _MOST_SPLITS, _MOST_DOTS, _MOST_CLUSTERS = 4, 6, 4, 1_500, 20
 _CAME = {1: "proposed", 2: "split"}

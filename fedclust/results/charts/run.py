@@ -25,12 +25,6 @@ from fedclust.results.saved_run import SavedRun
 from fedclust.results.thinned import ThinnedRun, evenly
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = [
-    "KINDS", "advice_map", "client_sizes", "draw", "label_counts", "larger_is_alike", "matrix_picture",
-    "meaning_of",
-    "pictures", "small_arrays",
-]  # fmt: skip
-
 _MEAN_ACCURACY = "Mean accuracy over clients, each on its own test part"
 _MOST_POINTS, _MOST_MARKS, _MOST_MATRICES, _MOST_NUMBERS = 1_500, 40, 10, 160
 

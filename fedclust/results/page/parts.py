@@ -17,13 +17,6 @@ from markupsafe import Markup
 from fedclust.results.charts.chart import Picture, bundle, specification
 from fedclust.results.thinned import pack
 
-__all__ = [
-    "Cell", "Column", "More", "Pair", "Section", "Table", "Text", "Tile", "View", "document", "heads",
-    "live_part", "number",
-    "plural", "span", "template", "to_json", "written_as",
-]  # fmt: skip
-
-
 _MANY = 400  # cells, from which on a page holds them in two bytes each
 
 

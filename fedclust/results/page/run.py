@@ -36,8 +36,6 @@ from fedclust.results.saved_run import SavedRun
 from fedclust.results.thinned import MOST_ACCURACIES, MOST_CLIENTS, ThinnedRun, evenly, pack, shown
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["is_finished", "labels_apart", "tally", "view_run"]
-
 _MOST_CHANGES, _MOST_FAILURES, _MOST_MOVES = 200, 2_000, 60_000
 _MOST_LABEL_COUNTS = 40_000  # clients times classes; larger tables of labels are left out
 _LISTED = 200

@@ -13,8 +13,6 @@ from fedclust.results.page.run import is_finished
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.thinned import evenly
 
-__all__ = ["curve_of", "view_sweep"]
-
 _ACCURACY = "mean_client_accuracy"
 _METRICS = (
     _ACCURACY, "personal.mean_client_accuracy", "balanced_accuracy", "global_accuracy", "macro_f1", "ad",

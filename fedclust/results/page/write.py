@@ -14,7 +14,6 @@ from fedclust.support.strict_json import replace_file
 if TYPE_CHECKING:
     from fedclust.results.page.parts import View
 
-__all__ = ["PAGE", "LivePage", "is_run", "view_of", "write_page", "write_sweep_page"]
 
 logger = logging.getLogger(__name__)
 

@@ -27,8 +27,6 @@ from fedclust.runs.advice.shifts import (
 from fedclust.support.rng import generator, torch_seed
 from fedclust.typing import IntArray
 
-__all__ = ["Advice", "Seen", "advise", "look"]
-
 _SIZE = 512  # of a projected update
 _MOST_CLIENTS = 100  # that are asked for updates
 _SAME = 0.95  # adjusted Rand index from which two groupings are taken for the same

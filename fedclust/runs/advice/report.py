@@ -20,8 +20,6 @@ from fedclust.results.thinned import evenly
 from fedclust.runs.advice.advise import Seen, advise, agreement_text, look, summarise
 from fedclust.typing import IntArray
 
-__all__ = ["give_advice", "print_advice"]
-
 _MOST_CLIENTS = 500  # on the map: it compares all pairs
 _SEEN = {True: "seen", False: "not seen", None: "not measured"}
 

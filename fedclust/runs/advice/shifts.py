@@ -24,9 +24,6 @@ from fedclust.clustering.shared import wording
 from fedclust.metrics.heterogeneity import label_shares
 from fedclust.typing import FloatArray, IntArray
 
-__all__ = ["Agreement", "Looks", "Shift", "agreement", "label_shift", "looks_shift", "quantity_skew"]
-
-
 LEAST_LABELS = 0.05
 """Share of a client's examples that would have to change class, beyond chance, for label shift to count."""
 

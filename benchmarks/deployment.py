@@ -20,20 +20,28 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 _SCRIPTS = Path(sysconfig.get_path("scripts"))
 _TICKS = os.sysconf("SC_CLK_TCK")
-_CLIENTS = 30
+CLIENTS = 30
 
 
 class Node:
-    """A SuperNode that runs, and when it wrote which line."""
+    """A process of Flower that runs, and when it wrote which line."""
 
     def __init__(self, command: Sequence[str | Path], environment: dict[str, str], folder: Path) -> None:
+        self._given = command, environment, folder
+        self._process: subprocess.Popen[str]
+        self.start()
+
+    def start(self) -> None:
+        """Start it, anew after it was killed."""
+        command, environment, folder = self._given
         self.lines: list[tuple[float, str]] = []
         self._process = subprocess.Popen(
             command,
@@ -70,13 +78,37 @@ class Node:
                     found[-1][key] = seconds
         return [message for message in found if {"came", "started", "done"} <= message.keys()]
 
+    def signal(self, number: int) -> None:
+        """Send a signal to it and to what it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
     def stop(self) -> None:
         """End it and what it started."""
-        os.killpg(self._process.pid, signal.SIGTERM)
-        try:
+        self.signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Flower:
+    """A SuperLink and its SuperNodes.
+
+    Attributes
+    ----------
+    env
+        Environment of what is to find them.
+    superlink, nodes
+        The processes.
+    connection
+        Name of the connection in ``$FLWR_HOME/config.toml``.
+    """
+
+    env: dict[str, str]
+    superlink: Node
+    nodes: list[Node]
+    connection: str
 
 
 def _children(pid: int) -> list[int]:
@@ -93,40 +125,41 @@ def free_ports(number: int) -> list[int]:
 
 
 @contextmanager
-def deployed(nodes: int, folder: Path, poll: float | None) -> Iterator[tuple[list[Node], dict[str, str]]]:
-    """Start a SuperLink and SuperNodes."""
-    link, *ports = free_ports(1 + nodes)
-    environment = {
-        **os.environ,
-        "PATH": os.pathsep.join([str(_SCRIPTS), os.environ.get("PATH", "")]),
-        "FLWR_HOME": str(folder / "home"),
-        "FLWR_TELEMETRY_ENABLED": "0",
+def flower(home: Path, nodes: int, environment: Mapping[str, str]) -> Iterator[Flower]:
+    """Start a SuperLink, for Flower's simulation where there are no nodes, and stop all of it at the end."""
+    port, control, *own = free_ports(2 + nodes)
+    env = {
+        **environment,
+        "PATH": os.pathsep.join([str(_SCRIPTS), environment.get("PATH", "")]),
+        "FLWR_HOME": str(home),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(control),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
     }
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # sites compile the app once, not for every message
-    if poll is not None:
-        environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = str(poll)
-    home = folder / "home"
-    home.mkdir()
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "dep"\n[superlink.dep]\naddress = "127.0.0.1:{link}"\ninsecure = true\n'
-    )
+    address = f"127.0.0.1:{port}"
+    asked = [_SCRIPTS / "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+    if nodes:
+        asked += ["--disable-runtime-dependency-installation"]
+        text = f'[superlink]\ndefault = "dep"\n[superlink.dep]\naddress = "{address}"\ninsecure = true\n'
+        (home / "config.toml").write_text(text)
+    else:
+        asked += ["--simulation", "--isolation", "subprocess", "--database", str(home / "state.db")]
+        asked += ["--control-api-address", f"127.0.0.1:{control}"]
     with ExitStack() as stack:
-        superlink = [_SCRIPTS / "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(link)]
-        superlink += ["--disable-runtime-dependency-installation"]
-        stack.callback(Node(superlink, environment, folder).stop)
-        _wait_for(f"http://127.0.0.1:{link}/health")
+        superlink = Node(asked, env, home)
+        stack.callback(superlink.stop)
+        _wait_for(f"http://{address}/health")
         started = []
-        share = _CLIENTS // nodes
-        for number, port in enumerate(ports):
-            first = number * share
-            last = _CLIENTS - 1 if number == nodes - 1 else first + share - 1
-            command = [_SCRIPTS / "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{link}"]
-            command += ["--port", str(port), "--node-config", f"clients='{first}-{last}'"]
-            started.append(Node(command, environment, folder))
+        for number, its_port in enumerate(own):
+            clients = f"{number * CLIENTS // nodes}-{(number + 1) * CLIENTS // nodes - 1}"
+            command = [_SCRIPTS / "flower-supernode", "--insecure", "--superlink", address]
+            command += ["--port", str(its_port), "--node-config", f"clients='{clients}'"]
+            started.append(Node(command, env, home))
             stack.callback(started[-1].stop)
-        yield started, environment
+        yield Flower(env, superlink, started, "dep" if nodes else "local")
 
 
 def _wait_for(address: str) -> None:
@@ -150,7 +183,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped, too
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        with deployed(asked.nodes, folder, asked.poll) as (nodes, environment):
+        environment = {**os.environ}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # sites compile the app once, not for every message
+        if asked.poll is not None:
+            environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = str(asked.poll)
+        with flower(folder, asked.nodes, environment) as started:
             sent = f"rounds={asked.rounds} strategy=fedavg compare=[]"
             began = time.perf_counter()
             subprocess.run(
@@ -158,7 +195,7 @@ def main() -> None:
                     *(_SCRIPTS / "flwr", "run", asked.app, "dep", "--stream", "--run-config"),
                     f'overrides="{sent}" output-dir="{folder / "run"}"',
                 ],
-                env=environment,
+                env=started.env,
                 cwd=folder,
                 check=True,
                 stdout=subprocess.DEVNULL,
@@ -166,9 +203,9 @@ def main() -> None:
             )
             whole = time.perf_counter() - began
             rounds = [json.loads(line) for line in (folder / "run" / "rounds.jsonl").open()]
-            messages = [node.messages() for node in nodes]
-            cpu = sum(node.app_cpu_seconds() for node in nodes)
-            ended = sum(map(len, messages)) - len(nodes)
+            messages = [node.messages() for node in started.nodes]
+            cpu = sum(node.app_cpu_seconds() for node in started.nodes)
+            ended = sum(map(len, messages)) - asked.nodes
         print(json.dumps(_table(rounds, messages, cpu / ended, whole), indent=2))
 
 

@@ -11,20 +11,152 @@ to mount a tmpfs. Figures are compared with those of the same run without a faul
 
 import argparse
 import json
+import os
 import re
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from faults_cache import CACHE_FAULTS
-from faults_deployed import DEPLOYED_FAULTS
-from faults_local import LOCAL_FAULTS
-from faults_runs import Fault, Place
+import faults_runs as do
+from faults_runs import Place, Row, clients, damaged, deployed, on_a_disk, resumed, simulated
 
 _ROW = re.compile(r"\| (.*?) \| (`.*`|nothing) \| (\d+) \| (.*) \|")
 _DIGESTS = re.compile(r"<!-- digests -->\n.*?<!-- /digests -->", re.DOTALL)
-FAULTS: tuple[Fault, ...] = (*LOCAL_FAULTS, *CACHE_FAULTS, *DEPLOYED_FAULTS)
+_RAY = ("engine=ray", "engine.num_nodes=3", "engine.num_cpus=0.6", "engine.num_gpus=0")
+_TEN = (3, 4, 5, 6, 7)  # rounds of ten in which nobody answers
+_FILL = "cp /dev/zero {disk}/zeros"
+_NEWEST = "$(ls checkpoints/*.safetensors | tail -n 1)"
+_DATA, _OWN = "datasets/digits-*/", "federations/digits-*/"
+
+
+def _signal(number: int, kind: str = "signal") -> Callable[[Place], Row]:
+    return clients(kind, number=int(number))
+
+
+_BY_ENGINE: dict[str, dict[str, Callable[[Place], Row]]] = {
+    "engine=local": {
+        "a node raises in round 3": clients("raise"),
+        "one of three nodes raises in round 3": clients("raise", "engine.num_nodes=3"),
+        "30 % of the clients do not answer, in every round": clients("missing", rounds=(), share=0.3),
+        "90 % of the clients do not answer in round 3": clients("missing", share=0.9),
+        "nobody answers from round 3 to round 7 of 10": clients("raise", "rounds=10", rounds=_TEN),
+        "the same with min_replies=0": clients("raise", "rounds=10", "min_replies=0", rounds=_TEN),
+        "two of three nodes do not answer the last evaluation, min_replies=0.5": clients(
+            "missing", "min_replies=0.5", rounds=(6,), share=0.7, phase="evaluate"
+        ),
+        "a client calls sys.exit(0) in round 3": clients("sys.exit", "engine.num_nodes=3"),
+        "a client calls os._exit(7) in round 3": clients("os._exit"),
+        "the process is killed (kill -9) in round 4": clients("kill", rounds=(4,)),
+        "a client hangs in round 3, timeout=5": clients("hang", "timeout=5"),
+        "a client hangs in C code, timeout=5": clients("hang in C", "timeout=5"),
+        "a client hangs in C code and holds Python's lock, timeout=5": clients(
+            "hang in C with the GIL", "timeout=5"
+        ),
+        "Ctrl+C (SIGINT) in round 3": _signal(signal.SIGINT),
+        "a notebook's run is interrupted in round 3": do.notebook,
+        "SIGTERM in round 3": _signal(signal.SIGTERM),
+        "Ctrl+C while a checkpoint is written": _signal(signal.SIGINT, "signal in a checkpoint"),
+        "SIGTERM while a checkpoint is written": _signal(signal.SIGTERM, "signal in a checkpoint"),
+        "kill -9 while a checkpoint is written": _signal(signal.SIGKILL, "signal in a checkpoint"),
+        "the clock goes back by a day in round 3, as Python sees it": clients("clock", seconds=-86400),
+        "two runs are started in one folder at once": do.two_at_once(resumes=False),
+        "a run is resumed twice at once": do.two_at_once(resumes=True),
+    },
+    "disks and files": {
+        "the results' file system is read-only": do.read_only_from_the_start,
+        "the temporary folder does not exist": do.without_temporary_folder,
+        "the disk is full when data are prepared": do.small_cache,
+        "the disk is full when report.html is written": on_a_disk(_FILL, "run before the last page"),
+        "the disk is full from round 3": on_a_disk(_FILL),
+        "the same, and the temporary folder is on it": on_a_disk(
+            _FILL, repair="rm {disk}/zeros", temporary=False
+        ),
+        "the results' folder is removed in round 3": on_a_disk("rm -rf {run}", mount=False),
+        "the folder becomes read-only (chattr +i) in round 3": on_a_disk(
+            "chattr -R +i {run}", repair="chattr -R -i {run}", mount=False
+        ),
+        "the newest checkpoint is cut off before a resume": resumed(f"truncate -s 1000 {_NEWEST}"),
+        "both checkpoints are cut off before a resume": resumed("truncate -s 1000 checkpoints/*.safetensors"),
+        "the last line of rounds.jsonl is cut off before a resume": resumed("truncate -s -40 rounds.jsonl"),
+        "rounds.jsonl ends in zero bytes before a resume": resumed("truncate -s +300 rounds.jsonl"),
+        "clusters.json is cut off before a resume": resumed("truncate -s -20 clusters.json"),
+        "config.yaml is damaged before a resume": resumed("printf 'a: [1' > config.yaml"),
+    },
+    "engine=ray": {
+        "a node raises in round 3": clients("raise", *_RAY),
+        "a node calls os._exit(7) in round 3": clients("os._exit", *_RAY),
+        "an actor is killed (kill -9) in round 3": clients("kill", *_RAY),
+        "a node hangs in round 3, timeout=20": clients("hang", *_RAY, "timeout=20"),
+        "the raylet is killed in round 3": clients("kill parent", *_RAY, "timeout=60"),
+    },
+    "prepared data": {
+        "inputs.npy is cut off": damaged(f"{_DATA}inputs.npy", do.cut),
+        "inputs.npy is deleted": damaged(f"{_DATA}inputs.npy", Path.unlink),
+        "half of inputs.npy is zero": damaged(f"{_DATA}inputs.npy", do.zero_half),
+        "one bit of inputs.npy is flipped, the file's time is as before": damaged(
+            f"{_DATA}inputs.npy", do.flip_a_bit
+        ),
+        "labels.npy is empty": damaged(f"{_DATA}labels.npy", lambda path: os.truncate(path, 0)),
+        "labels.npy is moved by one row": damaged(f"{_DATA}labels.npy", do.move_a_row),
+        "labels.npy is deleted": damaged(f"{_DATA}labels.npy", Path.unlink),
+        "dataset.json is cut off": damaged(f"{_DATA}dataset.json", do.cut),
+        "dataset.json has another mean": damaged(
+            f"{_DATA}dataset.json", lambda path: path.write_text(path.read_text().replace("0.", "7.", 1))
+        ),
+        "checksums.json is cut off": damaged(f"{_DATA}checksums.json", do.cut),
+        "the clients' rows (clients.npz) are cut off": damaged(f"{_OWN}clients.npz", do.cut),
+        "one bit of the clients' rows is flipped": damaged(f"{_OWN}clients.npz", do.flip_a_bit),
+        "the clients' own labels.npy is moved by one row": damaged(f"{_OWN}labels.npy", do.move_a_row),
+    },
+    "Flower's simulation": {
+        "a node raises in round 2": simulated("raise"),
+        "a Ray actor is killed (kill -9) in round 2": simulated("kill"),
+        "a node hangs in round 2, timeout=30": simulated("hang", "timeout=30"),
+        "the raylet is killed in round 2": simulated("kill parent", "timeout=60"),
+    },
+    "three SuperNodes and a SuperLink": {
+        "a SuperNode is killed after round 1 of 3": deployed(lambda its: do.kill(its.nodes[2])),
+        "a SuperNode is killed between the method and its comparison": deployed(
+            lambda its: do.kill(its.nodes[2]), "compare=[local]", rounds=2, below="compare/local"
+        ),
+        "the SuperLink is killed after round 1 of 3": deployed(lambda its: do.kill(its.superlink)),
+        "a SuperNode is stopped (kill -STOP) after round 1 of 3, timeout=60": deployed(
+            lambda its: its.nodes[2].signal(signal.SIGSTOP), "timeout=60"
+        ),
+        "two of three SuperNodes are killed after round 1 of 3, min_replies=0.5, max_outage=60": deployed(
+            lambda its: do.kill(*its.nodes[1:]), "min_replies=0.5", "max_outage=60"
+        ),
+        "all SuperNodes are killed after round 1 of 3, and started again a minute later": deployed(
+            lambda its: do.kill(*its.nodes, restart_after=60)
+        ),
+        "a SuperNode is killed in round 2 of 3 and started again at once": deployed(
+            lambda its: do.kill(its.nodes[2], restart_after=0)
+        ),
+        "the SuperLink is killed after round 1 of 3 and started again at once": deployed(
+            lambda its: do.kill(its.superlink, restart_after=0)
+        ),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault: its engine, its name, and what runs it and returns what was seen."""
+
+    engine: str
+    name: str
+    run: Callable[[Place], Row]
+
+    @property
+    def key(self) -> str:
+        """Engine and name."""
+        return f"{self.engine}: {self.name}"
+
+
+FAULTS = [Fault(engine, *each) for engine, named in _BY_ENGINE.items() for each in named.items()]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

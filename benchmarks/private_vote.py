@@ -13,8 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from faults_deployed import _SECONDS, _flower
-from faults_runs import Place
+from faults_runs import Place, deployment
 from tables import show, table
 
 from fedclust.results import SavedRun
@@ -45,9 +44,9 @@ def settings(noise: float) -> list[str]:
 
 def deployed(place: Place, folder: Path, noise: float) -> None:
     """Run on three SuperNodes."""
-    with _flower(place, None, 3) as flower:
+    with deployment(place, None, 3) as flower:
         asked = (*settings(noise), "engine=superlink", f"engine.connection={flower.connection}")
-        code, printed = place.finish(place.start(folder, *asked, env=flower.env), _SECONDS)
+        code, printed = place.finish(place.start(folder, *asked, env=flower.env))
     if code:
         raise RuntimeError(printed)
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from federations import table
+from common import table
 
 __all__ = ["MISSING", "Table", "merged", "read_commits", "read_tables", "worst", "write_tables"]
 
@@ -48,7 +48,7 @@ def write_tables(tables: Mapping[str, Table]) -> Iterator[str]:
     """Write a title and a table for each."""
     for title, each in tables.items():
         rows = [[*row, *cells] for row, cells in each.cells.items()]
-        yield from (f"### {title}", "", *table(["attack", "attackers", *each.rules], rows), "")
+        yield from (f"### {title}", "", table(["attack", "attackers", *each.rules], rows), "")
 
 
 def merged(new: Mapping[str, Table], old: Mapping[str, Table]) -> dict[str, Table]:
@@ -98,7 +98,7 @@ def worst(tables: Mapping[str, Table], titles: Sequence[str], numbers: Sequence[
                 rows.append(row)
         yield from (f"{title}:", "")
         header = ["rule", "nobody attacks", *(f"worst with {number} in 30" for number in numbers)]
-        yield from (*table(header, rows), "")
+        yield from (table(header, rows), "")
 
 
 def _accuracy(cell: str) -> float:

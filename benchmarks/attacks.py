@@ -7,7 +7,6 @@ Makes the runs that FOLDER lacks and writes each part's table into docs/ATTACKS.
 the mean over the honest clients.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from attack_tables import Table, merged, read_commits, read_tables, worst, write_tables
-from federations import PARTITIONS, ROOT, Cell, commit_of, finished, run, spread, summaries, table
+from common import DOCS, arguments, commit_of, finished, over_seeds, show, shown, table
+from federations import PARTITIONS, Cell, run, summaries
 from liars import LIES, who
 from sklearn.metrics import adjusted_rand_score
 
@@ -216,15 +216,15 @@ def page_of_liars(grid: Sequence[Attacked]) -> Iterator[str]:
                 for number in (0,) if lie == "none" else told:
                     own = found.get((partition, lie, number, method), [])
                     common = found.get((partition, lie, number, FEDAVG), [])
-                    row += [_rand(own), spread([each.accuracy for each in own])]
-                    row += [spread([each.accuracy for each in common])]
+                    row += [_rand(own), over_seeds([each.accuracy for each in own])]
+                    row += [over_seeds([each.accuracy for each in common])]
                 row += ["–"] * (2 + 3 * len(told) - len(row))
                 if any(each != "–" for each in row[2:]):
                     rows.append(row)
         header = ["method", "lie"]
         for number in told:
             header += [f"{number}: Rand (clusters), named", "accuracy", "FedAvg's"]
-        yield from (*table(header, rows), "")
+        yield from (table(header, rows), "")
 
 
 def _rand(runs: Sequence[Figures]) -> str:
@@ -273,7 +273,7 @@ def _accuracy(runs: Sequence[Figures], partition: str) -> str:
     """Write the accuracy; where there are groups that were not found, how many clusters there are."""
     wrong = [each for each in runs if each.rand < 1 and PARTITIONS[partition].num_groups > 1]
     clusters = f" ({np.mean([each.clusters for each in runs]):g} clusters)" if wrong else ""
-    return spread([each.accuracy for each in runs]) + clusters
+    return over_seeds([each.accuracy for each in runs]) + clusters
 
 
 def _only(grid: Sequence[Attacked], methods: Sequence[str], rules: Sequence[str]) -> list[Attacked]:
@@ -293,17 +293,9 @@ _WORST = (("fedavg", "iid"), ("auto", "conventions-20-10"), ("fedavg", _SKEWED))
 PARTS = {"liars": liars, "models": models, "worst": models}
 
 
-def _between(text: str, mark: str) -> str:
-    """Return what is between two marks."""
-    return text.partition(mark)[2].partition(mark)[0]
-
-
 def main() -> int:
     """Run the command line; return 1 if a run failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
+    parser = arguments(__doc__, folder=True)
     parser.add_argument("--parts", nargs="+", choices=sorted(PARTS), default=sorted(PARTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[71])
     parser.add_argument("--workers", type=int, default=2)
@@ -316,10 +308,9 @@ def main() -> int:
     parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES), help="to run now")
     parser.add_argument("--suffix", help="of the marks, where a page has several tables of one part")
     parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "ATTACKS.md")
+    parser.add_argument("--out", type=Path, default=DOCS / "ATTACKS.md")
     options = parser.parse_args()
     folder, whole = options.folder.resolve(), True
-    text = options.out.read_text(encoding="utf-8")
     for part in options.parts:
         grid = [
             cell
@@ -332,14 +323,11 @@ def main() -> int:
             options.no_run or run(_only(grid, options.methods, options.rules), folder, options.workers)
         ) and whole
         suffix = f"-{options.suffix}" if options.suffix else ""
-        mark, of_models = (f"<!-- {each}{suffix} -->\n" for each in (part, "models"))
-        before, _, rest = text.partition(mark)
-        after = rest.partition(mark)[2]
         commits = [each for each in [commit_of(folder)] if each != "unknown"]
         if part == "liars":
             page = page_of_liars(grid)
         else:
-            old = _between(text, of_models).splitlines()
+            old = shown(f"models{suffix}", options.out).splitlines()
             tables = merged(tables_of_models(grid), read_tables(old))
             earlier = [each for each in read_commits(old) if all(each not in new for new in commits)]
             commits = [*earlier, *commits]
@@ -349,8 +337,7 @@ def main() -> int:
         on_iid = "" if part == "liars" else f" ({min(options.rounds, _ROUNDS_ON_IID)} on IID)"
         lasted = f"{options.rounds} rounds{on_iid}"
         note = f"Commit {' and '.join(commits)}, digits, 30 clients, {lasted}, seeds {seeds}."
-        text = before + mark + "\n".join(["", note, "", *page]) + mark + after
-    options.out.write_text(text, encoding="utf-8")
+        show(f"{part}{suffix}", "\n".join([note, "", *page]).rstrip(), options.out)
     return int(not whole)
 
 

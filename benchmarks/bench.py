@@ -6,26 +6,14 @@
 Makes the runs that FOLDER lacks, then writes docs/BENCH.md, or --out, and its picture; --no-run writes only.
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from federations import (
-    DATASETS,
-    PARTITIONS,
-    ROOT,
-    Cell,
-    Method,
-    clients_trained,
-    commit_of,
-    run,
-    spread,
-    summaries,
-    table,
-)
+from common import ROOT, arguments, commit_of, over_seeds, table
+from federations import DATASETS, PARTITIONS, Cell, Method, clients_trained, run, summaries
 
 from fedclust.clustering.shared import wording
 from fedclust.metrics.ranks import critical_difference, friedman, mean_ranks
@@ -138,7 +126,7 @@ def read(grid: Sequence[Cell]) -> dict[tuple[str, str], dict[str, Figures]]:
     return found
 
 
-def first_screen(found: Mapping[tuple[str, str], Mapping[str, Figures]]) -> list[str]:
+def first_screen(found: Mapping[tuple[str, str], Mapping[str, Figures]]) -> str:
     """Write which method is best for which heterogeneity, and when none helps."""
     rows = []
     for (dataset, partition), by_method in found.items():
@@ -155,15 +143,15 @@ def first_screen(found: Mapping[tuple[str, str], Mapping[str, Figures]]) -> list
         layer, values = fair[layered].best_layer
         gain = float(np.mean(fair[best].accuracy) - np.mean(common.accuracy))
         known = by_method.get("known_groups")
-        winner = f"{best} {spread(fair[best].accuracy)}"
+        winner = f"{best} {over_seeds(fair[best].accuracy)}"
         rows.append(
             [
                 f"{dataset}: {PARTITIONS[partition].title}",
-                spread(common.accuracy),
-                spread(known.accuracy) if known else "–",
+                over_seeds(common.accuracy),
+                over_seeds(known.accuracy) if known else "–",
                 winner if gain >= _LEAST else f"none beats FedAvg by {_LEAST:g}",
-                spread(by_method["auto"].accuracy) if "auto" in by_method else "–",
-                f"{layered} with {layer} {spread(values)}" if values else "–",
+                over_seeds(by_method["auto"].accuracy) if "auto" in by_method else "–",
+                f"{layered} with {layer} {over_seeds(values)}" if values else "–",
             ]
         )
     header = [
@@ -180,7 +168,7 @@ def first_screen(found: Mapping[tuple[str, str], Mapping[str, Figures]]) -> list
 _LEAST = 0.01  # accuracy by which a method must beat FedAvg to be named
 
 
-def method_table(partition: str, by_method: Mapping[str, Figures], *, times: bool) -> list[str]:
+def method_table(partition: str, by_method: Mapping[str, Figures], *, times: bool) -> str:
     """Write one federation's table, with or without the column of times."""
     given = methods(PARTITIONS[partition].num_groups)
     common = by_method.get(_COMMON)
@@ -197,14 +185,14 @@ def method_table(partition: str, by_method: Mapping[str, Figures], *, times: boo
         rows.append(
             [
                 name,
-                spread(each.accuracy),
-                f"{spread(values)} ({layer})" if values else "–",
-                spread(each.rand, 2),
+                over_seeds(each.accuracy),
+                f"{over_seeds(values)} ({layer})" if values else "–",
+                over_seeds(each.rand, 2),
                 f"{np.mean(each.clusters):.1f}",
                 f"{np.mean(each.kilobytes):,.0f}",
                 f"{np.mean(each.trained):.1f}" if each.trained else "–",
                 *([slower] if times else []),
-                *([spread(each.newcomers), spread(each.placed, 2)] if left_out else []),
+                *([over_seeds(each.newcomers), over_seeds(each.placed, 2)] if left_out else []),
                 given[name].told or "–",
             ]
         )
@@ -247,7 +235,7 @@ def write(grid: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str, *,
     first = [
         f"Commit {commit}; 30 clients; seeds {', '.join(map(str, seeds))}.",
         "",
-        *first_screen(found),
+        first_screen(found),
     ]
     ranked = [
         f"![Mean ranks of the methods, with bars over those that cannot be told apart]({picture})",
@@ -260,7 +248,7 @@ def write(grid: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str, *,
         tables += [
             f"## {dataset}: {PARTITIONS[partition].title}",
             "",
-            *method_table(partition, by_method, times=times),
+            method_table(partition, by_method, times=times),
             "",
         ]
     text = TEXT.read_text(encoding="utf-8")
@@ -279,10 +267,7 @@ def write(grid: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str, *,
 
 def main() -> int:
     """Run the command line; return 1 if a run failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
+    parser = arguments(__doc__, folder=True)
     parser.add_argument("--datasets", nargs="+", choices=sorted(DATASETS), default=["digits"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[51, 52, 53])
     parser.add_argument("--workers", type=int, default=2)

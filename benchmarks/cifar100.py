@@ -7,14 +7,14 @@ whole strategy with `rounds.jsonl`, on random images: only the shapes matter. Wa
 first rounds of each, in which the trainer makes its choice or compiles, are left out.
 """
 
-import argparse
 import logging
 from statistics import median
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from common import arguments, machine, show, spread, table
+from omegaconf import DictConfig
 from scaling import seconds_per_round
-from tables import machine, show, spread, table
+from settings import random_images
 
 from fedclust.runs.server import make_engine
 from fedclust.settings import compose
@@ -49,13 +49,7 @@ def setting(overrides: tuple[str, ...], rounds: int) -> DictConfig:
             *overrides,
         ]
     )
-    OmegaConf.set_struct(config, False)
-    config.dataset = {
-        "_target_": "settings.RandomImages",
-        "examples": 60_000,
-        "input_shape": [3, 32, 32],
-        "num_classes": 100,
-    }
+    random_images(config, 60_000, (3, 32, 32), 100)
     # 600 images each, of which a sixth is held out; labels mean nothing here.
     config.partition = {
         **config.partition,
@@ -69,20 +63,17 @@ def setting(overrides: tuple[str, ...], rounds: int) -> DictConfig:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, page="PERFORMANCE")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--ways", nargs="+", choices=WAYS)
-    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
-    arguments = parser.parse_args()
-    if arguments.rounds < LEFT_OUT + 2:
-        parser.error(f"--rounds must be >= {LEFT_OUT + 2}, got {arguments.rounds}")
+    asked = parser.parse_args()
+    if asked.rounds < LEFT_OUT + 2:
+        parser.error(f"--rounds must be >= {LEFT_OUT + 2}, got {asked.rounds}")
     logging.disable(logging.INFO)
     on_gpu = torch.cuda.is_available()
     rates: dict[str, list[float]] = {}
-    for way in arguments.ways or (WAYS if on_gpu else ON_CPUS):
-        config = setting(WAYS[way], arguments.rounds)
+    for way in asked.ways or (WAYS if on_gpu else ON_CPUS):
+        config = setting(WAYS[way], asked.rounds)
         grid = make_engine(config)
         rates[way] = [1 / took for took in seconds_per_round(config, grid)[LEFT_OUT:]]
     base = median(rates["sequential"]) if "sequential" in rates else None
@@ -105,7 +96,7 @@ def main() -> None:
     ]
     text = table(head, rows)
     where = f"{torch.cuda.get_device_name()}, {machine()}" if on_gpu else machine()
-    show("cifar100", f"{where}, {arguments.rounds} rounds.\n\n{text}", arguments.write)
+    show("cifar100", f"{where}, {asked.rounds} rounds.\n\n{text}", asked.write)
 
 
 if __name__ == "__main__":

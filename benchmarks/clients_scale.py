@@ -14,7 +14,6 @@ import json
 import math
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tables import machine, show, table
+from common import answer_of, arguments, machine, show, table
 
 CLIENTS = (100, 1000, 10_000, 100_000)
 STRATEGIES = ("fedavg", "fedgwc")
@@ -59,8 +58,8 @@ def measure(strategy: str, clients: int, rounds: int) -> dict[str, float]:
     Seconds of each part, the peak memory in GiB and megabytes of files.
     """
     import torch
-    from omegaconf import OmegaConf
     from rich.console import Console
+    from settings import random_images
 
     from fedclust.results import Recorder
     from fedclust.runs.server import federate, make_engine
@@ -89,14 +88,8 @@ def measure(strategy: str, clients: int, rounds: int) -> dict[str, float]:
             f"evaluate_every={_EVERY}", f"evaluate_clients={COHORT}", "device=cpu",
         ]
     )  # fmt: skip
-    OmegaConf.set_struct(config, False)
+    random_images(config, 4 * clients, (1, 8, 8))
     config.partition.test_fraction = 0.25
-    config.dataset = {
-        "_target_": "settings.RandomImages",
-        "examples": 4 * clients,
-        "input_shape": [1, 8, 8],
-        "num_classes": 10,
-    }
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / "run"
         began = time.process_time()
@@ -125,9 +118,7 @@ def compare(strategy: str, sizes: Sequence[int], rounds: int) -> str:
     """Run all numbers of clients, each in its own process; return the table."""
     found: dict[int, dict[str, float]] = {}
     for clients in sizes:
-        command = [sys.executable, __file__, "--one", strategy, str(clients), str(rounds)]
-        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-        found[clients] = json.loads(output.splitlines()[-1])
+        found[clients] = answer_of(__file__, strategy, clients, rounds)
         print(f"{strategy}, {clients:,} clients: {found[clients]}", file=sys.stderr)
     return written(found)
 
@@ -167,27 +158,24 @@ def written(found: Mapping[int, Mapping[str, float]]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, page="PERFORMANCE")
     parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.one:
-        strategy, clients, rounds = arguments.one
+    asked = parser.parse_args()
+    if asked.one:
+        strategy, clients, rounds = asked.one
         print(json.dumps(measure(strategy, int(clients), int(rounds))))
         return
-    if min(arguments.clients) < COHORT:
-        parser.error(f"clients must be >= {COHORT}, got {min(arguments.clients)}")
-    if arguments.rounds <= _EVERY:
-        parser.error(f"rounds must be > {_EVERY}, got {arguments.rounds}")
+    if min(asked.clients) < COHORT:
+        parser.error(f"clients must be >= {COHORT}, got {min(asked.clients)}")
+    if asked.rounds <= _EVERY:
+        parser.error(f"rounds must be > {_EVERY}, got {asked.rounds}")
     parts = []
-    for strategy in arguments.strategies:
-        parts.append(f"{strategy}:\n\n{compare(strategy, arguments.clients, arguments.rounds)}")
-    show("scale", f"{machine()}.\n\n" + "\n\n".join(parts), arguments.write)
+    for strategy in asked.strategies:
+        parts.append(f"{strategy}:\n\n{compare(strategy, asked.clients, asked.rounds)}")
+    show("scale", f"{machine()}.\n\n" + "\n\n".join(parts), asked.write)
 
 
 if __name__ == "__main__":

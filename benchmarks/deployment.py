@@ -6,12 +6,10 @@ Starts what docs/DEPLOYMENT.md starts, in processes of its own and with ports of
 digits, and prints a line per part of a message's way. The processes' log lines are timed as they arrive.
 """
 
-import argparse
 import json
 import os
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -25,6 +23,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+from common import arguments, free_ports
 
 _SCRIPTS = Path(sysconfig.get_path("scripts"))
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -115,15 +115,6 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def free_ports(number: int) -> list[int]:
-    """Find ports of this machine that nothing listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 @contextmanager
 def flower(home: Path, nodes: int, environment: Mapping[str, str]) -> Iterator[Flower]:
     """Start a SuperLink, for Flower's simulation where there are no nodes, and stop all of it at the end."""
@@ -174,7 +165,7 @@ def _wait_for(address: str) -> None:
 
 def main() -> None:
     """Run, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--app", type=Path, default=Path(__file__).resolve().parent.parent)

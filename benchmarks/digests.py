@@ -7,7 +7,6 @@ A digest covers every round's record but its times and bytes, every assignment, 
 the last bit.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -19,7 +18,7 @@ from datetime import date
 from pathlib import Path
 from textwrap import fill
 
-from tables import show, table
+from common import arguments, git, show, table
 
 _SMALL = (
     "compare=[]",
@@ -114,8 +113,6 @@ def _table(strategies: Sequence[str], folder: Path) -> str:
 
 def _summary(digests: Mapping[str, Sequence[str]]) -> str:
     """Write which strategies gave one digest in all ways, and a table of those that did not."""
-    from federations import git  # which imports all of the results' page; the runs need none of it
-
     same = [name for name, found in digests.items() if {*found} == {found[0]} != {"failed"}]
     common = [name for name in same if name != "fedavg" and digests[name] == digests.get("fedavg")]
     lines = [
@@ -139,7 +136,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--engine", nargs="+", choices=_ENGINES, default=["local"])
     parser.add_argument("--strategy", nargs="+", default=["fedavg"])
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="every strategy; keeps digests in FOLDER")

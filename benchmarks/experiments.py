@@ -6,7 +6,6 @@
 Runs are one after another; a finished run is not repeated. Datasets are read from ../shared/data.
 """
 
-import argparse
 import json
 import os
 import platform
@@ -16,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-
-ROOT = Path(__file__).resolve().parent.parent
+from common import ROOT, arguments, note_commit
 
 
 @dataclass(frozen=True)
@@ -85,12 +83,6 @@ EXPERIMENTS = {
 }  # fmt: skip
 
 
-def git(*arguments: str) -> str:
-    """Run a git command in this repository."""
-    done = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
 def finished(folder: Path) -> bool:
     """Return whether a run and all compared strategies have finished."""
     path = folder / "summary.json"
@@ -107,29 +99,19 @@ def _provenance(folder: Path) -> dict[str, str]:
 
 def run(overrides: tuple[str, ...], folder: Path, threads: int) -> int:
     """Run one command in the repository's root; return its exit status."""
-    folder.mkdir(parents=True)
-    provenance = {
-        "command": " ".join(("python -m fedclust", *overrides)),
-        "commit": git("rev-parse", "HEAD"),
-        "changed": git("status", "--porcelain", "--untracked-files=no").splitlines(),
-        "threads": threads,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-    (folder / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n", encoding="utf-8")
+    command = " ".join(("python -m fedclust", *overrides))
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    note_commit(folder, command=command, threads=threads, device=device, **versions)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    print(provenance["command"], flush=True)
-    command = [sys.executable, "-m", "fedclust", *overrides, f"output_dir={folder}"]
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    print(command, flush=True)
+    asked = [sys.executable, "-m", "fedclust", *overrides, f"output_dir={folder}"]
+    return subprocess.run(asked, cwd=ROOT, env=environment, check=False).returncode
 
 
 def main() -> int:
     """Run the command line; return 1 if a run failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
+    parser = arguments(__doc__, folder=True)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(EXPERIMENTS)}")
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--threads", type=int, default=1)

@@ -9,7 +9,6 @@ the page, and the page keeps what digests.py wrote into it. Faults of full and r
 to mount a tmpfs. Figures are compared with those of the same run without a fault.
 """
 
-import argparse
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import faults_runs as do
+from common import arguments
 from faults_runs import Place, Row, clients, damaged, deployed, on_a_disk, resumed, simulated
 
 _ROW = re.compile(r"\| (.*?) \| (`.*`|nothing) \| (\d+) \| (.*) \|")
@@ -159,13 +159,13 @@ class Fault:
 FAULTS = [Fault(engine, *each) for engine, named in _BY_ENGINE.items() for each in named.items()]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(given: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of faults.jsonl")
     parser.add_argument("--only", default="", help="only faults whose engine and name contain this")
     parser.add_argument("--write", type=Path, help="write the page from what was done, and run nothing")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     results = options.out / "faults.jsonl"
     done = read(results)
     if options.write:

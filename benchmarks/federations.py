@@ -5,23 +5,18 @@ Shared by bench.py and proof.py. Every run is a folder DATASET/PARTITION/seed-S/
 """
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import DATA, finished, note_commit, side_by_side
 
 from fedclust.results.page import write_sweep_page
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT.parent / "shared" / "data"
 ROWS = 6000  # of Fashion-MNIST and CIFAR-10, drawn evenly over the classes with seed 0
 
 
@@ -161,12 +156,6 @@ def rows_of(dataset: str, folder: Path) -> Path | None:
     return kept
 
 
-def finished(folder: Path) -> bool:
-    """Say whether a run has finished."""
-    path = folder / "summary.json"
-    return path.is_file() and "compare" in json.loads(path.read_text(encoding="utf-8"))
-
-
 def _run_cell(cell: Cell, data: Path | None) -> list[str]:
     """Make the runs of a cell that are not there; return what failed."""
     import fedclust
@@ -194,38 +183,17 @@ def _run_cell(cell: Cell, data: Path | None) -> list[str]:
 
 def run(cells: Sequence[Cell], folder: Path, workers: int) -> bool:
     """Make all runs that are not there, several cells at a time; say whether all are there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    note = {"commit": git("rev-parse", "HEAD"), "changed": git("status", "--porcelain", "-uno").splitlines()}
-    (folder / "provenance.json").write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+    note_commit(folder)
     data = {dataset: rows_of(dataset, folder) for dataset in {cell.dataset for cell in cells}}
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"  # of the workers, which start anew
     failed: list[str] = []
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(_run_cell, cell, data[cell.dataset]): cell for cell in cells}
-        for number, done in enumerate(as_completed(waiting), start=1):
-            cell = waiting[done]
-            failed += done.result()
-            print(f"{number}/{len(cells)} {cell.dataset} {cell.partition} seed {cell.seed}", flush=True)
+    work = [(cell, data[cell.dataset]) for cell in cells]
+    for place, (cell, _), wrong in side_by_side(_run_cell, work, workers):
+        failed += wrong
+        print(f"{place} {cell.dataset} {cell.partition} seed {cell.seed}", flush=True)
     for line in failed:
         print(line, file=sys.stderr)
     write_sweep_page(folder)
     return not failed
-
-
-def commit_of(folder: Path) -> str:
-    """Read which commits the runs of a folder are of."""
-    path = folder / "provenance.json"
-    note = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    # Several where folders were put together.
-    commits = note.get("commits") or [note.get("commit", "unknown")]
-    return " and ".join(str(each)[:7] for each in commits) + (", changed" if note.get("changed") else "")
-
-
-def git(*arguments: str) -> str:
-    """Run a git command in this repository."""
-    done = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 def summaries(cells: Iterable[Cell]) -> Iterator[tuple[Cell, str, dict[str, Any]]]:
@@ -245,21 +213,3 @@ def clients_trained(folder: Path) -> float | None:
     rounds = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     cohorts = [len(each["cohort"]) for each in rounds if "cohort" in each]
     return float(np.mean(cohorts)) if cohorts else None
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Write a table in Markdown; all columns but the first are numbers."""
-    return [
-        f"| {' | '.join(header)} |",
-        f"| --- |{' ---: |' * (len(header) - 1)}",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
-
-
-def spread(values: Sequence[float], digits: int = 3) -> str:
-    """Write a mean with its sample standard deviation over the seeds, as ``0.950 ± 0.004``; – for none."""
-    found = np.array([value for value in values if value is not None], dtype=float)
-    if not len(found):
-        return "–"
-    mean = f"{found.mean():.{digits}f}"
-    return mean if len(found) == 1 else f"{mean} ± {found.std(ddof=1):.{digits}f}"

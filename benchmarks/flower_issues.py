@@ -12,15 +12,16 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from queue import Queue
 from typing import Any
 from uuid import uuid4
 
+from common import in_turns, show_parts, spread, table
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from tables import show_parts, spread, table
 
 from fedclust.grids.local_grid import assume_identity
 from fedclust.grids.superlink import PromptGrid
@@ -156,14 +157,15 @@ def writes(turns: int) -> str:
         "without the checks, too": _Unchecked,
     }
     number = 20_000
-    took: dict[str, list[float]] = {name: [] for name in kinds}
-    for _ in range(turns):
-        for name, kind in kinds.items():
-            record = kind()
-            began = time.perf_counter()
-            for _ in range(number):
-                record["loss"] = 0.5
-            took[name].append(1e6 * (time.perf_counter() - began) / number)
+
+    def write(kind: type[MetricRecord], _: int) -> float:
+        record = kind()
+        began = time.perf_counter()
+        for _ in range(number):
+            record["loss"] = 0.5
+        return 1e6 * (time.perf_counter() - began) / number
+
+    took = in_turns({name: partial(write, kind) for name, kind in kinds.items()}, turns)
     head = ["µs per number written into a MetricRecord", "median", "minimum", "maximum"]
     return table(head, [[name, *spread(values, 2)] for name, values in took.items()])
 

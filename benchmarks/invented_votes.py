@@ -9,10 +9,8 @@ rows. Compared: no votes set aside; the most and the least favourable tenth, whi
 the most favourable tenth alone. Where votes are set aside, so many of the largest variances are limited.
 """
 
-import argparse
-
 import numpy as np
-from federations import table
+from common import arguments, table
 
 from fedclust.proof import num_set_aside
 from fedclust.proof.paired import limited, p_values, statistic
@@ -65,9 +63,7 @@ def passed(means: np.ndarray, variances: np.ndarray, counts: np.ndarray, worst: 
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--draws", type=int, default=4000)
     options = parser.parse_args()
     tenth = num_set_aside(_CLIENTS)
@@ -81,7 +77,7 @@ def main() -> None:
             row += [f"{passed(*told, *rule).mean():.2f}" for rule in rules.values()]
         rows.append(row)
     header = ["", *(f"{kind}: {rule}" for kind in ("normal", "rare") for rule in rules)]
-    print("\n".join(table(header, rows)))
+    print(table(header, rows))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ into them. What comes of them is kept in FOLDER, in a file named after the commi
 clients' groups, is written into docs/ATTACKS.md between its two marks. With --before it has two commits.
 """
 
-import argparse
 import json
 import pickle
 from collections.abc import Callable, Mapping
@@ -17,7 +16,8 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from federations import PARTITIONS, ROOT, git, table
+from common import DOCS, arguments, git, show, table
+from federations import PARTITIONS
 from liars import who
 from sklearn.metrics import adjusted_rand_score
 
@@ -153,7 +153,7 @@ def measure(method: str, lie: str, reports: Mapping[str, list[Any]]) -> Figures:
     return figures
 
 
-def page(now: Figures, before: Figures | None) -> list[str]:
+def page(now: Figures, before: Figures | None) -> str:
     """Write the table: of each federation and number of liars, the index before and now, and who is named."""
     rows = []
     for method, (lies, _) in METHODS.items():
@@ -182,14 +182,11 @@ def _index(value: float) -> str:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
+    parser = arguments(__doc__, folder=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[71, 72])
     parser.add_argument("--before", type=Path, help="the file of an earlier commit")
     parser.add_argument("--no-run", action="store_true", help="write the table of what is there")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "ATTACKS.md")
+    parser.add_argument("--out", type=Path, default=DOCS / "ATTACKS.md")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     commit = git("rev-parse", "HEAD")[:7]
@@ -209,12 +206,7 @@ def main() -> None:
     before = json.loads(options.before.read_text(encoding="utf-8")) if options.before else None
     seeds = ", ".join(map(str, options.seeds))
     note = f"Commit {commit}{f', before: {options.before.stem}' if before else ''}; digits, seeds {seeds}."
-    mark = "<!-- reports -->\n"
-    text = options.out.read_text(encoding="utf-8")
-    ahead, _, rest = text.partition(mark)
-    after = rest.partition(mark)[2]
-    lines = "\n".join(["", note, "", *page(now, before), ""])
-    options.out.write_text(ahead + mark + lines + mark + after, encoding="utf-8")
+    show("reports", f"{note}\n\n{page(now, before)}", options.out)
 
 
 if __name__ == "__main__":

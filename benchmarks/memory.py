@@ -21,16 +21,15 @@ from collections.abc import Iterable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from common import answer_of, arguments, machine, show, table
 from flwr.app import Context, Message, RecordDict
-from settings import Setting
-from tables import machine, show, table
+from settings import Setting, Training
 from torch import nn
 
 from fedclust.federation import ClientGrid
 from fedclust.grids.local_grid import DirectGrid, answer, assume_identity
 from fedclust.messages.models import from_state
 from fedclust.settings import to_run_config
-from fedclust.strategies import ClusteredStrategy
 
 STRATEGIES = ("fedavg", "fedgwc", "clust_psi_pfl", "fmcl", "fedgmcc")
 SETTING = (
@@ -172,11 +171,6 @@ def serve(connection: Connection, run_config: dict[str, str | int | float | bool
 
 def on_a_node(chunk: str) -> dict[str, float]:
     """Train all clients once, then again; return the most memory of both processes, and the time."""
-
-    class Training(ClusteredStrategy):
-        def configure_evaluate(self, *_: object) -> list:
-            return []
-
     training = {"learning_rate": 0.05, "batch_size": 16, "steps": 1}
     config = Setting("", CLIENTS, 16, 28, "digits_model", training).config()
     config.model = {"_target_": "memory.large_model"}
@@ -203,10 +197,7 @@ def by_chunk(chunks: list[str]) -> str:
     """Measure each chunk in processes of its own."""
     rows = []
     for chunk in chunks:
-        command = [sys.executable, __file__, "--one", chunk]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-        found = json.loads(done.stdout.splitlines()[-1])
+        found = answer_of(__file__, chunk, OMP_NUM_THREADS="1")
         print(chunk, found, file=sys.stderr)
         added = found["node"] - found["node_before"]
         rows.append(
@@ -224,14 +215,11 @@ def by_chunk(chunks: list[str]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, page="PERFORMANCE")
     parser.add_argument("parts", nargs="*", metavar="part", help="rounds, node; both by default")
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--chunks", nargs="+", default=CHUNKS)
-    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if unknown := set(asked.parts) - {"rounds", "node"}:

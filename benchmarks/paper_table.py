@@ -14,23 +14,20 @@ FOLDER/EXPERIMENT.md and its picture as PNG and SVG. Figures are those of the la
 
 import argparse
 import json
-import os
 import re
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 import numpy as np
-from federations import DATA, finished, git
+from common import DATA, arguments, finished, note_commit, side_by_side, table
 from published_rows import published_for, row_of, tables_of
-from results import COLUMNS, measured, published, table
+from results import COLUMNS, measured, published
 
 from fedclust.results.charts import save
 from fedclust.results.charts.chart import COLOURS, data_of as given_rows
@@ -219,22 +216,15 @@ def _make(run: Run) -> str:
 
 def make(runs: Sequence[Run], folder: Path, workers: int) -> bool:
     """Make all runs that are not there, several at a time; return whether all are there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    note = {"commit": git("rev-parse", "HEAD"), "changed": git("status", "--porcelain", "-uno").splitlines()}
-    (folder / "provenance.json").write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"  # of the workers, which start anew
+    note_commit(folder)
     whole, known = True, set[str]()
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(_make, run): run for run in runs}
-        for number, done in enumerate(as_completed(waiting), start=1):
-            run, wrong = waiting[done], done.result()
-            whole &= not wrong
-            line = f"{number}/{len(runs)} {run.row} {run.column.title} seed {run.seed}"
-            if wrong:
-                line += ": failed as before" if wrong in known else f": {wrong}"
-            known.add(wrong)
-            print(line, file=sys.stderr if wrong else sys.stdout, flush=True)
+    for place, (run,), wrong in side_by_side(_make, [(run,) for run in runs], workers):
+        whole &= not wrong
+        line = f"{place} {run.row} {run.column.title} seed {run.seed}"
+        if wrong:
+            line += ": failed as before" if wrong in known else f": {wrong}"
+        known.add(wrong)
+        print(line, file=sys.stderr if wrong else sys.stdout, flush=True)
     return whole
 
 
@@ -265,7 +255,7 @@ def write(options: argparse.Namespace, runs: Sequence[Run], out: Path) -> str:
             for line, (row, found) in zip(cells, rows.items(), strict=True):
                 line += [measured(column, found) if found else "–", published(column, theirs[place, row])]
         headings = ["row", *(text for column in shown for text in (column.title, "published"))]
-        parts.append(f"\n## {_panel(place, rows)}\n\n{table(headings, cells)}")
+        parts.append(f"\n## {_panel(place, rows)}\n\n{table(headings, cells)}\n")
     text = "\n".join(parts)
     out.mkdir(parents=True, exist_ok=True)
     name = options.experiment + ("-small" if options.small else "")
@@ -368,12 +358,9 @@ def draw(
     return alt.concat(*charts, columns=5, title=f"{title}; bars: standard deviation over seeds")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if a run failed, 2 if something is missing."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
+    parser = arguments(__doc__, folder=True)
     parser.add_argument("experiment")
     parser.add_argument("--rows", nargs="+", help="names of the paper's rows; all unless given")
     parser.add_argument("--columns", nargs="+", help="such as alpha=0.3 similarity=0; all unless given")
@@ -385,7 +372,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="for every run")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--dry-run", action="store_true", help="print the commands of the runs")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     out = options.folder.resolve()
     folder = out / (options.experiment + ("-small" if options.small else ""))
     try:

@@ -20,17 +20,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from federations import spread
+from common import DATA, DOCS, arguments, over_seeds, show, shown, table
 from sklearn.cluster import KMeans
-from tables import show, table
 
 import fedclust
 from fedclust.clustering.private_groups import Parameters
 from fedclust.metrics import adjusted_rand_index
 from fedclust.privacy.accountant import multiplier_for
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT.parent / "shared" / "data"
 PAGE = "PRIVACY"
 DELTA = 1e-4
 # A linear model: noise grows with the square root of the number of parameters. Everyone takes part in every
@@ -114,8 +111,7 @@ def accuracy(
 
 def written(part: str) -> dict[tuple[str, str, int], float]:
     """Read the page's figures of a part by row, column and seed, if they are of one seed."""
-    text = (ROOT / "docs" / f"{PAGE}.md").read_text(encoding="utf-8")
-    own = text.partition(f"<!-- {part} -->")[2].partition(f"<!-- /{part} -->")[0]
+    own = shown(part, DOCS / f"{PAGE}.md")
     seeds = re.search(r"^Seeds (\d+)\.$", own, re.MULTILINE)
     lines = [line.strip("|").split("|") for line in own.splitlines() if line.startswith("| ")]
     if not seeds or not lines:
@@ -139,7 +135,7 @@ def figures(given: argparse.Namespace) -> str:
                 accuracy(*of, method, epsilon, seed, known=known.get((name, column, seed)))
                 for seed in given.seeds
             ]
-            cells.append(spread(found))
+            cells.append(over_seeds(found))
         rows.append([name, *cells])
     return table([given.part, *_heads(given.epsilons)], rows)
 
@@ -158,7 +154,7 @@ def clips(given: argparse.Namespace) -> str:
                 accuracy(*of, epsilon, seed, clip, adaptive, known=known.get((name, column, seed)))
                 for seed in given.seeds
             ]
-            cells.append(spread(found))
+            cells.append(over_seeds(found))
         rows.append([name, *cells])
     return table(["clip", *_heads(given.epsilons)[:-1]], rows)
 
@@ -180,7 +176,7 @@ def labels(given: argparse.Namespace) -> str:
                 told = shares + noise * draws.standard_normal(shares.shape)
                 found = KMeans(groups, n_init=10, random_state=seed).fit_predict(told)
                 scores.append(adjusted_rand_index(truth, found))
-            cells.append(spread(scores))
+            cells.append(over_seeds(scores))
         rows.append([name, *cells])
     return table(["1,000 clients, 50 rows each", *_heads(given.epsilons)], rows)
 
@@ -194,14 +190,10 @@ PARTS = {**dict.fromkeys(FEDERATIONS, figures), "clip": clips, "labels": labels}
 
 def main() -> None:
     """Make the runs and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
+    parser = arguments(__doc__, page="PRIVACY", folder=True)
     parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1, 2, 8])
-    parser.add_argument("--write", action="store_true", help="into docs/PRIVACY.md")
     given = parser.parse_args()
     seeds = f"Seeds {', '.join(map(str, given.seeds))}."
     show(given.part, f"{seeds}\n\n{PARTS[given.part](given)}", given.write, PAGE)

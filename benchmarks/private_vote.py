@@ -8,13 +8,12 @@ operating system where clients are deployed, so figures of two runs differ by it
 is next to none (and ε protects nobody), and what differs then, simulation and deployment do differently.
 """
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
+from common import arguments, show, table
 from faults_runs import Place, deployment
-from tables import show, table
 
 from fedclust.results import SavedRun
 
@@ -84,12 +83,8 @@ def page(folders: dict[str, Path]) -> str:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
+    parser = arguments(__doc__, page="PRIVACY", folder=True)
     parser.add_argument("--noise", type=float, default=1e-3, help="multiplier of every release")
-    parser.add_argument("--write", action="store_true", help="into docs/PRIVACY.md")
     given = parser.parse_args()
     place = Place(given.folder.resolve())
     folders = {}

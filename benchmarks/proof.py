@@ -6,13 +6,13 @@ Makes the runs that FOLDER lacks and writes each dataset's table into docs/PROOF
 --no-run writes only.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from federations import DATASETS, PARTITIONS, ROOT, Cell, commit_of, run, spread, summaries, table
+from common import DOCS, arguments, commit_of, over_seeds, show, table
+from federations import DATASETS, PARTITIONS, Cell, run, summaries
 
 METHODS: dict[str, tuple[str, ...]] = {
     "fedavg": ("strategy=fedavg",),
@@ -59,13 +59,13 @@ def page(grid: Sequence[Cell]) -> list[str]:
             row = [partition.title]
             for method in METHODS:
                 key = dataset, name, method
-                text = spread(accuracy.get(key, []))
+                text = over_seeds(accuracy.get(key, []))
                 if method not in ("fedavg", "known_groups") and key in clusters:
                     found = f"{np.mean(clusters[key]):g}"
                     text += f" ({found}, {np.mean(rand[key]):.2f})" if key in rand else f" ({found})"
                 row.append(text)
             rows.append(row)
-        lines += [*table(["partition", *METHODS], rows), ""]
+        lines += [table(["partition", *METHODS], rows), ""]
         short = list(shortfalls(dataset, accuracy, rand))
         lines += ["Short of the bar:" if short else "No cell falls short of the bar.", ""]
         lines += [*(f"- {line}" for line in short), ""] if short else []
@@ -104,28 +104,20 @@ def shortfalls(
 
 def main() -> int:
     """Run the command line; return 1 if a run failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
+    parser = arguments(__doc__, folder=True)
     parser.add_argument("--datasets", nargs="+", choices=sorted(DATASETS), default=["digits"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[11, 12, 13, 14, 15])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "PROOF.md")
+    parser.add_argument("--out", type=Path, default=DOCS / "PROOF.md")
     options = parser.parse_args()
     grid = cells(options.folder.resolve(), options.datasets, options.seeds)
     whole = options.no_run or run(grid, options.folder, options.workers)
-    text = options.out.read_text(encoding="utf-8")
     seeds = ", ".join(map(str, options.seeds))
     note = f"Commit {commit_of(options.folder)}, 30 clients, seeds {seeds}, mean ± sample standard deviation."
     for dataset in options.datasets:
-        mark = f"<!-- grid of {dataset} -->\n"
-        before, _, rest = text.partition(mark)
-        after = rest.partition(mark)[2]
         title, *tables = page([cell for cell in grid if cell.dataset == dataset])
-        text = before + mark + "\n".join(["", title, "", note, *tables, ""]) + mark + after
-    options.out.write_text(text, encoding="utf-8")
+        show(f"grid of {dataset}", "\n".join([title, "", note, *tables]).rstrip(), options.out)
     return int(not whole)
 
 

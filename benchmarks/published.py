@@ -7,8 +7,6 @@ round, then the others, and ends; the ways take turns. pfl-research runs its own
 pip install 'fedclust[benchmark]'. --write puts the tables into docs/PERFORMANCE.md.
 """
 
-import argparse
-import importlib.util
 import sys
 import tempfile
 import time
@@ -17,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from rounds import WAYS, free_port
+from common import arguments, machine, show, table
+from rounds import WAYS, available, start
 from settings import Setting
-from tables import machine, show, table
 from torch import nn
-from turns import Group
 
 __all__ = ["PUBLISHED", "Published", "lenet", "logistic_regression", "pfl_cnn", "pfllib_cnn"]
 
@@ -168,12 +165,8 @@ def run(name: str, way: str, rounds: int, log: Path) -> tuple[float, float] | No
     -------
     Seconds of the whole command, and of a round after the first; None if it failed.
     """
-    _, size, environment = WAYS[way]
-    if "MASTER_ADDR" in environment:
-        environment = {**environment, "MASTER_PORT": str(free_port())}
-    command = [sys.executable, str(Path(__file__).with_name("ways.py")), name, way]
     began = time.perf_counter()
-    group = Group(command, size, environment, log)
+    group = start(name, way, log)
     try:
         first = group.turn()
         group.rounds = rounds - 1
@@ -230,26 +223,18 @@ def text(name: str, most: int, times: Mapping[str, list[tuple[float, float]]]) -
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, page="PERFORMANCE")
     parser.add_argument("--only", nargs="+", choices=PUBLISHED, default=list(PUBLISHED))
     parser.add_argument("--turns", type=int, help="of each way; by default as many as the setting says")
     parser.add_argument("--rounds", type=int, default=10**9, help="at most, >= 2, to try the script")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
-    arguments = parser.parse_args()
+    asked = parser.parse_args()
     logs = Path(tempfile.mkdtemp(prefix="fedclust-published-"))
     print(f"logs: {logs}", file=sys.stderr)
-    missing = importlib.util.find_spec("pfl") is None
-    if missing:
-        print("pfl-research is skipped: pip install 'fedclust[benchmark]'", file=sys.stderr)
-    for name in arguments.only:
-        ways = [way for way in PUBLISHED[name].measured if way in arguments.ways]
-        if missing:
-            ways = [way for way in ways if not way.startswith("pfl")]
-        times = measure(name, ways, arguments.turns or PUBLISHED[name].turns, arguments.rounds, logs)
-        show(f"published-{name}", text(name, arguments.rounds, times), arguments.write)
+    for name in asked.only:
+        ways = available([way for way in PUBLISHED[name].measured if way in asked.ways])
+        times = measure(name, ways, asked.turns or PUBLISHED[name].turns, asked.rounds, logs)
+        show(f"published-{name}", text(name, asked.rounds, times), asked.write)
 
 
 if __name__ == "__main__":

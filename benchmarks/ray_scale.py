@@ -8,7 +8,6 @@ its reply to the last one of the round. Clients train one after another, so that
 model to the bit, which is checked. --write puts the tables into docs/PERFORMANCE.md.
 """
 
-import argparse
 import os
 import tempfile
 import time
@@ -19,17 +18,16 @@ from typing import Any
 
 import numpy as np
 import ray
+from common import arguments, machine, show, spread, table
 from flwr.app import Message
 from ray.cluster_utils import Cluster
-from settings import Setting
-from tables import machine, show, spread, table
+from settings import Setting, Training
 
 from fedclust.data.partitioners.base import Assignment, ClientPartitioner, Examples
 from fedclust.federation import ClientGrid, unpack
 from fedclust.grids.ray_grid import RayGrid
 from fedclust.messages.models import from_state
 from fedclust.settings import to_run_config
-from fedclust.strategies import ClusteredStrategy
 from fedclust.typing import IntArray
 
 NODES = 4
@@ -121,14 +119,6 @@ class TimedGrid(RayGrid):
         if message.metadata.message_type == "train":
             self.rounds[-1].seconds[message.metadata.dst_node_id] = time.perf_counter() - self._began
         return super()._take(ref)
-
-
-class Training(ClusteredStrategy):
-    """Rounds without evaluation."""
-
-    def configure_evaluate(self, *_: object) -> list:
-        """Ask nobody."""
-        return []
 
 
 class Way:
@@ -244,14 +234,11 @@ def joined(cohort: int, turns: int, rounds: int, cluster: Cluster, run_config: A
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, page="PERFORMANCE")
     parser.add_argument("--cohorts", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=2, help="of a turn")
-    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
-    arguments = parser.parse_args()
+    asked = parser.parse_args()
     config = SETTING.config("engine=ray")
     config.partition["_target_"] = "ray_scale.PowerLaw"
     config.partition.exponent = EXPONENT
@@ -272,18 +259,18 @@ def main() -> None:
         for _ in range(NODES - 1):
             cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
-        rounds = arguments.turns, arguments.rounds
-        text = divided(arguments.cohorts, *rounds, run_config, steps, cluster.address)
-        after = joined(arguments.cohorts[0], *rounds, cluster, run_config, steps)
+        rounds = asked.turns, asked.rounds
+        text = divided(asked.cohorts, *rounds, run_config, steps, cluster.address)
+        after = joined(asked.cohorts[0], *rounds, cluster, run_config, steps)
     finally:
         ray.shutdown()
         cluster.shutdown()
     largest = f"the largest has {sizes.max():,} samples, the median {np.median(sizes):.0f}"
     show(
         "ray-scale",
-        f"{SETTING.title}; {largest}. {machine()}, {arguments.turns} turns of {arguments.rounds} rounds.\n\n"
+        f"{SETTING.title}; {largest}. {machine()}, {asked.turns} turns of {asked.rounds} rounds.\n\n"
         f"{text}\n\n{after}",
-        arguments.write,
+        asked.write,
     )
 
 

@@ -6,16 +6,16 @@ A table whose runs are not in the folder is kept from the document, with the com
 around the tables is benchmarks/results_text.md; they replace ``<!-- tables -->`` in it.
 """
 
-import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments import EXPERIMENTS, ROOT, Experiment
+from common import ROOT, arguments, table
+from experiments import EXPERIMENTS, Experiment
 from published_rows import published_for, row_of
 
 from fedclust.results import SavedRun
@@ -95,12 +95,6 @@ def _as_published(value: float) -> str:
     return f"{value:.2f}" if isinstance(value, float) and round(value, 2) == value else f"{value:g}"
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a Markdown table; the first column is text."""
-    rules = ["---", *["---:"] * (len(headings) - 1)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (headings, rules, *rows))
-
-
 def with_best(run: SavedRun) -> dict[str, Any]:
     """Add to a summary the best of the rounds that were scored, as some papers report it."""
     _, values = run.series("global_accuracy")
@@ -128,7 +122,7 @@ def section(experiment: Experiment, runs: Sequence[SavedRun], provenance: Sequen
             columns.append(("published", [published(column, theirs[name]) for name in by_strategy]))
     headings, cells = zip(*columns, strict=True)
     seeds = [str(run.summary["seed"]) for run in runs]
-    lines = [f"### {experiment.title}\n", table(headings, zip(*cells, strict=True))]
+    lines = [f"### {experiment.title}\n", table(headings, zip(*cells, strict=True)) + "\n"]
     facts = [
         f"Command: `{provenance[0]['command'].rpartition(' seed=')[0] or provenance[0]['command']}`, "
         f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}.",
@@ -201,10 +195,7 @@ def sections_of(document: str) -> dict[str, str]:
 
 def main() -> int:
     """Run the command line; return 1 if there are no results."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
+    parser = arguments(__doc__, folder=True)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "RESULTS.md")
     options = parser.parse_args()
     sections = []

@@ -7,16 +7,14 @@ pfl-research is included if it is installed: pip install 'fedclust[benchmark]'. 
 docs/PERFORMANCE.md. Run it on an idle machine; on a busy one only ratios are meaningful.
 """
 
-import argparse
 import importlib.util
-import socket
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
+from common import arguments, free_ports, machine, rates, show
 from settings import SETTINGS
-from tables import machine, show, spread, table
 from turns import Group, interleave
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -47,62 +45,45 @@ WAYS: dict[str, tuple[str, int, dict[str, str]]] = {
 }
 
 
-def free_port() -> int:
-    """Find a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def available(ways: Sequence[str]) -> list[str]:
+    """List the ways that are installed; say what is missing."""
+    missing = importlib.util.find_spec("pfl") is None and any(way.startswith("pfl") for way in ways)
+    if missing:
+        print("pfl-research is skipped: pip install 'fedclust[benchmark]'", file=sys.stderr)
+    return [way for way in ways if not missing or not way.startswith("pfl")]
+
+
+def start(setting: str, way: str, log: Path) -> Group:
+    """Start the processes of a way."""
+    _, size, environment = WAYS[way]
+    if "MASTER_ADDR" in environment:
+        environment = {**environment, "MASTER_PORT": str(free_ports(1)[0])}
+    command = [sys.executable, str(Path(__file__).with_name("ways.py")), setting, way]
+    return Group(command, size, environment, log)
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, page="PERFORMANCE")
     parser.add_argument("setting", choices=SETTINGS)
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
-    arguments = parser.parse_args()
-    ways = arguments.ways
-    if importlib.util.find_spec("pfl") is None and any(way.startswith("pfl") for way in ways):
-        print("pfl-research is skipped: pip install 'fedclust[benchmark]'", file=sys.stderr)
-        ways = [way for way in ways if not way.startswith("pfl")]
-    script = Path(__file__).with_name("ways.py")
+    asked = parser.parse_args()
     logs = Path(tempfile.mkdtemp(prefix="fedclust-benchmark-"))
     print(f"logs: {logs}", file=sys.stderr)
-    groups = {}
+    groups: dict[str, Group] = {}
     try:
-        for way in ways:
-            _, size, environment = WAYS[way]
-            if "MASTER_ADDR" in environment:
-                environment = {**environment, "MASTER_PORT": str(free_port())}
-            command = [sys.executable, str(script), arguments.setting, way]
-            groups[way] = Group(command, size, environment, logs / f"{way}.log")
-        seconds = interleave(groups, arguments.turns)
+        for way in available(asked.ways):
+            groups[way] = start(asked.setting, way, logs / f"{way}.log")
+        seconds = interleave(groups, asked.turns)
     finally:
         for group in groups.values():
             group.close()
-    setting = SETTINGS[arguments.setting]
-    rates = {
-        way: [(setting.cohort or setting.clients) / took for took in values]
-        for way, values in seconds.items()
-    }
-    best = median(rates["fedclust-local"]) if "fedclust-local" in rates else None
-    rows = [
-        [
-            WAYS[way][0],
-            *spread(values, 1 if median(values) < 100 else 0),
-            f"{median(values) / best:.2f}" if best else "",
-        ]
-        for way, values in rates.items()
-    ]
-    text = table(["clients per second", "median", "minimum", "maximum", "× engine=local"], rows)
-    show(
-        arguments.setting,
-        f"{setting.title}; {machine()}, {arguments.turns} turns.\n\n{text}",
-        arguments.write,
-    )
+    setting = SETTINGS[asked.setting]
+    cohort = setting.cohort or setting.clients
+    found = {WAYS[way][0]: [cohort / took for took in values] for way, values in seconds.items()}
+    text = rates("clients per second", found, WAYS["fedclust-local"][0])
+    show(asked.setting, f"{setting.title}; {machine()}, {asked.turns} turns.\n\n{text}", asked.write)
 
 
 if __name__ == "__main__":

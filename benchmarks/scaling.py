@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import in_turns, show_parts, spread, table
 from flwr.serverapp import Grid
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import Console
-from settings import SETTINGS
-from tables import show_parts, spread, table
+from settings import SETTINGS, Training
 
 from fedclust.federation import ClientGrid
 from fedclust.messages.models import from_state
@@ -40,17 +40,6 @@ from fedclust.training.dispatch import Dispatcher
 
 DIGITS = SETTINGS["digits"]
 STEPS = "forward, backward, update"
-
-
-def never(*_: object) -> list:
-    """Select no clients for an evaluation."""
-    return []
-
-
-class Training(ClusteredStrategy):
-    """One model for all, never evaluated."""
-
-    configure_evaluate = never
 
 
 def rounds(
@@ -72,6 +61,10 @@ def per_round(run: Callable[[int], None], number: int) -> float:
     began = time.perf_counter()
     run(number)
     return 1000 * (time.perf_counter() - began) / number
+
+
+def _three(run: Callable[[int], None], _: int) -> float:
+    return per_round(run, 3)
 
 
 def evaluation(turns: int) -> str:
@@ -115,12 +108,7 @@ def methods(turns: int) -> str:
         for name in ("local", "fedsoft"):
             config = dataclasses.replace(DIGITS, clients=size).config(f"strategy={name}")
             ways[name] = rounds(size, size, partial(_built, config))
-        took: dict[str, list[float]] = {name: [] for name in ways}
-        for turn in range(turns + 1):
-            for name, run in ways.items():
-                milliseconds = per_round(run, 3)
-                if turn:
-                    took[name].append(milliseconds)
+        took = in_turns({name: partial(_three, run) for name, run in ways.items()}, turns)
         for name, values in took.items():
             pairs = zip(values, took["fedavg"], strict=True)
             ratio = statistics.median(one / other for one, other in pairs)
@@ -132,7 +120,7 @@ def methods(turns: int) -> str:
 def _built(config: DictConfig, participation: float) -> ClusteredStrategy:
     aggregator = partial(instantiate, config.aggregator)
     strategy: ClusteredStrategy = build(config.strategy, participation=participation, aggregator=aggregator)
-    strategy.configure_evaluate = never  # type: ignore[method-assign]
+    strategy.configure_evaluate = lambda *_: []  # type: ignore[method-assign]
     return strategy
 
 
@@ -155,21 +143,19 @@ def stopwatch() -> Iterator[list[float]]:
         Dispatcher.train = train  # type: ignore[method-assign]
 
 
+def _and_steps(run: Callable[[int], None], _: int) -> tuple[float, float]:
+    with stopwatch() as spent:
+        took = per_round(run, 3)
+    return took, 1000 * spent[0] / 3
+
+
 def compare(head: str, ways: dict[str, Callable[[int], None]], turns: int) -> str:
     """Run each way in turns; return the table of milliseconds per round."""
-    took: dict[str, list[float]] = {name: [] for name in ways}
-    steps: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(turns + 1):
-        for name, run in ways.items():
-            number = 3 if turn else 1
-            with stopwatch() as spent:
-                began = time.perf_counter()
-                run(number)
-                seconds = time.perf_counter() - began
-            if turn:  # the first warms up, and the trainer makes its choice
-                took[name].append(1000 * seconds / number)
-                steps[name].append(1000 * spent[0] / number)
-    rows = [[name, *spread(took[name], 1), spread(steps[name], 1)[0]] for name in ways]
+    found = in_turns({name: partial(_and_steps, run) for name, run in ways.items()}, turns)
+    rows = []
+    for name, values in found.items():  # the first turn warms up, and the trainer makes its choice
+        took, steps = zip(*values, strict=True)
+        rows.append([name, *spread(took, 1), spread(steps, 1)[0]])
     return table([head, "ms per round, median", "minimum", "maximum", f"of which {STEPS}"], rows)
 
 

@@ -11,13 +11,13 @@ also says 100,000 of each, which would be two million). SENSG-A is S, partitione
 labels: experiment=fedgmcc_sensg_a; SENSG-R by population: experiment=fedgmcc_sensg_r.
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from common import arguments
 from genomes import draw_reads, invent, read_reference, read_variants, sequence_of
 
 from fedclust.data.source import SourceError
@@ -122,10 +122,7 @@ def write(
 
 def main() -> int:
     """Run the command line; return 1 if the files are not as they must be."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
+    parser = arguments(__doc__, folder=True)
     parser.add_argument("set", choices=READS)
     parser.add_argument("--reference", type=Path)
     parser.add_argument("--variants", type=Path)

@@ -9,14 +9,11 @@ two cores: FedGWC at 10,000 clients 5 s, labels at 1,000 clients 3 s, prototypes
 import argparse
 import json
 import resource
-import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
-from tables import machine, show, table
+from common import answer_of, arguments, machine, show, spread, table
 
 from fedclust.clustering import clust_psi_pfl, fedgwc, fmcl, label_groups, prototype_groups
 
@@ -105,12 +102,9 @@ def measure(name: str, clients: int, repeats: int) -> dict[str, list[float]]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, page="PERFORMANCE")
     parser.add_argument("--clients", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
@@ -119,14 +113,9 @@ def main() -> None:
     rows = []
     for work in WORK:
         for clients in asked.clients:
-            command = [sys.executable, __file__, "--one", work.__name__, str(clients), str(asked.repeats)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            one = json.loads(done.stdout.splitlines()[-1])
-            figures = (statistics.median(one["seconds"]), min(one["seconds"]), max(one["seconds"]))
+            one = answer_of(__file__, work.__name__, clients, asked.repeats)
             what = (work.__doc__ or "").rstrip(".")
-            rows.append(
-                [what, f"{clients:,}", *(f"{value:.3f}" for value in figures), f"{one['peak'][0]:.2f}"]
-            )
+            rows.append([what, f"{clients:,}", *spread(one["seconds"], 3), f"{one['peak'][0]:.2f}"])
     head = ["work", "clients", "median, s", "minimum", "maximum", "peak, GiB"]
     show("server", f"{machine()}.\n\n{table(head, rows)}", asked.write)
 

@@ -12,10 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from fedclust import data, models
 from fedclust.data import Dataset, FederatedData
 from fedclust.settings import compose
+from fedclust.strategies import ClusteredStrategy
 
 _TEST_FRACTION = 0.1  # held out and not used
 
-__all__ = ["SETTINGS", "RandomImages", "Setting"]
+__all__ = ["SETTINGS", "RandomImages", "Setting", "Training", "random_images"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,25 @@ class RandomImages:
             natural=None,
             fingerprint=name,
         )
+
+
+def random_images(config: DictConfig, examples: int, shape: Sequence[int], num_classes: int = 10) -> None:
+    """Put random images of one shape in place of a configuration's dataset."""
+    OmegaConf.set_struct(config, False)
+    config.dataset = {
+        "_target_": "settings.RandomImages",
+        "examples": examples,
+        "input_shape": list(shape),
+        "num_classes": num_classes,
+    }
+
+
+class Training(ClusteredStrategy):
+    """One model for all, never evaluated."""
+
+    def configure_evaluate(self, *_: object) -> list:
+        """Ask nobody."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -94,14 +114,9 @@ class Setting:
                 *overrides,
             ]
         )
-        OmegaConf.set_struct(config, False)
+        examples = round(self.clients * self.examples / (1 - _TEST_FRACTION))
+        random_images(config, examples, (self.channels, self.side, self.side))
         config.partition.test_fraction = _TEST_FRACTION
-        config.dataset = {
-            "_target_": "settings.RandomImages",
-            "examples": round(self.clients * self.examples / (1 - _TEST_FRACTION)),
-            "input_shape": [self.channels, self.side, self.side],
-            "num_classes": 10,
-        }
         config.model = {"_target_": self.model}
         config.device = "cpu"
         config.training = {**config.training, "epochs": None, "steps": None, **self.training}

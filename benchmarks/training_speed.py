@@ -9,16 +9,16 @@ vmapped loop get prepared batches; fedclust draws and gathers its own. All use o
 otherwise.
 """
 
-import argparse
 import copy
 import os
 import time
 from collections.abc import Callable
-from statistics import median
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
-from tables import machine, show, spread, table
+from common import arguments, in_turns, machine, rates, show
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
@@ -126,7 +126,7 @@ def compiled_loop(
             update(own, inputs[rows], labels[rows])
 
 
-def measure(name: str, rounds: int, write: bool) -> None:
+def measure(name: str, rounds: int, write: Path | None) -> None:
     """Time one setting and show its table."""
     draws = np.random.default_rng(1)
     if name == "digits":
@@ -171,30 +171,22 @@ def measure(name: str, rounds: int, write: bool) -> None:
     }
     if name == "digits":
         del ways["bare loop, the step compiled"]  # its batches are not all full
-    rates: dict[str, list[float]] = {way: [] for way in ways}
-    for server_round in range(1, rounds + 2):
-        for way, train in ways.items():
-            start = time.perf_counter()
-            train(server_round)
-            if server_round > 1:  # the first round warms up, and auto makes its choice
-                rates[way].append(len(jobs) / (time.perf_counter() - start))
-    plain = median(rates["plain loop, torch.optim"])
-    rows = [
-        [way, *spread(values, 1 if plain < 100 else 0), f"{median(values) / plain:.2f}"]
-        for way, values in rates.items()
-    ]
-    head = ["clients per second", "median", "minimum", "maximum", "× plain loop"]
-    show(f"{name}-trainer", f"{machine()}, {rounds} rounds.\n\n{table(head, rows)}", write)
+
+    def rate(train: Callable[[int], None], turn: int) -> float:
+        start = time.perf_counter()
+        train(turn)
+        return len(jobs) / (time.perf_counter() - start)
+
+    found = in_turns({way: partial(rate, train) for way, train in ways.items()}, rounds)
+    text = rates("clients per second", found, "plain loop, torch.optim")
+    show(f"{name}-trainer", f"{machine()}, {rounds} rounds.\n\n{text}", write)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, page="PERFORMANCE")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--setting", choices=["digits", "cnn", "both"], default="both")
-    parser.add_argument("--write", action="store_true", help="into docs/PERFORMANCE.md")
-    arguments = parser.parse_args()
+    asked = parser.parse_args()
     torch.set_num_threads(1)
-    for setting in ("digits", "cnn") if arguments.setting == "both" else (arguments.setting,):
-        measure(setting, arguments.rounds, arguments.write)
+    for setting in ("digits", "cnn") if asked.setting == "both" else (asked.setting,):
+        measure(setting, asked.rounds, asked.write)

@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 import published
 import settings
 import torch
-from settings import Setting
+from settings import Setting, Training
 from training_speed import bare_vmap, plain_loop
 from turns import Turns
 
@@ -58,11 +58,6 @@ def fedclust(setting: Setting, turns: Turns, _: int, engine: str) -> None:
 
 def _serve_strategy(setting: Setting, turns: Turns, grid: object) -> None:
     from fedclust.federation import ClientGrid
-    from fedclust.strategies import ClusteredStrategy
-
-    class Training(ClusteredStrategy):
-        def configure_evaluate(self, *_: object) -> list:  # the others do not evaluate either
-            return []
 
     clients = ClientGrid(grid)
     clients.connect()

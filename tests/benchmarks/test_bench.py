@@ -81,7 +81,11 @@ def test_the_clients_that_train_in_a_round_are_a_mean_over_rounds_and_seeds(
     # (3 + 1) / 2 = 2 with one seed, 5 with the other.
     found = bench.read(cells)[("digits", "iid")]
     assert found["fedavg"].trained == [2.0, 5.0]
-    (row,) = [line for line in bench.method_table("iid", found, times=True) if line.startswith("| fedavg ")]
+    (row,) = [
+        line
+        for line in bench.method_table("iid", found, times=True).splitlines()
+        if line.startswith("| fedavg ")
+    ]
     assert row.endswith("| 10 | 3.5 | 1.0 × | – |")
 
 
@@ -92,7 +96,7 @@ def test_none_is_named_where_none_beats_fedavg(bench: ModuleType, tmp_path: Path
         _leave(cell.folder / "ifca", 0.99, {})  # is told the number of groups
     _leave(cells[0].folder / "cfl", 0.905, {})
     _leave(cells[1].folder / "cfl", 0.95, {})
-    first, second = bench.first_screen(bench.read(cells))[2:]
+    first, second = bench.first_screen(bench.read(cells)).splitlines()[2:]
     assert "| none beats FedAvg by 0.01 |" in first
     assert "| cfl 0.950 |" in second
 

@@ -14,7 +14,7 @@ from fedclust.federation.asking import Answers, Asker, send_questions
 from fedclust.federation.descriptions import Descriptions, combine, misfit
 from fedclust.grids.bundle import Traffic
 from fedclust.messages.codec import Bounds
-from fedclust.messages.comparing import LossesQuestion
+from fedclust.messages.comparing import LossesQuestion, WinsQuestion
 from fedclust.messages.description import Description, DescriptionQuestion, Names
 from fedclust.messages.training import Projection, Update, UpdateQuestion
 from fedclust.privacy import Tells
@@ -417,13 +417,8 @@ class Federation(Asker):
         By client id, the number of rows of each model, shape (models,); on a tie the row counts for the
         first. Clients that failed are left out and recorded.
         """
-        answers, found = self.ask(LossesQuestion(tuple(models)), clients), {}
-        for client, answer in answers.replies.items():
-            if answer.wins is None:
-                self.failed(client, LossesQuestion.kind, f"client {client}: no 'wins' in reply")
-            else:
-                found[client] = answer.wins
-        return found
+        answers = self.ask(WinsQuestion(tuple(models)), clients)
+        return {client: answer.wins for client, answer in answers.replies.items()}
 
     def updates(
         self,

@@ -148,7 +148,7 @@ def test_rows(at: Reading) -> int:
 
 def least_loss(at: Reading) -> float:
     """Return the least value of a loss."""
-    return at.bounds.least_loss
+    return max(at.bounds.least_loss, -LARGEST_NUMBER)
 
 
 class Question(Generic[Answer]):
@@ -353,10 +353,13 @@ class Texts(Entry):
     printable
         Whether each must have a character and none that cannot be printed; else spaces take the place of
         control characters, which could write to the terminal that shows them.
+    raw
+        Whether control characters stay, as in values of a table, which are compared with its rows.
     """
 
     longest: int = 1000
     printable: bool = False
+    raw: bool = dataclasses.field(default=False, kw_only=True)
 
     def write(self, value: Any) -> Any:
         """Return the texts."""
@@ -376,7 +379,7 @@ class Texts(Entry):
             raise at.bad(f"{name} must be at most {self.longest} characters long, got {short(value)}")
         if self.printable and not (value and value.isprintable()):
             raise at.bad(f"{name} must be printable, got {short(value)}")
-        return _CONTROL.sub(" ", value)
+        return value if self.raw else _CONTROL.sub(" ", value)
 
 
 @dataclass(frozen=True)
@@ -400,10 +403,13 @@ class Pairs:
     ----------
     keys, values
         How its keys, which are texts, and its values are written and read.
+    needed
+        Whether both must be there although the field has a default.
     """
 
     keys: Entry
     values: Entry
+    needed: bool = False
 
     def read(self, keys: Any, values: Any, names: tuple[str, str], at: Reading) -> dict[Any, Any]:
         """Return the mapping if each key occurs once and has a value."""
@@ -486,8 +492,9 @@ class Values(Entry):
         if self.least is None:
             return values.astype(self.dtype)
         least, most = _limit(self.least, at), _limit(self.most, at)
-        # One by one before their sum, which could overflow; NaN is in no range.
-        if values.size and not (least <= values.min() and values.max() <= most):
+        # One by one before their sum, which could overflow; NaN is in no range. As Python's numbers: NumPy
+        # casts a limit to the array's type, where it may become infinite.
+        if values.size and not (least <= values.min().item() and values.max().item() <= most):
             raise at.bad(f"{name} must be finite and in [{least:g}, {most:g}], they are not")
         if self.total is not None:
             low, high = (_limit(limit, at) for limit in self.total)
@@ -657,6 +664,7 @@ def _plan(cls: Any) -> _Plan:
         if isinstance(said, Entry | Pairs):
             both = (said.keys, said.values) if isinstance(said, Pairs) else (said,)
             keys = tuple(entry.key or each.name.replace("_", "-") for entry in both)
+            default = _MISSING if isinstance(said, Pairs) and said.needed else default
             record = both[0].place.record
             groups.setdefault(record, {})[keys] = each.name, said, default
             parts.setdefault(f"record {record}", ("", both[0].place, False))

@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from fedclust.messages.codec import (
     LARGEST_NUMBER,
     Flag,
+    Made,
     Model,
     Numbers,
     Own,
@@ -31,6 +32,12 @@ def _num_models(at: Reading) -> int:
     return len(at.asked.models)
 
 
+def _check_wins(wins: IntArray, at: Reading) -> None:
+    most = train_rows(at)
+    if not 0 < sum(wins.tolist()) <= most:
+        raise at.bad(f"wins must be numbers of rows, not all 0, {most} in all at most, got {wins}")
+
+
 @dataclass(frozen=True, eq=False)
 class Losses:
     """How well each of several models fits a client's training part.
@@ -48,9 +55,8 @@ class Losses:
 
     def check(self, at: Reading) -> None:
         """Check that the wins are of rows that the client has."""
-        most = train_rows(at)
-        if self.wins is not None and not 0 < sum(self.wins.tolist()) <= most:
-            raise at.bad(f"wins must be numbers of rows, not all 0, {most} in all at most, got {self.wins}")
+        if self.wins is not None:
+            _check_wins(self.wins, at)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +65,36 @@ class LossesQuestion(Question[Losses]):
 
     kind = "query.losses"
     answer = Losses
+
+    models: Annotated[tuple[ArrayRecord, ...], Spread(Own(Place("", ArrayRecord)))]
+
+
+@dataclass(frozen=True, eq=False)
+class Wins:
+    """On how many of a client's training rows each of several models fits best, of the same answer.
+
+    Attributes
+    ----------
+    wins
+        As of :class:`Losses`; a model whose loss is not finite wins no row.
+    losses
+        Not read: one model that has diverged must not cost the others their rows.
+    """
+
+    wins: Annotated[IntArray, Numbers(_LOSSES, 0, train_rows, np.int64, count=_num_models)]
+    losses: Annotated[None, Made(_LOSSES, reads=lambda _: None)] = None
+
+    def check(self, at: Reading) -> None:
+        """Check that the wins are of rows that the client has."""
+        _check_wins(self.wins, at)
+
+
+@dataclass(frozen=True, eq=False)
+class WinsQuestion(Question[Wins]):
+    """The same question, asked for the wins."""
+
+    kind = LossesQuestion.kind
+    answer = Wins
 
     models: Annotated[tuple[ArrayRecord, ...], Spread(Own(Place("", ArrayRecord)))]
 

@@ -28,6 +28,7 @@ from fedclust.messages.codec import (
     Values,
     Whole,
     as_record,
+    least_loss,
     short,
     test_rows,
 )
@@ -82,7 +83,7 @@ def _read_figures(record: MetricRecord, at: Reading) -> dict[str, float]:
 
 def _check_loss(loss: float, name: str, at: Reading) -> None:
     """Check that a loss is in its range, or is not finite: the model may be to blame for that."""
-    least = at.bounds.least_loss
+    least = least_loss(at)
     if math.isfinite(loss) and not least <= loss <= LARGEST_NUMBER:
         raise at.bad(f"{name} must be in [{least:g}, {LARGEST_NUMBER:g}], got {loss}")
 
@@ -211,7 +212,6 @@ class EvaluateQuestion(Question[Evaluation]):
 # -- Personal layers ----------------------------------------------------------------------------------------
 
 _TOLD, _HOW = Place("personal", ConfigRecord), Place("finetune", ConfigRecord, optional=True)
-_TRIED = (NONE, PRIOR, FINETUNE)
 _REASON = Text(Place("failed", ConfigRecord), 10**6)
 
 
@@ -221,7 +221,7 @@ def _layers(at: Reading) -> tuple[str, ...]:
 
 def _read_losses(record: MetricRecord, at: Reading) -> dict[str, float]:
     """Read validation losses; one that is not finite becomes NaN, as the model may be to blame."""
-    at.known(record, _TRIED, "validation-losses")
+    at.known(record, (NONE, *_layers(at)), "validation-losses")
     told: dict[str, Any] = dict(record.items())
     for layer, loss in told.items():
         if type(loss) is not float:
@@ -424,7 +424,8 @@ class Predictions:
         """Check that the arrays are of as many rows."""
         shapes = [() if each is None else each.shape for each in (self.rows, self.labels, self.probabilities)]
         one, other, last = shapes
-        if any(shapes) and (one != (self.num_examples,) or other[:1] != one or last[:-1] != other):
+        fits = one == (self.num_examples,) == other[:1] and len(other) <= 2 and last[:-1] == other
+        if any(shapes) and not (fits and last[-1]):
             raise at.bad(f"predictions must be of {self.num_examples} rows, got {one}, {other}, {last}")
 
 

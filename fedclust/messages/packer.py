@@ -81,7 +81,10 @@ def unpack(hint: Any, entries: Mapping[str, Any]) -> Any:
         if last in inside:
             raise ValueError(f"{path} must be one entry, got several")
         inside[last] = value
-    return _form(hint).read(_Reading(tree), "", tree.get("") if "" in tree else tree)
+    try:
+        return _form(hint).read(_Reading(tree), "", tree.get("") if "" in tree else tree)
+    except RecursionError as error:
+        raise ValueError("entries must not be nested so deeply") from error
 
 
 # -- Inside -------------------------------------------------------------------------------------------------
@@ -188,9 +191,10 @@ def _union(scalar: _Form, plain: tuple[type, ...], others: Mapping[str, Any]) ->
         if not tagged:
             return _form(*others.values()).read(of, path, node)
         inside = _inside(path, node)
-        if inside.get(_KIND) not in others or _VALUE not in inside:
-            raise ValueError(f"{path} must be one of {', '.join(others)}, got {_got(inside.get(_KIND))}")
-        return _form(others[inside[_KIND]]).read(of, _join(path, _VALUE), inside[_VALUE])
+        name = inside.get(_KIND)
+        if not isinstance(name, str) or name not in others or _VALUE not in inside:
+            raise ValueError(f"{path} must be one of {', '.join(others)}, got {_got(name)}")
+        return _form(others[name]).read(of, _join(path, _VALUE), inside[_VALUE])
 
     return _Form(write, read)
 
@@ -286,8 +290,16 @@ def _sequence(item: Any, make: Callable[[Any], Any]) -> _Form:
         inside = _inside(path, node)
         if arrays and _ROWS in inside:
             rows, lengths = (_array(path, inside.get(name)) for name in (_ROWS, _LENGTHS))
-            if lengths.dtype.kind != "i" or lengths.ndim != 1 or lengths.sum() != len(rows):
-                raise ValueError(f"{path} must have lengths of all its {len(rows)} rows")
+            if (
+                not rows.ndim
+                or lengths.dtype.kind != "i"
+                or lengths.ndim != 1
+                or (lengths < 0).any()
+                or lengths.sum() != len(rows)
+            ):
+                raise ValueError(
+                    f"{path} must have lengths of all its {rows.shape[0] if rows.ndim else 0} rows"
+                )
             return make(np.split(rows, np.cumsum(lengths)[:-1]))
         if list(inside) != [str(place) for place in range(len(inside))]:
             raise ValueError(f"{path} must be numbered from 0, got {', '.join(inside)}")
@@ -354,12 +366,12 @@ def _read_any(of: _Reading, path: str, node: Any) -> Any:
     if not isinstance(node, dict):
         return _array(path, node) if isinstance(node, np.ndarray) else _ANY_SCALAR.read(of, path, node)
     kind, value = node.get(_KIND), node.get(_VALUE)
-    if kind == "json":
+    if isinstance(kind, str) and kind == "json":
         try:
             return json.loads(str(value))
         except ValueError as error:
             raise ValueError(f"{path} must be JSON: {error}") from error
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"{path} must be one of json, {', '.join(_KINDS)}, got {_got(kind)}")
     return _form(_KINDS[kind]).read(of, _join(path, _VALUE), value)
 

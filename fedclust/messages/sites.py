@@ -118,12 +118,16 @@ class Registered:
         Why each other site of the node cannot take part.
     """
 
-    site_of: Annotated[Mapping[str, str], Pairs(_SITE_NAMES(key="clients"), _SITE_NAMES(key="sites"))] = (
-        field(default_factory=dict)
-    )
+    site_of: Annotated[
+        Mapping[str, str], Pairs(_SITE_NAMES(key="clients"), _SITE_NAMES(key="sites"), needed=True)
+    ] = field(default_factory=dict)
     refused: Annotated[
         Mapping[str, str],
-        Pairs(_SITE_NAMES(key="refused"), Texts(_REGISTRATION, 900, printable=True, key="reasons")),
+        Pairs(
+            _SITE_NAMES(key="refused"),
+            Texts(_REGISTRATION, 900, printable=True, key="reasons"),
+            needed=True,
+        ),
     ] = field(default_factory=dict)
 
     @classmethod
@@ -155,6 +159,7 @@ class Registered:
 _STATEMENTS, _AGREEMENT = Place("statements", ConfigRecord), Place("agreement", ConfigRecord)
 _MOST = 10**6
 _ANY = Place("", ConfigRecord)  # entries of a mapping in JSON, which stand in no record of their own
+_VALUES = Texts(_ANY, raw=True)  # of columns, or their names: as the site's rows have them
 _PIXELS = {
     "count": Whole(_ANY, 1),
     "total": Whole(_ANY, 0, 255 * MOST_EXAMPLES),
@@ -177,7 +182,8 @@ class _Statements(Entry):
 
     def read(self, value: Any, name: str, at: Reading) -> list[Statement]:
         """Read the statements."""
-        return [_statement(body, at) for body in Texts(self.place, sys.maxsize).read(value, name, at)]
+        bodies = Texts(self.place, sys.maxsize, raw=True).read(value, name, at)
+        return [_statement(body, at) for body in bodies]
 
 
 @dataclass(frozen=True)
@@ -189,10 +195,11 @@ class Stated:
 
     statements: Annotated[
         Mapping[str, Statement],
-        Pairs(Texts(_STATEMENTS, key="sites"), _Statements(_STATEMENTS, key="bodies")),
+        Pairs(Texts(_STATEMENTS, key="sites"), _Statements(_STATEMENTS, key="bodies"), needed=True),
     ] = field(default_factory=dict)
     refused: Annotated[
-        Mapping[str, str], Pairs(Texts(_STATEMENTS, key="refused"), Texts(_STATEMENTS, key="reasons"))
+        Mapping[str, str],
+        Pairs(Texts(_STATEMENTS, key="refused"), Texts(_STATEMENTS, key="reasons"), needed=True),
     ] = field(default_factory=dict)
 
 
@@ -246,7 +253,7 @@ def _statement(body: str, at: Reading) -> Statement:
 def _mapping(values: Any, name: str, at: Reading, known: Collection[str] | None = None) -> dict[str, Any]:
     if not isinstance(values, dict) or len(values) > _MOST:
         raise at.bad(f"{name} must be a mapping, got {short(values)}")
-    Texts(_ANY).read(list(values), name, at)
+    _VALUES.read(list(values), name, at)
     if known is not None:
         at.known(values, known, name)
     return values
@@ -266,7 +273,7 @@ def _numbers(values: Any, entries: Mapping[str, Entry], name: str, at: Reading) 
 def _labels(values: Any, at: Reading) -> tuple[Label, ...]:
     kinds = set(map(type, _list(values, "labels", at)))
     if kinds == {str}:
-        return Texts(_ANY).read(values, "labels", at)
+        return _VALUES.read(values, "labels", at)
     if kinds != {int} and kinds != {float}:
         raise at.bad(f"labels must be all texts or all numbers, got {short(values)}")
     Numbers(_ANY).read(values, "labels", at)
@@ -281,7 +288,7 @@ def _column(values: Any, name: str, at: Reading) -> Column:
     moments = Moments(**_numbers(told.get("moments"), _MOMENTS, f"moments of {name}", at))
     if moments.count > moments.rows:
         raise at.bad(f"{name} must have at most {moments.rows} values, got {moments.count}")
-    texts = Texts(_ANY).read(told.get("values"), f"values of {name}", at)
+    texts = _VALUES.read(told.get("values"), f"values of {name}", at)
     if not isinstance(trained, list) or set(map(type, trained)) - {bool} or len(trained) != len(texts):
         raise at.bad(f"{name} must have a truth value per value, got {short(trained)}")
     if list(texts) != sorted(set(texts)):

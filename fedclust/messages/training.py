@@ -345,14 +345,18 @@ def _read_changes(record: ArrayRecord, at: Reading) -> dict[str, FloatArray]:
             raise at.lacks(name, record)
         shape = tuple(asked.arrays[name].shape)
         try:
-            change = parse(record[name])
+            sent = parse(record[name])
         except ValueError as error:
             raise at.bad(f"{name} {error}") from error
-        if change.dtype.kind != "f" or change.shape != shape or not (np.abs(change) <= LARGEST_NUMBER).all():
+        fits = sent.dtype.kind == "f" and sent.shape == shape
+        with np.errstate(over="ignore"):
+            change = sent.astype(np.float64) if fits else sent
+        # In float64: in float16 the limit is infinite.
+        if not fits or not (np.abs(change) <= LARGEST_NUMBER).all():
             raise at.bad(
-                f"change of {name!r} must be finite and of shape {shape}, got {change.dtype}, {change.shape}"
+                f"change of {name!r} must be finite and of shape {shape}, got {sent.dtype}, {sent.shape}"
             )
-        changes[name] = change.astype(np.float64)
+        changes[name] = change
     return changes
 
 

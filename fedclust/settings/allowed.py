@@ -28,6 +28,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from fedclust.settings.choices import GROUP
 from fedclust.settings.composition import (
     COMPOSED,
     MISSING,
@@ -264,10 +265,16 @@ def check_overrides(overrides: Sequence[str], allow: str = "") -> None:
     if allow.strip() == EVERYTHING:
         return
     for override in overrides:
-        if "${" in override or override.lstrip("+~").startswith("hydra"):
+        key, _, value = override.lstrip("+~").partition("=")
+        if "${" in override or key.startswith("hydra"):
             raise NotAllowed(
                 f"overrides must not have interpolations or settings of hydra's on this node, "
                 f"got {_short(override)}"
+            )
+        # Composing with the first would import what it names; a choice of a group is a file's name.
+        if key.startswith(GROUP) or ("." not in key.partition("@")[0] and ".." in value):
+            raise NotAllowed(
+                f"overrides must not name modules or files elsewhere on this node, got {_short(override)}"
             )
 
 

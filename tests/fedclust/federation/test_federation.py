@@ -129,7 +129,7 @@ def test_wins_are_read_and_checked(toy) -> None:
     assert [failure["reason"] for failure in federation.take_failures()] == [
         "client 1: wins must be numbers of rows, not all 0, 281474976710656 in all at most, got [0 0]",
         "client 2: wins must be 2 finite numbers, got [3]",
-        "client 3: no 'wins' in reply",
+        "client 3: no 'wins' in reply, keys are ['losses']",
     ]
 
 

@@ -1,6 +1,7 @@
 """Tests of what turns messages into records and back: one contract over all, and what each refuses."""
 
 import gc
+import json
 import weakref
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any
@@ -23,7 +24,7 @@ from fedclust.messages.codec import (
     entries,
     of_kind,
 )
-from fedclust.messages.comparing import Losses, LossesQuestion, ProofAnswer, ProofQuestion
+from fedclust.messages.comparing import Losses, LossesQuestion, ProofAnswer, ProofQuestion, Wins, WinsQuestion
 from fedclust.messages.description import Description, DescriptionQuestion, Names
 from fedclust.messages.evaluation import (
     Confusion,
@@ -359,3 +360,86 @@ def test_what_reads_a_content_does_not_keep_it() -> None:
             assert alive() is None, question
     finally:
         gc.enable()
+
+
+# -- Bounds that a type of NumPy's, a default or a text could hide -------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prototypes", "scatter"), [("f2", None), (None, "f2"), (None, "f4")], ids=["prototypes", "", "scatter"]
+)
+def test_what_is_not_finite_is_refused_in_any_size_of_float(
+    prototypes: str | None, scatter: str | None
+) -> None:
+    bad = _model(
+        prototypes=np.full((2, 3), np.inf if prototypes else 1, prototypes or "f4"),
+        counts=np.array([1, 2]),
+        scatter=np.full(2, np.inf if scatter else 1, scatter or "f8"),
+    )
+    with pytest.raises(BadReply, match="must be finite"):
+        decode(Prototypes, RecordDict({"arrays": bad}), Reading(asked=PrototypesQuestion()))
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_a_change_is_finite_in_any_size_of_float(bad: float, dtype: str) -> None:
+    asked = UpdateQuestion(MODEL, 3, ("w",))
+    told = {"metrics": MetricRecord({"num-examples": 3}), "arrays": _model(w=np.full(2, bad, dtype))}
+    with pytest.raises(BadReply, match="change of 'w' must be finite"):
+        decode(Update, RecordDict(told), Reading(asked=asked))
+
+
+def test_losses_of_the_users_own_do_not_overflow() -> None:
+    low = ConfigRecord({"losses": [-1.7e308, -1.7e308]})
+    with pytest.raises(BadReply, match="losses must be finite numbers in"):
+        decode(TrainAnswer, _damaged(TRAINED, losses=low), Reading(7, 3, asked=TrainAsked()))
+    with pytest.raises(BadReply, match="losses must be finite numbers in"):
+        decode(Losses, RecordDict({"losses": low}), Reading(asked=LossesQuestion((MODEL, MODEL))))
+
+
+def test_a_model_that_has_diverged_does_not_cost_the_others_their_wins() -> None:
+    told = RecordDict({"losses": ConfigRecord({"losses": [1.0, float("nan")], "wins": [3, 0]})})
+    asked = WinsQuestion((MODEL, MODEL))
+    assert decode(Wins, told, Reading(asked=asked)).wins.tolist() == [3, 0]
+    with pytest.raises(BadReply, match="losses must be finite"):
+        decode(Losses, told, Reading(asked=LossesQuestion((MODEL, MODEL))))
+    for wins in ([3], [0, 0], [-1, 4], [2, 8]):
+        told["losses"]["wins"] = wins
+        with pytest.raises(BadReply, match="wins must be"):
+            decode(Wins, told, Reading(0, bounds=Bounds(num_train=np.array([9])), asked=asked))
+
+
+@pytest.mark.parametrize("cls", [Registered, Stated])
+def test_a_node_that_says_nothing_has_not_answered(cls: type) -> None:
+    for content in (RecordDict(), RecordDict({"registration": ConfigRecord(), "statements": ConfigRecord()})):
+        with pytest.raises(BadReply, match="a node's reply: "):
+            read_from_node(cls, content)
+    (name,) = encode(cls())
+    with pytest.raises(BadReply, match="no '.*' in reply"):
+        read_from_node(cls, RecordDict({name: ConfigRecord()}))
+
+
+def test_values_of_a_column_are_as_the_site_s_rows_have_them() -> None:
+    values = ("a\tb", "a b", "a~", "a\x7f")
+    column = Column("category", Moments(3), values, (True,) * 4)
+    stated = Stated({"n": Statement(("x\ny", "x y"), {"c\x85": column}, (), {})})
+    assert read_from_node(Stated, encode(stated)) == stated
+    (body,) = encode(stated)["statements"]["bodies"]
+    assert json.loads(body)["columns"]["c\x85"]["values"] == list(values)
+
+
+def test_a_loss_of_a_layer_that_nobody_asked_for_is_refused() -> None:
+    asked = replace(PERSONAL, shift=None)
+    answer = PersonalAnswer(7, {"finetune": FIGURES}, losses={"none": 0.5, "prior": 0.5})
+    with pytest.raises(BadReply, match=r"validation-losses must be among \['finetune', 'none'\]"):
+        decode(PersonalAnswer, encode(answer), Reading(7, asked=asked))
+
+
+@pytest.mark.parametrize(
+    ("labels", "chances"),
+    [(np.zeros((2, 3, 4), int), np.zeros((2, 3, 4, 2))), (np.zeros(2, int), np.zeros((2, 0)))],
+)
+def test_predictions_that_make_no_table(labels: np.ndarray, chances: np.ndarray) -> None:
+    told = encode(Predictions(2, np.arange(2), labels, chances))
+    with pytest.raises(BadReply, match="predictions must be of 2 rows"):
+        decode(Predictions, told, Reading(asked=PredictionsQuestion(MODEL)))

@@ -189,6 +189,15 @@ def test_what_does_not_fit_its_hint_is_refused(hint: Any, value: Any, message: s
         (IntArray, {"": 3}, "must be an array of numbers, got 3"),
         (Any, {"~kind": "json", "~value": "{"}, "must be JSON"),
         (Any, {"~kind": "code", "~value": "{"}, "got 'code'"),
+        (Any, {"~kind": np.zeros(2), "~value": 0}, "must be one of json, record"),
+        (Any, {"~kind": "json", "~value": "[" * 100_000}, "must not be nested so deeply"),
+        (Part | Other, {"~kind/x": 1, "~value": 0}, "must be one of Part, Other, got dict"),
+        (tuple[IntArray, ...], {"~rows": np.array(3), "~lengths": np.array([1])}, "lengths of all its 0"),
+        (
+            tuple[IntArray, ...],
+            {"~rows": np.arange(3), "~lengths": np.array([-1, 4])},
+            "lengths of all its 3",
+        ),
     ],
 )
 def test_entries_that_are_not_what_was_packed_are_refused(

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,23 @@ def test_nothing_is_looked_up_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None
     for overrides in ("+dataset.path=${oc.env:SECRET}", "hydra.searchpath=[/tmp]", "+hydra.x=1"):
         with pytest.raises(NotAllowed, match="overrides must not have interpolations or settings of hydra's"):
             node_settings({"overrides": overrides}, "")
+
+
+@pytest.mark.parametrize(
+    "override", ["+defaults_of=elsewhere.Options", "+defaults_of@model=elsewhere.Options", "model={}/model"]
+)
+def test_a_node_composes_of_its_own_files_and_imports_nothing(
+    override: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere.py").write_text(
+        "from dataclasses import make_dataclass as f; Options = f('O', ())"
+    )
+    (tmp_path / "model.yaml").write_text("{}")
+    monkeypatch.syspath_prepend(tmp_path)
+    override = override.format("../" * 30 + str(tmp_path))
+    with pytest.raises(NotAllowed, match="overrides must not name modules or files elsewhere on this node"):
+        node_settings({"overrides": override}, "")
+    assert "elsewhere" not in sys.modules
 
 
 def test_a_node_composes_what_it_is_told_as_before() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from common import ROOT, arguments, commit_of, over_seeds, table
+from common import ROOT, arguments, commit_of, over_seeds, records
 from federations import DATASETS, PARTITIONS, Cell, Method, clients_trained, run, summaries
 
 from fedclust.clustering.shared import wording
@@ -144,25 +144,15 @@ def first_screen(found: Mapping[tuple[str, str], Mapping[str, Figures]]) -> str:
         gain = float(np.mean(fair[best].accuracy) - np.mean(common.accuracy))
         known = by_method.get("known_groups")
         winner = f"{best} {over_seeds(fair[best].accuracy)}"
-        rows.append(
-            [
-                f"{dataset}: {PARTITIONS[partition].title}",
-                over_seeds(common.accuracy),
-                over_seeds(known.accuracy) if known else "–",
-                winner if gain >= _LEAST else f"none beats FedAvg by {_LEAST:g}",
-                over_seeds(by_method["auto"].accuracy) if "auto" in by_method else "–",
-                f"{layered} with {layer} {over_seeds(values)}" if values else "–",
-            ]
-        )
-    header = [
-        "federation",
-        "FedAvg",
-        "known groups",
-        "best that is told nothing",
-        "auto",
-        "best with a layer",
-    ]
-    return table(header, rows)
+        rows.append({
+            "federation": f"{dataset}: {PARTITIONS[partition].title}",
+            "FedAvg": over_seeds(common.accuracy),
+            "known groups": over_seeds(known.accuracy) if known else "–",
+            "best that is told nothing": winner if gain >= _LEAST else f"none beats FedAvg by {_LEAST:g}",
+            "auto": over_seeds(by_method["auto"].accuracy) if "auto" in by_method else "–",
+            "best with a layer": f"{layered} with {layer} {over_seeds(values)}" if values else "–",
+        })  # fmt: skip
+    return records(rows)
 
 
 _LEAST = 0.01  # accuracy by which a method must beat FedAvg to be named
@@ -177,38 +167,23 @@ def method_table(partition: str, by_method: Mapping[str, Figures], *, times: boo
     for name in (name for name in given if name in by_method):
         each = by_method[name]
         layer, values = each.best_layer
-        slower = (
-            f"{min(each.seconds) / min(common.seconds):.1f} ×"
-            if common and len(common.seconds) == len(each.seconds)
-            else "–"
-        )
-        rows.append(
-            [
-                name,
-                over_seeds(each.accuracy),
-                f"{over_seeds(values)} ({layer})" if values else "–",
-                over_seeds(each.rand, 2),
-                f"{np.mean(each.clusters):.1f}",
-                f"{np.mean(each.kilobytes):,.0f}",
-                f"{np.mean(each.trained):.1f}" if each.trained else "–",
-                *([slower] if times else []),
-                *([over_seeds(each.newcomers), over_seeds(each.placed, 2)] if left_out else []),
-                given[name].told or "–",
-            ]
-        )
-    header = [
-        "method",
-        "accuracy",
-        "best personal layer",
-        "adjusted Rand",
-        "clusters",
-        "kB/client",
-        "trained/round",
-        *(["time"] if times else []),
-        *(["newcomers", "newcomers, adjusted Rand"] if left_out else []),
-        "told",
-    ]
-    return table(header, rows)
+        row = {
+            "method": name,
+            "accuracy": over_seeds(each.accuracy),
+            "best personal layer": f"{over_seeds(values)} ({layer})" if values else "–",
+            "adjusted Rand": over_seeds(each.rand, 2),
+            "clusters": f"{np.mean(each.clusters):.1f}",
+            "kB/client": f"{np.mean(each.kilobytes):,.0f}",
+            "trained/round": f"{np.mean(each.trained):.1f}" if each.trained else "–",
+        }
+        if times:
+            alike = common and len(common.seconds) == len(each.seconds)
+            row["time"] = f"{min(each.seconds) / min(common.seconds):.1f} ×" if common and alike else "–"
+        if left_out:
+            row["newcomers"] = over_seeds(each.newcomers)
+            row["newcomers, adjusted Rand"] = over_seeds(each.placed, 2)
+        rows.append({**row, "told": given[name].told or "–"})
+    return records(rows)
 
 
 def scores(found: Mapping[tuple[str, str], Mapping[str, Figures]]) -> tuple[list[str], np.ndarray]:
@@ -232,36 +207,25 @@ def write(grid: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str, *,
     picture = f"images/{out.stem.lower()}_ranks.png"
     save(rank_diagram(names, ranks, difference), out.parent / picture)
     chance = friedman(table_of_scores)
-    first = [
-        f"Commit {commit}; 30 clients; seeds {', '.join(map(str, seeds))}.",
-        "",
-        first_screen(found),
-    ]
-    ranked = [
-        f"![Mean ranks of the methods, with bars over those that cannot be told apart]({picture})",
-        "",
+    noted = f"Commit {commit}; 30 clients; seeds {', '.join(map(str, seeds))}."
+    ranked = (
+        f"![Mean ranks of the methods, with bars over those that cannot be told apart]({picture})\n\n"
         f"{len(table_of_scores)} federations (kinds × seeds), {len(names)} methods. Friedman's test that all "
-        f"are alike: {wording.chance(chance)}; critical difference {difference:.2f}.",
-    ]
-    tables: list[str] = []
-    for (dataset, partition), by_method in found.items():
-        tables += [
-            f"## {dataset}: {PARTITIONS[partition].title}",
-            "",
-            method_table(partition, by_method, times=times),
-            "",
-        ]
+        f"are alike: {wording.chance(chance)}; critical difference {difference:.2f}."
+    )
+    parts = {
+        "times": _TIMED if times else _UNTIMED,
+        "datasets": ", ".join(dict.fromkeys(cell.dataset for cell in grid)),
+        "first": f"{noted}\n\n{first_screen(found)}",
+        "ranks": ranked,
+        "tables": "\n\n".join(
+            f"## {dataset}: {PARTITIONS[partition].title}\n\n{method_table(partition, each, times=times)}"
+            for (dataset, partition), each in found.items()
+        ),
+    }
     text = TEXT.read_text(encoding="utf-8")
-    datasets = ", ".join(dict.fromkeys(cell.dataset for cell in grid))
-    timed = _TIMED if times else _UNTIMED
-    for place, lines in (
-        ("times", [timed]),
-        ("datasets", [datasets]),
-        ("first", first),
-        ("ranks", ranked),
-        ("tables", tables),
-    ):
-        text = text.replace(f"<!-- {place} -->", "\n".join(lines).rstrip())
+    for place, part in parts.items():
+        text = text.replace(f"<!-- {place} -->", part)
     out.write_text(text, encoding="utf-8")
 
 

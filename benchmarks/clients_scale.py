@@ -21,24 +21,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import answer_of, arguments, machine, show, table
+from common import answer_of, arguments, machine, records, show
 
 CLIENTS = (100, 1000, 10_000, 100_000)
 STRATEGIES = ("fedavg", "fedgwc")
 COHORT = 100
 _EVERY = 5  # rounds between evaluations of a sample
-_HEAD = (
-    "clients",
-    "start, s",
-    "ms per round",
-    "100 evaluate, ms",
-    "all evaluate, s",
-    "µs per client",
-    "results, s",
-    "peak, GiB",
-    "checkpoint, MB",
-    "other files, MB",
-)
 
 
 def measure(strategy: str, clients: int, rounds: int) -> dict[str, float]:
@@ -126,21 +114,21 @@ def compare(strategy: str, sizes: Sequence[int], rounds: int) -> str:
 def written(found: Mapping[int, Mapping[str, float]]) -> str:
     """Write the table of what :func:`measure` returned, by number of clients."""
     rows = [
-        [
-            f"{clients:,}",
-            f"{one['start']:.1f}",
-            f"{1000 * one['round']:.0f}",
-            f"{1000 * one['sample']:.0f}",
-            f"{one['all']:.2f}",
-            f"{1e6 * one['all'] / clients:,.0f}",
-            f"{one['after']:.1f}",
-            f"{one['peak']:.2f}",
-            f"{one['checkpoint']:.1f}",
-            f"{one['files']:.1f}",
-        ]
+        {
+            "clients": f"{clients:,}",
+            "start, s": f"{one['start']:.1f}",
+            "ms per round": f"{1000 * one['round']:.0f}",
+            "100 evaluate, ms": f"{1000 * one['sample']:.0f}",
+            "all evaluate, s": f"{one['all']:.2f}",
+            "µs per client": f"{1e6 * one['all'] / clients:,.0f}",
+            "results, s": f"{one['after']:.1f}",
+            "peak, GiB": f"{one['peak']:.2f}",
+            "checkpoint, MB": f"{one['checkpoint']:.1f}",
+            "other files, MB": f"{one['files']:.1f}",
+        }
         for clients, one in found.items()
     ]
-    text = table(_HEAD, rows)
+    text = records(rows)
     if len(found) > 1:
         low, high = sorted(found)[-2:]
         a, b = found[low], found[high]

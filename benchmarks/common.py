@@ -124,6 +124,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def records(rows: Sequence[Mapping[str, str]]) -> str:
+    """Write a table of rows whose keys are its head."""
+    return table([*rows[0]], [[*row.values()] for row in rows]) if rows else ""
+
+
 def spread(values: Sequence[float], digits: int = 0) -> list[str]:
     """Write median, minimum and maximum."""
     return [f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values))]

@@ -24,7 +24,7 @@ from fedclust.messages.training import NUM_EXAMPLES, instruct
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.rng import generator
 
-__all__ = ["LIES", "who"]
+__all__ = ["LIES", "LOSSES", "who"]
 
 Answers = dict[int, RecordDict]
 
@@ -163,23 +163,31 @@ def _flipped_rows(model: ArrayRecord) -> ArrayRecord:
 # -- Lies about what clustering reads -----------------------------------------------------------------------
 
 
-def _losses(change: Callable[[np.ndarray, np.random.Generator], Any]) -> Callable[[Answers, Asked], None]:
+LOSSES: dict[str, Callable[[np.ndarray, list[np.ndarray], np.random.Generator], Any]] = {
+    "random losses": lambda own, _, draws: draws.uniform(0, 3, len(own)),
+    "losses of 0": lambda own, *_: 0 * own,
+    "losses of 3": lambda own, *_: 0 * own + 3,
+    "losses of 1e6": lambda own, *_: 0 * own + 1e6,
+    "random up to 1e6": lambda own, _, draws: draws.uniform(0, 1e6, len(own)),
+    "1e5 more, three rounds in ten": lambda own, _, draws: own + 1e5 * (draws.random() < 0.3),
+    "losses 2.3 − l": lambda own, *_: np.maximum(2.3 - own, 0),
+    "another client's losses": lambda own, others, _: others[0] if others else own,
+}
+"""Of a liar's own losses, those of the honest that take part, and draws."""
+
+
+def _losses(title: str) -> "Lie":
     def lie(answers: Answers, asked: Asked) -> None:
+        true = {
+            client: np.asarray(content["losses"]["losses"], dtype=float)
+            for client, content in answers.items()
+        }
+        others = [own for client, own in true.items() if client not in asked.liars]
         for liar in asked.liars:
-            true = np.asarray(answers[liar]["losses"]["losses"], dtype=float)
-            told = np.asarray(change(true, asked.draws), dtype=float).tolist()
-            losses = ConfigRecord({"losses": told})
-            answers[liar] = RecordDict({**answers[liar], "losses": losses})
+            told = np.asarray(LOSSES[title](true[liar], others, asked.draws), dtype=float).tolist()
+            answers[liar] = RecordDict({**answers[liar], "losses": ConfigRecord({"losses": told})})
 
-    return lie
-
-
-def _copied(answers: Answers, asked: Asked) -> None:
-    """Send another client's losses: those of the first honest one that takes part."""
-    others = [client for client in answers if client not in asked.liars]
-    for liar in asked.liars if others else ():
-        copied = answers[others[0]]["losses"]
-        answers[liar] = RecordDict({**answers[liar], "losses": copied})
+    return Lie(title, TRAIN, lie)
 
 
 def _counts(change: Callable[[np.ndarray, np.random.Generator], Any]) -> Callable[[Answers, Asked], None]:
@@ -274,11 +282,11 @@ LIES: dict[str, Lie] = {
         _counts(lambda true, _: true * _MANY),
     ),
     # Losses.
-    "losses_random": Lie("random losses", TRAIN, _losses(lambda true, draws: draws.uniform(0, 3, len(true)))),
-    "losses_zero": Lie("losses of 0", TRAIN, _losses(lambda true, _: 0 * true)),
-    "losses_huge": Lie("losses of 1e6", TRAIN, _losses(lambda true, _: 0 * true + 1e6)),
-    "losses_flipped": Lie("losses 2.3 − l", TRAIN, _losses(lambda true, _: np.maximum(2.3 - true, 0))),
-    "losses_copied": Lie("another client's losses", TRAIN, _copied),
+    "losses_random": _losses("random losses"),
+    "losses_zero": _losses("losses of 0"),
+    "losses_huge": _losses("losses of 1e6"),
+    "losses_flipped": _losses("losses 2.3 − l"),
+    "losses_copied": _losses("another client's losses"),
     # Label counts.
     "counts_one_class": Lie("one class only", DESCRIPTION, _counts(_one_class)),
     "counts_huge": Lie("counts times 1e6", DESCRIPTION, _counts(lambda true, _: true * 10**6)),

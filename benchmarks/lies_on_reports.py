@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 from common import DOCS, arguments, git, show, table
 from federations import PARTITIONS
-from liars import who
+from liars import LOSSES, who
 from sklearn.metrics import adjusted_rand_score
 
 import fedclust
@@ -28,16 +28,6 @@ FEDERATIONS = ("conventions-20-10", "iid")
 _CLASS = np.arange(10) == 3
 Draws = np.random.Generator
 
-LOSSES: dict[str, Callable[[np.ndarray, list[np.ndarray], Draws], np.ndarray]] = {
-    "random losses": lambda own, _, draws: draws.uniform(0, 3, len(own)),
-    "losses of 0": lambda own, *_: 0 * own,
-    "losses of 3": lambda own, *_: 0 * own + 3,
-    "losses of 1e6": lambda own, *_: 0 * own + 1e6,
-    "random up to 1e6": lambda own, _, draws: draws.uniform(0, 1e6, len(own)),
-    "1e5 more, three rounds in ten": lambda own, _, draws: own + 1e5 * (draws.random() < 0.3),
-    "losses 2.3 − l": lambda own, *_: np.maximum(2.3 - own, 0),
-    "another client's losses": lambda _, others, __: others[0],
-}
 COUNTS: dict[str, Callable[[np.ndarray, Draws], np.ndarray]] = {
     "one class only": lambda own, _: np.where(_CLASS, own.sum(), 0),
     "counts times 1e6": lambda own, _: own * 10**6,

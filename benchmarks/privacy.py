@@ -114,6 +114,7 @@ def written(part: str) -> dict[tuple[str, str, int], float]:
     own = shown(part, DOCS / f"{PAGE}.md")
     seeds = re.search(r"^Seeds (\d+)\.$", own, re.MULTILINE)
     lines = [line.strip("|").split("|") for line in own.splitlines() if line.startswith("| ")]
+    lines = [line for line in lines if not line[0].startswith(" ---")]
     if not seeds or not lines:
         return {}
     head, *rows = ([cell.strip() for cell in line] for line in lines)
@@ -125,37 +126,39 @@ def written(part: str) -> dict[tuple[str, str, int], float]:
     }
 
 
-def figures(given: argparse.Namespace) -> str:
-    """Write accuracy against ε."""
+Ways = dict[str, tuple[str, float | None, bool]]  # method, clip, adaptive
+
+
+def _against(
+    given: argparse.Namespace, federation: str, ways: Ways, epsilons: Sequence[float]
+) -> list[list[str]]:
     rows, known = [], written(given.part)
-    for method in METHODS:
-        name, of, cells = f"`{method}`", (given.folder, given.part), []
-        for epsilon, column in zip((*given.epsilons, math.inf), _heads(given.epsilons), strict=True):
-            found = [
-                accuracy(*of, method, epsilon, seed, known=known.get((name, column, seed)))
-                for seed in given.seeds
-            ]
+    for name, (method, clip, adaptive) in ways.items():
+        cells = []
+        for epsilon, column in zip(epsilons, _heads(given.epsilons), strict=False):
+            of = given.folder, federation, method, epsilon
+            found = [accuracy(*of, s, clip, adaptive, known.get((name, column, s))) for s in given.seeds]
             cells.append(over_seeds(found))
         rows.append([name, *cells])
+    return rows
+
+
+def figures(given: argparse.Namespace) -> str:
+    """Write accuracy against ε."""
+    ways: Ways = {f"`{method}`": (method, None, False) for method in METHODS}
+    rows = _against(given, given.part, ways, (*given.epsilons, math.inf))
     return table([given.part, *_heads(given.epsilons)], rows)
 
 
 def clips(given: argparse.Namespace) -> str:
     """Write accuracy with a clip that is too short, fixed and adaptive."""
-    federation = "fashion_mnist-1000"
-    usual = FEDERATIONS[federation][0]
-    ways = ((f"C = {usual:g}", None, False), (f"C = {SHORT:g}", SHORT, False))
-    ways = (*ways, (f"C = {SHORT:g} in round 1, adaptive", SHORT, True))
-    rows, known = [], written(given.part)
-    for name, clip, adaptive in ways:
-        of, cells = (given.folder, federation, "known_groups"), []
-        for epsilon, column in zip(given.epsilons, _heads(given.epsilons), strict=False):
-            found = [
-                accuracy(*of, epsilon, seed, clip, adaptive, known=known.get((name, column, seed)))
-                for seed in given.seeds
-            ]
-            cells.append(over_seeds(found))
-        rows.append([name, *cells])
+    federation, method = "fashion_mnist-1000", "known_groups"
+    ways: Ways = {
+        f"C = {FEDERATIONS[federation][0]:g}": (method, None, False),
+        f"C = {SHORT:g}": (method, SHORT, False),
+        f"C = {SHORT:g} in round 1, adaptive": (method, SHORT, True),
+    }
+    rows = _against(given, federation, ways, given.epsilons)
     return table(["clip", *_heads(given.epsilons)[:-1]], rows)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import ray
-from common import arguments, machine, show, spread, table
+from common import arguments, machine, records, show, spread
 from flwr.app import Message
 from ray.cluster_utils import Cluster
 from settings import Setting, Training
@@ -155,37 +155,24 @@ class Way:
         self.down.append(sent.down // rounds)
         self.up.append(sent.up // rounds)
 
-    def row(self, name: str, cohort: int) -> list[str]:
+    def row(self, name: str, cohort: int) -> dict[str, str]:
         """Write what was measured."""
         number = len(self.nodes.get_node_ids())
         idle = [round_.idle(number) for round_ in self.nodes.rounds]
         busiest = [max(each.steps.values()) * number / sum(each.steps.values()) for each in self.nodes.rounds]
-        return [
-            name,
-            f"{cohort:,}",
-            str(number),
-            *spread([cohort / seconds for seconds in self.seconds]),
-            f"{median(self.down) / 1e6:.2f}",
-            f"{median(self.up) / 1e6:.2f}",
-            f"{100 * mean(map(mean, idle)):.0f} %",
-            f"{100 * mean(map(max, idle)):.0f} %",
-            f"{mean(busiest):.2f}",
-        ]
-
-
-HEAD = [
-    "clients divided",
-    "clients a round",
-    "nodes",
-    "clients per second, median",
-    "minimum",
-    "maximum",
-    "MB down a round",
-    "MB up a round",
-    "idle, mean of nodes",
-    "idlest node",
-    "busiest node's steps / mean",
-]
+        rates = spread([cohort / seconds for seconds in self.seconds])
+        named = ("clients per second, median", "minimum", "maximum")
+        return {
+            "clients divided": name,
+            "clients a round": f"{cohort:,}",
+            "nodes": str(number),
+            **dict(zip(named, rates, strict=True)),
+            "MB down a round": f"{median(self.down) / 1e6:.2f}",
+            "MB up a round": f"{median(self.up) / 1e6:.2f}",
+            "idle, mean of nodes": f"{100 * mean(map(mean, idle)):.0f} %",
+            "idlest node": f"{100 * mean(map(max, idle)):.0f} %",
+            "busiest node's steps / mean": f"{mean(busiest):.2f}",
+        }
 
 
 def divided(
@@ -206,7 +193,7 @@ def divided(
         if not np.array_equal(*models):
             raise SystemExit("both ways must give the same model to the bit")
         rows += [way.row(name, cohort) for name, way in ways.items()]
-    return table(HEAD, rows)
+    return records(rows)
 
 
 def joined(cohort: int, turns: int, rounds: int, cluster: Cluster, run_config: Any, steps: IntArray) -> str:
@@ -229,7 +216,7 @@ def joined(cohort: int, turns: int, rounds: int, cluster: Cluster, run_config: A
     if not np.array_equal(way.model, expected):
         raise SystemExit("a node that joins must not change the model")
     rows.append(way.row("after a node joined", cohort))
-    return f"{waited} rounds went on in the {took:.0f} s in which the node started.\n\n{table(HEAD, rows)}"
+    return f"{waited} rounds went on in the {took:.0f} s in which the node started.\n\n{records(rows)}"
 
 
 def main() -> None:

@@ -5,7 +5,8 @@ client can be limited, see :mod:`fedclust.aggregation.replies`.
 
 A model whose loss is not finite on the clients that it was sent to is the server's fault: an aggregator's, or
 of updates that it should not have taken. The cluster then goes back to the model and to the state of its
-aggregator, such as momentum, that it had when the round began that made it; nobody is blamed.
+aggregator, such as momentum, that it had when the round began that made it; nobody is blamed. Of one that is
+not finite itself only the aggregator's state is taken back: such a model is never taken.
 """
 
 import copy
@@ -121,7 +122,13 @@ class Bounds(Layer):
         if self._lost and self._earlier and self._before:
             self._earlier = put_back(self._earlier, self._before, self._lost)
         reasons = dict.fromkeys(self._lost, "the loss of its model was not finite")
-        return self._go_back(run, reasons | run.unusable)
+        clusters = self._go_back(run, reasons | run.unusable)
+        # What an aggregator could not use was not taken: that cluster has its model still.
+        models = (
+            (run.clusters if cluster in run.unusable else clusters).models[cluster]
+            for cluster in range(len(clusters.models))
+        )
+        return dataclasses.replace(clusters, models=tuple(models)) if run.unusable else clusters
 
     def measured(self, run: Run) -> Clusters:
         """Take back new models whose loss is not finite."""

@@ -39,7 +39,7 @@ def run_settings(config: DictConfig) -> RunSettings:
     values = {field.name: config[field.name] for field in fields(RunSettings) if field.name in config}
     values |= {"compare": [*map(str, names)], "hosts": config.hosts and str(config.hosts)}
     try:
-        if problem := proof.problem(config) or choices.wrong_type("", values, RunSettings):
+        if problem := proof.problem(config) or choices.wrong_type("", values, RunSettings, null=False):
             raise ConfigError(problem)
         for field in fields(RunSettings):
             if field.type is float and field.name in values:

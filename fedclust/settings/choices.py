@@ -149,12 +149,15 @@ def _nodes(node: dict[str, Any], key: str = "") -> Iterator[tuple[str, dict[str,
             yield from _nodes(value, f"{key}.{name}" if key else str(name))
 
 
-def wrong_type(key: str, node: Mapping[str, Any], options: Any) -> str | None:
-    """Find the first value of a node that does not have the type of its class's argument."""
+def wrong_type(key: str, node: Mapping[str, Any], options: Any, *, null: bool = True) -> str | None:
+    """Find the first value of a node that does not have the type of its class's argument.
+
+    With `null` it may always be null, otherwise only where the type says so.
+    """
     hints = _hints(options)
     for name, value in node.items():
         open_yet = isinstance(value, str) and (value == _REQUIRED or "${" in value)
-        rules = None if open_yet or value is None else _rules(hints.get(name))
+        rules = None if open_yet or (null and value is None) else _rules(hints.get(name))
         if rules is not None and not any(holds(value) for _, holds in rules):
             rule = " or ".join(dict.fromkeys(text for text, _ in rules))
             return f"{key}.{name} must be {rule}, got {value!r}".lstrip(".")

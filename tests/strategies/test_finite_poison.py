@@ -1,5 +1,6 @@
 """Updates that are finite and of no use: capped, or taken back with the aggregator's state."""
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
 from fedclust.aggregation.replies import limited_weights, too_long, update_norm
+from fedclust.federation import Clusters, Federation
 from fedclust.settings.run_options import check_cap
 from fedclust.strategies import ClusteredStrategy
+from fedclust.typing import IntArray
 from tests.strategies.helpers import Keeping, kept
 
 FEW = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
@@ -153,6 +156,26 @@ def test_an_aggregate_that_is_not_finite_is_taken_back(started, watch) -> None:
     (told,) = watch.rounds[1]["went_back"]
     assert (told["cluster"], told["clients"], told["in_a_row"]) == (0, 6, 1)
     assert told["reason"] == "Breaks made a model that is not finite from 6 finite replies"
+
+
+class Swapping(ClusteredStrategy):
+    """Two clusters, of models 0 and 50, whose clients change places before round 2."""
+
+    def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
+        return Clusters(np.arange(federation.num_clients) % 2, (_model(0.0, 0.0), _model(50.0, 50.0)))
+
+    def before_round(
+        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
+    ) -> Clusters:
+        if server_round != 2:
+            return clusters
+        return dataclasses.replace(clusters, assignment=1 - clusters.assignment)
+
+
+def test_a_cluster_keeps_its_model_if_no_next_one_can_be_made_whoever_has_come(started, watch) -> None:
+    strategy = started(Swapping(aggregator=lambda: Breaks(2, np.inf)), 2, move=lambda *_: 1.0)
+    assert [model["w"].numpy().tolist() for model in strategy.clusters.models] == [[1.0, 1.0], [51.0, 51.0]]
+    assert sorted(each["cluster"] for each in watch.rounds[1]["went_back"]) == [0, 1]
 
 
 def test_a_model_whose_loss_is_not_finite_is_taken_back_and_nobody_is_blamed(toy, watch) -> None:

@@ -17,6 +17,8 @@ from fedclust.strategies import ClusteredStrategy
         ("rounds=1e1", "rounds must be a whole number, got 10.0"),
         ("seed=1.0", "seed must be a whole number, got 1.0"),
         ("seed=-1", "seed must be >= 0, got -1"),
+        ("rounds=null", "rounds must be a whole number, got None"),
+        ("participation=null", "participation must be a number, got None"),
         ("participation=0", r"participation must be in \(0, 1\], got 0"),
         ("participation=1.1", r"participation must be in \(0, 1\], got 1.1"),
         ("evaluate_every=0", "evaluate_every must be >= 1"),

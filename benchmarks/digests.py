@@ -136,16 +136,15 @@ def _listed(names: Sequence[str]) -> str:
 
 def main() -> None:
     """Run the command line."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, page="RELIABILITY")
     parser.add_argument("--engine", nargs="+", choices=_ENGINES, default=["local"])
     parser.add_argument("--strategy", nargs="+", default=["fedavg"])
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="every strategy; keeps digests in FOLDER")
-    parser.add_argument("--write", action="store_true", help="with --all: into docs/RELIABILITY.md")
     options = parser.parse_args()
     if options.all:
         from fedclust.settings import options as choices
 
-        show("digests", _table(choices("strategy"), options.all), options.write, "RELIABILITY")
+        show("digests", _table(choices("strategy"), options.all), options.write)
         return
     for engine in options.engine:
         for name in options.strategy:

@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1, 2, 8])
     given = parser.parse_args()
     seeds = f"Seeds {', '.join(map(str, given.seeds))}."
-    show(given.part, f"{seeds}\n\n{PARTS[given.part](given)}", given.write, PAGE)
+    show(given.part, f"{seeds}\n\n{PARTS[given.part](given)}", given.write)
 
 
 if __name__ == "__main__":

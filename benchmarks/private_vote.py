@@ -93,7 +93,7 @@ def main() -> None:
         if not (folders[name] / "summary.json").is_file():
             run(place, folders[name], given.noise)
         print(name, json.dumps(vote(folders[name])), flush=True)
-    show("vote", page(folders), given.write, "PRIVACY")
+    show("vote", page(folders), given.write)
 
 
 if __name__ == "__main__":

@@ -298,7 +298,7 @@ def test_each_clients_accuracy_is_kept_and_the_folder_has_a_page(tmp_path: Path)
     (first, last) = found.rounds["client_accuracy"]
     assert len(first) == len(last) == len(found.clients)
     assert last == [round(accuracy, 4) for accuracy in found.clients["accuracy"]]
-    assert '"finished":true' in (found.folder / "report.html").read_text()
+    assert 'data-live="no"' in (found.folder / "report.html").read_text()
 
 
 def test_another_selection_is_another_run(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ def built(
         "aggregator": partial(instantiate, config.aggregator),
         **({"selection": instantiate(config.selection)} if config.selection else {}),
     }
-    strategy = made(**options) if made else instantiate(config.strategy, **options)
+    # As the command line does: Hydra would make a configuration of a dataclass among the arguments.
+    strategy = (made or instantiate(config.strategy, _partial_=True))(**options)
     return strategy, grid, initial_model(config)
 
 

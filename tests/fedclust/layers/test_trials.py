@@ -94,7 +94,7 @@ def test_memory_comes_back_from_a_checkpoint() -> None:
     part = Trainee(weights, {"m_t": {"layer/w": np.ones(3)}, "current_round": 2, "empty": {}})
     labels = np.array([0, 1, -1, 0])
     trial = Trial(1, "update", labels, (part, Trainee(weights)), 2, 5, 0.0125, 1, 9, 77, {"gain": 0.1})
-    trace = Trace.start(np.arange(4)).recorded(np.array([1, 3]), np.array([0.5, -0.5]))
+    trace = Trace(np.arange(4)).recorded(np.array([1, 3]), np.array([0.5, -0.5]))
     memory = TrialMemory(
         (trace,), 2, (trial,), ({"kept": False, "why": "no gain"},), 31, 1000, 500, {"labels": [2, 7]}
     )

@@ -21,7 +21,7 @@ from fedclust import data
 from fedclust.clients import app
 from fedclust.federation import ClientGrid, Federation, FederationError, LocalGrid, pack, unpack
 from fedclust.grids.ray_grid import Machine, RayGrid, Shares, raylet_is_gone, share_out
-from fedclust.messages.codec import Place, Question, Whole, encode
+from fedclust.messages.codec import Place, Question, Text, Whole, encode
 from fedclust.messages.models import from_state
 from fedclust.messages.sites import Hosted
 from fedclust.settings import compose, to_run_config
@@ -245,7 +245,11 @@ def test_replies_come_as_they_are_ready(grid) -> None:
 
 @dataclass(frozen=True)
 class Done:
-    """Nothing."""
+    """Where it was done."""
+
+    pid: Annotated[int, Whole(Place("said", ConfigRecord))]
+    machine: Annotated[str, Text(Place("said", ConfigRecord))]
+    threads: Annotated[int, Whole(Place("said", ConfigRecord))]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 # make run    run the default federation
 # make flwr   run it in Flower's own simulation; make flwr OVERRIDES="rounds=3 seed=1"
 # make test   run the tests
+# make test-fast   the tests that start no process and no whole run
 # make check  lint, types and tests, as CI does
 # make docs   build the documentation's site in docs/_build
 # make release-readme BASE=https://HOST/OWNER/fedclust   README with absolute links, in build/README.md
@@ -13,7 +14,7 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run flwr test check lint docs release-readme hub clean
+.PHONY: run flwr test test-fast check lint docs release-readme hub clean
 
 run: .venv/.installed
 	$(BIN)/python -m fedclust
@@ -25,6 +26,10 @@ flwr: .venv/.installed
 # Two processes, each file's tests in one of them, the longest first.
 test: .venv/.installed-dev
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+
+FAST := $(addprefix tests/fedclust/,aggregation clustering federation layers messages metrics personal privacy proof support)
+test-fast: .venv/.installed-dev
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(FAST) tests/clients
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check .

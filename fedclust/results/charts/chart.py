@@ -48,14 +48,25 @@ PICTURE: dict[str, Any] = {
     "font": "DejaVu Sans, Arial, sans-serif",
     "view": {"stroke": None, "continuousWidth": 560, "continuousHeight": 300},
     "axis": {
-        "gridColor": "#E4E4E4", "domainColor": "#555555", "tickColor": "#555555", "titleFontWeight": "normal",
-        "labelFontSize": 11, "titleFontSize": 11,
+        "gridColor": "#E4E4E4",
+        "domainColor": "#555555",
+        "tickColor": "#555555",
+        "titleFontWeight": "normal",
+        "labelFontSize": 11,
+        "titleFontSize": 11,
     },
-    "legend": {"orient": "bottom", "labelLimit": 400, "columns": 3, "labelFontSize": 11, "titleFontSize": 11,
-               "titleFontWeight": "normal"},
+    "legend": {
+        "orient": "bottom",
+        "labelLimit": 400,
+        "columns": 3,
+        "labelFontSize": 11,
+        "titleFontSize": 11,
+        "titleFontWeight": "normal",
+    },
     "title": {"anchor": "start", "fontSize": 13, "fontWeight": "normal", "offset": 8},
-    "range": {"category": list(COLOURS)}, "point": {"color": COLOURS[0]},
-}  # fmt: skip
+    "range": {"category": list(COLOURS)},
+    "point": {"color": COLOURS[0]},
+}
 """Looks of a picture."""
 
 _SMALL = {"labelFontSize": 8, "titleFontSize": 8.5}
@@ -167,9 +178,11 @@ def curves(
         scale = alt.Scale(type="log", domain=[low / 1.2, high * 1.2], clamp=False, nice=False)
     whole = all(value == int(value) for row in rows for value in row["x"] if value is not None)
     across = alt.X(
-        "x:Q", title=x, scale=alt.Scale(zero=False, nice=False),
+        "x:Q",
+        title=x,
+        scale=alt.Scale(zero=False, nice=False),
         axis=alt.Axis(tickMinStep=1, format=",.0f", grid=False) if whole else alt.Axis(grid=False),
-    )  # fmt: skip
+    )
     ticks: dict[str, Any] = {"tickCount": 5, **({"format": "~s"} if form == "bytes" else {})}
     if form == "whole":
         most = int(max(known, default=1))
@@ -202,14 +215,20 @@ def curves(
         area = alt.Chart(data_of(banded)).transform_flatten([*fields, "low", "high"])
         layers.append(
             area.mark_area(opacity=0.16, strokeWidth=0).encode(
-                across, alt.Y("low:Q", title=y or None, scale=scale), y2="high:Q",
-                color=by["color"], detail="line:N",
+                across,
+                alt.Y("low:Q", title=y or None, scale=scale),
+                y2="high:Q",
+                color=by["color"],
+                detail="line:N",
             )
-        )  # fmt: skip
+        )
     kind: dict[str, Any] = {"interpolate": "step-after"} if step else {}
     if max(len(row["x"]) for row in rows) > _MANY and not step:
-        layers.append(base.mark_line(strokeWidth=0.6, opacity=0.35, **kind).encode(
-            across, up, color=by["color"], detail="line:N"))  # fmt: skip
+        layers.append(
+            base.mark_line(strokeWidth=0.6, opacity=0.35, **kind).encode(
+                across, up, color=by["color"], detail="line:N"
+            )
+        )
         half = max(2, max(len(row["x"]) for row in rows) // 200)
         base = base.transform_window(smooth="mean(y)", frame=[-half, half], groupby=["line"])
         up = up.copy()
@@ -218,8 +237,11 @@ def curves(
     few = [row for row in rows if len(row["x"]) < 3]
     if few:
         dots = alt.Chart(data_of(few)).transform_flatten(fields)
-        layers.append(dots.mark_point(filled=True, size=45).encode(
-            across, alt.Y("y:Q", title=y or None, scale=scale), color=by["color"], tooltip=read))  # fmt: skip
+        layers.append(
+            dots.mark_point(filled=True, size=45).encode(
+                across, alt.Y("y:Q", title=y or None, scale=scale), color=by["color"], tooltip=read
+            )
+        )
     meta = {"read": "lines", "x": x, "form": form, "zoom": ["x"], "whole": whole}
     return alt.layer(*layers).properties(usermeta=meta, height=300)
 
@@ -296,12 +318,16 @@ def cells(
     colour = alt.Color("data:Q", title=title or None, scale=scale, legend=alt.Legend(gradientLength=160))
     read = [alt.Tooltip("row:N"), alt.Tooltip("column:N"), alt.Tooltip("data:N", title=title or "value")]
     layers = [
-        base.transform_filter("isNumber(datum.data)").mark_rect(strokeWidth=0).encode(
-            x, y, x2="c2:Q", y2="r2:Q", color=colour, tooltip=read)
-    ]  # fmt: skip
+        base.transform_filter("isNumber(datum.data)")
+        .mark_rect(strokeWidth=0)
+        .encode(x, y, x2="c2:Q", y2="r2:Q", color=colour, tooltip=read)
+    ]
     if np.isinf(table).any():
-        layers.append(base.transform_filter("datum.data === '∞'").mark_rect(color="black").encode(
-            x, y, x2="c2:Q", y2="r2:Q", tooltip=read))  # fmt: skip
+        layers.append(
+            base.transform_filter("datum.data === '∞'")
+            .mark_rect(color="black")
+            .encode(x, y, x2="c2:Q", y2="r2:Q", tooltip=read)
+        )
     line: dict[str, Any] = {
         "strokeWidth": 1,
         "color": "black" if colours in ("diverging", "labels") else "white",
@@ -315,9 +341,14 @@ def cells(
         dark = alt.condition(
             f"datum.data > {low + 0.55 * (high - low)}", alt.value("black"), alt.value("white")
         )
-        layers.append(base.mark_text().encode(
-            alt.X("middle:Q", scale=across), alt.Y("centre:Q", scale=up), color=dark,
-            text=alt.Text("data:Q", format=numbers)))  # fmt: skip
+        layers.append(
+            base.mark_text().encode(
+                alt.X("middle:Q", scale=across),
+                alt.Y("centre:Q", scale=up),
+                color=dark,
+                text=alt.Text("data:Q", format=numbers),
+            )
+        )
     width = m * max(1, 440 // m)
     height = n * max(1, (440 if square else 330) // n)
     if not square:
@@ -368,9 +399,15 @@ def _band_axis(bands: Sequence[Any], angle: int) -> alt.Axis | None:
     # Names are literals of Vega's own language, which the page reads with an interpreter.
     names = json.dumps([_shortened(str(bands[start])) for start, _ in pairs])
     return alt.Axis(
-        values=middles, labelExpr=f"{names}[indexof({json.dumps(middles)}, datum.value)]", tickSize=0,
-        grid=False, domain=False, labelOverlap=False, labelPadding=4, labelAngle=angle,
-    )  # fmt: skip
+        values=middles,
+        labelExpr=f"{names}[indexof({json.dumps(middles)}, datum.value)]",
+        tickSize=0,
+        grid=False,
+        domain=False,
+        labelOverlap=False,
+        labelPadding=4,
+        labelAngle=angle,
+    )
 
 
 def _shortened(name: str, longest: int = 18) -> str:
@@ -420,10 +457,12 @@ def intervals(rows: Sequence[tuple[str, float, float, float, bool]], x: str) -> 
     x
         Name of the axis.
     """
-    data = data_of([
-        {"name": name, "x": value, "low": low, "high": high, "shown": "shown" if shown else "not shown"}
-        for name, value, low, high, shown in rows
-    ])  # fmt: skip
+    data = data_of(
+        [
+            {"name": name, "x": value, "low": low, "high": high, "shown": "shown" if shown else "not shown"}
+            for name, value, low, high, shown in rows
+        ]
+    )
     names = alt.Axis(labelLimit=170, grid=False)
     y = alt.Y("name:N", sort=None, title=None, axis=names)
     color = alt.Color(

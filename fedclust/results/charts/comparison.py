@@ -201,14 +201,20 @@ def accuracy_over_clients(
         colour = alt.Color("method:N", scale=alt.Scale(domain=methods), legend=None)
         base = alt.Chart(data_of(rows)).encode(x, y)
         box = base.mark_boxplot(
-            size=13, ticks=True, outliers=bool(len(dots) < len(rows)) and {"size": 4, "color": GREY},
-            box={"fill": None, "stroke": "black", "strokeWidth": 0.8}, median={"color": "black"},
-        )  # fmt: skip
+            size=13,
+            ticks=True,
+            outliers=bool(len(dots) < len(rows)) and {"size": 4, "color": GREY},
+            box={"fill": None, "stroke": "black", "strokeWidth": 0.8},
+            median={"color": "black"},
+        )
         mean = base.mark_point(shape="diamond", size=22, fill="white", color="black").encode(
             alt.X("mean(x):Q", title=measure)
         )
-        spread = alt.Chart(data_of(dots)).mark_point(filled=True, size=5, opacity=0.45).encode(
-            x, y, color=colour, yOffset=alt.YOffset("by:Q", scale=alt.Scale(domain=[-0.5, 0.5])))  # fmt: skip
+        spread = (
+            alt.Chart(data_of(dots))
+            .mark_point(filled=True, size=5, opacity=0.45)
+            .encode(x, y, color=colour, yOffset=alt.YOffset("by:Q", scale=alt.Scale(domain=[-0.5, 0.5])))
+        )
         layers = [spread, box, mean] if dots else [box, mean]
         charts.append(alt.layer(*layers).properties(title=title))
     return _panels(charts, width, 24 * len(methods)).resolve_scale(x="shared")
@@ -269,9 +275,16 @@ def sweep_map(
         raise ValueError(f"values must have one for a setting and method at least, got none for {measure}")
     digits = ".0f" if some.max() >= 100 or (some == some.round()).all() else ".2f"
     wide = 72 * (WIDTHS[width] - 1.1)
-    chart = cells(means, rows, columns, title=measure, row_bands=rows, column_bands=columns,
-    row_title=setting,
-                  numbers=digits if wide / len(columns) >= 24 else "")  # fmt: skip
+    chart = cells(
+        means,
+        rows,
+        columns,
+        title=measure,
+        row_bands=rows,
+        column_bands=columns,
+        row_title=setting,
+        numbers=digits if wide / len(columns) >= 24 else "",
+    )
     return chart.properties(width=wide, height=26 * len(rows))
 
 
@@ -482,11 +495,16 @@ def client_map(
     found, stress = places(distances)
     sizes = dict(zip(*np.unique(assignment, return_counts=True), strict=True))
     rows = [
-        {"name": f"client {client}", "group": f"cluster {assignment[client]} ({sizes[assignment[client]]})",
-         "known": "" if groups is None else f"group {groups[client]}", "cluster": str(assignment[client]),
-         "x": float(found[client, 0]), "y": float(found[client, 1])}
+        {
+            "name": f"client {client}",
+            "group": f"cluster {assignment[client]} ({sizes[assignment[client]]})",
+            "known": "" if groups is None else f"group {groups[client]}",
+            "cluster": str(assignment[client]),
+            "x": float(found[client, 0]),
+            "y": float(found[client, 1]),
+        }
         for client in np.argsort(assignment, kind="stable").tolist()
-    ]  # fmt: skip
+    ]
     chart = points(rows, f"multidimensional scaling, stress {stress:.2f}", legend=len(sizes) <= 12)
     bare = alt.Axis(labels=False, ticks=False, grid=False)
     chart = chart.encode(x=chart.encoding.x.axis(bare), y=chart.encoding.y.axis(bare))
@@ -503,8 +521,11 @@ def client_map(
             _free_place(found, found[assignment == cluster], 0.06 * float(np.ptp(found, axis=0).max()))
         ]
     ]
-    text = alt.Chart(data_of(middle)).mark_text(fontWeight="bold", fontSize=10).encode(
-        chart.encoding.x, chart.encoding.y, text="cluster:N")  # fmt: skip
+    text = (
+        alt.Chart(data_of(middle))
+        .mark_text(fontWeight="bold", fontSize=10)
+        .encode(chart.encoding.x, chart.encoding.y, text="cluster:N")
+    )
     return chart + text if 1 < len(sizes) <= 30 else chart
 
 
@@ -633,18 +654,23 @@ def cluster_tree(changes: Sequence[Mapping[str, Any]], rounds: int, width: Width
         for turn, (before, after) in zip(turns, pairwise(drawn), strict=True)
         for band in _moves(before, after, turn)
     ]
-    x = alt.X("x:Q", title="round", axis=alt.Axis(grid=False, tickMinStep=1, tickCount=6),
-              scale=alt.Scale(domain=[drawn[0].start, drawn[-1].end], nice=False, zero=False))  # fmt: skip
+    x = alt.X(
+        "x:Q",
+        title="round",
+        axis=alt.Axis(grid=False, tickMinStep=1, tickCount=6),
+        scale=alt.Scale(domain=[drawn[0].start, drawn[-1].end], nice=False, zero=False),
+    )
     y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[extent / 2, -extent / 2], nice=False, zero=False))
     colour = alt.Color("cluster:N", scale=None)
     layers = [
-        alt.Chart(data_of(bands)).transform_flatten(["x", "y", "y2"]).mark_area(opacity=0.55,
-        interpolate="monotone")
+        alt.Chart(data_of(bands))
+        .transform_flatten(["x", "y", "y2"])
+        .mark_area(opacity=0.55, interpolate="monotone")
         .encode(x, y, y2="y2:Q", detail="band:N", color=colour),
         alt.Chart(data_of(bars)).mark_rect().encode(x, y, x2="x2:Q", y2="y2:Q", color=colour),
         alt.Chart(data_of(numbers)).mark_text(fontWeight="bold", color="white").encode(x, y, text="text:N"),
         alt.Chart(data_of(ends)).mark_text(align="left", dx=4).encode(x, y, text="text:N"),
-    ]  # fmt: skip
+    ]
     return alt.layer(*(layers if bands else layers[1:])).properties(width=wide, height=high)
 
 
@@ -663,9 +689,12 @@ def _moves(before: Stage, after: Stage, turn: float) -> Iterable[dict[str, Any]]
             if size:
                 top = left[old] + (right[new] - left[old]) * smooth
                 yield {
-                    "band": f"{after.start}: {old}, {new}", "cluster": _colour(new), "y": top.tolist(),
-                    "x": (after.start - turn + 2 * turn * bend).tolist(), "y2": (top + size).tolist(),
-                }  # fmt: skip
+                    "band": f"{after.start}: {old}, {new}",
+                    "cluster": _colour(new),
+                    "y": top.tolist(),
+                    "x": (after.start - turn + 2 * turn * bend).tolist(),
+                    "y2": (top + size).tolist(),
+                }
                 left[old] += size
                 right[new] += size
 

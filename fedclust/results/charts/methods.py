@@ -67,11 +67,21 @@ def _choices(small: Mapping[str, NDArray]) -> Iterator[Picture]:
     Source: Clust-PSI-PFL, selection of τ, and :mod:`fedclust.clustering.clust_psi_pfl`.
     """
     for name, numbers, values, title, label in (
-        ("silhouette", "silhouette_numbers", "silhouette_scores",
-         "Choosing the number of clusters", "mean silhouette"),
-        ("error_ratios", "error_ratio_numbers", "error_ratios",
-         "Choosing the number of clusters by label counts", "predicted error, relative to one model's"),
-    ):  # fmt: skip
+        (
+            "silhouette",
+            "silhouette_numbers",
+            "silhouette_scores",
+            "Choosing the number of clusters",
+            "mean silhouette",
+        ),
+        (
+            "error_ratios",
+            "error_ratio_numbers",
+            "error_ratios",
+            "Choosing the number of clusters by label counts",
+            "predicted error, relative to one model's",
+        ),
+    ):
         if numbers in small and values in small and np.isfinite(small[values]).any():
             x, y = small[numbers], np.asarray(small[values])
             best = int(np.nanargmin(y) if name == "error_ratios" else np.nanargmax(y))
@@ -288,9 +298,14 @@ def _rewards(small: Mapping[str, NDArray]) -> Iterator[Picture]:
         "band is "
         "a standard deviation either way.",
     )
-    yield _heat("reward_cells", "Each client, the highest reward first; local steps from left to right",
-    losses,
-                named, [f"step {step}" for step in steps], "sequential")  # fmt: skip
+    yield _heat(
+        "reward_cells",
+        "Each client, the highest reward first; local steps from left to right",
+        losses,
+        named,
+        [f"step {step}" for step in steps],
+        "sequential",
+    )
 
 
 def _heat(
@@ -319,9 +334,16 @@ def _heat(
         )
     ]
     row_names, column_names = named
-    chart = cells(shrunk, row_names, column_names, colours, ends=(float(low), float(high)), title="loss",
-                  row_bands=[bands[at] for at in starts[0]] if len(bands) else (),
-                  row_title="part" if len(bands) else "")  # fmt: skip
+    chart = cells(
+        shrunk,
+        row_names,
+        column_names,
+        colours,
+        ends=(float(low), float(high)),
+        title="loss",
+        row_bands=[bands[at] for at in starts[0]] if len(bands) else (),
+        row_title="part" if len(bands) else "",
+    )
     return Picture(name, title, chart, note, page_only=True)
 
 
@@ -356,6 +378,13 @@ def _trace(name: str, entries: FloatArray) -> Iterator[Picture]:
         "the first "
         "steps, less the cohort's mean, in √nats.",
     )
-    yield _heat(f"{name}_cells", "Each client, ordered by part; rounds from left to right", table[order],
-                [f"client {clients[at]}" for at in order], [f"round {one}" for one in rounds], "diverging",
-                part[order], "Left blank where a client was not asked.")  # fmt: skip
+    yield _heat(
+        f"{name}_cells",
+        "Each client, ordered by part; rounds from left to right",
+        table[order],
+        [f"client {clients[at]}" for at in order],
+        [f"round {one}" for one in rounds],
+        "diverging",
+        part[order],
+        "Left blank where a client was not asked.",
+    )

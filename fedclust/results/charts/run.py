@@ -121,7 +121,7 @@ def _rounds(run: SavedRun) -> Iterator[Picture]:
         ("clusters_per_round", "num_clusters", "Clusters", "whole", True),
         ("bytes", "bytes_up", "Received from clients in each round", "bytes", True),
         ("seconds", "seconds", "Seconds of each round", "number", True),
-    ):  # fmt: skip
+    ):
         lines = []
         for course, each in run.side_by_side:
             rounds, values = each.series(key)
@@ -226,9 +226,18 @@ def matrix_picture(
     if np.isinf(ordered).any():
         note += " Black: no match, as a model overflows."
     heading = name.replace("_round_", ", round ").replace("_", " ")
-    chart = cells(shrunk, titles, titles, colours, ends=tuple(ends), title="value",  # type: ignore[arg-type]
-                  row_bands=bands, column_bands=bands, square=True,
-                  column_title="cluster" if several else "")  # fmt: skip
+    chart = cells(
+        shrunk,
+        titles,
+        titles,
+        colours,
+        ends=tuple(ends),  # type: ignore[arg-type]
+        title="value",
+        row_bands=bands,
+        column_bands=bands,
+        square=True,
+        column_title="cluster" if several else "",
+    )
     return Picture(name, heading[:1].upper() + heading[1:], chart, note.strip())
 
 
@@ -259,10 +268,19 @@ def _answers(confusion: IntArray, clusters: IntArray, names: Sequence[str] | Non
     rows = [f"clients of cluster {each}, class {name}" for each in clusters for name in named]
     columns = [f"model of cluster {each} says {name}" for each in clusters for name in named]
     bands = np.repeat(clusters, classes)
-    chart = cells(table, rows, columns, "labels", ends=(0, 100), title="% of the class", row_bands=bands,
-    column_bands=bands,
-                  row_title="clients of cluster: their class", column_title="model of cluster: its answer",
-                  square=True)  # fmt: skip
+    chart = cells(
+        table,
+        rows,
+        columns,
+        "labels",
+        ends=(0, 100),
+        title="% of the class",
+        row_bands=bands,
+        column_bands=bands,
+        row_title="clients of cluster: their class",
+        column_title="model of cluster: its answer",
+        square=True,
+    )
     note = (
         "Right answers are on the diagonal of each block, classes from top to bottom and from left to right."
     )
@@ -280,10 +298,18 @@ def _labels_per_cluster(counts: IntArray, assignment: IntArray, names: Sequence[
     shares = 100 * sums / np.maximum(sums.sum(axis=1, keepdims=True), 1)
     classes = list(names) if names is not None else [str(label) for label in range(counts.shape[1])]
     rows = [f"{cluster} ({size})" for cluster, size in zip(clusters, members, strict=True)]
-    chart = cells(shares, rows, classes, ends=(0, float(shares.max()) or 1), title="% of its rows",
-    row_bands=rows, column_bands=classes,
-                  row_title="cluster (clients)", column_title="class",
-                  numbers=".0f" if shares.size <= _MOST_NUMBERS else "")  # fmt: skip
+    chart = cells(
+        shares,
+        rows,
+        classes,
+        ends=(0, float(shares.max()) or 1),
+        title="% of its rows",
+        row_bands=rows,
+        column_bands=classes,
+        row_title="cluster (clients)",
+        column_title="class",
+        numbers=".0f" if shares.size <= _MOST_NUMBERS else "",
+    )
     return Picture("labels_per_cluster", "Labels of each cluster", chart, file_only=True)
 
 
@@ -317,9 +343,18 @@ def label_counts(
     ]
     bands: Any = [] if groups is None else groups[order]
     several = groups is not None and len(np.unique(groups)) > 1
-    chart = cells(counts[order].T, named, titles, "labels", ends=(0, max(1, int(counts.max()))), title="rows",
-                  row_bands=named, column_bands=bands if several else [], row_title="class",
-                  column_title=f"clients, ordered by {grouped}" if several else "clients")  # fmt: skip
+    chart = cells(
+        counts[order].T,
+        named,
+        titles,
+        "labels",
+        ends=(0, max(1, int(counts.max()))),
+        title="rows",
+        row_bands=named,
+        column_bands=bands if several else [],
+        row_title="class",
+        column_title=f"clients, ordered by {grouped}" if several else "clients",
+    )
     return Picture("labels_per_client", "Training rows of each client by class", chart)
 
 
@@ -362,9 +397,13 @@ def advice_map(distances: FloatArray, groups: IntArray, clients: IntArray) -> Pi
     places = KernelPCA(2, kernel="precomputed").fit_transform(-(known**2) / 2)
     places = np.column_stack([places, np.zeros((len(places), 2 - places.shape[1]))])
     rows = [
-        {"name": f"client {clients[at]}", "group": f"group {groups[at]} ({(groups == groups[at]).sum()})",
-         "x": float(places[at, 0]), "y": float(places[at, 1])}
+        {
+            "name": f"client {clients[at]}",
+            "group": f"group {groups[at]} ({(groups == groups[at]).sum()})",
+            "x": float(places[at, 0]),
+            "y": float(places[at, 1]),
+        }
         for at in np.argsort(groups, kind="stable")
-    ]  # fmt: skip
+    ]
     title = "Clients by their class prototypes: further apart, more different"
     return Picture("feature_and_concept_shift", title, points(rows, legend=len(np.unique(groups)) <= 12))

@@ -324,9 +324,15 @@ def document(view: View, *, live: bool = False) -> str:
     page, style, script = template()
     both = f"(() => {{{bundle()}\n}})();\n(() => {{\n{script}}})();"
     return page.render(
-        view=view, markup=Markup(_main(view, live)), live=live, style=Markup(style), script=Markup(both),
-        style_hash=_hash(style), script_hash=_hash(both), data=Markup(to_json(_data(view))),
-    ).lstrip()  # fmt: skip
+        view=view,
+        markup=Markup(_main(view, live)),
+        live=live,
+        style=Markup(style),
+        script=Markup(both),
+        style_hash=_hash(style),
+        script_hash=_hash(both),
+        data=Markup(to_json(_data(view))),
+    ).lstrip()
 
 
 def live_part(view: View) -> str:

@@ -41,16 +41,32 @@ _MOST_LABEL_COUNTS = 40_000  # clients times classes; larger tables of labels ar
 _LISTED = 200
 
 _TITLES = {
-    "group": "known group", "num_train": "training rows", "num_test": "test rows", "macro_f1": "macro F1",
-    "auc": "AUC", "loss": "test loss", "served": "served by", "personal": "personal layer",
-    "personal_accuracy": "accuracy with it", "bytes_down": "sent to it", "bytes_up": "received from it",
+    "group": "known group",
+    "num_train": "training rows",
+    "num_test": "test rows",
+    "macro_f1": "macro F1",
+    "auc": "AUC",
+    "loss": "test loss",
+    "served": "served by",
+    "personal": "personal layer",
+    "personal_accuracy": "accuracy with it",
+    "bytes_down": "sent to it",
+    "bytes_up": "received from it",
     "took_part": "rounds it took part in",
-}  # fmt: skip
+}
 _LEFT_OUT = (
-    "label_counts", "prior_shift", "share_weighted_accuracy", "bytes_down_unbundled", "confusion",
-    "accuracy_low", "accuracy_high", "sensitivity_low", "sensitivity_high", "specificity_low",
+    "label_counts",
+    "prior_shift",
+    "share_weighted_accuracy",
+    "bytes_down_unbundled",
+    "confusion",
+    "accuracy_low",
+    "accuracy_high",
+    "sensitivity_low",
+    "sensitivity_high",
+    "specificity_low",
     "specificity_high",
-)  # fmt: skip
+)
 _WHOLE = ("client", "cluster", "group", "num_train", "num_test", "took_part", "failures")
 _LOWER_IS_BETTER = ("ad", "wadb", "failed_replies")
 _NEITHER = ("seconds", "bytes_down", "bytes_up", "num_clusters", "epsilon", "delta")
@@ -185,10 +201,13 @@ def _accuracy(run: SavedRun, title: str, made: dict[str, Picture]) -> Section:
     changes = [change for change in run.changes if change["round"] > 0]
     if changes:
         rows = [
-            [change["round"], str(change.get("reason", "")), _some(np.bincount(change["assignment"])
-             if "sizes" not in change else change["sizes"], 30)]
+            [
+                change["round"],
+                str(change.get("reason", "")),
+                _some(np.bincount(change["assignment"]) if "sizes" not in change else change["sizes"], 30),
+            ]
             for change in changes[-_MOST_CHANGES:]
-        ]  # fmt: skip
+        ]
         columns = heads("after round|whole", "what happened|long", "cluster sizes")
         caption = "Changes of the clusters, and how many clients each had afterwards."
         table = Table("table-changes", caption, columns, rows, sortable=False)
@@ -295,15 +314,18 @@ def _clusters(run: SavedRun, small: Mapping[str, NDArray]) -> Section | None:
         if each.clients is not None and len(each.clients) == len(assignment)
     }
     columns = {
-        "cluster": Column("cluster", "whole"), "clients": Column("clients", "whole"), "who": Column("who",
-        looks="long"),
+        "cluster": Column("cluster", "whole"),
+        "clients": Column("clients", "whole"),
+        "who": Column("who", looks="long"),
         "groups": Column("known groups (clients)", looks="long"),
-        "apart": Column("labels that set it apart", looks="long"), "accuracy": Column("accuracy", "number"),
-        "range": Column("least to most"), **{f"in {name}": Column(f"same clients, {name}",
-        "number") for name in beside},
-        "loss": Column("test loss", "number"), "gain": Column("gain over one model for all"),
+        "apart": Column("labels that set it apart", looks="long"),
+        "accuracy": Column("accuracy", "number"),
+        "range": Column("least to most"),
+        **{f"in {name}": Column(f"same clients, {name}", "number") for name in beside},
+        "loss": Column("test loss", "number"),
+        "gain": Column("gain over one model for all"),
         "samples": Column("training rows", "whole"),
-    }  # fmt: skip
+    }
     rows: list[dict[str, Any]] = []
     for cluster, size in zip(clusters.tolist(), sizes.tolist(), strict=True):
         members = np.flatnonzero(assignment == cluster)
@@ -352,9 +374,13 @@ def _clusters(run: SavedRun, small: Mapping[str, NDArray]) -> Section | None:
     )
     parts: list[Any] = [
         Text(one if len(rows) == 1 else several),
-        Table("table-clusters", f"{plural(len(rows), 'cluster')}, each with its clients' means.",
-              [columns[key] for key in kept], [[row.get(key) for key in kept] for row in rows]),
-    ]  # fmt: skip
+        Table(
+            "table-clusters",
+            f"{plural(len(rows), 'cluster')}, each with its clients' means.",
+            [columns[key] for key in kept],
+            [[row.get(key) for key in kept] for row in rows],
+        ),
+    ]
     parts += [*_across(small), *_label_shares(assignment, counts, classes)]
     return Section("clusters", "Clusters", "Clusters", parts)
 
@@ -504,13 +530,14 @@ def _histories(run: SavedRun, small: Mapping[str, NDArray]) -> dict[str, Any]:
     chosen = evenly(len(rounds), 300)
     empty = curves([Line("client", [0], [0])], "round", marks=[(0, "")])
     return {
-        "moves": moves, "failures": failures[-_MOST_FAILURES:],
+        "moves": moves,
+        "failures": failures[-_MOST_FAILURES:],
         "accuracies": [each for each in found if each],
         "labels": counts.tolist() if counts is not None and few else None,
         "classes": [_long(names, at) for names in [_class_names(small, counts)] for at in range(len(names))],
         "mean": [rounds[chosen].tolist(), np.round(values[chosen], 5).tolist()],
         "history": _specification(empty),
-    }  # fmt: skip
+    }
 
 
 def _specification(chart: Any) -> dict[str, Any]:
@@ -551,15 +578,23 @@ def _tests(run: SavedRun) -> Section | None:
     if tests:
         columns = [*heads("cluster", "clients|whole"), *measured, *heads("better for", "result")]
         rows = [
-            [_cluster(one["cluster"]), one["clients"], one["gain"], span(one["interval"]), one["p_value"],
-             f"{one['better_for']:,} of {one['voted']:,}",
-             "shown to be better" if one["proven"] else "not shown"]
+            [
+                _cluster(one["cluster"]),
+                one["clients"],
+                one["gain"],
+                span(one["interval"]),
+                one["p_value"],
+                f"{one['better_for']:,} of {one['voted']:,}",
+                "shown to be better" if one["proven"] else "not shown",
+            ]
             for one in tests
-        ]  # fmt: skip
+        ]
         parts.append(Table("table-tests", "Each cluster's model against one model for all.", columns, rows))
-        parts += _gains("gains", "Gain of each cluster, with its 95 % interval",
-                        [(f"cluster {one['cluster']}", one,
-                        bool(one["proven"])) for one in tests])  # fmt: skip
+        parts += _gains(
+            "gains",
+            "Gain of each cluster, with its 95 % interval",
+            [(f"cluster {one['cluster']}", one, bool(one["proven"])) for one in tests],
+        )
     if silent:
         lines = [
             f"client {one['client']}" + (f" ({one['name']})" if "name" in one else "") + f": {one['reason']}"
@@ -571,12 +606,20 @@ def _tests(run: SavedRun) -> Section | None:
         first = heads("look|whole", "of cluster", "found in", "parts", "rounds|whole")
         columns = [*first, *measured, *heads("result", "why|long")]
         rows = [
-            [one["look"], _cluster(one["cluster"]), one["source"], " + ".join(map(str, one["sizes"])),
-            one["rounds"],
-             one.get("gain"), span(one.get("interval")), one.get("p_value_corrected"),
-             "kept" if one["kept"] else "refused", one["why"]]
+            [
+                one["look"],
+                _cluster(one["cluster"]),
+                one["source"],
+                " + ".join(map(str, one["sizes"])),
+                one["rounds"],
+                one.get("gain"),
+                span(one.get("interval")),
+                one.get("p_value_corrected"),
+                "kept" if one["kept"] else "refused",
+                one["why"],
+            ]
             for one in trials
-        ]  # fmt: skip
+        ]
         kept = sum(bool(one["kept"]) for one in trials)
         parts.append(
             Table("table-trials", f"{plural(len(trials), 'grouping')} tried; {kept:,} kept.", columns, rows)
@@ -604,9 +647,17 @@ def _gains(name: str, title: str, rows: Sequence[tuple[str, Mapping[str, Any], b
 def _compared(
     run: SavedRun, title: str, small: Mapping[str, NDArray], made: dict[str, Picture]
 ) -> Section | None:
-    elsewhere = {"accuracy_per_round", "loss", "test_loss", "clusters_per_round", "accuracy_ecdf", "bytes",
-    "seconds",
-                 "labels_per_client", "answers_between_clusters"}  # fmt: skip
+    elsewhere = {
+        "accuracy_per_round",
+        "loss",
+        "test_loss",
+        "clusters_per_round",
+        "accuracy_ecdf",
+        "bytes",
+        "seconds",
+        "labels_per_client",
+        "answers_between_clusters",
+    }
     own = [each for name, each in made.items() if name not in elsewhere]
     if not own and "answers_between_clusters" not in made:
         return None
@@ -766,10 +817,11 @@ def _measures(run: SavedRun) -> Iterator[list[Any]]:
     shares = some / some.sum(axis=1, keepdims=True)
     distance = np.abs(shares - counts.sum(axis=0) / counts.sum()).sum(axis=1) / 2
     yield [
-        "distance of label shares", f"{float(distance.mean()):.3f}",
+        "distance of label shares",
+        f"{float(distance.mean()):.3f}",
         "share of a client's rows that would need another label to match everyone's shares, mean over "
         "clients; small clients have some by chance",
-    ]  # fmt: skip
+    ]
     if (wpsi := run.summary.get("weighted_psi")) is not None:
         about = (
             "population stability index of label shares, weighted by size; 0 if clients have the same shares"
@@ -849,9 +901,11 @@ def _again(config: Mapping[str, Any]) -> Section | None:
         return None
     command = _command(config)
     said = "This command repeats the run, with the same results for the same seed:"
-    parts: list[Any] = [Text(said), Text(command, code=True)] if command else [
-        Text("The run was made from Python, with fedclust.simulate; its settings are below.")
-    ]  # fmt: skip
+    parts: list[Any] = (
+        [Text(said), Text(command, code=True)]
+        if command
+        else [Text("The run was made from Python, with fedclust.simulate; its settings are below.")]
+    )
     rows = [[key, value] for key, value in _flat(config) if key != "overrides"]
     table = Table("table-config", "config.yaml.", [Column("key"), Column("value", looks="long")], rows)
     parts.append(More("config", f"Configuration, {plural(len(rows), 'setting')}", [table]))

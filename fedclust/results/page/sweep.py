@@ -15,14 +15,27 @@ from fedclust.results.thinned import evenly
 
 _ACCURACY = "mean_client_accuracy"
 _METRICS = (
-    _ACCURACY, "personal.mean_client_accuracy", "balanced_accuracy", "global_accuracy", "macro_f1", "ad",
-    "rand_index", "adjusted_rand_index", "num_clusters", "seconds", "bytes_down", "bytes_up",
-)  # fmt: skip
+    _ACCURACY,
+    "personal.mean_client_accuracy",
+    "balanced_accuracy",
+    "global_accuracy",
+    "macro_f1",
+    "ad",
+    "rand_index",
+    "adjusted_rand_index",
+    "num_clusters",
+    "seconds",
+    "bytes_down",
+    "bytes_up",
+)
 _TITLES = {
-    _ACCURACY: "client accuracy", "personal.mean_client_accuracy": "client accuracy, personal layer",
-    "bytes_down": "sent to clients", "bytes_up": "received", "num_clusters": "clusters",
+    _ACCURACY: "client accuracy",
+    "personal.mean_client_accuracy": "client accuracy, personal layer",
+    "bytes_down": "sent to clients",
+    "bytes_up": "received",
+    "num_clusters": "clusters",
     "ad": "AD (lower is better)",
-}  # fmt: skip
+}
 _AD = "AD: mean distance of the clients' accuracies from 1."
 _MOST_POINTS, _MOST_CURVES, _MOST_SEEDS = 200, 12, 40
 
@@ -85,9 +98,12 @@ def _settings(comparison: Comparison) -> Section | None:
     if not comparison.rows:
         return None
     metrics = _metrics(comparison)
-    columns = [Column("strategy"), *(Column(key) for key in comparison.settings), Column("seeds", "whole"),
-               *(Column(_title(metric), "number",
-               _AD if metric == "ad" else "") for metric in metrics)]  # fmt: skip
+    columns = [
+        Column("strategy"),
+        *(Column(key) for key in comparison.settings),
+        Column("seeds", "whole"),
+        *(Column(_title(metric), "number", _AD if metric == "ad" else "") for metric in metrics),
+    ]
     rows = []
     for row in sorted(comparison.rows, key=lambda row: -_mean(row, _ACCURACY)):
         cells = []
@@ -183,11 +199,16 @@ def _jobs(jobs: Sequence[SavedRun], places: dict[int, Path]) -> Section:
         )
         seed = summary.get("seed", run.config.get("seed"))
         strategy = str(summary.get("strategy") or (run.config.get("choices") or {}).get("strategy") or "")
-        rows.append([
-            Cell(str(where), link=link), strategy, "–" if seed is None else Cell(str(seed), seed),
-            Cell(progress, done),
-            summary.get(_ACCURACY), str((summary.get("verdict") or {}).get("text", "")),
-        ])  # fmt: skip
+        rows.append(
+            [
+                Cell(str(where), link=link),
+                strategy,
+                "–" if seed is None else Cell(str(seed), seed),
+                Cell(progress, done),
+                summary.get(_ACCURACY),
+                str((summary.get("verdict") or {}).get("text", "")),
+            ]
+        )
     columns = heads("folder", "strategy", "seed|whole", "rounds", "client accuracy|number", "verdict|long")
     table = Table("table-jobs", "All runs; a folder leads to its own page.", columns, rows)
     return Section("jobs", "Runs", "Runs", [table])

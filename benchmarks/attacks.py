@@ -1,21 +1,19 @@
 """What liars and attackers can do: the tables of docs/ATTACKS.md.
 
-    python benchmarks/attacks.py FOLDER [--parts liars models worst] [--seeds 71] [--workers 2] [--rounds 60]
+    python benchmarks/attacks.py FOLDER [--parts liars models] [--seeds 71] [--workers 2] [--rounds 60]
 
-Makes the runs that FOLDER lacks and writes each part's table into docs/ATTACKS.md, between its two marks;
---no-run writes only. Cells of models that no run of FOLDER gives stay as they are in the page. Accuracy is
-the mean over the honest clients.
+Makes the runs that FOLDER lacks and writes each part's tables into docs/ATTACKS.md, between its two marks;
+--no-run writes only. Accuracy is the mean over the honest clients.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from attack_tables import Table, merged, read_commits, read_tables, worst, write_tables
-from common import DOCS, arguments, commit_of, finished, over_seeds, show, shown, table
+from common import DOCS, arguments, commit_of, finished, over_seeds, show, table
 from federations import PARTITIONS, Cell, run, summaries
 from liars import LIES, who
 from sklearn.metrics import adjusted_rand_score
@@ -25,7 +23,7 @@ _FEDERATIONS = ("conventions-20-10", "iid")
 
 # -- What clustering reads ----------------------------------------------------------------------------------
 
-_LOSSES = ("losses_random", "losses_zero", "losses_huge", "losses_flipped", "losses_copied")
+_LOSSES = ("losses_random", "losses_zero", "losses_huge", "losses_spiked", "losses_flipped", "losses_copied")
 _COUNTS = ("counts_one_class", "counts_huge", "counts_huge_class", "counts_permuted")
 _PROTOTYPES = ("prototypes_random", "prototypes_scaled", "prototypes_rolled", "scatter_huge", "scatter_zero")
 _VOTES = ("votes_for", "votes_against", "votes_wide")
@@ -158,155 +156,116 @@ def models(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
 # -- Tables -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Figures:
-    """A run's figures of its honest clients.
+def measured(grid: Sequence[Attacked]) -> pd.DataFrame:
+    """Read the figures of the honest clients of all runs that were begun, a row each.
 
-    Attributes
-    ----------
+    Returns
+    -------
+    partition, lie, number, name
+        Of the run.
     accuracy
-        Mean accuracy.
-    rand
-        Adjusted Rand index of the clusters with those of a reference.
-    clusters
-        Number of clusters with an honest client in them.
+        Mean accuracy; not a number where the run ended because no client could train any more.
+    rand, clusters
+        Adjusted Rand index of the clusters with the known groups, and how many have an honest client in them.
     alone
-        The clients that the run said stand alone.
+        Those that the run said stand alone, as a text.
     """
-
-    accuracy: float
-    rand: float
-    clusters: int
-    alone: tuple[int, ...]
-
-
-def _honest(number: int, folder: Path) -> pd.DataFrame:
-    rows = pd.read_parquet(folder / "clients.parquet")
-    return rows[~rows["client"].isin(who(number, len(rows)))]
-
-
-def measured(grid: Sequence[Attacked]) -> Mapping[tuple[str, str, int, str], list[Figures]]:
-    """Read the figures of all runs that have finished, by partition, lie, number of liars and method."""
-    found: dict[tuple[str, str, int, str], list[Figures]] = {}
+    found = []
     for cell, name, summary in summaries(grid):
         assert isinstance(cell, Attacked)
-        rows = _honest(cell.number, cell.folder / name)
+        rows = pd.read_parquet(cell.folder / name / "clients.parquet")
+        rows = rows[~rows["client"].isin(who(cell.number, len(rows)))]
         truth = rows["group"] if PARTITIONS[cell.partition].num_groups > 1 else 0 * rows["cluster"]
-        figures = Figures(
-            float(rows["accuracy"].mean()),
-            float(adjusted_rand_score(truth, rows["cluster"])),
-            int(rows["cluster"].nunique()),
-            tuple(summary.get("alone", ())),
+        rand, alone = adjusted_rand_score(truth, rows["cluster"]), summary.get("alone")
+        figures = (
+            rows["accuracy"].mean(),
+            rand,
+            rows["cluster"].nunique(),
+            f", names {alone}" if alone else "",
         )
-        found.setdefault((cell.partition, cell.lie, cell.number, name), []).append(figures)
-    return found
+        found.append((cell.partition, cell.lie, cell.number, name, *figures))
+    for cell in grid:
+        for name in cell.methods:
+            if (cell.folder / name / "rounds.jsonl").is_file() and not finished(cell.folder / name):
+                found.append((cell.partition, cell.lie, cell.number, name, np.nan, np.nan, 0, ""))
+    names = ("partition", "lie", "number", "name", "accuracy", "rand", "clusters", "alone")
+    frame = pd.DataFrame(found, columns=names)
+    frame[["method", "rule"]] = frame["name"].str.split(" with ", n=1, expand=True).reindex(columns=[0, 1])
+    return frame
 
 
-def page_of_liars(grid: Sequence[Attacked]) -> Iterator[str]:
+def _accuracy(runs: pd.DataFrame) -> str:
+    if runs.empty:
+        return "–"
+    return "run ended" if runs["accuracy"].isna().any() else over_seeds(runs["accuracy"].tolist())
+
+
+def page_of_liars(runs: pd.DataFrame) -> Iterator[str]:
     """Write the tables of liars in what clustering reads, one per federation."""
-    found = measured(grid)
-    for partition in _FEDERATIONS:
-        if all(where != partition for where, *_ in found):
-            continue
-        yield from (f"### {PARTITIONS[partition].title}", "")
-        rows, told = [], sorted({number for where, _, number, _ in found if where == partition and number})
+    for partition, here in runs.groupby("partition"):
+        told = sorted({*here["number"]} - {0})
+        rows = []
         for method, lies in READ.items():
             for lie in lies:
                 row = [f"`{method}`", LIES[lie].title]
-                for number in (0,) if lie == "none" else told:
-                    own = found.get((partition, lie, number, method), [])
-                    common = found.get((partition, lie, number, FEDAVG), [])
-                    row += [_rand(own), over_seeds([each.accuracy for each in own])]
-                    row += [over_seeds([each.accuracy for each in common])]
-                row += ["–"] * (2 + 3 * len(told) - len(row))
-                if any(each != "–" for each in row[2:]):
-                    rows.append(row)
+                for number in told:
+                    same = here[(here["lie"] == lie) & (here["number"] == (lie != "none") * number)]
+                    own, common = same[same["name"] == method], same[same["name"] == FEDAVG]
+                    found = f"{own['rand'].mean():.2f} ({own['clusters'].mean():g})" if len(own) else "–"
+                    row += [found + "".join(own["alone"][:1]), _accuracy(own), _accuracy(common)]
+                rows.append(row)
         header = ["method", "lie"]
         for number in told:
             header += [f"{number}: Rand (clusters), named", "accuracy", "FedAvg's"]
-        yield from (table(header, rows), "")
+        yield from (f"### {PARTITIONS[str(partition)].title}", "", table(header, rows), "")
 
 
-def _rand(runs: Sequence[Figures]) -> str:
-    if not runs:
-        return "–"
-    named = "".join(f", names {list(each.alone)}" for each in runs[:1] if each.alone)
-    return f"{np.mean([e.rand for e in runs]):.2f} ({np.mean([e.clusters for e in runs]):g}){named}"
+def page_of_models(runs: pd.DataFrame) -> Iterator[str]:
+    """Write the tables of attacks by models, one per method and federation with a column per rule."""
+    for (method, partition), here in runs.groupby(["method", "partition"]):
+        rows = []
+        for number, lie in sorted({*zip(here["number"], here["lie"], strict=True)}):
+            same = here[(here["number"] == number) & (here["lie"] == lie)]
+            cells = [_accuracy(same[same["rule"] == rule]) for rule in RULES]
+            rows.append([LIES[lie].title, f"{number}/30", *cells])
+        title = f"`{method}`, {PARTITIONS[str(partition)].title}"
+        yield from (f"### {title}", "", table(["attack", "attackers", *RULES], rows), "")
 
 
-def _ended(grid: Sequence[Attacked]) -> set[tuple[str, str, int, str]]:
-    """List the runs that ended before their last round, because no client could train any more."""
-    return {
-        (cell.partition, cell.lie, cell.number, name)
-        for cell in grid
-        for name in cell.methods
-        if (cell.folder / name / "rounds.jsonl").is_file() and not finished(cell.folder / name)
-    }
-
-
-def tables_of_models(grid: Sequence[Attacked]) -> dict[str, Table]:
-    """Make the tables of attacks by models: one per method and federation, with a column per rule."""
-    found, ended = measured(grid), _ended(grid)
-    known = {*found, *ended}
-    of_method = {(where, name.partition(" with ")[0]) for where, _, _, name in known}
-    tables = {}
-    for partition, method in sorted(of_method, key=lambda each: (each[1] != FEDAVG, each)):
-        cells = {
-            (lie, number)
-            for where, lie, number, name in known
-            if (where, name.partition(" with ")[0]) == (partition, method)
-        }
-        own = tables[_title(method, partition)] = Table(tuple(RULES))
-        for lie, number in sorted(cells, key=lambda each: (list(LIES).index(each[0]), each[1])):
-            row = own.cells[LIES[lie].title, f"{number}/30"] = []
-            for rule in RULES:
-                key = partition, lie, number, f"{method} with {rule}"
-                row.append("run ended" if key in ended else _accuracy(found.get(key, []), partition))
-    return tables
-
-
-def _title(method: str, partition: str) -> str:
-    return f"`{method}`, {PARTITIONS[partition].title}"
-
-
-def _accuracy(runs: Sequence[Figures], partition: str) -> str:
-    """Write the accuracy; where there are groups that were not found, how many clusters there are."""
-    wrong = [each for each in runs if each.rand < 1 and PARTITIONS[partition].num_groups > 1]
-    clusters = f" ({np.mean([each.clusters for each in runs]):g} clusters)" if wrong else ""
-    return over_seeds([each.accuracy for each in runs]) + clusters
-
-
-def _only(grid: Sequence[Attacked], methods: Sequence[str], rules: Sequence[str]) -> list[Attacked]:
-    """Leave out the runs of other methods and with other rules; those without a rule stay."""
-
-    def wanted(name: str) -> bool:
-        method, _, rule = name.partition(" with ")
-        return not rule or (method in methods and rule in rules)
-
-    return [
-        replace(cell, methods={name: given for name, given in cell.methods.items() if wanted(name)})
-        for cell in grid
-    ]
+def worst(runs: pd.DataFrame) -> Iterator[str]:
+    """Write each rule's accuracy when nobody attacks, and under the worst attack of each number."""
+    for method, partition in _WORST:
+        here, rows = runs[(runs["method"] == method) & (runs["partition"] == partition)], []
+        for rule in RULES:
+            row = [rule]
+            for number in (0, *_ATTACKERS):
+                same = here[(here["rule"] == rule) & (here["number"] == number)]
+                # A run that ended is the worst.
+                means = same.groupby("lie")["accuracy"].agg(lambda each: each.mean(skipna=False)).fillna(-1)
+                lie = means.idxmin() if len(means) else ""
+                row.append(
+                    _accuracy(same[same["lie"] == lie]) + (f", {LIES[lie].title}" if number and lie else "")
+                )
+            rows.append(row)
+        header = ["rule", "nobody attacks", *(f"worst with {number} in 30" for number in _ATTACKERS)]
+        yield from (f"`{method}`, {PARTITIONS[partition].title}:", "", table(header, rows), "")
 
 
 _WORST = (("fedavg", "iid"), ("auto", "conventions-20-10"), ("fedavg", _SKEWED))
-PARTS = {"liars": liars, "models": models, "worst": models}
+PARTS = {"liars": liars, "models": models}
+PAGES = {"liars": {"liars": page_of_liars}, "models": {"models": page_of_models, "worst": worst}}
 
 
 def main() -> int:
     """Run the command line; return 1 if a run failed."""
     parser = arguments(__doc__, folder=True)
-    parser.add_argument("--parts", nargs="+", choices=sorted(PARTS), default=sorted(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
     parser.add_argument("--seeds", type=int, nargs="+", default=[71])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--lies", nargs="+", choices=sorted(LIES), default=sorted(LIES))
     parser.add_argument("--numbers", type=int, nargs="+", default=[0, 1, 3, 6], help="liars in 30")
     parser.add_argument("--partitions", nargs="+", default=[*_FEDERATIONS, _SKEWED])
-    known = [FEDAVG, *_CLUSTERED]
-    parser.add_argument("--methods", nargs="+", choices=known, default=known, help="with rules, to run now")
-    parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES), help="to run now")
-    parser.add_argument("--suffix", help="of the marks, where a page has several tables of one part")
     parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
     parser.add_argument("--out", type=Path, default=DOCS / "ATTACKS.md")
     options = parser.parse_args()
@@ -319,25 +278,13 @@ def main() -> int:
             and cell.number in options.numbers
             and cell.partition in options.partitions
         ]
-        whole = (
-            options.no_run or run(_only(grid, options.methods, options.rules), folder, options.workers)
-        ) and whole
-        suffix = f"-{options.suffix}" if options.suffix else ""
-        commits = [each for each in [commit_of(folder)] if each != "unknown"]
-        if part == "liars":
-            page = page_of_liars(grid)
-        else:
-            old = shown(f"models{suffix}", options.out).splitlines()
-            tables = merged(tables_of_models(grid), read_tables(old))
-            earlier = [each for each in read_commits(old) if all(each not in new for new in commits)]
-            commits = [*earlier, *commits]
-            titles = [_title(*each) for each in _WORST]
-            page = write_tables(tables) if part == "models" else worst(tables, titles, _ATTACKERS)
+        whole &= options.no_run or run(grid, folder, options.workers)
         seeds = ", ".join(map(str, options.seeds))
-        on_iid = "" if part == "liars" else f" ({min(options.rounds, _ROUNDS_ON_IID)} on IID)"
+        on_iid = f" ({min(options.rounds, _ROUNDS_ON_IID)} on IID)" if part == "models" else ""
         lasted = f"{options.rounds} rounds{on_iid}"
-        note = f"Commit {' and '.join(commits)}, digits, 30 clients, {lasted}, seeds {seeds}."
-        show(f"{part}{suffix}", "\n".join([note, "", *page]).rstrip(), options.out)
+        note = f"Commit {commit_of(folder)}, digits, 30 clients, {lasted}, seeds {seeds}."
+        for mark, page in PAGES[part].items():
+            show(mark, "\n".join([note, "", *page(measured(grid))]).rstrip(), options.out)
     return int(not whole)
 
 

@@ -24,8 +24,6 @@ from fedclust.messages.training import NUM_EXAMPLES, instruct
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.rng import generator
 
-__all__ = ["LIES", "LOSSES", "who"]
-
 Answers = dict[int, RecordDict]
 
 
@@ -59,6 +57,9 @@ class Asked:
         ]
 
 
+Tell = Callable[[Answers, Asked], None]
+
+
 def who(number: int, num_clients: int = 30) -> tuple[int, ...]:
     """List the liars: the same ones whatever they do; fewer liars are among more of them."""
     order = np.random.default_rng(0).permutation(num_clients)
@@ -80,7 +81,7 @@ def _models(answers: Answers, asked: Asked, change: Callable[[int, str, Any, Any
     answers.update(made)  # not before: liars read each other's
 
 
-def _moved(times: float) -> Callable[[Answers, Asked], None]:
+def _moved(times: float) -> Tell:
     def lie(answers: Answers, asked: Asked) -> None:
         _models(answers, asked, lambda *given: given[2] + np.float32(times) * (given[3] - given[2]))
 
@@ -163,34 +164,20 @@ def _flipped_rows(model: ArrayRecord) -> ArrayRecord:
 # -- Lies about what clustering reads -----------------------------------------------------------------------
 
 
-LOSSES: dict[str, Callable[[np.ndarray, list[np.ndarray], np.random.Generator], Any]] = {
-    "random losses": lambda own, _, draws: draws.uniform(0, 3, len(own)),
-    "losses of 0": lambda own, *_: 0 * own,
-    "losses of 3": lambda own, *_: 0 * own + 3,
-    "losses of 1e6": lambda own, *_: 0 * own + 1e6,
-    "random up to 1e6": lambda own, _, draws: draws.uniform(0, 1e6, len(own)),
-    "1e5 more, three rounds in ten": lambda own, _, draws: own + 1e5 * (draws.random() < 0.3),
-    "losses 2.3 − l": lambda own, *_: np.maximum(2.3 - own, 0),
-    "another client's losses": lambda own, others, _: others[0] if others else own,
-}
-"""Of a liar's own losses, those of the honest that take part, and draws."""
+def _losses(change: Callable[[np.ndarray, list[np.ndarray], np.random.Generator], Any]) -> Tell:
+    """Change a liar's own losses, knowing those of the honest that take part."""
 
-
-def _losses(title: str) -> "Lie":
     def lie(answers: Answers, asked: Asked) -> None:
-        true = {
-            client: np.asarray(content["losses"]["losses"], dtype=float)
-            for client, content in answers.items()
-        }
+        true = {client: np.asarray(each["losses"]["losses"], float) for client, each in answers.items()}
         others = [own for client, own in true.items() if client not in asked.liars]
         for liar in asked.liars:
-            told = np.asarray(LOSSES[title](true[liar], others, asked.draws), dtype=float).tolist()
+            told = np.asarray(change(true[liar], others, asked.draws), float).tolist()
             answers[liar] = RecordDict({**answers[liar], "losses": ConfigRecord({"losses": told})})
 
-    return Lie(title, TRAIN, lie)
+    return lie
 
 
-def _counts(change: Callable[[np.ndarray, np.random.Generator], Any]) -> Callable[[Answers, Asked], None]:
+def _counts(change: Callable[[np.ndarray, np.random.Generator], Any]) -> Tell:
     def lie(answers: Answers, asked: Asked) -> None:
         for liar in asked.liars:
             config = answers[liar][CONFIG]
@@ -204,7 +191,7 @@ def _counts(change: Callable[[np.ndarray, np.random.Generator], Any]) -> Callabl
 
 def _prototypes(
     change: Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], Any],
-) -> Callable[[Answers, Asked], None]:
+) -> Tell:
     def lie(answers: Answers, asked: Asked) -> None:
         for liar in asked.liars:
             record = answers[liar][ARRAYS]
@@ -214,7 +201,7 @@ def _prototypes(
     return lie
 
 
-def _votes(mean: float) -> Callable[[Answers, Asked], None]:
+def _votes(mean: float) -> Tell:
     def lie(answers: Answers, asked: Asked) -> None:
         for liar in asked.liars:
             true = answers[liar]["difference"]
@@ -254,10 +241,10 @@ class Lie:
 
     title: str
     asked: str
-    tell: Callable[[Answers, Asked], None]
-    described: Callable[[Answers, Asked], None] | None = None
+    tell: Tell
+    described: Tell | None = None
 
-    def of(self, kind: str) -> Callable[[Answers, Asked], None] | None:
+    def of(self, kind: str) -> Tell | None:
         """Return what they do to the answers to a kind of message; None for nothing."""
         return self.tell if kind == self.asked else self.described if kind == DESCRIPTION else None
 
@@ -282,11 +269,20 @@ LIES: dict[str, Lie] = {
         _counts(lambda true, _: true * _MANY),
     ),
     # Losses.
-    "losses_random": _losses("random losses"),
-    "losses_zero": _losses("losses of 0"),
-    "losses_huge": _losses("losses of 1e6"),
-    "losses_flipped": _losses("losses 2.3 − l"),
-    "losses_copied": _losses("another client's losses"),
+    "losses_random": Lie(
+        "random losses", TRAIN, _losses(lambda own, _, draws: draws.uniform(0, 3, len(own)))
+    ),
+    "losses_zero": Lie("losses of 0", TRAIN, _losses(lambda own, *_: 0 * own)),
+    "losses_huge": Lie("losses of 1e6", TRAIN, _losses(lambda own, *_: 0 * own + 1e6)),
+    "losses_spiked": Lie(
+        "1e5 more, three rounds in ten",
+        TRAIN,
+        _losses(lambda own, _, draws: own + 1e5 * (draws.random() < 0.3)),
+    ),
+    "losses_flipped": Lie("losses 2.3 − l", TRAIN, _losses(lambda own, *_: np.maximum(2.3 - own, 0))),
+    "losses_copied": Lie(
+        "another client's losses", TRAIN, _losses(lambda own, others, _: others[0] if others else own)
+    ),
     # Label counts.
     "counts_one_class": Lie("one class only", DESCRIPTION, _counts(_one_class)),
     "counts_huge": Lie("counts times 1e6", DESCRIPTION, _counts(lambda true, _: true * 10**6)),

@@ -3,13 +3,12 @@
     python benchmarks/paper_table.py FOLDER clust_psi_pfl_fmnist     Clust-PSI-PFL, Tables III and IV
     python benchmarks/paper_table.py FOLDER clust_psi_pfl_acs_income --clients 10 50 100     and its Fig. 7
     python benchmarks/paper_table.py FOLDER fmcl_imagenette          FMCL, Table 1
-    … --small                                                        minutes on two cores, another setting
     … --rows FedAvg HACCS CFL --columns alpha=0.3 similarity=0       some of them
     … --dry-run                                                      only the commands
 
 EXPERIMENT is one of conf/experiment that names its rows. Makes the runs that FOLDER lacks, then writes
 FOLDER/EXPERIMENT.md and its picture as PNG and SVG. Figures are those of the last round. Data are read from
-../shared/data unless --data is given.
+../shared/data unless --data is given; a smaller setting is one of --set partition.num_clients=10 rounds=5.
 """
 
 import argparse
@@ -33,18 +32,8 @@ from fedclust.results.charts import save
 from fedclust.results.charts.chart import COLOURS, data_of as given_rows
 from fedclust.settings import compose, plain
 
-MeanAndSpread = tuple[float, float]
 _KINDS = alt.Scale(domain=["ours", "published"], range=[*COLOURS[:2]])
 FOLDERS = {"imagenette": "imagenette64"}  # where a dataset's folder has another name
-# Fewer examples, clients and rounds; without its foundation model FMCL groups by pixels.
-SMALL = {
-    "clust_psi_pfl": (2000, ("partition.num_clients=10", "rounds=5", "training.epochs=2")),
-    "fmcl": (
-        300,
-        ("partition.num_clients=8", "rounds=2", "encoder=pixels", "dataset.input_shape=[3,32,32]"),
-    ),
-}
-STAND_INS = {("acs_income", "adult"): ("dataset=adult", "~dataset.only")}
 
 
 class CannotRun(ValueError):
@@ -126,57 +115,21 @@ def figures_of(experiment: str, row: str, column: Column, clients: int | None = 
     return figures.get(row_of(str(config.choices.strategy), figures), {})
 
 
-def data_of(options: argparse.Namespace, folder: Path) -> list[str]:
-    """List what makes the runs read their data; a part of it for --small."""
+def data_of(options: argparse.Namespace) -> str:
+    """Name the folder that the runs read."""
     dataset = str(compose([f"experiment={options.experiment}", *_lookup(options.experiment)]).choices.dataset)
-    chosen: tuple[str, ...] = ()
-    if options.stand_in:
-        if (dataset, options.stand_in) not in STAND_INS:
-            known = ", ".join(f"{other} for {missing}" for missing, other in STAND_INS)
-            raise CannotRun(f"--stand-in must be one of {known}, got {options.stand_in} for {dataset}")
-        chosen, dataset = STAND_INS[dataset, options.stand_in], options.stand_in
     place = options.data or DATA / FOLDERS.get(dataset, dataset)
     if not place.exists():
-        others = [other for missing, other in STAND_INS if missing == dataset]
-        instead = f", or --stand-in {others[0]}" if others else ""
-        raise CannotRun(
-            f"{options.experiment} needs the dataset {dataset}: give its folder with --data{instead}"
-        )
-    # A part of a table lacks rare categories, which have columns of their own, and a linear model is fast.
-    if options.small and not options.stand_in and (place / "train.parquet").is_file():
-        place = part_of(place / "train.parquet", folder / "data" / dataset, _small(options.experiment)[0])
-        chosen += ("partition.test=holdout",)
-    return [*chosen, f"dataset.path={place}"]
+        raise CannotRun(f"{options.experiment} needs the dataset {dataset}: give its folder with --data")
+    return f"dataset.path={place}"
 
 
-def part_of(source: Path, folder: Path, rows: int) -> Path:
-    """Save some rows of a Parquet file, the same share of each class, drawn with seed 0."""
-    target = folder / "train.parquet"
-    if not target.is_file():
-        import pandas as pd
-
-        everything = pd.read_parquet(source)
-        share = min(1.0, rows / len(everything))
-        part = everything.groupby("label", group_keys=False).sample(frac=share, random_state=0).sort_index()
-        folder.mkdir(parents=True, exist_ok=True)
-        part.to_parquet(target, index=False)  # a table's index would be read as a column
-    return folder
-
-
-def _small(experiment: str) -> tuple[int, tuple[str, ...]]:
-    name = next((name for name in SMALL if experiment.startswith(name)), None)
-    if name is None:
-        raise CannotRun(f"--small is for {', '.join(SMALL)}, got {experiment}")
-    return SMALL[name]
-
-
-def runs_of(options: argparse.Namespace, data: Sequence[str], folder: Path) -> list[Run]:
+def runs_of(options: argparse.Namespace, data: str, folder: Path) -> list[Run]:
     """List all runs."""
     tables = tables_of(options.experiment)
     rows = _chosen("--rows", options.rows, list(rows_of(options.experiment)))
     columns = {column.title: column for column in columns_of(tables)}
     settings = [columns[title] for title in _chosen("--columns", options.columns, list(columns))]
-    size = _small(options.experiment)[1] if options.small else ()
     made = []
     for clients in options.clients or [None]:
         number = () if clients is None else (f"partition.num_clients={clients}",)
@@ -184,7 +137,7 @@ def runs_of(options: argparse.Namespace, data: Sequence[str], folder: Path) -> l
             for row in rows:
                 for seed in options.seeds:
                     overrides = [
-                        f"experiment={options.experiment}", *column.overrides, *data, *size, *number,
+                        f"experiment={options.experiment}", *column.overrides, data, *number,
                         *options.set, *tables["rows"][row], "compare=[]", "proof=false", "serve=cluster",
                         "evaluate_every=${rounds}", "checkpoint_every=0", f"seed={seed}",
                     ]  # fmt: skip
@@ -258,34 +211,26 @@ def write(options: argparse.Namespace, runs: Sequence[Run], out: Path) -> str:
         parts.append(f"\n## {_panel(place, rows)}\n\n{table(headings, cells)}\n")
     text = "\n".join(parts)
     out.mkdir(parents=True, exist_ok=True)
-    name = options.experiment + ("-small" if options.small else "")
+    name = options.experiment
     (out / f"{name}.md").write_text(text, encoding="utf-8")
-    ours = [_drawn(rows) for rows in read.values()]
-    papers = [
-        {row: _pair(theirs[place, row]["global_accuracy"]) for row in rows if _has(theirs[place, row])}
+    drawn = [
+        {"panel": _panel(place, rows), "row": row, "by": by, **_spread(figure)}
         for place, rows in read.items()
+        for row, found in rows.items()
+        for by, figure in (
+            ("ours", _mean([each["global_accuracy"] for each in found])),
+            ("published", theirs[place, row].get("global_accuracy")),
+        )
+        if figure is not None
     ]
-    figure = draw(
-        list(next(iter(read.values()))),
-        [_panel(place, rows) for place, rows in read.items()],
-        ours,
-        papers,
-        f"{options.experiment}{', small: not the published setting' if options.small else ''}",
-        "global accuracy",
-    )
+    figure = draw(drawn, f"{name}, global accuracy; bars: standard deviation over seeds")
     for suffix in (".png", ".svg"):
         save(figure, out / (name + suffix))
     return text
 
 
 def _ours(options: argparse.Namespace) -> str:
-    changed = [f"stand-in {options.stand_in}"] if options.stand_in else []
-    if options.small:
-        rows, size = _small(options.experiment)
-        part = "" if options.stand_in else f"about {rows:,} examples, a fifth held out, "
-        changed.append(f"--small: {part}{', '.join(size)}")
-    changed += options.set
-    setting = f"another setting: {'; '.join(changed)}" if changed else "the paper's setting"
+    setting = f"another setting: {'; '.join(options.set)}" if options.set else "the paper's setting"
     return f"Ours: {setting}; last round; seeds {', '.join(map(str, options.seeds))}."
 
 
@@ -302,60 +247,26 @@ def _panel(place: tuple[int | None, Column], rows: Mapping[str, Sequence[Mapping
     return ", ".join(text for text in measures if text) or "Table"
 
 
-def _drawn(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, MeanAndSpread]:
-    values = {row: [each["global_accuracy"] for each in found] for row, found in rows.items() if found}
-    return {
-        row: (float(np.mean(each)), float(np.std(each, ddof=1)) if len(each) > 1 else 0.0)
-        for row, each in values.items()
-    }
+def _mean(values: Sequence[float]) -> list[float] | None:
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return [float(np.mean(values)), deviation] if values else None
 
 
-def _has(figures: Mapping[str, Any]) -> bool:
-    return figures.get("global_accuracy") is not None
+def _spread(figure: Any) -> dict[str, float]:
+    mean, deviation = figure if isinstance(figure, list) else (figure, 0.0)
+    return {"x": mean, "low": mean - deviation, "high": mean + deviation}
 
 
-def _pair(figure: Any) -> MeanAndSpread:
-    mean, spread = figure if isinstance(figure, list) else (figure, 0.0)
-    return float(mean), float(spread)
-
-
-def _rows(figures: Mapping[str, MeanAndSpread], by: str) -> list[dict[str, Any]]:
-    return [
-        {"row": row, "x": mean, "low": mean - spread, "high": mean + spread, "by": by}
-        for row, (mean, spread) in figures.items()
-    ]
-
-
-def _dots(rows: list[dict[str, Any]], names: Sequence[str], x: str) -> alt.LayerChart:
+def draw(rows: list[dict[str, Any]], title: str) -> alt.FacetChart:
+    """Draw a table of a paper: a panel per setting, a row per method, ours and the published figure in it."""
     base = alt.Chart(given_rows(rows)).encode(
-        alt.Y("row:N", sort=list(names), title=None), alt.Color("by:N", title=None, scale=_KINDS),
+        alt.Y("row:N", sort=None, title=None), alt.Color("by:N", title=None, scale=_KINDS),
         yOffset=alt.YOffset("by:N", sort=["published", "ours"]),
     )  # fmt: skip
-    bars = base.mark_rule().encode(alt.X("low:Q", title=x, scale=alt.Scale(zero=False)), x2="high:Q")
-    return bars + base.mark_point(filled=True, size=35).encode(
-        alt.X("x:Q", title=x), shape=alt.Shape("by:N", title=None)
-    )
-
-
-def draw(
-    rows: Sequence[str],
-    panels: Sequence[str],
-    ours: Sequence[Mapping[str, MeanAndSpread]],
-    published: Sequence[Mapping[str, MeanAndSpread]],
-    title: str,
-    measure: str,
-) -> alt.ConcatChart:
-    """Draw a table of a paper: a panel per setting, a row per method, ours and the published figure in it.
-
-    `ours` and `published` have for each panel mean and standard deviation by method.
-    """
-    charts = [
-        _dots([*_rows(theirs, "published"), *_rows(own, "ours")], rows, measure).properties(
-            title=panel, width=150
-        )
-        for panel, own, theirs in zip(panels, ours, published, strict=True)
-    ]
-    return alt.concat(*charts, columns=5, title=f"{title}; bars: standard deviation over seeds")
+    bars = base.mark_rule().encode(alt.X("low:Q", title=None, scale=alt.Scale(zero=False)), x2="high:Q")
+    dots = base.mark_point(filled=True, size=35).encode(x="x:Q", shape=alt.Shape("by:N", title=None))
+    layers = (bars + dots).properties(width=150)
+    return layers.facet(facet=alt.Facet("panel:N", sort=None, title=None), columns=5, title=title)
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -366,17 +277,15 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--columns", nargs="+", help="such as alpha=0.3 similarity=0; all unless given")
     parser.add_argument("--clients", nargs="+", type=int, help="numbers of clients, a panel for each")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--small", action="store_true", help="few examples, clients and rounds")
     parser.add_argument("--data", type=Path, help="the dataset's folder")
-    parser.add_argument("--stand-in", help="another dataset in place of one that cannot be had")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="for every run")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--dry-run", action="store_true", help="print the commands of the runs")
     options = parser.parse_args(given)
     out = options.folder.resolve()
-    folder = out / (options.experiment + ("-small" if options.small else ""))
+    folder = out / options.experiment
     try:
-        runs = runs_of(options, data_of(options, out), folder)
+        runs = runs_of(options, data_of(options), folder)
     except ValueError as error:  # also of a configuration that cannot be composed
         print(f"paper_table: {error}", file=sys.stderr)
         return 2

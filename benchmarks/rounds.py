@@ -2,6 +2,7 @@
 
     python benchmarks/rounds.py digits [--turns 7] [--ways fedclust-local stock-flower ...] [--write]
     python benchmarks/rounds.py cnn
+    python benchmarks/rounds.py published-pfllib    and others of benchmarks/published.py
 
 pfl-research is included if it is installed: pip install 'fedclust[benchmark]'. --write puts the table into
 docs/PERFORMANCE.md. Run it on an idle machine; on a busy one only ratios are meaningful.
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import arguments, free_ports, machine, rates, show
+from published import PUBLISHED
 from settings import SETTINGS
 from turns import Group, interleave
 
@@ -65,25 +67,28 @@ def start(setting: str, way: str, log: Path) -> Group:
 def main() -> None:
     """Print the table."""
     parser = arguments(__doc__, page="PERFORMANCE")
-    parser.add_argument("setting", choices=SETTINGS)
+    parser.add_argument("setting", choices=[*SETTINGS, *PUBLISHED])
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS)
     asked = parser.parse_args()
     logs = Path(tempfile.mkdtemp(prefix="fedclust-benchmark-"))
     print(f"logs: {logs}", file=sys.stderr)
-    groups: dict[str, Group] = {}
+    setting, groups = (SETTINGS | PUBLISHED)[asked.setting], dict[str, Group]()
     try:
-        for way in available(asked.ways):
+        for way in available(asked.ways or setting.ways or list(WAYS)):
             groups[way] = start(asked.setting, way, logs / f"{way}.log")
         seconds = interleave(groups, asked.turns)
     finally:
         for group in groups.values():
             group.close()
-    setting = SETTINGS[asked.setting]
     cohort = setting.cohort or setting.clients
     found = {WAYS[way][0]: [cohort / took for took in values] for way, values in seconds.items()}
     text = rates("clients per second", found, WAYS["fedclust-local"][0])
-    show(asked.setting, f"{setting.title}; {machine()}, {asked.turns} turns.\n\n{text}", asked.write)
+    show(
+        asked.setting,
+        f"{setting.title}. {setting.report}\n\n{machine()}, {asked.turns} turns.\n\n{text}",
+        asked.write,
+    )
 
 
 if __name__ == "__main__":

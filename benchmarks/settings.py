@@ -16,8 +16,6 @@ from fedclust.strategies import ClusteredStrategy
 
 _TEST_FRACTION = 0.1  # held out and not used
 
-__all__ = ["SETTINGS", "RandomImages", "Setting", "Training", "random_images"]
-
 
 @dataclass(frozen=True)
 class RandomImages:
@@ -87,6 +85,10 @@ class Setting:
         Channels of an image.
     cohort
         Clients a round; None for all.
+    report
+        What others published of it, and on what hardware.
+    ways
+        The ways that are compared in it (``rounds.py``); all of them if empty.
     """
 
     title: str
@@ -97,6 +99,8 @@ class Setting:
     training: Mapping[str, Any]
     channels: int = 1
     cohort: int | None = None
+    report: str = ""
+    ways: tuple[str, ...] = ()
 
     @property
     def share(self) -> float:

@@ -24,7 +24,7 @@ from fedclust.training.batches import draw_batches
 from fedclust.training.parameters import LocalTraining
 
 NEVER = 1_000_000_000  # rounds
-SETTINGS = {**settings.SETTINGS, **{name: each.setting for name, each in published.PUBLISHED.items()}}
+SETTINGS = {**settings.SETTINGS, **published.PUBLISHED}
 
 
 def plain(setting: Setting, turns: Turns, rank: int, size: int) -> None:

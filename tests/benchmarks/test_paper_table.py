@@ -6,8 +6,6 @@ from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 
-import pandas as pd
-import pyarrow.parquet
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +20,7 @@ def paper(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def options(experiment: str, **given: object) -> Namespace:
     usual = {
         "experiment": experiment, "rows": None, "columns": None, "clients": None, "seeds": [0],
-        "small": False, "data": None, "stand_in": None, "set": [],
+        "data": None, "set": [],
     }  # fmt: skip
     return Namespace(**usual | given)
 
@@ -40,7 +38,7 @@ def test_a_command_for_each_row_column_size_and_seed(paper: ModuleType, tmp_path
         "clust_psi_pfl_fmnist",
         rows=["HACCS", "FedYogi"], columns=["similarity=0.03", "alpha=50"], clients=[10, 50], seeds=[3, 4],
     )  # fmt: skip
-    runs = paper.runs_of(given, ["dataset.path=there"], tmp_path)
+    runs = paper.runs_of(given, "dataset.path=there", tmp_path)
     assert len(runs) == 2 * 2 * 2 * 2
     assert len({run.folder for run in runs}) == len(runs)
     last = runs[-1]
@@ -51,62 +49,26 @@ def test_a_command_for_each_row_column_size_and_seed(paper: ModuleType, tmp_path
     assert not any(character in str(run.folder.relative_to(tmp_path)) for run in runs for character in "=[ (")
 
 
-def test_every_row_composes_in_the_small_size(paper: ModuleType, tmp_path: Path) -> None:
-    from fedclust.settings import compose
-
-    for experiment, rows in (
-        ("clust_psi_pfl_fmnist", ["CL", "FedSoft"]),
-        ("fmcl_imagenette", ["PACFL (FM)"]),
-    ):
-        for run in paper.runs_of(options(experiment, small=True, rows=rows), [], tmp_path):
-            if run.column.title in ("", "alpha=50"):
-                config = compose(run.overrides)
-                assert config.evaluate_every == config.rounds <= 5
-                assert config.partition.num_clients in (8, 10)
-
-
-@pytest.mark.parametrize(
-    ("given", "rule"),
-    [
-        (
-            {"experiment": "clust_psi_pfl_serengeti"},
-            "needs the dataset serengeti: give its folder with --data$",
-        ),
-        ({"experiment": "clust_psi_pfl_acs_income"}, "give its folder with --data, or --stand-in adult$"),
-        ({"experiment": "clust_psi_pfl_fmnist", "stand_in": "adult"}, "got adult for fashion_mnist"),
-    ],
-)
-def test_what_is_missing_in_one_line(
-    paper: ModuleType, tmp_path: Path, given: dict, rule: str, monkeypatch: pytest.MonkeyPatch
+def test_a_missing_dataset_in_one_line(
+    paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paper, "DATA", tmp_path)
-    with pytest.raises(ValueError, match=rule):
-        paper.data_of(options(**given), tmp_path)
+    with pytest.raises(ValueError, match="needs the dataset serengeti: give its folder with --data$"):
+        paper.data_of(options("clust_psi_pfl_serengeti"))
 
 
 def test_names_that_are_not_in_the_table(paper: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--rows must be among CL, FedAvg, .*, got IFCA"):
-        paper.runs_of(options("clust_psi_pfl_fmnist", rows=["IFCA"]), [], tmp_path)
+        paper.runs_of(options("clust_psi_pfl_fmnist", rows=["IFCA"]), "dataset.path=there", tmp_path)
     with pytest.raises(ValueError, match=r"--columns must be among alpha=50, .*, got alpha=1"):
-        paper.runs_of(options("clust_psi_pfl_fmnist", columns=["alpha=1"]), [], tmp_path)
+        paper.runs_of(options("clust_psi_pfl_fmnist", columns=["alpha=1"]), "dataset.path=there", tmp_path)
     with pytest.raises(ValueError, match=r"EXPERIMENT must have rows .*, got fedgwc_cifar100"):
-        paper.runs_of(options("fedgwc_cifar100"), [], tmp_path)
-
-
-def test_a_part_of_the_data_keeps_the_shares_of_the_classes(paper: ModuleType, tmp_path: Path) -> None:
-    whole = pd.DataFrame({"label": [0] * 60 + [1] * 30 + [2] * 10, "value": range(100)})
-    whole.to_parquet(tmp_path / "train.parquet")
-    part = paper.part_of(tmp_path / "train.parquet", tmp_path / "part", 20)
-    kept = pd.read_parquet(part / "train.parquet")
-    # A fifth of each class: 60/5, 30/5 and 10/5.
-    assert kept["label"].value_counts().to_dict() == {0: 12, 1: 6, 2: 2}
-    schema = pyarrow.parquet.read_schema(part / "train.parquet")
-    assert schema.names == ["label", "value"]  # no index, which a table would take for a column
+        paper.runs_of(options("fedgwc_cifar100"), "dataset.path=there", tmp_path)
 
 
 def test_ours_stand_beside_the_published_figures(paper: ModuleType, tmp_path: Path) -> None:
     given = options("clust_psi_pfl_fmnist", rows=["CL", "HACCS"], columns=["similarity=0.03"], seeds=[0, 1])
-    runs = paper.runs_of(given, [], tmp_path)
+    runs = paper.runs_of(given, "dataset.path=there", tmp_path)
     accuracies = {
         "HACCS": [0.2, 0.4]
     }  # mean 0.3, squared deviations 0.01 twice over n - 1 = 1: √0.02 = 0.141

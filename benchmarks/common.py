@@ -158,7 +158,7 @@ def over_seeds(values: Sequence[float], digits: int = 3) -> str:
 
 
 def _marked(name: str) -> re.Pattern[str]:
-    return re.compile(rf"(<!-- {name} -->\n)(.*?)(<!-- /{name} -->)", re.DOTALL)
+    return re.compile(rf"(<!-- {re.escape(name)} -->\n)(.*?)(<!-- /{re.escape(name)} -->)", re.DOTALL)
 
 
 def shown(name: str, page: Path) -> str:

@@ -4,14 +4,12 @@ python benchmarks/faults.py --out outputs/faults [--only TEXT]    run the faults
 python benchmarks/faults.py --out outputs/faults --write docs/RELIABILITY.md    write the page
 
 Each fault is a small real run in processes of its own: 30 clients on the digits. What was done is kept in
-``faults.jsonl`` below the folder; delete a line to do it again. A fault that is not in it keeps its line of
-the page, and the page keeps what digests.py wrote into it. Faults of full and read-only disks need the right
-to mount a tmpfs. Figures are compared with those of the same run without a fault.
+``faults.jsonl`` below the folder; delete a line to do it again. Faults of full and read-only disks need the
+right to mount a tmpfs. Figures are compared with those of the same run without a fault.
 """
 
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -20,11 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import faults_runs as do
-from common import arguments
+from common import arguments, show, table
 from faults_runs import Place, Row, clients, damaged, deployed, on_a_disk, resumed, simulated
 
-_ROW = re.compile(r"\| (.*?) \| (`.*`|nothing) \| (\d+) \| (.*) \|")
-_DIGESTS = re.compile(r"<!-- digests -->\n.*?<!-- /digests -->", re.DOTALL)
 _RAY = ("engine=ray", "engine.num_nodes=3", "engine.num_cpus=0.6", "engine.num_gpus=0")
 _TEN = (3, 4, 5, 6, 7)  # rounds of ten in which nobody answers
 _FILL = "cp /dev/zero {disk}/zeros"
@@ -164,17 +160,11 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of faults.jsonl")
     parser.add_argument("--only", default="", help="only faults whose engine and name contain this")
-    parser.add_argument("--write", type=Path, help="write the page from what was done, and run nothing")
+    parser.add_argument("--write", type=Path, help="write the tables of what was done, and run nothing")
     options = parser.parse_args(given)
-    results = options.out / "faults.jsonl"
+    results, place = options.out / "faults.jsonl", Place(options.out.resolve())
     done = read(results)
-    if options.write:
-        options.write.write_text(
-            page({**written(options.write), **done}, digests(options.write)), encoding="utf-8"
-        )
-        return 0
-    place = Place(options.out.resolve())
-    for fault in FAULTS:
+    for fault in () if options.write else FAULTS:
         if fault.key in done or options.only not in fault.key:
             continue
         began = time.monotonic()
@@ -183,57 +173,27 @@ def main(given: Sequence[str] | None = None) -> int:
         with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
         print(json.dumps(row, ensure_ascii=False), flush=True)
+    if options.write:
+        write(done, options.write)
     return 0
 
 
 def read(results: Path) -> dict[str, dict]:
     """Read what was done, by key; the last line of a key counts."""
-    if not results.is_file():
-        return {}
-    rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    return {row["key"]: row for row in rows}
+    lines = results.read_text(encoding="utf-8").splitlines() if results.is_file() else []
+    return {row["key"]: row for row in map(json.loads, lines)}
 
 
-def written(path: Path) -> dict[str, dict]:
-    """Read the faults that a page has, by key."""
-    rows: dict[str, dict] = {}
-    engine = ""
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        if line.startswith("## "):
-            engine = line.removeprefix("## ")
-        elif found := _ROW.fullmatch(line):
-            fault, saw, code, lost = found.groups()
-            saw = "" if saw == "nothing" else saw.strip("`")
-            rows[f"{engine}: {fault}"] = {"fault": fault, "saw": saw, "exit": int(code), "lost": lost}
-    return rows
-
-
-def digests(path: Path) -> str:
-    """Read what digests.py wrote into a page, with its markers."""
-    found = _DIGESTS.search(path.read_text(encoding="utf-8")) if path.is_file() else None
-    return found[0] if found else ""
-
-
-def page(done: dict[str, dict], kept: str) -> str:
-    """Write the page, with what is `kept` of it."""
-    text = (Path(__file__).parent / "faults_text.md").read_text(encoding="utf-8")
-    tables = []
+def write(done: dict[str, dict], page: Path) -> None:
+    """Write each engine's table of which something was done."""
     for engine in dict.fromkeys(fault.engine for fault in FAULTS):
-        rows = [done[fault.key] for fault in FAULTS if fault.engine == engine and fault.key in done]
-        if not rows:
-            continue
-        tables += [f"## {engine}", "", "| fault | what the user saw | exit code | what was lost |"]
-        tables += ["| --- | --- | --- | --- |"]
-        tables += [
-            f"| {row['fault']} | {_code(row['saw'])} | {_status(row['exit'])} | {row['lost']} |"
-            for row in rows
+        rows = [
+            [row["fault"], _code(row["saw"]), str(_status(row["exit"])), row["lost"]]
+            for fault in FAULTS
+            if fault.engine == engine and (row := done.get(fault.key))
         ]
-        tables.append("")
-    not_done = [fault.key for fault in FAULTS if fault.key not in done]
-    if not_done:
-        tables += ["Not run for this page: " + "; ".join(not_done) + ".", ""]
-    text = text.replace("TABLES\n", "\n".join(tables))
-    return _DIGESTS.sub(lambda _: kept, text) if kept else text
+        if rows:
+            show(engine, table(["fault", "what the user saw", "exit code", "what was lost"], rows), page)
 
 
 def _status(code: int) -> int:

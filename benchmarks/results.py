@@ -2,8 +2,8 @@
 
     python benchmarks/results.py FOLDER [--out docs/RESULTS.md]
 
-A table whose runs are not in the folder is kept from the document, with the commit it is from. The text
-around the tables is benchmarks/results_text.md; they replace ``<!-- tables -->`` in it.
+Each table stands between the two marks of its experiment; one whose runs are not in the folder stays as it
+is, with the commit it is from.
 """
 
 import json
@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, arguments, table
+from common import ROOT, arguments, show, table
 from experiments import EXPERIMENTS, Experiment
 from published_rows import published_for, row_of
 
 from fedclust.results import SavedRun
-
-TEXT = Path(__file__).with_name("results_text.md")
-PLACE = "<!-- tables -->"
 
 
 @dataclass(frozen=True)
@@ -183,39 +180,22 @@ def _commit(provenance: Mapping[str, Any]) -> str:
     )
 
 
-def sections_of(document: str) -> dict[str, str]:
-    """Find the tables of an earlier document, by title; each names its commit."""
-    _, _, tables = document.partition("## Tables\n")
-    tables = tables.partition("\n## ")[0]
-    found = {}
-    for part in tables.split("\n### ")[1:]:
-        found[part.partition("\n")[0]] = f"### {part.rstrip()}\n"
-    return found
-
-
 def main() -> int:
     """Run the command line; return 1 if there are no results."""
     parser = arguments(__doc__, folder=True)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "RESULTS.md")
     options = parser.parse_args()
-    sections = []
-    there = sections_of(options.out.read_text("utf-8")) if options.out.is_file() else {}
+    there = False
     for name, experiment in EXPERIMENTS.items():
         folders = [path.parent for path in sorted((options.folder / name).glob("seed-*/summary.json"))]
         if folders:
             provenance = [json.loads((folder / "provenance.json").read_text("utf-8")) for folder in folders]
-            sections.append(section(experiment, [SavedRun(folder) for folder in folders], provenance))
-        elif experiment.title in there:
-            print(f"{name}: no finished run in {options.folder}, its table stays", file=sys.stderr)
-            sections.append(there[experiment.title])
+            text = section(experiment, [SavedRun(folder) for folder in folders], provenance)
+            show(name, text.rstrip(), options.out)
+            there = True
         else:
-            print(f"{name}: no finished run in {options.folder}", file=sys.stderr)
-    if not sections:
-        return 1
-    text = TEXT.read_text("utf-8")
-    options.out.write_text(text.replace(PLACE, "\n".join(sections).rstrip()), encoding="utf-8")
-    print(options.out)
-    return 0
+            print(f"{name}: no finished run in {options.folder}, its table stays", file=sys.stderr)
+    return int(not there)
 
 
 if __name__ == "__main__":

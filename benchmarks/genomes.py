@@ -13,18 +13,17 @@ Choices where the paper is not specific:
 """
 
 import gzip
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from fedclust.data.source import SourceError
 from fedclust.typing import BoolArray, IntArray
-
-__all__ = ["Letters", "Variants", "draw_reads", "invent", "read_reference", "read_variants", "sequence_of"]
 
 Letters = NDArray[np.uint8]
 """Bases as ASCII codes of A, C, G, T and N, shape (L,)."""
@@ -32,6 +31,7 @@ Letters = NDArray[np.uint8]
 _BASES = np.frombuffer(b"ACGT", dtype=np.uint8)
 _UNKNOWN = ord("N")
 _MOST_DRAWS = 1000
+_RECORDS = 100_000  # of a VCF file, read at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,36 +95,32 @@ def read_variants(path: Path, chromosome: str, individuals: Sequence[str], lengt
     SourceError
         If the file is missing, has no header, or lacks an individual, or a record is beyond the chromosome.
     """
-    reported = np.zeros(length, dtype=bool)
-    columns: dict[str, int] | None = None
-    found: dict[str, list[tuple[int, int]]] = {name: [] for name in individuals}
     with _opened(path) as file:
-        for raw in file:
-            if raw.startswith(b"##"):
-                continue
-            fields = raw.rstrip(b"\r\n").split(b"\t")
-            if raw.startswith(b"#CHROM"):
-                columns = _columns([field.decode() for field in fields], individuals, path)
-                continue
-            if columns is None:
-                raise SourceError(f"{path} must have a header line that begins with #CHROM")
-            if fields[0].decode() not in (chromosome, f"chr{chromosome}"):
-                continue
-            start, reference = int(fields[1]) - 1, fields[3]
-            if not 0 <= start <= length - len(reference):
-                raise SourceError(f"{path}: position {start + 1} must be on the reference of {length} bases")
-            reported[start : start + len(reference)] = True
-            alternatives = fields[4].upper().split(b",")
-            if len(reference) != 1:
-                continue
-            for name, column in columns.items():
-                base = _substitute(fields[column], alternatives)
-                if base is not None:
-                    found[name].append((start, base))
-    if columns is None:
-        raise SourceError(f"{path} must have a header line that begins with #CHROM")
-    substitutions = {name: _arrays(pairs) for name, pairs in found.items()}
-    return Variants(reported, substitutions)
+        above = next((place for place, line in enumerate(file) if not line.startswith(b"##")), 0)
+    columns = ["#CHROM", "POS", "REF", "ALT", *individuals]
+    try:
+        parts = pd.read_csv(path, sep="\t", skiprows=above, usecols=columns, dtype=str, chunksize=_RECORDS)
+    except ValueError as error:
+        raise SourceError(f"{path} must have a header line with {', '.join(columns)}: {error}") from None
+    reported = np.zeros(length, dtype=bool)
+    found: dict[str, list[pd.Series]] = {name: [] for name in individuals}
+    for part in parts:
+        own = part[part["#CHROM"].isin([chromosome, f"chr{chromosome}"])]
+        starts, widths = own["POS"].astype(int).to_numpy() - 1, own["REF"].str.len().to_numpy()
+        if len(beyond := starts[(starts < 0) | (starts + widths > length)]):
+            raise SourceError(f"{path}: position {beyond[0] + 1} must be on the reference of {length} bases")
+        for offset in range(widths.max(initial=0)):
+            reported[starts[widths > offset] + offset] = True
+        single = own[widths == 1].set_index(starts[widths == 1])
+        bases = single["ALT"].str.upper().str.split(",", expand=True)
+        for name in individuals:
+            numbers = single[name].str.extract(r"^([0-9]+)[|/]?([0-9]*)").apply(pd.to_numeric)
+            # The lower-numbered of the two copies that is a single base and not the reference's.
+            for copy in (numbers.max(axis=1), numbers.min(axis=1)):
+                for place in bases.columns:
+                    chosen = bases.loc[copy == place + 1, place]
+                    found[name].append(chosen[chosen.isin([*"ACGT"])])
+    return Variants(reported, {name: _last(each) for name, each in found.items()})
 
 
 def sequence_of(reference: Letters, substitutions: tuple[IntArray, Letters]) -> Letters:
@@ -221,30 +217,8 @@ def _opened(path: Path) -> IO[bytes]:
     return gzip.open(path, "rb") if zipped else path.open("rb")  # type: ignore[return-value]
 
 
-def _columns(header: list[str], individuals: Sequence[str], path: Path) -> dict[str, int]:
-    if missing := [name for name in individuals if name not in header[9:]]:
-        raise SourceError(
-            f"{path} must have the genotypes of {', '.join(individuals)}, it lacks {missing[0]}"
-        )
-    return {name: header.index(name, 9) for name in individuals}
-
-
-def _substitute(cell: bytes, alternatives: list[bytes]) -> int | None:
-    """Return the single base that a genotype such as ``0|1:…`` has in place of the reference's, or None."""
-    for number in _numbers(cell):
-        if 1 <= number <= len(alternatives):
-            base = alternatives[number - 1]
-            if len(base) == 1 and base in b"ACGT":
-                return base[0]
-    return None
-
-
-def _numbers(cell: bytes) -> Iterator[int]:
-    parts = cell.split(b":", 1)[0].replace(b"/", b"|").split(b"|")
-    yield from sorted(int(part) for part in parts if part.isdigit())
-
-
-def _arrays(pairs: list[tuple[int, int]]) -> tuple[IntArray, Letters]:
-    last = dict(pairs)  # of several records at one position, the last
-    positions = sorted(last)
-    return np.array(positions, dtype=np.int64), np.array([last[each] for each in positions], dtype=np.uint8)
+def _last(found: Sequence[pd.Series]) -> tuple[IntArray, Letters]:
+    """Put together the bases at each position; of several, the last."""
+    every = pd.concat(found)
+    every = every[~every.index.duplicated(keep="last")].sort_index()
+    return every.index.to_numpy(dtype=np.int64), np.frombuffer("".join(every).encode(), dtype=np.uint8)

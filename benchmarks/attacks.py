@@ -1,11 +1,12 @@
 """What liars and attackers can do: the tables of docs/ATTACKS.md.
 
-    python benchmarks/attacks.py FOLDER [--parts liars models] [--seeds 71] [--workers 2] [--rounds 60]
+    python benchmarks/attacks.py FOLDER [--parts liars models] [--seeds 71] [--rounds 60]
 
 Makes the runs that FOLDER lacks and writes each part's tables into docs/ATTACKS.md, between its two marks;
 --no-run writes only. Accuracy is the mean over the honest clients.
 """
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -263,21 +264,16 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[71])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--lies", nargs="+", choices=sorted(LIES), default=sorted(LIES))
-    parser.add_argument("--numbers", type=int, nargs="+", default=[0, 1, 3, 6], help="liars in 30")
-    parser.add_argument("--partitions", nargs="+", default=[*_FEDERATIONS, _SKEWED])
+    parser.add_argument(
+        "--only", default="", help="of the cells' folders, those that match, such as iid/none"
+    )
     parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
     parser.add_argument("--out", type=Path, default=DOCS / "ATTACKS.md")
     options = parser.parse_args()
     folder, whole = options.folder.resolve(), True
     for part in options.parts:
-        grid = [
-            cell
-            for cell in PARTS[part](folder, options.seeds, options.rounds)
-            if cell.lie in options.lies
-            and cell.number in options.numbers
-            and cell.partition in options.partitions
-        ]
+        grid = PARTS[part](folder, options.seeds, options.rounds)
+        grid = [cell for cell in grid if re.search(options.only, str(cell.folder.relative_to(folder)))]
         whole &= options.no_run or run(grid, folder, options.workers)
         seeds = ", ".join(map(str, options.seeds))
         on_iid = f" ({min(options.rounds, _ROUNDS_ON_IID)} on IID)" if part == "models" else ""

@@ -11,7 +11,6 @@ memory is that of both. Times are CPU time of that process, which other load on 
 import argparse
 import io
 import json
-import math
 import resource
 import statistics
 import sys
@@ -128,20 +127,7 @@ def written(found: Mapping[int, Mapping[str, float]]) -> str:
         }
         for clients, one in found.items()
     ]
-    text = records(rows)
-    if len(found) > 1:
-        low, high = sorted(found)[-2:]
-        a, b = found[low], found[high]
-        slopes = {name: math.log(b[name] / a[name]) / math.log(high / low) for name in ("round", "all")}
-        memory = (b["peak"] - a["peak"]) * 2**30 / (high - low)
-        text += (
-            f"\n\nFrom {low:,} to {high:,} clients a round without evaluation takes K to the power of "
-            f"{slopes['round']:.2f}, evaluating all to that of {slopes['all']:.2f} (1: linear), and a client "
-            f"adds {memory / 1000:.1f} kB to the peak. Evaluating all takes "
-            f"{b['all'] / (b['all'] + b['round']):.1%} of such a round with {high:,} clients, "
-            f"100 of them {b['sample'] / (b['sample'] + b['round']):.0%}."
-        )
-    return text
+    return records(rows)
 
 
 def main() -> None:

@@ -21,8 +21,6 @@ from fedclust.federation import is_bundle, pack, unpack
 from fedclust.messages.codec import CONFIG
 from fedclust.support.rng import generator
 
-__all__ = ["app"]
-
 
 class _Faulty(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:

@@ -27,8 +27,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-__all__ = ["published_for", "row_of", "tables_of"]
-
 _FOLDER = Path(__file__).parent / "published_figures"
 _PLAIN = (("aggregator", ("fedavg",)), ("selection", ("own", "uniform")))
 

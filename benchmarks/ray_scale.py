@@ -1,4 +1,4 @@
-"""A Ray cluster of four node processes on this machine, 1,000 clients of unequal sizes; a fifth node joins.
+"""A Ray cluster of four node processes on this machine, 1,000 clients of unequal sizes.
 
     python benchmarks/ray_scale.py [--cohorts 100 1000] [--turns 5] [--rounds 2] [--write]
 
@@ -138,7 +138,7 @@ class Way:
         self.up: list[int] = []
         self.nodes.rounds.clear()
 
-    def train(self, cohort: int, rounds: int, *, counts: bool = True) -> None:
+    def train(self, cohort: int, rounds: int, *, counts: bool) -> None:
         """Train some rounds, always the same ones; those that do not count are dropped."""
         strategy = Training(participation=cohort / SETTING.clients)
         start = from_state(SETTING.network().state_dict())
@@ -196,29 +196,6 @@ def divided(
     return records(rows)
 
 
-def joined(cohort: int, turns: int, rounds: int, cluster: Cluster, run_config: Any, steps: IntArray) -> str:
-    """Add a node in the middle of a run."""
-    way = Way(run_config, steps, cluster.address, shared=True)
-    way.train(cohort, rounds, counts=False)
-    for _ in range(turns):
-        way.train(cohort, rounds)
-    rows = [way.row("before", cohort)]
-    expected = way.model
-    cluster.add_node(num_cpus=1)
-    added, waited = time.perf_counter(), 0
-    while len(way.nodes.get_node_ids()) == NODES and time.perf_counter() - added < 600:
-        way.train(cohort, 1, counts=False)
-        waited += 1
-    took = time.perf_counter() - added
-    way.forget()
-    for _ in range(turns):
-        way.train(cohort, rounds)
-    if not np.array_equal(way.model, expected):
-        raise SystemExit("a node that joins must not change the model")
-    rows.append(way.row("after a node joined", cohort))
-    return f"{waited} rounds went on in the {took:.0f} s in which the node started.\n\n{records(rows)}"
-
-
 def main() -> None:
     """Print the tables."""
     parser = arguments(__doc__, page="PERFORMANCE")
@@ -246,17 +223,14 @@ def main() -> None:
         for _ in range(NODES - 1):
             cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
-        rounds = asked.turns, asked.rounds
-        text = divided(asked.cohorts, *rounds, run_config, steps, cluster.address)
-        after = joined(asked.cohorts[0], *rounds, cluster, run_config, steps)
+        text = divided(asked.cohorts, asked.turns, asked.rounds, run_config, steps, cluster.address)
     finally:
         ray.shutdown()
         cluster.shutdown()
     largest = f"the largest has {sizes.max():,} samples, the median {np.median(sizes):.0f}"
     show(
         "ray-scale",
-        f"{SETTING.title}; {largest}. {machine()}, {asked.turns} turns of {asked.rounds} rounds.\n\n"
-        f"{text}\n\n{after}",
+        f"{SETTING.title}; {largest}. {machine()}, {asked.turns} turns of {asked.rounds} rounds.\n\n{text}",
         asked.write,
     )
 

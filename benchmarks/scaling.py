@@ -1,11 +1,11 @@
-"""Time of a round under engine=local, by size of cohort, by number of clients, and without training.
+"""Time of a round under engine=local, by size of cohort, and without training.
 
-    python benchmarks/scaling.py [cohort clients overhead evaluation methods] [--turns 7] [--write]
+    python benchmarks/scaling.py [cohort overhead evaluation methods] [--turns 7] [--write]
 
-The digits setting of settings.py, one thread. ``cohort``: 10 to 1,000 of 1,000 clients a round; ``clients``:
-100 a round of 100 to 10,000; ``overhead``: FedGWC, 10 of 100 clients a round, three steps each, with all
-files that a run writes; ``evaluation``: its share of a round in which all clients also evaluate; ``methods``:
-FedAvg, a model per client, and FedSoft, all clients a round.
+The digits setting of settings.py, one thread. ``cohort``: 10 to 1,000 of 1,000 clients a round; ``overhead``:
+FedGWC, 10 of 100 clients a round, three steps each, with all files that a run writes; ``evaluation``: its
+share of a round in which all clients also evaluate; ``methods``: FedAvg, a model per client, and FedSoft, all
+clients a round.
 """
 
 import dataclasses
@@ -35,7 +35,6 @@ from fedclust.runs.server import federate, make_engine
 from fedclust.settings import build
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.rng import cohort_size
-from fedclust.training import Trainer
 from fedclust.training.dispatch import Dispatcher
 
 DIGITS = SETTINGS["digits"]
@@ -69,35 +68,16 @@ def _three(run: Callable[[int], None], _: int) -> float:
 
 def evaluation(turns: int) -> str:
     """Compare rounds of training with rounds in which all clients evaluate, too."""
-    passes = [0.0]
-    measure = Trainer.evaluate
-
-    def timed(self: Trainer, *arguments: Any, **options: Any) -> Any:
-        began = time.perf_counter()
-        try:
-            return measure(self, *arguments, **options)
-        finally:
-            passes[0] += time.perf_counter() - began
-
     rows = []
-    Trainer.evaluate = timed  # type: ignore[method-assign]
-    try:
-        for size in (30, 100, 1000):
-            without, both = rounds(size, size), rounds(size, size, ClusteredStrategy)
-            took = []
-            for turn in range(turns + 1):
-                train = per_round(without, 3)
-                passes[0] = 0.0
-                whole = per_round(both, 3)
-                if turn:
-                    took.append((train, whole, 1000 * passes[0] / 3))
-            train, whole, network = (statistics.median(values) for values in zip(*took, strict=True))
-            share = statistics.median(1 - one / other for one, other, _ in took)
-            rows.append([f"{size:,}", f"{train:.1f}", f"{whole:.1f}", f"{share:.0%}", f"{network:.1f}"])
-    finally:
-        Trainer.evaluate = measure  # type: ignore[method-assign]
+    for size in (30, 100, 1000):
+        ways = {"training": rounds(size, size), "both": rounds(size, size, ClusteredStrategy)}
+        took = in_turns({name: partial(_three, run) for name, run in ways.items()}, turns)
+        pairs = [*zip(took["training"], took["both"], strict=True)]
+        share = statistics.median(1 - one / other for one, other in pairs)
+        train, whole = (statistics.median(values) for values in took.values())
+        rows.append([f"{size:,}", f"{train:.1f}", f"{whole:.1f}", f"{share:.0%}"])
     head = ["clients, all train and evaluate", "ms per round, training", "and evaluation"]
-    return table([*head, "evaluation's share", "of which in the trainer, ms"], rows)
+    return table([*head, "evaluation's share"], rows)
 
 
 def methods(turns: int) -> str:
@@ -166,12 +146,6 @@ def cohorts(turns: int) -> str:
     return compare("clients a round, of 1,000", ways, turns)
 
 
-def numbers_of_clients(turns: int) -> str:
-    """Compare numbers of clients."""
-    ways = {f"{clients:,}": rounds(clients, 100) for clients in (100, 1000, 10_000)}
-    return compare("clients, 100 of them a round", ways, turns)
-
-
 def seconds_per_round(config: DictConfig, grid: Grid) -> list[float]:
     """Run a federation as a user does; return the time of each round but the last, which is evaluated.
 
@@ -215,7 +189,6 @@ def overhead(turns: int) -> str:
 
 PARTS = {
     "cohort": cohorts,
-    "clients": numbers_of_clients,
     "overhead": overhead,
     "evaluation": evaluation,
     "methods": methods,

@@ -9,19 +9,36 @@ The paper's files are chromosome 1 of the reference GRCh37 and the variants of t
 population of Table III, drawn at random, 7,500,000 reads. S: twenty individuals, 1,000,000 reads (the paper
 also says 100,000 of each, which would be two million). SENSG-A is S, partitioned artificially, with flipped
 labels: experiment=fedgmcc_sensg_a; SENSG-R by population: experiment=fedgmcc_sensg_r.
+
+Step 1: the sequence of an individual is the reference with the individual's variants in place, and reads are
+150 bases from random positions on. Step 2: a base is sensitive (1) if a variation is reported at its position
+in anyone, else 0. (Step 3, the encoding as 5-mers, is :class:`fedclust.data.dna.Dna`.)
+
+Choices where the paper is not specific:
+
+- Only single-base substitutions are put in place, so that positions stay those of the reference; wherever
+  either copy of the chromosome has one, the individual's sequence has it, of two the lower-numbered.
+- Every base of the reference that a record replaces counts as varied, also of insertions and deletions.
+- Reads with unknown bases (N) are drawn again.
 """
 
+import gzip
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from common import arguments
-from genomes import draw_reads, invent, read_reference, read_variants, sequence_of
+from numpy.typing import NDArray
 
 from fedclust.data.source import SourceError
 from fedclust.support.rng import generator
+from fedclust.typing import BoolArray, IntArray
 
 CHROMOSOME = "1"
 LENGTH = 150
@@ -72,6 +89,205 @@ def shares(reads: int, individuals: Sequence[str]) -> dict[str, int]:
     """Divide reads evenly; the first individuals get one more if they do not divide."""
     each, rest = divmod(reads, len(individuals))
     return {name: each + (place < rest) for place, name in enumerate(individuals)}
+
+
+Letters = NDArray[np.uint8]
+"""Bases as ASCII codes of A, C, G, T and N, shape (L,)."""
+
+_BASES = np.frombuffer(b"ACGT", dtype=np.uint8)
+_UNKNOWN = ord("N")
+_MOST_DRAWS = 1000
+_RECORDS = 100_000  # of a VCF file, read at once
+
+
+@dataclass(frozen=True, eq=False)
+class Variants:
+    """The variants of a chromosome.
+
+    Attributes
+    ----------
+    reported
+        Whether a variation is reported at each position in anyone, shape (L,).
+    substitutions
+        By individual, positions from 0, ascending, and the bases that it has there, both of shape (n,).
+    """
+
+    reported: BoolArray
+    substitutions: Mapping[str, tuple[IntArray, Letters]]
+
+
+def read_reference(path: Path, chromosome: str) -> Letters:
+    """Read a chromosome from a FASTA file, plain or gzipped; lower case counts as upper case.
+
+    Raises
+    ------
+    SourceError
+        If the file is missing or does not have the chromosome.
+    """
+    lines: list[bytes] = []
+    names = []
+    with _opened(path) as file:
+        for line in file:
+            if line.startswith(b">"):
+                if lines:
+                    break
+                names.append(line[1:].split()[0].decode() if line[1:].split() else "")
+            elif names and names[-1] in (chromosome, f"chr{chromosome}"):
+                lines.append(line.strip())
+    if not lines:
+        raise SourceError(
+            f"{path} must have chromosome {chromosome}, its sequences are {', '.join(names[:5])}"
+        )
+    letters = np.frombuffer(b"".join(lines).upper(), dtype=np.uint8)
+    return np.where(np.isin(letters, _BASES), letters, _UNKNOWN).astype(np.uint8)
+
+
+def read_variants(path: Path, chromosome: str, individuals: Sequence[str], length: int) -> Variants:
+    """Read a chromosome's variants from a VCF file, plain or gzipped.
+
+    Parameters
+    ----------
+    path
+        The file, such as the 1000 Genomes Project's of chromosome 1.
+    chromosome
+        Name of the chromosome; records of others are left out.
+    individuals
+        Ids of the individuals whose genotypes are read.
+    length
+        Number of bases L of the chromosome.
+
+    Raises
+    ------
+    SourceError
+        If the file is missing, has no header, or lacks an individual, or a record is beyond the chromosome.
+    """
+    with _opened(path) as file:
+        above = next((place for place, line in enumerate(file) if not line.startswith(b"##")), 0)
+    columns = ["#CHROM", "POS", "REF", "ALT", *individuals]
+    try:
+        parts = pd.read_csv(path, sep="\t", skiprows=above, usecols=columns, dtype=str, chunksize=_RECORDS)
+    except ValueError as error:
+        raise SourceError(f"{path} must have a header line with {', '.join(columns)}: {error}") from None
+    reported = np.zeros(length, dtype=bool)
+    found: dict[str, list[pd.Series]] = {name: [] for name in individuals}
+    for part in parts:
+        own = part[part["#CHROM"].isin([chromosome, f"chr{chromosome}"])]
+        starts, widths = own["POS"].astype(int).to_numpy() - 1, own["REF"].str.len().to_numpy()
+        if len(beyond := starts[(starts < 0) | (starts + widths > length)]):
+            raise SourceError(f"{path}: position {beyond[0] + 1} must be on the reference of {length} bases")
+        for offset in range(widths.max(initial=0)):
+            reported[starts[widths > offset] + offset] = True
+        single = own[widths == 1].set_index(starts[widths == 1])
+        bases = single["ALT"].str.upper().str.split(",", expand=True)
+        for name in individuals:
+            numbers = single[name].str.extract(r"^([0-9]+)[|/]?([0-9]*)").apply(pd.to_numeric)
+            # The lower-numbered of the two copies that is a single base and not the reference's.
+            for copy in (numbers.max(axis=1), numbers.min(axis=1)):
+                for place in bases.columns:
+                    chosen = bases.loc[copy == place + 1, place]
+                    found[name].append(chosen[chosen.isin([*"ACGT"])])
+    return Variants(reported, {name: _last(each) for name, each in found.items()})
+
+
+def sequence_of(reference: Letters, substitutions: tuple[IntArray, Letters]) -> Letters:
+    """Put an individual's variants into the reference."""
+    sequence = reference.copy()
+    positions, bases = substitutions
+    sequence[positions] = bases
+    return sequence
+
+
+def draw_reads(
+    sequence: Letters, reported: BoolArray, number: int, length: int, draws: np.random.Generator
+) -> tuple[Letters, BoolArray]:
+    """Draw reads of an individual, with a label per base.
+
+    Parameters
+    ----------
+    sequence
+        The individual's sequence, shape (L,).
+    reported
+        As in :class:`Variants`.
+    number, length
+        Number of reads, and their bases.
+    draws
+        Random generator of the positions.
+
+    Returns
+    -------
+    Bases, and whether a variation is reported there, both of shape (number, length).
+
+    Raises
+    ------
+    ValueError
+        If the sequence is shorter than a read, or no read without unknown bases is found.
+    """
+    places = len(sequence) - length + 1
+    if places < 1:
+        raise ValueError(
+            f"a read's length must be at most the {len(sequence)} bases of the genome, got {length}"
+        )
+    unknown = np.concatenate([[0], np.cumsum(sequence == _UNKNOWN)])
+    starts = np.empty(0, dtype=np.int64)
+    for _ in range(_MOST_DRAWS):
+        more = draws.integers(places, size=number - len(starts))
+        starts = np.concatenate([starts, more[unknown[more + length] == unknown[more]]])
+        if len(starts) == number:
+            break
+    else:
+        raise ValueError(f"reads must have {length} known bases in a row, the genome has none or too few")
+    rows = starts[:, None] + np.arange(length)
+    return sequence[rows], reported[rows]
+
+
+def invent(
+    length: int, populations: Mapping[str, Sequence[str]], draws: np.random.Generator, share: float = 0.02
+) -> tuple[Letters, Variants]:
+    """Make up a genome and the variants of its individuals, for trials without the real files.
+
+    A base varies with probability `share`; a C before a G ten times as likely, as in human genomes. How
+    common a variant is differs between populations: Beta(1/2, 1/2), drawn for each.
+
+    Parameters
+    ----------
+    length
+        Number of bases L.
+    populations
+        Ids of the individuals of each population.
+    draws
+        Random generator.
+    share
+        Probability that a base varies, in (0, 0.1].
+    """
+    if not 0 < share <= 0.1:
+        raise ValueError(f"share must be in (0, 0.1], got {share}")
+    codes = draws.integers(4, size=length)
+    before_g = (codes == 1) & (np.roll(codes, -1) == 2)
+    reported = draws.random(length) < np.where(before_g, 10 * share, share)
+    positions = np.flatnonzero(reported)
+    alternatives = _BASES[(codes[positions] + draws.integers(1, 4, size=len(positions))) % 4]
+    substitutions = {}
+    for individuals in populations.values():
+        common = draws.beta(0.5, 0.5, size=len(positions))
+        for name in individuals:
+            has = draws.random(len(positions)) < 1 - (1 - common) ** 2  # on either copy
+            substitutions[name] = positions[has], alternatives[has]
+    return _BASES[codes], Variants(reported, substitutions)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    if not path.is_file():
+        raise SourceError(f"{path} must be a file, there is none")
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rb") if zipped else path.open("rb")  # type: ignore[return-value]
+
+
+def _last(found: Sequence[pd.Series]) -> tuple[IntArray, Letters]:
+    """Put together the bases at each position; of several, the last."""
+    every = pd.concat(found)
+    every = every[~every.index.duplicated(keep="last")].sort_index()
+    return every.index.to_numpy(dtype=np.int64), np.frombuffer("".join(every).encode(), dtype=np.uint8)
 
 
 def write(

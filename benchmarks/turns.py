@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["Group", "Turns", "interleave"]
-
 _TURN_SECONDS = 0.5  # fast ways take several rounds per turn
 _MOST_ROUNDS = 20
 

@@ -1,13 +1,31 @@
-"""FedGMCC, Appendix B: whose reads are made, and what is written."""
+"""FedGMCC, Appendix B: whose reads are made, the rules by which they are, and what is written."""
 
+import gzip
 import importlib
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from fedclust.data.source import SourceError
+
 ROOT = Path(__file__).parents[2]
+FASTA = ">2 other\nTTTT\n>1 first\nACGTN\nacgta\n>3\nCCCC\n"
+HEADER = "##fileformat=VCFv4.1\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\tFORMAT\tHG1\tHG2\tHG3\n"
+RECORDS = [
+    # position 1, A to G: HG1 on one copy, HG2 on both, HG3 not
+    "1\t1\t.\tA\tG\t.\t.\t.\tGT\t0|1\t1|1\t0|0",
+    # position 3, G to T or C: HG1 has the second, HG2 both, so the lower-numbered
+    "1\t3\t.\tG\tT,C\t.\t.\t.\tGT:DP\t2|0:3\t2|1:4\t0/0:1",
+    # positions 6 and 7, a deletion: reported, not put in place
+    "1\t6\t.\tAC\tA\t.\t.\t.\tGT\t1|1\t0|0\t.|.",
+    # position 10, an insertion
+    "1\t10\t.\tA\tAT\t.\t.\t.\tGT\t1|1\t0|0\t0|0",
+    # another chromosome
+    "2\t2\t.\tT\tA\t.\t.\t.\tGT\t1|1\t1|1\t1|1",
+]
 
 
 @pytest.fixture
@@ -40,3 +58,99 @@ def test_reads_of_all_individuals_are_written_with_a_label_per_base(
     assert set("".join(frame["read"])) == set("ACGT")
     assert set("".join(frame["labels"])) == set("01")
     assert [path.name for path in (tmp_path / "reads").iterdir()] == ["reads.parquet"]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    fasta, vcf = tmp_path / "genome.fa", tmp_path / "variants.vcf.gz"
+    fasta.write_text(FASTA)
+    with gzip.open(vcf, "wt") as file:
+        file.write(HEADER + "\n".join(RECORDS) + "\n")
+    return fasta, vcf
+
+
+def text(letters: np.ndarray) -> str:
+    return letters.tobytes().decode()
+
+
+def test_an_individual_is_the_reference_with_its_substitutions(
+    sensg: ModuleType, files: tuple[Path, Path]
+) -> None:
+    reference = sensg.read_reference(files[0], "1")
+    assert text(reference) == "ACGTNACGTA"
+    found = sensg.read_variants(files[1], "1", ["HG1", "HG2", "HG3"], 10)
+    assert text(sensg.sequence_of(reference, found.substitutions["HG1"])) == "GCCTNACGTA"
+    assert text(sensg.sequence_of(reference, found.substitutions["HG2"])) == "GCTTNACGTA"
+    assert text(sensg.sequence_of(reference, found.substitutions["HG3"])) == "ACGTNACGTA"
+    assert text(reference) == "ACGTNACGTA"
+
+
+def test_a_base_is_sensitive_if_anyone_varies_there(sensg: ModuleType, files: tuple[Path, Path]) -> None:
+    found = sensg.read_variants(files[1], "1", ["HG3"], 10)  # also if the individual does not
+    assert np.flatnonzero(found.reported).tolist() == [0, 2, 5, 6, 9]
+
+
+def test_reads_are_pieces_of_the_sequence_with_the_labels_of_their_positions(sensg: ModuleType) -> None:
+    sequence = np.frombuffer(b"ACGTTGCAACCGGTTA", dtype=np.uint8)
+    reported = np.arange(16) % 3 == 0
+    bases, labels = sensg.draw_reads(sequence, reported, 200, 6, np.random.default_rng(0))
+    starts = [text(sequence).index(text(row)) for row in bases]  # every piece of 6 occurs once
+    assert set(starts) == set(range(11))
+    for start, row in zip(starts, labels, strict=True):
+        assert row.tolist() == reported[start : start + 6].tolist()
+
+
+def test_reads_have_no_unknown_base(sensg: ModuleType) -> None:
+    sequence = np.frombuffer(b"ACGNNTTGCANCGT", dtype=np.uint8)
+    bases, _ = sensg.draw_reads(sequence, np.zeros(14, bool), 50, 3, np.random.default_rng(0))
+    assert {text(row) for row in bases} == {"ACG", "TTG", "TGC", "GCA", "CGT"}
+
+
+@pytest.mark.parametrize(
+    ("sequence", "length", "said"),
+    [(b"ACG", 4, "at most the 3 bases of the genome, got 4"), (b"NANAN", 2, "2 known bases in a row")],
+)
+def test_a_genome_without_room_for_a_read_is_refused(
+    sensg: ModuleType, sequence: bytes, length: int, said: str
+) -> None:
+    letters = np.frombuffer(sequence, dtype=np.uint8)
+    with pytest.raises(ValueError, match=said):
+        sensg.draw_reads(letters, np.zeros(len(letters), bool), 3, length, np.random.default_rng(0))
+
+
+def test_what_is_missing_is_named(sensg: ModuleType, files: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="must have chromosome 9, its sequences are 2, 1, 3"):
+        sensg.read_reference(files[0], "9")
+    with pytest.raises(SourceError, match="header line with .*HG9"):
+        sensg.read_variants(files[1], "1", ["HG1", "HG9"], 10)
+    with pytest.raises(SourceError, match="position 10 must be on the reference of 9 bases"):
+        sensg.read_variants(files[1], "1", ["HG1"], 9)
+    with pytest.raises(SourceError, match=r"none\.fa must be a file, there is none"):
+        sensg.read_reference(tmp_path / "none.fa", "1")
+    (tmp_path / "bad.vcf").write_text(RECORDS[0] + "\n")
+    with pytest.raises(SourceError, match="must have a header line"):
+        sensg.read_variants(tmp_path / "bad.vcf", "1", ["HG1"], 10)
+
+
+def test_an_invented_genome_varies_most_at_c_before_g_and_by_population(sensg: ModuleType) -> None:
+    populations = {"one": ["a", "b"], "two": ["c"]}
+    genome, found = sensg.invent(200_000, populations, np.random.default_rng(0), share=0.02)
+    letters = text(genome)
+    before_g = np.array([letters[place : place + 2] == "CG" for place in range(len(letters))])
+    # 12,500 such bases vary with 0.2, standard deviation 0.0036; 187,500 others with 0.02, 0.0003.
+    assert found.reported[before_g].mean() == pytest.approx(0.2, abs=0.018)
+    assert found.reported[~before_g].mean() == pytest.approx(0.02, abs=0.0017)
+    for positions, bases in found.substitutions.values():
+        assert found.reported[positions].all()
+        assert (genome[positions] != bases).all()
+
+    def shared(first: str, second: str) -> float:
+        one, other = (set(found.substitutions[name][0].tolist()) for name in (first, second))
+        return len(one & other) / len(one | other)
+
+    assert shared("a", "b") > shared("a", "c") + 0.1
+
+
+def test_a_share_beyond_a_tenth_is_refused(sensg: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"share must be in \(0, 0.1\], got 0.2"):
+        sensg.invent(10, {"one": ["a"]}, np.random.default_rng(0), share=0.2)

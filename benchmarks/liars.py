@@ -19,7 +19,7 @@ from scipy.special import ndtri
 from fedclust.clients import app as honest
 from fedclust.federation import is_bundle, pack, unpack
 from fedclust.messages.codec import ARRAYS, CONFIG, METRICS, encode
-from fedclust.messages.prototypes import Prototypes
+from fedclust.messages.description import Prototypes
 from fedclust.messages.training import NUM_EXAMPLES, instruct
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.rng import generator

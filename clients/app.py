@@ -7,12 +7,11 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedclust.clients.node import Node
-from fedclust.clients.own_data import OwnSites, own_sites
+from fedclust.clients.node import Node, OwnSites, own_sites
 from fedclust.data.dataset import content_digest
 from fedclust.federation import is_bundle, pack, unpack
 from fedclust.messages.codec import SERVER, Question, decode, encode
-from fedclust.messages.sites import Hosted
+from fedclust.messages.description import Hosted
 from fedclust.messages.training import read_instruction
 from fedclust.training.batches import num_steps
 

@@ -10,7 +10,7 @@ from fedclust.clustering.fecfl import Parameters
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
 from fedclust.federation.clusters import Findings
-from fedclust.messages.prototypes import PrototypesQuestion
+from fedclust.messages.description import PrototypesQuestion
 from fedclust.strategies.base import ClusteredStrategy
 
 

@@ -13,7 +13,7 @@ from fedclust.clustering.prototype_evidence import Prototypes, sent_counts
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
 from fedclust.federation.clusters import Findings
-from fedclust.messages.prototypes import PrototypesQuestion
+from fedclust.messages.description import PrototypesQuestion
 from fedclust.newcomers.placing import packed
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import torch_seed

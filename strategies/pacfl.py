@@ -12,7 +12,7 @@ from fedclust.clustering.placement import SubspaceRule
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.asking import check_alike
 from fedclust.federation.clusters import Findings
-from fedclust.messages.prototypes import SubspacesQuestion
+from fedclust.messages.description import SubspacesQuestion
 from fedclust.newcomers.placing import packed
 from fedclust.strategies.base import ClusteredStrategy
 

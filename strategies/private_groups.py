@@ -20,7 +20,7 @@ from fedclust.federation import Clusters, Federation, Reply
 from fedclust.federation.clusters import Findings
 from fedclust.layers.client_dp import ClientPrivacy
 from fedclust.layers.trials import Trainee, copy_aggregator, train_beside
-from fedclust.messages.comparing import LossesQuestion, ProofQuestion
+from fedclust.messages.evaluation import LossesQuestion, ProofQuestion
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.messages.packer import UNSAVED
 from fedclust.messages.training import instruct

@@ -19,17 +19,26 @@ from hypothesis import settings
 
 from fedclust.federation import ClientGrid, LocalGrid, hosted_clients, pack, unpack
 from fedclust.messages.codec import SERVER, decode, encode
-from fedclust.messages.comparing import Losses, LossesQuestion, ProofAnswer, ProofQuestion
-from fedclust.messages.description import Description, DescriptionQuestion
+from fedclust.messages.description import (
+    Description,
+    DescriptionQuestion,
+    Hosted,
+    Prototypes,
+    PrototypesQuestion,
+    Subspaces,
+    SubspacesQuestion,
+)
 from fedclust.messages.evaluation import (
     Confusion,
     ConfusionQuestion,
     Evaluation,
+    Losses,
+    LossesQuestion,
     PersonalAnswer,
     PersonalQuestion,
+    ProofAnswer,
+    ProofQuestion,
 )
-from fedclust.messages.prototypes import Prototypes, PrototypesQuestion, Subspaces, SubspacesQuestion
-from fedclust.messages.sites import Hosted
 from fedclust.messages.training import (
     Instruction,
     Projected,

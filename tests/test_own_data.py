@@ -17,7 +17,7 @@ from fedclust.data.sites import Own
 from fedclust.data.sites.rows import builder_of, read_site
 from fedclust.federation import FederationError
 from fedclust.grids.local_grid import assume_identity
-from fedclust.messages.sites import Registered, read_from_node
+from fedclust.messages.description import Registered, read_from_node
 from fedclust.runs.predict import main as predict
 from fedclust.settings import ConfigError, compose, plain, to_run_config
 

@@ -14,8 +14,8 @@ from fedclust.federation.asking import Answers, Asker, send_questions
 from fedclust.federation.descriptions import Descriptions, combine, misfit
 from fedclust.grids.bundle import Traffic
 from fedclust.messages.codec import Bounds
-from fedclust.messages.comparing import LossesQuestion, WinsQuestion
 from fedclust.messages.description import Description, DescriptionQuestion, Names
+from fedclust.messages.evaluation import LossesQuestion, WinsQuestion
 from fedclust.messages.training import Projection, Update, UpdateQuestion
 from fedclust.privacy import Tells
 from fedclust.settings.run_options import DEFAULT_CAP

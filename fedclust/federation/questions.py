@@ -16,9 +16,15 @@ from fedclust.federation.asking import send_questions
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.evaluations import Measured
 from fedclust.federation.federation import Federation
-from fedclust.messages.comparing import ProofAnswer, ProofQuestion
 from fedclust.messages.description import EncoderQuestion
-from fedclust.messages.evaluation import ConfusionQuestion, Evaluation, PersonalQuestion, PredictionsQuestion
+from fedclust.messages.evaluation import (
+    ConfusionQuestion,
+    Evaluation,
+    PersonalQuestion,
+    PredictionsQuestion,
+    ProofAnswer,
+    ProofQuestion,
+)
 from fedclust.personal.layers import NONE, PRIOR, Auto, Personal, choose
 from fedclust.typing import BoolArray, FloatArray, IntArray
 

@@ -31,7 +31,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from fedclust.messages.codec import BadReply
-from fedclust.messages.sites import QUERY_CLIENTS, Hosted, read_from_node
+from fedclust.messages.description import QUERY_CLIENTS, Hosted, read_from_node
 
 
 def hosted_clients(node_config: Mapping[str, object], num_clients: int) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from fedclust.grids import options
 from fedclust.grids.client_grid import FederationError
 from fedclust.grids.failures import RunFailed
 from fedclust.grids.local_grid import FIRST_NODE_ID, DirectGrid, RunConfig, answer, assume_identity
-from fedclust.messages.sites import QUERY_CLIENTS
+from fedclust.messages.description import QUERY_CLIENTS
 
 _MOST_NODES = 8  # default limit on CPUs: more nodes leave each too few clients to train together
 _ROUNDING = 1e-6  # tolerance, so that three thirds of a GPU make one

@@ -17,7 +17,7 @@ from fedclust.data.sites.agreement import Agreement, Statement, Wanted, agree, o
 from fedclust.grids.client_grid import ClientGrid, FederationError, Outages, error_reason, is_lost, logger
 from fedclust.grids.nodes import Host
 from fedclust.messages.codec import BadReply, encode
-from fedclust.messages.sites import (
+from fedclust.messages.description import (
     QUERY_AGREEMENT,
     QUERY_STATEMENT,
     Agreed,

@@ -23,7 +23,7 @@ from fedclust.federation.federation import Federation
 from fedclust.federation.questions import shifts_for
 from fedclust.federation.run import Run
 from fedclust.layers.layer import Layer
-from fedclust.messages.comparing import ProofQuestion
+from fedclust.messages.evaluation import ProofQuestion
 from fedclust.proof import compare, holm
 from fedclust.typing import IntArray
 

@@ -14,7 +14,7 @@ from fedclust.clustering.proposals import Proposal, by_labels, by_losses, by_pro
 from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.federation.asking import unlike
 from fedclust.federation.federation import Federation
-from fedclust.messages.prototypes import PrototypesQuestion
+from fedclust.messages.description import PrototypesQuestion
 from fedclust.messages.training import Projection
 from fedclust.support.rng import generator, torch_seed
 from fedclust.typing import FloatArray, IntArray

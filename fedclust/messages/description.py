@@ -1,32 +1,34 @@
-"""What clients say of their data before round 1, and how its raw rows become inputs."""
+"""What clients say of their data, and nodes of themselves, before round 1."""
 
+import dataclasses
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from functools import partial
+from types import MappingProxyType
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, RecordDict
 
 from fedclust.data.input_encoders import InputEncoder, encoder_from, to_values
-from fedclust.messages.codec import (
-    CONFIG,
-    IN_CONFIG,
-    MOST_EXAMPLES,
-    Made,
-    Numbers,
-    Pairs,
-    Place,
-    Question,
-    Reading,
-    Text,
-    Texts,
-    Whole,
+from fedclust.data.sites.agreement import (
+    CATEGORY,
+    EMPTY,
+    NUMBER,
+    Agreement,
+    Column,
+    Label,
+    Moments,
+    Pixels,
+    Statement,
 )
+from fedclust.messages import codec
 from fedclust.privacy import Tells
-from fedclust.typing import IntArray
+from fedclust.typing import FloatArray, IntArray
 
-_NAMES = Place("names", ConfigRecord)
+_NAMES = codec.Place("names", ConfigRecord)
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,16 @@ class Names:
         Names of those with too few examples to be a client, and their numbers of examples.
     """
 
-    classes: Annotated[tuple[str, ...], Texts(_NAMES, key="class-names")] = ()
+    classes: Annotated[tuple[str, ...], codec.Texts(_NAMES, key="class-names")] = ()
     left_out: Annotated[
         Mapping[str, int],
-        Pairs(Texts(_NAMES), Numbers(_NAMES, 0, MOST_EXAMPLES, int, key="left-out-rows")),
+        codec.Pairs(
+            codec.Texts(_NAMES), codec.Numbers(_NAMES, 0, codec.MOST_EXAMPLES, int, key="left-out-rows")
+        ),
     ] = field(default_factory=dict)
 
 
-_COUNTS = {"least": 0, "most": MOST_EXAMPLES, "to": np.int64, "at_least": 1}
+_COUNTS = {"least": 0, "most": codec.MOST_EXAMPLES, "to": np.int64, "at_least": 1}
 _TOLD: Mapping[Tells, tuple[str, ...]] = {
     "labels": ("label_counts", "test_label_counts"),
     "sizes": ("num_classes", "num_train", "num_test"),
@@ -81,17 +85,21 @@ class Description:
         Names that are the same for all clients of its data.
     """
 
-    label_counts: Annotated[IntArray | None, Numbers(IN_CONFIG, **_COUNTS, key="train-counts")] = None
-    test_label_counts: Annotated[IntArray | None, Numbers(IN_CONFIG, **_COUNTS, key="test-counts")] = None
-    num_classes: Annotated[int | None, Whole(IN_CONFIG, 1, 2**24)] = None
-    num_train: Annotated[int | None, Whole(IN_CONFIG, 1)] = None
-    num_test: Annotated[int | None, Whole(IN_CONFIG)] = None
-    known_group: Annotated[int, Whole(IN_CONFIG, -1, key="group")] = -1
+    label_counts: Annotated[
+        IntArray | None, codec.Numbers(codec.IN_CONFIG, **_COUNTS, key="train-counts")
+    ] = None
+    test_label_counts: Annotated[
+        IntArray | None, codec.Numbers(codec.IN_CONFIG, **_COUNTS, key="test-counts")
+    ] = None
+    num_classes: Annotated[int | None, codec.Whole(codec.IN_CONFIG, 1, 2**24)] = None
+    num_train: Annotated[int | None, codec.Whole(codec.IN_CONFIG, 1)] = None
+    num_test: Annotated[int | None, codec.Whole(codec.IN_CONFIG)] = None
+    known_group: Annotated[int, codec.Whole(codec.IN_CONFIG, -1, key="group")] = -1
     # A model is of no use without the numbers that images are scaled by.
-    mean: Annotated[tuple[float, ...], Numbers(IN_CONFIG, to=float)] = ()
-    std: Annotated[tuple[float, ...], Numbers(IN_CONFIG, _TINY, to=float)] = ()
-    name: Annotated[str | None, Text(IN_CONFIG)] = None
-    num_validation: Annotated[int, Whole(IN_CONFIG, key="validation", sparse=True)] = 0
+    mean: Annotated[tuple[float, ...], codec.Numbers(codec.IN_CONFIG, to=float)] = ()
+    std: Annotated[tuple[float, ...], codec.Numbers(codec.IN_CONFIG, _TINY, to=float)] = ()
+    name: Annotated[str | None, codec.Text(codec.IN_CONFIG)] = None
+    num_validation: Annotated[int, codec.Whole(codec.IN_CONFIG, key="validation", sparse=True)] = 0
     names: Names = field(default_factory=Names)
 
     @classmethod
@@ -122,7 +130,7 @@ class Description:
             fields.pop("num_validation", None)
         return cls(**{name: told[name] for name in _TOLD[tells]}, **fields)
 
-    def check(self, at: Reading) -> None:
+    def check(self, at: codec.Reading) -> None:
         """Check that the client says what was asked, and that lists are as long."""
         tells: Tells = "labels" if at.asked is None else at.asked.tells
         for name in _TOLD["labels"] + _TOLD["sizes"]:
@@ -166,7 +174,7 @@ class Description:
 
 
 @dataclass(frozen=True)
-class DescriptionQuestion(Question[Description]):
+class DescriptionQuestion(codec.Question[Description]):
     """The question for descriptions.
 
     Attributes
@@ -178,9 +186,11 @@ class DescriptionQuestion(Question[Description]):
     kind = "query.description"
     answer = Description
 
-    tells: Annotated[Tells, Text(Place(CONFIG, ConfigRecord, optional=True), sparse=True)] = "labels"
+    tells: Annotated[
+        Tells, codec.Text(codec.Place(codec.CONFIG, ConfigRecord, optional=True), sparse=True)
+    ] = "labels"
 
-    def check(self, at: Reading) -> None:
+    def check(self, at: codec.Reading) -> None:
         """Check that it is a known choice."""
         if self.tells not in _TOLD:
             raise at.bad(f"tells must be one of {', '.join(_TOLD)}, got {self.tells!r}")
@@ -192,8 +202,8 @@ class Encoder:
 
     encoder: Annotated[
         InputEncoder,
-        Made(
-            IN_CONFIG,
+        codec.Made(
+            codec.IN_CONFIG,
             key="input-encoder",
             writes=lambda encoder: json.dumps(to_values(encoder)),
             reads=lambda text: encoder_from(json.loads(text) if isinstance(text, str) else text),
@@ -202,8 +212,400 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class EncoderQuestion(Question[Encoder]):
+class EncoderQuestion(codec.Question[Encoder]):
     """The question how a node encodes its inputs."""
 
     kind = "query.encoder"
     answer = Encoder
+
+
+# -- A client's classes in an embedding ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Prototypes:
+    """A client's classes in a foundation model's embedding.
+
+    Attributes
+    ----------
+    prototypes
+        Mean embedding per class, shape (C, d); where the question pools the classes, C is 1.
+    counts
+        Training examples of each class, shape (C,).
+    scatter
+        Total variance of a class's embeddings around their mean, shape (C,); 0 for fewer than two examples.
+    """
+
+    prototypes: Annotated[FloatArray, codec.Values(codec.IN_ARRAYS, "f4", "C d")]
+    counts: Annotated[
+        IntArray, codec.Values(codec.IN_ARRAYS, "i8", "C", 0, codec.train_rows, (1, codec.train_rows))
+    ]
+    scatter: Annotated[
+        FloatArray, codec.Values(codec.IN_ARRAYS, "f8", "C", 0, float(np.finfo(np.float64).max))
+    ]
+
+    @property
+    def all(self) -> tuple[FloatArray, IntArray, FloatArray]:
+        """The three arrays."""
+        return self.prototypes, self.counts, self.scatter
+
+    def check(self, at: codec.Reading) -> None:
+        """Check that all are of the same classes."""
+        shapes = self.prototypes.shape, self.counts.shape, self.scatter.shape
+        if not shapes[0][:1] == shapes[1] == shapes[2]:
+            raise at.bad(
+                f"prototypes must be (classes, width), counts and scatter (classes,), "
+                f"got {shapes[0]}, {shapes[1]} and {shapes[2]}"
+            )
+
+
+@dataclass(frozen=True)
+class PrototypesQuestion(codec.Question[Prototypes]):
+    """What clients are to average.
+
+    Attributes
+    ----------
+    input
+        What makes the embeddings: ``"encoder"``, the node's; ``"untrained"``, a network that every node draws
+        from the same seed; or ``"pixels"``.
+    pooled
+        Whether all classes count as one.
+    vocabulary_size
+        Number of tokens, for an untrained network on texts; None for other inputs.
+    min_examples
+        Examples that a class must have for its prototype to be sent.
+    max_norm
+        Length to which each embedding is clipped before the mean; None for none.
+    """
+
+    kind = "query.prototypes"
+    answer = Prototypes
+
+    input: Annotated[str, codec.Text(codec.IN_CONFIG)] = "encoder"
+    pooled: Annotated[bool, codec.Flag(codec.IN_CONFIG)] = False
+    vocabulary_size: Annotated[int | None, codec.Whole(codec.IN_CONFIG)] = None
+    min_examples: Annotated[int, codec.Whole(codec.IN_CONFIG, sparse=True)] = 1
+    max_norm: Annotated[float | None, codec.Real(codec.IN_CONFIG)] = None
+
+
+_ROUND_OFF = 1e-3  # of float32, in sums over a whole example
+
+
+@dataclass(frozen=True, eq=False)
+class Subspaces:
+    """The subspaces that a client's classes span.
+
+    Attributes
+    ----------
+    subspaces
+        Orthonormal columns of each class, shape (C, d, p); 0 where the class has fewer than p.
+    """
+
+    subspaces: Annotated[
+        FloatArray, codec.Values(codec.IN_ARRAYS, "f4", "C d p", -1 - _ROUND_OFF, 1 + _ROUND_OFF)
+    ]
+
+    def check(self, at: codec.Reading) -> None:
+        """Check that there are as many columns as were asked for, orthonormal or 0."""
+        vectors, bases = at.asked.vectors, self.subspaces
+        if bases.shape[2] != vectors:
+            raise at.bad(f"subspaces must have shape (classes, width, {vectors}), got {bases.shape}")
+        products = np.einsum("cdp,cdq->cpq", bases, bases)
+        lengths = np.diagonal(products, axis1=1, axis2=2)
+        wanted = np.where(lengths < _ROUND_OFF, 0.0, 1.0)[:, None, :] * np.eye(vectors)
+        if not (np.abs(products - wanted) <= _ROUND_OFF).all():
+            raise at.bad("the vectors of a subspace must be orthonormal, or 0")
+
+
+@dataclass(frozen=True)
+class SubspacesQuestion(codec.Question[Subspaces]):
+    """The question which subspaces a client's classes span.
+
+    Attributes
+    ----------
+    input
+        What a column of the data matrix is: ``"pixels"`` or ``"encoder"``.
+    vectors
+        p, singular vectors per class, >= 1.
+    """
+
+    kind = "query.subspaces"
+    answer = Subspaces
+
+    input: Annotated[str, codec.Text(codec.IN_CONFIG)]
+    vectors: Annotated[int, codec.Whole(codec.IN_CONFIG, 1)]
+
+
+# Nodes are asked for what clients they host, what their sites say of their data, and told what all agreed on.
+QUERY_CLIENTS, QUERY_STATEMENT, QUERY_AGREEMENT = "query.clients", "query.statement", "query.agreement"
+
+Said = TypeVar("Said")
+
+
+def read_from_node(cls: type[Said], content: RecordDict) -> Said:
+    """Read what a node says of itself.
+
+    Raises
+    ------
+    BadReply
+        If something is missing or outside its bounds.
+    """
+    return codec.decode(cls, content, codec.Reading(sender="a node's reply"))
+
+
+# -- Hosted clients -----------------------------------------------------------------------------------------
+
+_CLIENTS = codec.Place("clients", ConfigRecord)
+_MOST_CLIENTS = 10**7  # a vector over clients is made of what one node says
+_MOST_STEPS = 2**40  # sums over clients stay exact
+_LONGEST = 200  # characters of a node's name, and of a digest
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """What a node says of itself.
+
+    Attributes
+    ----------
+    clients
+        Ids of the clients that it hosts.
+    num_clients
+        Number of clients in all.
+    name
+        Its name in its own configuration; empty if it has none.
+    data
+        Digest of the data that it holds, which all nodes of one dataset share; empty if there is none.
+    steps
+        Of each client, the local steps of a round, where any node may train any client; empty elsewhere.
+    """
+
+    clients: Annotated[tuple[int, ...], codec.Numbers(_CLIENTS, 0, _MOST_CLIENTS, int)]
+    num_clients: Annotated[int, codec.Whole(_CLIENTS, 1, _MOST_CLIENTS)]
+    name: Annotated[str, codec.Text(_CLIENTS, _LONGEST, printable=True, sparse=True)] = ""
+    data: Annotated[str, codec.Text(_CLIENTS, _LONGEST, printable=True, sparse=True)] = ""
+    steps: Annotated[tuple[int, ...], codec.Numbers(_CLIENTS, 0, _MOST_STEPS, int, sparse=True)] = ()
+
+    def check(self, at: codec.Reading) -> None:
+        """Check that each client is in 0…K−1, once, and has its steps."""
+        if any(client >= self.num_clients for client in self.clients):
+            raise at.bad(f"clients must be in [0, {self.num_clients - 1}], got {codec.short(self.clients)}")
+        if len(set(self.clients)) < len(self.clients):
+            raise at.bad(f"clients must name each client once, got {codec.short(self.clients)}")
+        if len(self.steps) not in (0, len(self.clients)):
+            raise at.bad(
+                f"steps must be a list of {len(self.clients)} numbers, got {codec.short(list(self.steps))}"
+            )
+
+
+# -- Sites with their own data ------------------------------------------------------------------------------
+
+_LONGEST_NAME = 300  # characters of a client's name: that of its site and a value of a column
+_REGISTRATION = codec.Place("registration", ConfigRecord)
+_SITE_NAMES = partial(codec.Texts, _REGISTRATION, _LONGEST_NAME, printable=True)
+
+
+@dataclass(frozen=True)
+class Registered:
+    """What a node says of its sites.
+
+    Attributes
+    ----------
+    site_of
+        Site of each client, by name.
+    refused
+        Why each other site of the node cannot take part.
+    """
+
+    site_of: Annotated[
+        Mapping[str, str], codec.Pairs(_SITE_NAMES(key="clients"), _SITE_NAMES(key="sites"), needed=True)
+    ] = field(default_factory=dict)
+    refused: Annotated[
+        Mapping[str, str],
+        codec.Pairs(
+            _SITE_NAMES(key="refused"),
+            codec.Texts(_REGISTRATION, 900, printable=True, key="reasons"),
+            needed=True,
+        ),
+    ] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, clients: Mapping[str, Sequence[str]], refused: Mapping[str, str] = MappingProxyType({})
+    ) -> "Registered":
+        """Make it of the names of each site's clients."""
+        return cls({client: site for site, names in clients.items() for client in names}, dict(refused))
+
+    @property
+    def clients(self) -> dict[str, tuple[str, ...]]:
+        """By site, the names of its clients, sorted."""
+        names: dict[str, list[str]] = {}
+        for name, site in self.site_of.items():
+            names.setdefault(site, []).append(name)
+        return {site: tuple(sorted(each)) for site, each in names.items()}
+
+    def check(self, at: codec.Reading) -> None:
+        """Check that each client is named after its site, and each site once."""
+        for name, site in self.site_of.items():
+            if name != site and not name.startswith(f"{site}/"):
+                raise at.bad(
+                    f"a client of {codec.short(site)} must be named after it, got {codec.short(name)}"
+                )
+        if both := set(self.site_of.values()) & self.refused.keys():
+            raise at.bad(f"a name must occur once, got {codec.short(sorted(both))}")
+
+
+# -- Statements, and the agreement --------------------------------------------------------------------------
+
+_STATEMENTS, _AGREEMENT = codec.Place("statements", ConfigRecord), codec.Place("agreement", ConfigRecord)
+_MOST = 10**6
+_ANY = codec.Place("", ConfigRecord)  # entries of a mapping in JSON, which stand in no record of their own
+_VALUES = codec.Texts(_ANY, raw=True)  # of columns, or their names: as the site's rows have them
+_PIXELS = {
+    "count": codec.Whole(_ANY, 1),
+    "total": codec.Whole(_ANY, 0, 255 * codec.MOST_EXAMPLES),
+    "squares": codec.Whole(_ANY, 0, 255**2 * codec.MOST_EXAMPLES),
+}
+_MOMENTS = {
+    "rows": codec.Whole(_ANY),
+    "count": codec.Whole(_ANY),
+    "mean": codec.Real(_ANY),
+    "squares": codec.Real(_ANY, 0, 1e100),
+}
+
+
+class _Statements(codec.Entry):
+    """The sites' statements, each as JSON."""
+
+    def write(self, value: Sequence[Statement]) -> list[str]:
+        """Write the statements."""
+        return [json.dumps(dataclasses.asdict(each)) for each in value]
+
+    def read(self, value: Any, name: str, at: codec.Reading) -> list[Statement]:
+        """Read the statements."""
+        bodies = codec.Texts(self.place, sys.maxsize, raw=True).read(value, name, at)
+        return [_statement(body, at) for body in bodies]
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What each site of a node says, and why each other site cannot.
+
+    A node also answers to the agreement with it: then there are no statements.
+    """
+
+    statements: Annotated[
+        Mapping[str, Statement],
+        codec.Pairs(
+            codec.Texts(_STATEMENTS, key="sites"), _Statements(_STATEMENTS, key="bodies"), needed=True
+        ),
+    ] = field(default_factory=dict)
+    refused: Annotated[
+        Mapping[str, str],
+        codec.Pairs(
+            codec.Texts(_STATEMENTS, key="refused"), codec.Texts(_STATEMENTS, key="reasons"), needed=True
+        ),
+    ] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What a node is told: the encoding, and the ids of its clients.
+
+    Attributes
+    ----------
+    agreement
+        The encoding, the same for all nodes.
+    ids
+        Id of each of the node's clients, by name.
+    num_clients
+        Number of clients K of the federation.
+    """
+
+    agreement: Annotated[
+        Agreement,
+        codec.Made(
+            _AGREEMENT,
+            key="encoding",
+            writes=Agreement.to_json,
+            reads=lambda text: Agreement.from_json(str(text)),
+        ),
+    ]
+    ids: Annotated[
+        Mapping[str, int],
+        codec.Pairs(codec.Texts(_AGREEMENT, key="names"), codec.Numbers(_AGREEMENT, 0, to=int, key="ids")),
+    ]
+    num_clients: Annotated[int, codec.Whole(_AGREEMENT)]
+
+
+def _statement(body: str, at: codec.Reading) -> Statement:
+    """Read what one site says; whatever it holds, it makes a statement or an error in one line."""
+    at = dataclasses.replace(at, strict=False)  # JSON writes 0.0 as it likes
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise at.bad(f"a statement must be JSON, got {codec.short(body)}") from error
+    told = _mapping(values, "a statement", at, ("labels", "columns", "pixels", "words"))
+    columns = _mapping(told.get("columns"), "columns", at)
+    words = _mapping(told.get("words"), "words", at)
+    return Statement(
+        _labels(told.get("labels"), at),
+        {name: _column(each, f"column {codec.short(name)}", at) for name, each in columns.items()},
+        tuple(_pixels(each, at) for each in _list(told.get("pixels", []), "pixels", at)),
+        {word: codec.Whole(_ANY, 1).read(count, "words", at) for word, count in words.items()},
+    )
+
+
+def _mapping(
+    values: Any, name: str, at: codec.Reading, known: Collection[str] | None = None
+) -> dict[str, Any]:
+    if not isinstance(values, dict) or len(values) > _MOST:
+        raise at.bad(f"{name} must be a mapping, got {codec.short(values)}")
+    _VALUES.read(list(values), name, at)
+    if known is not None:
+        at.known(values, known, name)
+    return values
+
+
+def _list(values: Any, name: str, at: codec.Reading) -> list[Any]:
+    if not isinstance(values, list) or len(values) > _MOST:
+        raise at.bad(f"{name} must be a list, got {codec.short(values)}")
+    return values
+
+
+def _numbers(values: Any, entries: Mapping[str, codec.Entry], name: str, at: codec.Reading) -> dict[str, Any]:
+    told = _mapping(values, name, at, entries)
+    return {key: entry.read(told.get(key), f"{key} of {name}", at) for key, entry in entries.items()}
+
+
+def _labels(values: Any, at: codec.Reading) -> tuple[Label, ...]:
+    kinds = set(map(type, _list(values, "labels", at)))
+    if kinds == {str}:
+        return _VALUES.read(values, "labels", at)
+    if kinds != {int} and kinds != {float}:
+        raise at.bad(f"labels must be all texts or all numbers, got {codec.short(values)}")
+    codec.Numbers(_ANY).read(values, "labels", at)
+    return tuple(values)
+
+
+def _column(values: Any, name: str, at: codec.Reading) -> Column:
+    told = _mapping(values, name, at, ("kind", "moments", "values", "trained", "unfit"))
+    kind, trained = told.get("kind"), told.get("trained")
+    if kind not in (NUMBER, CATEGORY, EMPTY):
+        raise at.bad(f"{name} must be of kind {NUMBER}, {CATEGORY} or {EMPTY}, got {codec.short(kind)}")
+    moments = Moments(**_numbers(told.get("moments"), _MOMENTS, f"moments of {name}", at))
+    if moments.count > moments.rows:
+        raise at.bad(f"{name} must have at most {moments.rows} values, got {moments.count}")
+    texts = _VALUES.read(told.get("values"), f"values of {name}", at)
+    if not isinstance(trained, list) or set(map(type, trained)) - {bool} or len(trained) != len(texts):
+        raise at.bad(f"{name} must have a truth value per value, got {codec.short(trained)}")
+    if list(texts) != sorted(set(texts)):
+        raise at.bad(f"values of {name} must be sorted and differ, got {codec.short(texts)}")
+    unfit = codec.Text(_ANY).read(told.get("unfit", ""), f"unfit of {name}", at)
+    return Column(kind, moments, texts, tuple(trained), unfit[:200])
+
+
+def _pixels(values: Any, at: codec.Reading) -> Pixels:
+    pixels = Pixels(**_numbers(values, _PIXELS, "pixels", at))
+    if pixels.total > 255 * pixels.count or pixels.squares > 255**2 * pixels.count:
+        raise at.bad(f"pixels must be at most 255, got {pixels}")
+    return pixels

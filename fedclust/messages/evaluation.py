@@ -8,40 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
-from fedclust.messages.codec import (
-    ARRAYS,
-    IN_ARRAYS,
-    IN_CONFIG,
-    IN_METRICS,
-    LARGEST_NUMBER,
-    METRICS,
-    Flag,
-    Model,
-    Numbers,
-    Own,
-    Place,
-    Question,
-    Reading,
-    Real,
-    Spread,
-    Text,
-    Values,
-    Whole,
-    as_record,
-    least_loss,
-    short,
-    test_rows,
-)
+from fedclust.messages import codec
 from fedclust.messages.training import LOSS, NUM_EXAMPLES
 from fedclust.metrics import CLIENT_FIGURES, Outcomes
 from fedclust.metrics.pooled import NUM_BINS
 from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
+from fedclust.proof import Difference
 from fedclust.support.array_bytes import from_numpy, parse
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 # -- Figures ------------------------------------------------------------------------------------------------
 
@@ -50,25 +27,25 @@ _NEEDED = (NUM_EXAMPLES, LOSS, "accuracy", "balanced-accuracy")
 _RANKING = frozenset({"macro-f1", "auc"})
 _SHARES = _RANKING | {"accuracy", "balanced-accuracy"}
 _ROUND_OFF = 1e-9
-_ROWS = Whole(IN_METRICS, 0, test_rows)
+_ROWS = codec.Whole(codec.IN_METRICS, 0, codec.test_rows)
 
 
 def _write_figures(figures: Mapping[str, float]) -> MetricRecord:
     return MetricRecord({name: float(value) for name, value in figures.items()})
 
 
-def _read_figures(record: MetricRecord, at: Reading) -> dict[str, float]:
+def _read_figures(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
     """Check figures on a client's test part; a loss that is not finite is none of the client's fault."""
     figures: dict[str, Any] = dict(record.items())  # a record's own look-ups are slow
     own = figures.keys() - _FIGURES
     if own and (unknown := own - set(at.bounds.own_metrics)):
-        raise at.bad(f"metrics must be {', '.join(CLIENT_FIGURES)}, got {short(sorted(unknown))}")
+        raise at.bad(f"metrics must be {', '.join(CLIENT_FIGURES)}, got {codec.short(sorted(unknown))}")
     for key in _NEEDED:
         if key not in figures:
             raise at.lacks(key, figures)
     for name, value in figures.items():
         if type(value) is not float and type(value) is not int:
-            raise at.bad(f"{name} must be a number, got {short(value)}")
+            raise at.bad(f"{name} must be a number, got {codec.short(value)}")
     num_examples = _ROWS.read(figures[NUM_EXAMPLES], NUM_EXAMPLES, at)
     for name, share in figures.items():
         if name not in _SHARES or 0 <= share <= 1:
@@ -81,11 +58,11 @@ def _read_figures(record: MetricRecord, at: Reading) -> dict[str, float]:
     return {name: float(value) for name, value in figures.items()}
 
 
-def _check_loss(loss: float, name: str, at: Reading) -> None:
+def _check_loss(loss: float, name: str, at: codec.Reading) -> None:
     """Check that a loss is in its range, or is not finite: the model may be to blame for that."""
-    least = least_loss(at)
-    if math.isfinite(loss) and not least <= loss <= LARGEST_NUMBER:
-        raise at.bad(f"{name} must be in [{least:g}, {LARGEST_NUMBER:g}], got {loss}")
+    least = codec.least_loss(at)
+    if math.isfinite(loss) and not least <= loss <= codec.LARGEST_NUMBER:
+        raise at.bad(f"{name} must be in [{least:g}, {codec.LARGEST_NUMBER:g}], got {loss}")
 
 
 # -- Counts of rows by label, prediction and score ----------------------------------------------------------
@@ -107,12 +84,12 @@ def _write_outcomes(outcomes: Outcomes) -> ArrayRecord:
     if outcomes.confusion is not None:
         arrays[_CONFUSION] = outcomes.confusion
     narrow = {name: np.min_scalar_type(values.max(initial=0)) for name, values in arrays.items()}
-    return as_record({name: from_numpy(values.astype(narrow[name])) for name, values in arrays.items()})
+    return codec.as_record({name: from_numpy(values.astype(narrow[name])) for name, values in arrays.items()})
 
 
-def _read_outcomes(record: ArrayRecord, at: Reading) -> Outcomes:
+def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
     """Read counts, which must be of at most the client's rows and add up."""
-    arrays, most = {}, test_rows(at)
+    arrays, most = {}, codec.test_rows(at)
     for name, array in record.items():
         try:
             arrays[name] = values = parse(array)
@@ -181,14 +158,16 @@ class Evaluation:
     """
 
     client: int
-    metrics: Annotated[dict[str, float], Own(Place(METRICS, MetricRecord), _write_figures, _read_figures)]
+    metrics: Annotated[
+        dict[str, float], codec.Own(codec.Place(codec.METRICS, MetricRecord), _write_figures, _read_figures)
+    ]
     outcomes: Annotated[
-        Outcomes | None, Own(Place("outcomes", ArrayRecord), _write_outcomes, _read_outcomes)
+        Outcomes | None, codec.Own(codec.Place("outcomes", ArrayRecord), _write_outcomes, _read_outcomes)
     ] = None
 
 
 @dataclass(frozen=True, eq=False)
-class EvaluateQuestion(Question[Evaluation]):
+class EvaluateQuestion(codec.Question[Evaluation]):
     """The question how a model does on a client's test part, outside of a round's evaluation.
 
     Attributes
@@ -204,33 +183,33 @@ class EvaluateQuestion(Question[Evaluation]):
     kind = "evaluate"
     answer = Evaluation
 
-    arrays: Annotated[ArrayRecord, Model()]
-    server_round: Annotated[int, Whole(IN_CONFIG)]
-    full: Annotated[bool, Flag(IN_CONFIG, key="full-metrics")] = True
+    arrays: Annotated[ArrayRecord, codec.Model()]
+    server_round: Annotated[int, codec.Whole(codec.IN_CONFIG)]
+    full: Annotated[bool, codec.Flag(codec.IN_CONFIG, key="full-metrics")] = True
 
 
 # -- Personal layers ----------------------------------------------------------------------------------------
 
-_TOLD, _HOW = Place("personal", ConfigRecord), Place("finetune", ConfigRecord, optional=True)
-_REASON = Text(Place("failed", ConfigRecord), 10**6)
+_TOLD, _HOW = codec.Place("personal", ConfigRecord), codec.Place("finetune", ConfigRecord, optional=True)
+_REASON = codec.Text(codec.Place("failed", ConfigRecord), 10**6)
 
 
-def _layers(at: Reading) -> tuple[str, ...]:
+def _layers(at: codec.Reading) -> tuple[str, ...]:
     return at.asked.layers
 
 
-def _read_losses(record: MetricRecord, at: Reading) -> dict[str, float]:
+def _read_losses(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
     """Read validation losses; one that is not finite becomes NaN, as the model may be to blame."""
     at.known(record, (NONE, *_layers(at)), "validation-losses")
     told: dict[str, Any] = dict(record.items())
     for layer, loss in told.items():
         if type(loss) is not float:
-            raise at.bad(f"validation loss of {layer} must be a number, got {short(loss)}")
+            raise at.bad(f"validation loss of {layer} must be a number, got {codec.short(loss)}")
         _check_loss(loss, f"validation loss of {layer}", at)
     return {layer: loss if math.isfinite(loss) else math.nan for layer, loss in told.items()}
 
 
-def _read_reasons(record: ConfigRecord, at: Reading) -> dict[str, str]:
+def _read_reasons(record: ConfigRecord, at: codec.Reading) -> dict[str, str]:
     said = {layer: _REASON.read(reason, "failed", at) for layer, reason in record.items()}
     return {layer: said[layer] for layer in _layers(at) if layer in said}
 
@@ -253,21 +232,28 @@ class PersonalAnswer:
     client: int
     figures: Annotated[
         Mapping[str, dict[str, float]],
-        Spread(Own(Place("", MetricRecord), _write_figures, _read_figures), _layers, "figures/"),
+        codec.Spread(
+            codec.Own(codec.Place("", MetricRecord), _write_figures, _read_figures), _layers, "figures/"
+        ),
     ]
     outcomes: Annotated[
         Mapping[str, Outcomes],
-        Spread(Own(Place("", ArrayRecord), _write_outcomes, _read_outcomes), _layers, "outcomes/"),
+        codec.Spread(
+            codec.Own(codec.Place("", ArrayRecord), _write_outcomes, _read_outcomes), _layers, "outcomes/"
+        ),
     ] = field(default_factory=dict)
     losses: Annotated[
-        Mapping[str, float], Own(Place("validation-losses", MetricRecord), _write_figures, _read_losses)
+        Mapping[str, float],
+        codec.Own(codec.Place("validation-losses", MetricRecord), _write_figures, _read_losses),
     ] = field(default_factory=dict)
     failed: Annotated[
         Mapping[str, str],
-        Own(Place("failed", ConfigRecord), lambda failed: ConfigRecord(dict(failed)), _read_reasons),
+        codec.Own(
+            codec.Place("failed", ConfigRecord), lambda failed: ConfigRecord(dict(failed)), _read_reasons
+        ),
     ] = field(default_factory=dict)
 
-    def check(self, at: Reading) -> None:
+    def check(self, at: codec.Reading) -> None:
         """Check that each layer is either measured or said to have failed."""
         for layer in _layers(at):
             if layer not in self.figures and layer not in self.failed:
@@ -283,7 +269,7 @@ class PersonalAnswer:
 
 
 @dataclass(frozen=True, eq=False)
-class PersonalQuestion(Question[PersonalAnswer]):
+class PersonalQuestion(codec.Question[PersonalAnswer]):
     """The question how well personal layers serve a client.
 
     The model is a record that clients may share and that travels once; the rest is the client's own.
@@ -303,12 +289,12 @@ class PersonalQuestion(Question[PersonalAnswer]):
     kind = "query.personal"
     answer = PersonalAnswer
 
-    model: Annotated[ArrayRecord, Model()]
-    server_round: Annotated[int, Whole(_TOLD)]
-    shift: Annotated[FloatArray | None, Numbers(_TOLD, key="prior-shift")] = None
-    epochs: Annotated[int | None, Whole(_HOW)] = None
-    layers_trained: Annotated[str | None, Text(_HOW, key="layers")] = None
-    learning_rate: Annotated[float | None, Real(_HOW)] = None
+    model: Annotated[ArrayRecord, codec.Model()]
+    server_round: Annotated[int, codec.Whole(_TOLD)]
+    shift: Annotated[FloatArray | None, codec.Numbers(_TOLD, key="prior-shift")] = None
+    epochs: Annotated[int | None, codec.Whole(_HOW)] = None
+    layers_trained: Annotated[str | None, codec.Text(_HOW, key="layers")] = None
+    learning_rate: Annotated[float | None, codec.Real(_HOW)] = None
 
     @classmethod
     def of(
@@ -335,7 +321,7 @@ class PersonalQuestion(Question[PersonalAnswer]):
 
 # -- Counts and predictions ---------------------------------------------------------------------------------
 
-_KEPT = Place(ARRAYS, ArrayRecord, optional=True)
+_KEPT = codec.Place(codec.ARRAYS, ArrayRecord, optional=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,22 +334,24 @@ class Confusion:
         Shape (C, C).
     """
 
-    confusion: Annotated[IntArray, Values(IN_ARRAYS, "i8", "C C", 0, test_rows, (0, test_rows))]
+    confusion: Annotated[
+        IntArray, codec.Values(codec.IN_ARRAYS, "i8", "C C", 0, codec.test_rows, (0, codec.test_rows))
+    ]
 
-    def check(self, at: Reading) -> None:
+    def check(self, at: codec.Reading) -> None:
         """Check that there are as many rows as columns."""
         if len(set(self.confusion.shape)) > 1:
             raise at.bad(f"confusion must be counts of shape (C, C), got shape {self.confusion.shape}")
 
 
 @dataclass(frozen=True, eq=False)
-class ConfusionQuestion(Question[Confusion]):
+class ConfusionQuestion(codec.Question[Confusion]):
     """The question what a model predicts on a client's test part."""
 
     kind = "query.confusion"
     answer = Confusion
 
-    arrays: Annotated[ArrayRecord, Model()]
+    arrays: Annotated[ArrayRecord, codec.Model()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -382,10 +370,10 @@ class Predictions:
         Shape (n, C) or (n, positions, C).
     """
 
-    num_examples: Annotated[int, Whole(IN_METRICS, 0, test_rows)]
-    rows: Annotated[IntArray | None, Values(_KEPT, "i8", "n", None)] = None
-    labels: Annotated[IntArray | None, Values(_KEPT, "i8", "n ...", None)] = None
-    probabilities: Annotated[FloatArray | None, Values(_KEPT, "f4", "n ...", None)] = None
+    num_examples: Annotated[int, codec.Whole(codec.IN_METRICS, 0, codec.test_rows)]
+    rows: Annotated[IntArray | None, codec.Values(_KEPT, "i8", "n", None)] = None
+    labels: Annotated[IntArray | None, codec.Values(_KEPT, "i8", "n ...", None)] = None
+    probabilities: Annotated[FloatArray | None, codec.Values(_KEPT, "f4", "n ...", None)] = None
 
     def table(self, client: int, name: str | None, class_names: Sequence[str]) -> "pd.DataFrame":
         """Build the table of a client's predictions.
@@ -420,7 +408,7 @@ class Predictions:
         table |= {f"p: {each}": flat[:, place] for place, each in enumerate(class_names)}
         return pd.DataFrame(table)
 
-    def check(self, at: Reading) -> None:
+    def check(self, at: codec.Reading) -> None:
         """Check that the arrays are of as many rows."""
         shapes = [() if each is None else each.shape for each in (self.rows, self.labels, self.probabilities)]
         one, other, last = shapes
@@ -430,10 +418,143 @@ class Predictions:
 
 
 @dataclass(frozen=True, eq=False)
-class PredictionsQuestion(Question[Predictions]):
+class PredictionsQuestion(codec.Question[Predictions]):
     """The question what a model predicts for a client's test rows."""
 
     kind = "query.predictions"
     answer = Predictions
 
-    arrays: Annotated[ArrayRecord, Model()]
+    arrays: Annotated[ArrayRecord, codec.Model()]
+
+
+# -- How models compare on a client's rows ------------------------------------------------------------------
+
+_LOSSES = codec.Place("losses", ConfigRecord)
+
+
+def _num_models(at: codec.Reading) -> int:
+    return len(at.asked.models)
+
+
+def _check_wins(wins: IntArray, at: codec.Reading) -> None:
+    most = codec.train_rows(at)
+    if not 0 < sum(wins.tolist()) <= most:
+        raise at.bad(f"wins must be numbers of rows, not all 0, {most} in all at most, got {wins}")
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """How well each of several models fits a client's training part.
+
+    Attributes
+    ----------
+    losses
+        Mean loss of each model, in nats, in the question's order, shape (models,).
+    wins
+        For each model, the number of training rows on which its loss is the smallest, shape (models,).
+    """
+
+    losses: Annotated[
+        FloatArray, codec.Numbers(_LOSSES, codec.least_loss, codec.LARGEST_NUMBER, count=_num_models)
+    ]
+    wins: Annotated[
+        IntArray | None, codec.Numbers(_LOSSES, 0, codec.train_rows, np.int64, count=_num_models)
+    ] = None
+
+    def check(self, at: codec.Reading) -> None:
+        """Check that the wins are of rows that the client has."""
+        if self.wins is not None:
+            _check_wins(self.wins, at)
+
+
+@dataclass(frozen=True, eq=False)
+class LossesQuestion(codec.Question[Losses]):
+    """The question for the loss of each of several models on a client's training part."""
+
+    kind = "query.losses"
+    answer = Losses
+
+    models: Annotated[tuple[ArrayRecord, ...], codec.Spread(codec.Own(codec.Place("", ArrayRecord)))]
+
+
+@dataclass(frozen=True, eq=False)
+class Wins:
+    """On how many of a client's training rows each of several models fits best, of the same answer.
+
+    Attributes
+    ----------
+    wins
+        As of :class:`Losses`; a model whose loss is not finite wins no row.
+    losses
+        Not read: one model that has diverged must not cost the others their rows.
+    """
+
+    wins: Annotated[IntArray, codec.Numbers(_LOSSES, 0, codec.train_rows, np.int64, count=_num_models)]
+    losses: Annotated[None, codec.Made(_LOSSES, reads=lambda _: None)] = None
+
+    def check(self, at: codec.Reading) -> None:
+        """Check that the wins are of rows that the client has."""
+        _check_wins(self.wins, at)
+
+
+@dataclass(frozen=True, eq=False)
+class WinsQuestion(codec.Question[Wins]):
+    """The same question, asked for the wins."""
+
+    kind = LossesQuestion.kind
+    answer = Wins
+
+    models: Annotated[tuple[ArrayRecord, ...], codec.Spread(codec.Own(codec.Place("", ArrayRecord)))]
+
+
+# -- The proof ----------------------------------------------------------------------------------------------
+
+_DIFFERENCE = codec.Place("difference", ConfigRecord)
+_SHIFTS = codec.Place("prior-shifts", ConfigRecord)
+_ROUND_OFF = 1e-9
+
+
+def _compared_rows(at: codec.Reading) -> int:
+    return codec.train_rows(at) if at.asked.on_training_rows else at.most(at.bounds.num_validation)
+
+
+@dataclass(frozen=True)
+class ProofAnswer(Difference):
+    """The difference of two models' Brier scores on a client's rows; nothing else leaves it.
+
+    Attributes
+    ----------
+    mean, variance, count
+        Of the rows' differences, A's minus B's.
+    """
+
+    mean: Annotated[float, codec.Real(_DIFFERENCE, -2 - _ROUND_OFF, 2 + _ROUND_OFF)]
+    variance: Annotated[float, codec.Real(_DIFFERENCE, 0, 8 + _ROUND_OFF)]
+    count: Annotated[int, codec.Whole(_DIFFERENCE, 0, _compared_rows)]
+
+
+@dataclass(frozen=True, eq=False)
+class ProofQuestion(codec.Question[ProofAnswer]):
+    """The question how much better model B predicts a client's held-out rows than model A.
+
+    Clients may share the records of the models, which are then sent once; the shifts are the client's own.
+
+    Attributes
+    ----------
+    model_a, model_b
+        The two models.
+    shift_a, shift_b
+        Added to this client's logits of each model: the label-prior correction, shape (C,).
+    on_training_rows
+        Whether to compare on the training rows: those of a client that trained neither model are held out
+        from both.
+    """
+
+    kind = "query.proof"
+    answer = ProofAnswer
+
+    model_a: Annotated[ArrayRecord, codec.Model("model-a")]
+    model_b: Annotated[ArrayRecord, codec.Model("model-b")]
+    shift_a: Annotated[FloatArray, codec.Numbers(_SHIFTS, key="model-a")]
+    shift_b: Annotated[FloatArray, codec.Numbers(_SHIFTS, key="model-b")]
+    on_training_rows: Annotated[bool, codec.Flag(_SHIFTS, sparse=True)] = False

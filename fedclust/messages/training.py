@@ -10,32 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import ArrayLike, NDArray
 
-from fedclust.messages.codec import (
-    ARRAYS,
-    CONFIG,
-    IN_CONFIG,
-    IN_METRICS,
-    LARGEST_LOSS,
-    LARGEST_NUMBER,
-    SERVER,
-    Flag,
-    Made,
-    Model,
-    Numbers,
-    Own,
-    Place,
-    Question,
-    Reading,
-    Real,
-    Texts,
-    Whole,
-    as_record,
-    decode,
-    entries,
-    least_loss,
-    of_kind,
-    train_rows,
-)
+from fedclust.messages import codec
 from fedclust.support.array_bytes import from_numpy, parse
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray
@@ -141,19 +116,19 @@ class Instruction:
         Whether the client says if its update was short enough.
     """
 
-    arrays: Annotated[ArrayRecord, Model()]
-    server_round: Annotated[int, Whole(IN_CONFIG)] = 0
-    proximal_mu: Annotated[float | None, Real(IN_CONFIG)] = None
-    mean_reply: Annotated[bool, Flag(IN_CONFIG)] = False
-    full: Annotated[bool, Flag(IN_CONFIG, key="full-metrics")] = False
-    norm_cap: Annotated[float | None, Real(IN_CONFIG, key="update-norm-cap")] = None
-    projection_size: Annotated[int | None, Whole(IN_CONFIG)] = None
-    projection_seed: Annotated[int | None, Whole(IN_CONFIG, 0, 2**64)] = None
-    equal_weights: Annotated[bool, Flag(IN_CONFIG)] = False
-    pooled: Annotated[tuple[int, ...], Numbers(IN_CONFIG, 0, to=int)] = ()
-    pooled_rows: Annotated[tuple[int, ...], Numbers(IN_CONFIG, 0, to=int)] = ()
-    clip: Annotated[float | None, Real(IN_CONFIG, 0)] = None
-    clip_tells: Annotated[bool, Flag(IN_CONFIG)] = False
+    arrays: Annotated[ArrayRecord, codec.Model()]
+    server_round: Annotated[int, codec.Whole(codec.IN_CONFIG)] = 0
+    proximal_mu: Annotated[float | None, codec.Real(codec.IN_CONFIG)] = None
+    mean_reply: Annotated[bool, codec.Flag(codec.IN_CONFIG)] = False
+    full: Annotated[bool, codec.Flag(codec.IN_CONFIG, key="full-metrics")] = False
+    norm_cap: Annotated[float | None, codec.Real(codec.IN_CONFIG, key="update-norm-cap")] = None
+    projection_size: Annotated[int | None, codec.Whole(codec.IN_CONFIG)] = None
+    projection_seed: Annotated[int | None, codec.Whole(codec.IN_CONFIG, 0, 2**64)] = None
+    equal_weights: Annotated[bool, codec.Flag(codec.IN_CONFIG)] = False
+    pooled: Annotated[tuple[int, ...], codec.Numbers(codec.IN_CONFIG, 0, to=int)] = ()
+    pooled_rows: Annotated[tuple[int, ...], codec.Numbers(codec.IN_CONFIG, 0, to=int)] = ()
+    clip: Annotated[float | None, codec.Real(codec.IN_CONFIG, 0)] = None
+    clip_tells: Annotated[bool, codec.Flag(codec.IN_CONFIG)] = False
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -178,7 +153,7 @@ def instruct(**fields: Any) -> dict[str, Any]:
     projection: Projection | None = fields.pop("projection", None)
     if projection is not None:
         fields |= {"projection_size": projection.size, "projection_seed": projection.seed}
-    return entries(Instruction, **fields)
+    return codec.entries(Instruction, **fields)
 
 
 def read_instruction(content: RecordDict) -> Instruction:
@@ -189,14 +164,14 @@ def read_instruction(content: RecordDict) -> Instruction:
     ValueError
         If it does not hold exactly one model.
     """
-    models = list(of_kind(content, ArrayRecord).values())
+    models = list(codec.of_kind(content, ArrayRecord).values())
     if len(models) != 1:
         raise ValueError(f"message must hold one ArrayRecord, its records are {list(content)}")
-    configs = [*of_kind(content, ConfigRecord).values(), ConfigRecord()]
-    return decode(Instruction, {ARRAYS: models[0], CONFIG: configs[0]}, SERVER)
+    configs = [*codec.of_kind(content, ConfigRecord).values(), ConfigRecord()]
+    return codec.decode(Instruction, {codec.ARRAYS: models[0], codec.CONFIG: configs[0]}, codec.SERVER)
 
 
-_PROJECTION = Place("projection", ConfigRecord, when="projection")
+_PROJECTION = codec.Place("projection", ConfigRecord, when="projection")
 _TYPE = np.dtype("<f4")
 
 
@@ -221,16 +196,16 @@ class Projected:
     # Bytes, since Flower checks each number of a list; no ArrayRecord, since its aggregators refuse a second.
     values: Annotated[
         FloatArray,
-        Made(
+        codec.Made(
             _PROJECTION,
             key="projection",
             writes=lambda values: np.asarray(values, dtype=_TYPE).tobytes(),
             reads=_sums,
         ),
     ]
-    norm: Annotated[float, Real(_PROJECTION, 0)]
+    norm: Annotated[float, codec.Real(_PROJECTION, 0)]
 
-    def check(self, at: Reading) -> None:
+    def check(self, at: codec.Reading) -> None:
         """Check the projection's length."""
         size = at.asked.projection.size
         if self.values.shape != (size,) or not np.isfinite(self.values).all():
@@ -268,14 +243,14 @@ def asked_for(told: Mapping[str, Any]) -> TrainAsked:
     return TrainAsked(int(told.get("projection-size", 0)), bool(told.get("pooled")))
 
 
-_LOSSES = Place("losses", ConfigRecord)
-_POOLED = Place("pooled", ConfigRecord, optional=True, when="pooled")
+_LOSSES = codec.Place("losses", ConfigRecord)
+_POOLED = codec.Place("pooled", ConfigRecord, optional=True, when="pooled")
 
 
-def _trained_rows(at: Reading) -> int:
+def _trained_rows(at: codec.Reading) -> int:
     rows = at.bounds.num_train
     pooled = at.asked is not None and at.asked.pooled and rows is not None and len(rows)
-    return int(rows.sum()) if pooled else train_rows(at)  # type: ignore[union-attr]
+    return int(rows.sum()) if pooled else codec.train_rows(at)  # type: ignore[union-attr]
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,15 +280,15 @@ class TrainAnswer:
     """
 
     client: int
-    arrays: Annotated[ArrayRecord, Model()]
-    num_examples: Annotated[int, Whole(IN_METRICS, 1, _trained_rows)]
+    arrays: Annotated[ArrayRecord, codec.Model()]
+    num_examples: Annotated[int, codec.Whole(codec.IN_METRICS, 1, _trained_rows)]
     # Not in the MetricRecord: lists of differing lengths break Flower's metric aggregation.
-    losses: Annotated[FloatArray, Numbers(_LOSSES, least_loss, LARGEST_LOSS, at_least=1)]
-    mean_loss: Annotated[float | None, Made(IN_METRICS, key="loss", reads=lambda _: None)] = None
+    losses: Annotated[FloatArray, codec.Numbers(_LOSSES, codec.least_loss, codec.LARGEST_LOSS, at_least=1)]
+    mean_loss: Annotated[float | None, codec.Made(codec.IN_METRICS, key="loss", reads=lambda _: None)] = None
     projected: Projected | None = None
-    update_norm: Annotated[float | None, Real(IN_METRICS, 0, math.inf)] = None
-    within: Annotated[bool | None, Flag(IN_METRICS, key="within-clip")] = None
-    pooled: Annotated[int, Whole(_POOLED, sparse=True)] = 1
+    update_norm: Annotated[float | None, codec.Real(codec.IN_METRICS, 0, math.inf)] = None
+    within: Annotated[bool | None, codec.Flag(codec.IN_METRICS, key="within-clip")] = None
+    pooled: Annotated[int, codec.Whole(_POOLED, sparse=True)] = 1
 
     @property
     def loss(self) -> float:
@@ -332,13 +307,13 @@ def read_pooled(message: Message) -> int:
 
 
 def _write_changes(changes: Mapping[str, FloatArray]) -> ArrayRecord:
-    return as_record({name: from_numpy(np.asarray(each, np.float32)) for name, each in changes.items()})
+    return codec.as_record({name: from_numpy(np.asarray(each, np.float32)) for name, each in changes.items()})
 
 
-def _read_changes(record: ArrayRecord, at: Reading) -> dict[str, FloatArray]:
+def _read_changes(record: ArrayRecord, at: codec.Reading) -> dict[str, FloatArray]:
     """Read what was asked for, in float64: what overflows in float32 would overflow in its squares."""
     asked: UpdateQuestion = at.asked
-    at.known(record, asked.names, ARRAYS)
+    at.known(record, asked.names, codec.ARRAYS)
     changes: dict[str, FloatArray] = {}
     for name in asked.names:
         if name not in record:
@@ -352,7 +327,7 @@ def _read_changes(record: ArrayRecord, at: Reading) -> dict[str, FloatArray]:
         with np.errstate(over="ignore"):
             change = sent.astype(np.float64) if fits else sent
         # In float64: in float16 the limit is infinite.
-        if not fits or not (np.abs(change) <= LARGEST_NUMBER).all():
+        if not fits or not (np.abs(change) <= codec.LARGEST_NUMBER).all():
             raise at.bad(
                 f"change of {name!r} must be finite and of shape {shape}, got {sent.dtype}, {sent.shape}"
             )
@@ -377,9 +352,10 @@ class Update:
     """
 
     client: int
-    num_examples: Annotated[int, Whole(IN_METRICS, 1, train_rows)]
+    num_examples: Annotated[int, codec.Whole(codec.IN_METRICS, 1, codec.train_rows)]
     changes: Annotated[
-        Mapping[str, FloatArray], Own(Place(ARRAYS, ArrayRecord), _write_changes, _read_changes)
+        Mapping[str, FloatArray],
+        codec.Own(codec.Place(codec.ARRAYS, ArrayRecord), _write_changes, _read_changes),
     ]
     projected: Projected | None = None
 
@@ -391,7 +367,7 @@ class Update:
 
 
 @dataclass(frozen=True, eq=False)
-class UpdateQuestion(Question[Update]):
+class UpdateQuestion(codec.Question[Update]):
     """The question what training would change, from clients that need not take part in the round.
 
     Attributes
@@ -409,11 +385,11 @@ class UpdateQuestion(Question[Update]):
     kind = "query.update"
     answer = Update
 
-    arrays: Annotated[ArrayRecord, Model()]
-    server_round: Annotated[int, Whole(IN_CONFIG)]
-    names: Annotated[tuple[str, ...], Texts(IN_CONFIG)] = ()
-    projection_size: Annotated[int | None, Whole(IN_CONFIG)] = None
-    projection_seed: Annotated[int | None, Whole(IN_CONFIG, 0, 2**64)] = None
+    arrays: Annotated[ArrayRecord, codec.Model()]
+    server_round: Annotated[int, codec.Whole(codec.IN_CONFIG)]
+    names: Annotated[tuple[str, ...], codec.Texts(codec.IN_CONFIG)] = ()
+    projection_size: Annotated[int | None, codec.Whole(codec.IN_CONFIG)] = None
+    projection_seed: Annotated[int | None, codec.Whole(codec.IN_CONFIG, 0, 2**64)] = None
 
     proximal_mu: ClassVar[float | None] = None
     pooled: ClassVar[tuple[int, ...]] = ()
@@ -437,7 +413,7 @@ class UpdateQuestion(Question[Update]):
         """The projection that is asked for."""
         return Projection(self.projection_size, self.projection_seed or 0) if self.projection_size else None
 
-    def check(self, at: Reading) -> None:
+    def check(self, at: codec.Reading) -> None:
         """Check that the model has the arrays."""
         if unknown := set(self.names) - set(self.arrays):
             raise at.bad(f"names must be arrays of the model, {list(self.arrays)}, got {sorted(unknown)}")

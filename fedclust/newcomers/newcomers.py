@@ -13,9 +13,8 @@ from fedclust.federation.clusters import Clusters
 from fedclust.federation.evaluations import Measured
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import shifts_for
-from fedclust.messages.comparing import ProofQuestion
 from fedclust.messages.description import Description
-from fedclust.messages.evaluation import EvaluateQuestion
+from fedclust.messages.evaluation import EvaluateQuestion, ProofQuestion
 from fedclust.proof import compare, holm
 from fedclust.typing import BoolArray
 

@@ -10,8 +10,8 @@ from fedclust.clustering.shared.placement import NONE, Placement, least_loss
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.messages.codec import Question
+from fedclust.messages.description import PrototypesQuestion, SubspacesQuestion
 from fedclust.messages.packer import pack, unpack
-from fedclust.messages.prototypes import PrototypesQuestion, SubspacesQuestion
 from fedclust.typing import FloatArray, IntArray
 
 Rule = LabelRule | EvidenceRule | DistanceRule | SubspaceRule

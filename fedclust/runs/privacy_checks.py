@@ -7,10 +7,8 @@ from flwr.serverapp import strategy as flower
 from torch import nn
 
 from fedclust.aggregation.fairavg import FairAvg
-from fedclust.messages.comparing import LossesQuestion, ProofQuestion
-from fedclust.messages.description import DescriptionQuestion
-from fedclust.messages.evaluation import ConfusionQuestion, PersonalQuestion
-from fedclust.messages.prototypes import PrototypesQuestion, SubspacesQuestion
+from fedclust.messages.description import DescriptionQuestion, PrototypesQuestion, SubspacesQuestion
+from fedclust.messages.evaluation import ConfusionQuestion, LossesQuestion, PersonalQuestion, ProofQuestion
 from fedclust.messages.training import UpdateQuestion
 from fedclust.personal.layers import Personal
 from fedclust.privacy import ClientDP, Privacy

@@ -9,8 +9,8 @@ from fedclust import models
 from fedclust.clients.app import answers, app
 from fedclust.federation import ClientGrid, LocalGrid
 from fedclust.messages.codec import ARRAYS, METRICS, Question
+from fedclust.messages.description import Hosted, read_from_node
 from fedclust.messages.models import from_state
-from fedclust.messages.sites import Hosted, read_from_node
 from fedclust.settings import compose, plain, to_run_config
 from fedclust.strategies import ClusteredStrategy
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fedclust.messages.codec import encode
-from fedclust.messages.comparing import LossesQuestion
+from fedclust.messages.evaluation import LossesQuestion
 from fedclust.messages.models import from_state, to_state
 from fedclust.training import Trainer
 

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, RecordDict
 from fedclust.clients.node import Node
 from fedclust.data import FederatedData
 from fedclust.messages.codec import BadReply, Reading, decode, encode
-from fedclust.messages.comparing import ProofAnswer, ProofQuestion
+from fedclust.messages.evaluation import ProofAnswer, ProofQuestion
 from fedclust.messages.models import from_state, to_state
 from fedclust.proof import Difference
 

@@ -3,7 +3,7 @@ import pytest
 from flwr.app import RecordDict
 
 from fedclust.messages.codec import ARRAYS, Reading, decode, encode
-from fedclust.messages.prototypes import Prototypes, PrototypesQuestion
+from fedclust.messages.description import Prototypes, PrototypesQuestion
 
 TWO = {"clients": "1,5"}
 

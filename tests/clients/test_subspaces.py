@@ -4,7 +4,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from scipy.linalg import subspace_angles
 
 from fedclust.messages.codec import ARRAYS, SERVER, BadReply, Reading, decode, encode
-from fedclust.messages.prototypes import Prototypes, PrototypesQuestion, Subspaces, SubspacesQuestion
+from fedclust.messages.description import Prototypes, PrototypesQuestion, Subspaces, SubspacesQuestion
 
 TWO = {"clients": "1,5"}
 

@@ -13,7 +13,7 @@ from fedclust.clustering.prototype_evidence import Prototypes, sent_counts
 from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.federation import Descriptions, Federation
 from fedclust.federation.asking import unlike
-from fedclust.messages.prototypes import PrototypesQuestion
+from fedclust.messages.description import PrototypesQuestion
 from fedclust.messages.training import Projection
 from fedclust.runs.advice.shifts import (
     Agreement,

@@ -18,8 +18,7 @@ from fedclust.federation import (
 )
 from fedclust.federation.descriptions import imbalance_line
 from fedclust.messages.codec import encode
-from fedclust.messages.description import Description, Names
-from fedclust.messages.sites import Hosted
+from fedclust.messages.description import Description, Hosted, Names
 
 
 def described(names: list[str | None], classes: list[tuple[str, ...]], **more: object) -> Descriptions:

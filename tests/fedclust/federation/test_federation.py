@@ -5,8 +5,8 @@ from flwr.app import Message
 
 from fedclust.federation import ClientGrid, CohortView, Federation, FederationError
 from fedclust.grids.client_grid import WrappedGrid
-from fedclust.messages.comparing import LossesQuestion
 from fedclust.messages.description import DescriptionQuestion
+from fedclust.messages.evaluation import LossesQuestion
 from fedclust.messages.models import from_state
 from fedclust.messages.training import UpdateQuestion
 

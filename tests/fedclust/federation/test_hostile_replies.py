@@ -17,11 +17,14 @@ from fedclust.federation.questions import Serving, ask_differences, ask_personal
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.layers import looks
 from fedclust.messages.codec import BadReply
-from fedclust.messages.comparing import LossesQuestion, ProofQuestion
-from fedclust.messages.description import DescriptionQuestion
-from fedclust.messages.evaluation import ConfusionQuestion, PersonalQuestion
-from fedclust.messages.prototypes import PrototypesQuestion, SubspacesQuestion
-from fedclust.messages.sites import Hosted, read_from_node
+from fedclust.messages.description import (
+    DescriptionQuestion,
+    Hosted,
+    PrototypesQuestion,
+    SubspacesQuestion,
+    read_from_node,
+)
+from fedclust.messages.evaluation import ConfusionQuestion, LossesQuestion, PersonalQuestion, ProofQuestion
 from fedclust.messages.training import Projection, UpdateQuestion
 from fedclust.personal.layers import Prior
 from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, ClustPSIPFL, FedGWC

@@ -6,7 +6,7 @@ from flwr.clientapp import ClientApp
 from fedclust.federation import ClientGrid, LocalGrid, hosted_clients, is_bundle, pack, unpack
 from fedclust.grids.bundle import Meter, content_bytes
 from fedclust.messages.codec import encode
-from fedclust.messages.sites import Hosted
+from fedclust.messages.description import Hosted
 
 
 def _arrays(value: float) -> ArrayRecord:

@@ -32,7 +32,7 @@ from fedclust.grids.client_grid import Outages, WrappedGrid, error_reason
 from fedclust.grids.local_grid import assume_identity
 from fedclust.grids.superlink import PromptGrid
 from fedclust.messages.codec import encode
-from fedclust.messages.sites import Hosted
+from fedclust.messages.description import Hosted
 
 K = 7
 

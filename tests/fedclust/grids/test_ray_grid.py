@@ -22,8 +22,8 @@ from fedclust.clients import app
 from fedclust.federation import ClientGrid, Federation, FederationError, LocalGrid, pack, unpack
 from fedclust.grids.ray_grid import Machine, RayGrid, Shares, raylet_is_gone, share_out
 from fedclust.messages.codec import Place, Question, Text, Whole, encode
+from fedclust.messages.description import Hosted
 from fedclust.messages.models import from_state
-from fedclust.messages.sites import Hosted
 from fedclust.settings import compose, to_run_config
 from fedclust.strategies import ClusteredStrategy
 

@@ -12,7 +12,7 @@ from fedclust.federation import FederationError, LocalGrid
 from fedclust.grids.nodes import Host, read_site_hosts
 from fedclust.grids.site_grid import Rules, SiteGrid
 from fedclust.messages.codec import SERVER, BadReply, decode, encode
-from fedclust.messages.sites import Agreed, Registered, Stated, read_from_node
+from fedclust.messages.description import Agreed, Registered, Stated, read_from_node
 
 NORTH = Registered.of({"north": ("north/w1",)}, {"west": "no such file"})
 

@@ -24,19 +24,35 @@ from fedclust.messages.codec import (
     entries,
     of_kind,
 )
-from fedclust.messages.comparing import Losses, LossesQuestion, ProofAnswer, ProofQuestion, Wins, WinsQuestion
-from fedclust.messages.description import Description, DescriptionQuestion, Names
+from fedclust.messages.description import (
+    Agreed,
+    Description,
+    DescriptionQuestion,
+    Hosted,
+    Names,
+    Prototypes,
+    PrototypesQuestion,
+    Registered,
+    Stated,
+    Subspaces,
+    SubspacesQuestion,
+    read_from_node,
+)
 from fedclust.messages.evaluation import (
     Confusion,
     ConfusionQuestion,
     Evaluation,
+    Losses,
+    LossesQuestion,
     PersonalAnswer,
     PersonalQuestion,
     Predictions,
     PredictionsQuestion,
+    ProofAnswer,
+    ProofQuestion,
+    Wins,
+    WinsQuestion,
 )
-from fedclust.messages.prototypes import Prototypes, PrototypesQuestion, Subspaces, SubspacesQuestion
-from fedclust.messages.sites import Agreed, Hosted, Registered, Stated, read_from_node
 from fedclust.messages.training import (
     Instruction,
     Projected,

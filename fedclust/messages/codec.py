@@ -21,9 +21,9 @@ import dataclasses
 import math
 import re
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -42,7 +42,6 @@ MOST_EXAMPLES = 2**48
 """No client has more; sums over clients then stay exact."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_MISSING: Any = object()
 _KINDS = {"f": "numbers", "iu": "whole numbers"}
 
 Record = ArrayRecord | ConfigRecord | MetricRecord
@@ -231,27 +230,6 @@ def _limit(limit: Limit, at: Reading) -> float:
 
 
 @dataclass(frozen=True)
-class Whole(Entry):
-    """A whole number, which may be written as a float."""
-
-    least: int = 0
-    most: Limit = MOST_EXAMPLES
-
-    def write(self, value: Any) -> int:
-        """Return the number."""
-        return int(value)
-
-    def read(self, value: Any, name: str, at: Reading) -> int:
-        """Return the number if it is in its range."""
-        if type(value) is not int and (type(value) is not float or not value.is_integer()):
-            raise at.bad(f"{name} must be a whole number, got {short(value)}")
-        most = _limit(self.most, at)
-        if not self.least <= value <= most:
-            raise at.bad(f"{name} must be in [{self.least}, {most}], got {value}")
-        return int(value)
-
-
-@dataclass(frozen=True)
 class Flag(Entry):
     """A truth value; in metrics, 0 or 1."""
 
@@ -281,10 +259,31 @@ class Real(Entry):
         """Return the number if it is in its range."""
         if type(value) is not float and (at.strict or type(value) is not int):
             raise at.bad(f"{name} must be a number, got {short(value)}")
+        return float(self._in_range(value, name, at))
+
+    def _in_range(self, value: float, name: str, at: Reading) -> float:
         least, most = _limit(self.least, at), _limit(self.most, at)
         if not least <= value <= most:
-            raise at.bad(f"{name} must be in [{least:g}, {most:g}], got {value}")
-        return float(value)
+            raise at.bad(f"{name} must be in [{least}, {most}], got {value}")
+        return value
+
+
+@dataclass(frozen=True)
+class Whole(Real):
+    """A whole number, which may be written as a float."""
+
+    least: Limit = 0
+    most: Limit = MOST_EXAMPLES
+
+    def write(self, value: Any) -> int:
+        """Return the number."""
+        return int(value)
+
+    def read(self, value: Any, name: str, at: Reading) -> int:
+        """Return the number if it is in its range."""
+        if type(value) is not int and (type(value) is not float or not value.is_integer()):
+            raise at.bad(f"{name} must be a whole number, got {short(value)}")
+        return int(self._in_range(value, name, at))
 
 
 @dataclass(frozen=True)
@@ -296,7 +295,8 @@ class Numbers(Entry):
     least, most
         Their range.
     to
-        The type of the field's value: a NumPy type for an array, else tuple. Whole types take whole numbers.
+        The type of the field's value: a NumPy type for an array; int or float for a tuple. Whole types take
+        whole numbers.
     count
         How many there must be; any number unless given.
     at_least
@@ -311,35 +311,29 @@ class Numbers(Entry):
 
     def write(self, value: Any) -> list[Any]:
         """Return the numbers."""
-        return [int(each) for each in value] if self._whole else [float(each) for each in value]
+        return list(map(int if self._whole else float, value))
 
     def read(self, value: Any, name: str, at: Reading) -> Any:
         """Return the numbers if all are in their range."""
         number = None if self.count is None else _limit(self.count, at)
-        if (
-            not isinstance(value, list | tuple)
-            or not set(map(type, value)) <= {float, int}
-            or len(value) < self.at_least
-            or number not in (None, len(value))
-        ):
+        listed = isinstance(value, list | tuple) and set(map(type, value)) <= {float, int}
+        if not listed or len(value) < self.at_least or number not in (None, len(value)):
             wanted = "a list of finite numbers" if number is None else f"{number} finite numbers"
             raise at.bad(f"{name} must be {wanted}, got {short(value)}")
         if value:
             least, most = _limit(self.least, at), _limit(self.most, at)
             # Compared in Python: a number that is not finite fails one of the comparisons, NaN both.
             if not (least <= min(value) and max(value) <= most and math.isfinite(math.fsum(value))):
-                raise at.bad(
-                    f"{name} must be finite numbers in [{least:g}, {most:g}], got {short(list(value))}"
-                )
+                raise at.bad(f"{name} must be finite numbers in [{least}, {most}], got {short(list(value))}")
             if self._whole and any(each % 1 for each in value):
                 raise at.bad(f"{name} must be whole numbers, got {short(list(value))}")
-        if not issubclass(self.to, np.generic):
-            return tuple(map(int, value)) if self.to is int else tuple(map(float, value))
-        return np.array(value, dtype=self.to)
+        if issubclass(self.to, np.generic):
+            return np.array(value, dtype=self.to)
+        return tuple(map(self.to, value))
 
     @property
     def _whole(self) -> bool:
-        return self.to is int or issubclass(self.to, np.integer)
+        return issubclass(self.to, int | np.integer)
 
 
 @dataclass(frozen=True)
@@ -411,9 +405,15 @@ class Pairs:
     values: Entry
     needed: bool = False
 
-    def read(self, keys: Any, values: Any, names: tuple[str, str], at: Reading) -> dict[Any, Any]:
+    sparse: ClassVar[bool] = False
+
+    def write(self, value: Mapping[Any, Any]) -> tuple[Any, Any]:
+        """Return the lists."""
+        return self.keys.write(value), self.values.write(value.values())
+
+    def read(self, lists: Sequence[Any], names: Sequence[str], at: Reading) -> dict[Any, Any]:
         """Return the mapping if each key occurs once and has a value."""
-        one, other = self.keys.read(keys, names[0], at), self.values.read(values, names[1], at)
+        one, other = self.keys.read(lists[0], names[0], at), self.values.read(lists[1], names[1], at)
         if len(one) != len(other) or len(set(one)) < len(one):
             raise at.bad(
                 f"{names[0]} must occur once, as many as {names[1]}, got {short(one)} and {len(other)}"
@@ -481,21 +481,17 @@ class Values(Entry):
         kinds = "f" if np.dtype(self.dtype).kind == "f" else "iu"
         if values.dtype.kind not in kinds:
             raise at.bad(f"{name} must be {_KINDS[kinds]}, got dtype {values.dtype}")
-        classes = at.classes
-        axes = [str(classes) if axis == "C" and classes else axis for axis in self.shape.split()]
-        fixed = axes[:-1] if axes[-1] == "..." else axes
-        fits = [
-            not axis.isdigit() or int(axis) == size for axis, size in zip(fixed, values.shape, strict=False)
-        ]
-        if len(fits) < len(fixed) or (fixed is axes and values.ndim > len(axes)) or not all(fits):
-            raise at.bad(f"{name} must have shape ({', '.join(axes)}), got {values.shape}")
+        axes = self.shape.replace("C", str(at.classes or "C"))
+        pattern = re.sub("[A-Za-z]+", r"\\d+", axes).replace(" ...", r"( \d+)*")
+        if not re.fullmatch(pattern, " ".join(map(str, values.shape))):
+            raise at.bad(f"{name} must have shape ({axes.replace(' ', ', ')}), got {values.shape}")
         if self.least is None:
             return values.astype(self.dtype)
         least, most = _limit(self.least, at), _limit(self.most, at)
         # One by one before their sum, which could overflow; NaN is in no range. As Python's numbers: NumPy
         # casts a limit to the array's type, where it may become infinite.
         if values.size and not (least <= values.min().item() and values.max().item() <= most):
-            raise at.bad(f"{name} must be finite and in [{least:g}, {most:g}], they are not")
+            raise at.bad(f"{name} must be finite and in [{least}, {most}], they are not")
         if self.total is not None:
             low, high = (_limit(limit, at) for limit in self.total)
             if not low <= values.sum() <= high:
@@ -586,20 +582,9 @@ def of_kind(content: Mapping[str, Any], kind: type[AnyRecord]) -> dict[str, AnyR
 class Content(RecordDict):
     """Records for code that asks for one kind in Flower's way; what it gets is a copy, not a view."""
 
-    @property
-    def array_records(self) -> dict[str, ArrayRecord]:  # type: ignore[override]
-        """The models."""
-        return of_kind(self, ArrayRecord)
-
-    @property
-    def config_records(self) -> dict[str, ConfigRecord]:  # type: ignore[override]
-        """The settings."""
-        return of_kind(self, ConfigRecord)
-
-    @property
-    def metric_records(self) -> dict[str, MetricRecord]:  # type: ignore[override]
-        """The figures."""
-        return of_kind(self, MetricRecord)
+    array_records = property(partial(of_kind, kind=ArrayRecord))
+    config_records = property(partial(of_kind, kind=ConfigRecord))
+    metric_records = property(partial(of_kind, kind=MetricRecord))
 
 
 def Model(name: str = ARRAYS) -> Own:
@@ -612,88 +597,113 @@ def Model(name: str = ARRAYS) -> Own:
 
 @dataclass(frozen=True)
 class _Group:
-    """The entries of one record."""
+    """The entries of one record: by key, or by a mapping's two, the field, how it stands and its default."""
 
     place: Place
-    entries: Mapping[str, tuple[str, Entry, Any]]  # field, entry, and the field's default, by key
-    pairs: Mapping[tuple[str, str], tuple[str, Pairs, Any]]  # the same of two keys
-    keys: frozenset[str]
-    needed: tuple[str, ...]  # keys without a default
+    entries: dict[tuple[str, ...], tuple[str, Entry | Pairs, Any]]
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """All keys."""
+        return frozenset().union(*self.entries)
+
+    @cached_property
+    def needed(self) -> tuple[str, ...]:
+        """Keys without a default."""
+        needed = [keys for keys, (*_, default) in self.entries.items() if default is dataclasses.MISSING]
+        return tuple(key for keys in needed for key in keys)
+
+    def write(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entries of some fields' values."""
+        entries: dict[str, Any] = {}
+        for keys, (field, how, default) in self.entries.items():
+            value = values.get(field)
+            if value is not None and not (how.sparse and value == default):
+                written = how.write(value)
+                entries |= zip(keys, written if isinstance(how, Pairs) else (written,), strict=True)
+        return entries
+
+    def read(self, content: Mapping[str, Any], at: Reading) -> dict[str, Any]:
+        """Return the values of fields."""
+        record = content.get(self.place.record)
+        if not isinstance(record, self.place.kind):
+            if record is None and not self.needed:
+                return {}
+            raise at.lacks(self.place.record, content)
+        found = dict(record.items())  # a record's own look-ups are slow
+        if at.strict and not found.keys() <= self.keys:
+            at.known(found, self.keys, self.place.record)
+        for key in self.needed:
+            if key not in found:
+                raise at.lacks(key, found)
+        values = {}
+        for keys, (field, how, _) in self.entries.items():
+            if isinstance(how, Entry):
+                if keys[0] in found:
+                    values[field] = how.read(found[keys[0]], keys[0], at)
+            elif not found.keys().isdisjoint(keys):
+                values[field] = how.read([found.get(key) for key in keys], keys, at)
+        return values
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a dataclass is written and read, worked out once."""
+    """How a dataclass is written and read, worked out once.
 
-    parts: tuple[
-        tuple[str, Any, bool], ...
-    ]  # field; how it stands, or the type of the message; has a default
+    `parts` has a field's name, how it stands or the type of a message, and whether it has a default. A group
+    of entries is not of one field.
+    """
+
+    parts: tuple[tuple[str, Any, bool], ...]
     sender: bool
-    check: Callable[[Any, Reading], None] | None
-    names: frozenset[str]  # of the records that nothing must allow
+
+    @cached_property
+    def places(self) -> list[Place]:
+        """The records."""
+        return [part.place for _, part, _ in self.parts if isinstance(part, _Group | Own)]
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names of the records that nothing must allow."""
+        return frozenset(place.record for place in self.places if not place.when)
+
+    def asked(self, at: Reading) -> set[str]:
+        """List the records that the question asks for."""
+        return {each.record for each in self.places if each.when and getattr(at.asked, each.when, None)}
 
     def allowed(self, at: Reading) -> set[str]:
         """List the records that there may be."""
-        names = set(self.names)
+        names = {*self.names, *self.asked(at)}
         for _, part, _ in self.parts:
             if isinstance(part, Spread):
                 names.update(part.known(at))
-            elif isinstance(part, _Group | Own):
-                if part.place.when and getattr(at.asked, part.place.when, None):
-                    names.add(part.place.record)
-            else:
+            elif isinstance(part, type):
                 names |= _plan(part).allowed(at)
         return names
-
-    def wanted(self, at: Reading) -> bool:
-        """Return whether the question asks for one of the records."""
-        places = [part.place for _, part, _ in self.parts if isinstance(part, _Group | Own)]
-        return any(place.when and getattr(at.asked, place.when, None) for place in places)
 
 
 @cache
 def _plan(cls: Any) -> _Plan:
     hints = typing.get_type_hints(cls, include_extras=True)
-    parts: dict[str, tuple[str, Any, bool]] = {}  # by record's or field's name
-    groups: dict[str, dict[Any, tuple[str, Any, Any]]] = {}
-    places: dict[str, Place] = {}
-    sender = False
+    parts: dict[Any, tuple[str, Any, bool]] = {}  # by record or field
     for each in dataclasses.fields(cls):
-        hint, default = hints[each.name], _default(each)
-        said = getattr(hint, "__metadata__", (None,))[0]
-        if isinstance(said, Entry | Pairs):
-            both = (said.keys, said.values) if isinstance(said, Pairs) else (said,)
-            keys = tuple(entry.key or each.name.replace("_", "-") for entry in both)
-            default = _MISSING if isinstance(said, Pairs) and said.needed else default
-            record = both[0].place.record
-            groups.setdefault(record, {})[keys] = each.name, said, default
-            parts.setdefault(f"record {record}", ("", both[0].place, False))
-        elif isinstance(said, Own | Spread):
-            parts[each.name] = each.name, said, default is not _MISSING
-        elif each.name == "client":
-            sender = True
-        else:
-            nested = next(one for one in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(one))
-            parts[each.name] = each.name, nested, default is not _MISSING
-    listed = []
-    for field, part, optional in parts.values():
-        if isinstance(part, Place):
-            inside = groups[part.record]
-            needed = tuple(key for keys, told in inside.items() if told[2] is _MISSING for key in keys)
-            single = {keys[0]: told for keys, told in inside.items() if len(keys) == 1}
-            pairs = {keys: told for keys, told in inside.items() if len(keys) == 2}
-            part = _Group(part, single, pairs, frozenset().union(*inside), needed)
-        if isinstance(part, _Group | Own):
-            places[part.place.record] = part.place
-        listed.append((field, part, optional))
-    names = frozenset(name for name, place in places.items() if not place.when)
-    return _Plan(tuple(listed), sender, getattr(cls, "check", None), names)
-
-
-def _default(field: Any) -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    return _MISSING if field.default_factory is dataclasses.MISSING else field.default_factory()
+        hint, default = hints[each.name], each.default
+        if each.default_factory is not dataclasses.MISSING:
+            default = each.default_factory()
+        how = getattr(hint, "__metadata__", (None,))[0]
+        if isinstance(how, Entry | Pairs):
+            entries = (how.keys, how.values) if isinstance(how, Pairs) else (how,)
+            if isinstance(how, Pairs) and how.needed:
+                default = dataclasses.MISSING
+            place = entries[0].place
+            group = parts.setdefault(place, ("", _Group(place, {}), False))[1]
+            keys = tuple(entry.key or each.name.replace("_", "-") for entry in entries)
+            group.entries[keys] = each.name, how, default
+        elif each.name != "client":
+            if how is None:
+                how = next(one for one in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(one))
+            parts[each.name] = each.name, how, default is not dataclasses.MISSING
+    return _Plan(tuple(parts.values()), "client" in hints)
 
 
 def encode(value: Any, shared: dict[int, RecordDict] | None = None) -> RecordDict:
@@ -707,40 +717,26 @@ def encode(value: Any, shared: dict[int, RecordDict] | None = None) -> RecordDic
         What messages inside messages were written as, by their ids, so that what several have is sent once.
         Valid while all of them exist.
     """
-    content = RecordDict()
+    content, shared = RecordDict(), {} if shared is None else shared
     cls: Any = type(value)
     for field, part, _ in _plan(cls).parts:
+        inside = getattr(value, field, None)
         if isinstance(part, _Group):
-            if (entries := _entries(value, part)) or not part.place.optional:
+            if (entries := part.write(vars(value))) or not part.place.optional:
                 kind = part.place.kind
                 content[part.place.record] = as_record(entries) if kind is ArrayRecord else kind(entries)
+        elif inside is None:
             continue
-        inside = getattr(value, field)
-        if inside is None:
-            continue
-        if isinstance(part, Own):
+        elif isinstance(part, Own):
             content[part.place.record] = part.write(inside)
         elif isinstance(part, Spread):
             part.write(inside, content)
         else:
-            shared = {} if shared is None else shared
             if id(inside) not in shared:
                 shared[id(inside)] = encode(inside)
             for name, one in shared[id(inside)].items():
                 content[name] = one
     return content
-
-
-def _entries(value: Any, group: _Group) -> dict[str, Any]:
-    entries = {}
-    for key, (field, entry, default) in group.entries.items():
-        inside = getattr(value, field)
-        if inside is not None and not (entry.sparse and inside == default):
-            entries[key] = entry.write(inside)
-    for (one, other), (field, pair, _) in group.pairs.items():
-        mapping = getattr(value, field)
-        entries |= {one: pair.keys.write(mapping), other: pair.values.write(mapping.values())}
-    return entries
 
 
 def entries(cls: Any, **values: Any) -> dict[str, Any]:
@@ -751,15 +747,11 @@ def entries(cls: Any, **values: Any) -> dict[str, Any]:
     ValueError
         If the message has no such field.
     """
-    found = {}
-    for _, part, _ in _plan(cls).parts:
-        if isinstance(part, _Group):
-            for key, (field, entry, _) in part.entries.items():
-                if (value := values.pop(field, None)) is not None:
-                    found[key] = entry.write(value)
-    if unknown := [name for name, value in values.items() if value is not None]:
+    groups = [part for _, part, _ in _plan(cls).parts if isinstance(part, _Group)]
+    fields = {field for group in groups for field, *_ in group.entries.values()}
+    if unknown := [name for name, value in values.items() if value is not None and name not in fields]:
         raise ValueError(f"{cls.__name__} must have the fields that are told, it has no {', '.join(unknown)}")
-    return found
+    return {key: entry for group in groups for key, entry in group.write(values).items()}
 
 
 def decode(cls: type[Answer], content: Mapping[str, Any], at: Reading) -> Answer:
@@ -772,17 +764,18 @@ def decode(cls: type[Answer], content: Mapping[str, Any], at: Reading) -> Answer
         names the sender, the round, the field, the rule and the value.
     """
     made: Any = cls
-    plan = _plan(made)
-    if at.strict and not content.keys() <= plan.names:
-        at.known(content, plan.allowed(at), "records")
-    return _decode(made, plan, content, at)
+    if at.strict and not content.keys() <= _plan(made).names:
+        at.known(content, _plan(made).allowed(at), "records")
+    read: Answer = _decode(made, content, at)
+    return read
 
 
-def _decode(cls: Any, plan: _Plan, content: Mapping[str, Any], at: Reading) -> Any:
+def _decode(cls: Any, content: Mapping[str, Any], at: Reading) -> Any:
+    plan = _plan(cls)
     values: dict[str, Any] = {"client": at.client} if plan.sender else {}
     for field, part, optional in plan.parts:
         if isinstance(part, _Group):
-            _read_group(part, content, at, values)
+            values |= part.read(content, at)
         elif isinstance(part, Spread):
             values[field] = part.read(content, at)
         elif isinstance(part, Own):
@@ -791,34 +784,9 @@ def _decode(cls: Any, plan: _Plan, content: Mapping[str, Any], at: Reading) -> A
                 values[field] = part.read(record, at)
             elif record is not None or not optional:
                 raise at.lacks(part.place.record, content)
-        elif (
-            not optional
-            or (inside := _plan(part)).wanted(at)
-            or not content.keys().isdisjoint(inside.allowed(at))
-        ):
-            values[field] = _decode(part, _plan(part), content, at)
+        elif not optional or _plan(part).asked(at) or not content.keys().isdisjoint(_plan(part).allowed(at)):
+            values[field] = _decode(part, content, at)
     made = cls(**values)
-    if plan.check is not None:
-        plan.check(made, at)
+    if hasattr(made, "check"):
+        made.check(at)
     return made
-
-
-def _read_group(group: _Group, content: Mapping[str, Any], at: Reading, values: dict[str, Any]) -> None:
-    """Read the entries of a record into the values of a message's fields."""
-    record = content.get(group.place.record)
-    if not isinstance(record, group.place.kind):
-        if record is None and not group.needed:
-            return
-        raise at.lacks(group.place.record, content)
-    found = dict(record.items())  # a record's own look-ups are slow
-    if at.strict and not found.keys() <= group.keys:
-        at.known(found, group.keys, group.place.record)
-    for key in group.needed:
-        if key not in found:
-            raise at.lacks(key, found)
-    for key, value in found.items():
-        if (known := group.entries.get(key)) is not None:
-            values[known[0]] = known[1].read(value, key, at)
-    for keys, (field, pair, _) in group.pairs.items():
-        if keys[0] in found or keys[1] in found:
-            values[field] = pair.read(found.get(keys[0]), found.get(keys[1]), keys, at)

@@ -37,15 +37,15 @@ class Memory:
     figures: Mapping[str, float]
     ids: Sequence[int]
     alone: Mapping[str, Sequence[int]]
-    which: Part | Other | None
+    which: Part | None
     mode: Literal["one", "two"]
     either: int | str | None
-    pair: tuple[int, str]
     told: dict[str, Any]
     models: tuple[ArrayRecord, ...]
     served: IntArray | None = field(default=None, metadata=UNSAVED)
 
 
+DEEP = {"~value/0/" * depth + "~kind": "list" for depth in range(2_000)}
 texts = st.text(max_size=4) | st.sampled_from(["", "~", "/", "a/b", "~kind", "~1", "~rows"])
 whole = st.integers(-(2**62), 2**62)
 reals = st.floats(width=64)
@@ -70,10 +70,9 @@ memories = st.builds(
     figures=st.dictionaries(texts, reals, max_size=2),
     ids=st.lists(whole, max_size=3).map(tuple),
     alone=st.dictionaries(texts, st.lists(whole, max_size=2).map(tuple), max_size=2),
-    which=st.none() | parts | st.builds(Other, whole),
+    which=st.none() | parts,
     mode=st.sampled_from(["one", "two"]),
     either=st.none() | whole | texts,
-    pair=st.tuples(whole, texts),
     told=st.dictionaries(texts, json_values | some | st.dictionaries(texts, some, max_size=2), max_size=2),
     models=st.lists(records, max_size=2).map(tuple),
 )
@@ -153,14 +152,14 @@ def test_numbers_of_numpy_become_plain_where_the_hint_says_so() -> None:
     [
         (Other, Other("three"), "number must be int, got 'three'"),  # type: ignore[arg-type]
         (Other, Other(True), "number must be int, got True"),
-        (Other, Part("a", np.zeros(1, int)), "the value must have number, got Part"),
+        (Other, Part("a", np.zeros(1, int)), "the value must be Other, got Part"),
         (dict[str, FloatArray], {"a": [1.0]}, "a must be an array of numbers, got list"),
         (dict[str, FloatArray], {"a": np.array(["x"])}, "a must be an array of numbers, got an array of <U1"),
         (dict[str, FloatArray], {1: np.zeros(1)}, "must be a mapping with str keys"),
         (Literal["a", "b"], "c", "must be one of 'a', 'b', got 'c'"),
         (Any, object(), "must be bool or int or float or str or None, got object"),
         (Any, {"a": {"b": object()}}, "got object"),
-        (object, object(), "a type to pack must be made of"),
+        *((hint, None, "a type to pack must be made of") for hint in (object, tuple[int, str], Part | Other)),
     ],
 )
 def test_what_does_not_fit_its_hint_is_refused(hint: Any, value: Any, message: str) -> None:
@@ -183,16 +182,13 @@ def test_what_does_not_fit_its_hint_is_refused(hint: Any, value: Any, message: s
         (tuple[int, ...], {"": np.array([0.5])}, "must hold int, got float64"),
         (tuple[IntArray, ...], {"~rows": np.arange(3), "~lengths": np.array([1])}, "lengths of all its 3"),
         (tuple[IntArray, ...], {"~rows": np.arange(3)}, "must be an array of numbers, got None"),
-        (Part | Other, {"~kind": "Third", "~value": 0}, "must be one of Part, Other, got 'Third'"),
         (ArrayRecord, {"": "elsewhere"}, "must be a container, got None"),
         (ArrayRecord, {"w": np.array(["x"])}, "w must be an array of numbers"),
         (IntArray, {"": 3}, "must be an array of numbers, got 3"),
-        (Any, {"~kind": "json", "~value": "{"}, "must be JSON"),
         (Any, {"~kind": "code", "~value": "{"}, "got 'code'"),
-        (Any, {"~kind": np.zeros(2), "~value": 0}, "must be one of json, record"),
-        (Any, {"~kind": "json", "~value": "[" * 100_000}, "must not be nested so deeply"),
-        (Part | Other, {"~kind/x": 1, "~value": 0}, "must be one of Part, Other, got dict"),
-        (tuple[IntArray, ...], {"~rows": np.array(3), "~lengths": np.array([1])}, "lengths of all its 0"),
+        (Any, {"~kind": np.zeros(2), "~value": 0}, "must be one of record, mapping"),
+        (Any, DEEP, "must not be nested so deeply"),
+        (tuple[IntArray, ...], {"~rows": np.array(3), "~lengths": np.array([1])}, "lengths of all its 1"),
         (
             tuple[IntArray, ...],
             {"~rows": np.arange(3), "~lengths": np.array([-1, 4])},

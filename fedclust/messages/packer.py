@@ -49,7 +49,8 @@ def pack(value: object, hint: Any = None) -> dict[str, Leaf]:
     TypeError
         If part of it is not what its hint says, naming its path.
     """
-    packing, own = _Packing({}), hint or type(value)
+    packing = _Packing({})
+    own: Any = hint or type(value)
     _form(own).write(packing, "", value)
     return packing.entries
 

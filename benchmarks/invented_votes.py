@@ -12,8 +12,7 @@ the most favourable tenth alone. Where votes are set aside, so many of the large
 import numpy as np
 from common import arguments, table
 
-from fedclust.proof import num_set_aside
-from fedclust.proof.paired import limited, p_values, statistic
+from fedclust.proof import limited, num_set_aside, p_values, statistic
 
 _CLIENTS, _ROWS, _LEVEL = 30, 5, 0.05
 # Titles; gain of the honest in standard errors of their mean; liars.

@@ -8,12 +8,10 @@ come, at which level they are tested, what trials may cost at most, which propos
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from fedclust.clustering.shared import wording
-from fedclust.proof import Comparison, Difference, compare, holm, num_set_aside
+from fedclust.proof import Comparison, holm
 from fedclust.support.checks import check
 
 SOURCES = ("update", "losses", "labels", "prototypes")
@@ -236,29 +234,6 @@ def most_promising(comparisons: Sequence[Comparison], parts: Sequence[int], numb
         key=lambda i: (comparisons[i].p_value_of_others, -comparisons[i].gain_of_others, parts[i], i),
     )
     return sorted(order[:number])
-
-
-def compare_beyond(differences: Sequence[Difference], min_gain: float) -> Comparison:
-    """Compare two models, with the p-value of a gain above `min_gain`.
-
-    Parameters
-    ----------
-    differences
-        What each client reported.
-    min_gain
-        In Brier score, >= 0; with 0 it is :func:`fedclust.proof.compare`. In any case the gain must also be
-        shown without the most and the least favourable votes, see :func:`fedclust.proof.num_set_aside`.
-
-    Returns
-    -------
-    The comparison; all but its p-value is of the gain itself.
-    """
-    means = np.array([each.mean for each in differences])
-    variances = [each.variance for each in differences]
-    counts = [each.count for each in differences]
-    odd = num_set_aside(sum(count >= 2 for count in counts))
-    beyond = compare(np.maximum(means - min_gain, -2.0), variances, counts, set_aside=odd)
-    return replace(compare(means, variances, counts, set_aside=odd), p_value=beyond.p_value)
 
 
 def choose(

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedclust.clustering.shared.grouping import Linkage, agglomerate, cosine_distances
-from fedclust.metrics.clusters import silhouette
+from fedclust.metrics import silhouette
 from fedclust.support.checks import check
 from fedclust.typing import BoolArray, FloatArray, IntArray
 

@@ -22,8 +22,7 @@ from typing import Literal
 import numpy as np
 
 from fedclust.clustering.shared.grouping import in_order_of_appearance
-from fedclust.metrics.clusters import sample, silhouette
-from fedclust.metrics.heterogeneity import Smoothing, stability_index
+from fedclust.metrics import Smoothing, sample, silhouette, stability_index
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 

@@ -34,7 +34,7 @@ from typing import Literal
 import numpy as np
 
 from fedclust.clustering.shared.grouping import check_distances, cut, in_order_of_appearance, merges
-from fedclust.metrics.clusters import silhouette
+from fedclust.metrics import silhouette
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 

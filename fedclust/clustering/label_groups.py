@@ -32,7 +32,7 @@ import numpy as np
 from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.clustering.shared.limits import limit_sizes
-from fedclust.metrics.heterogeneity import label_shares
+from fedclust.metrics import label_shares
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 

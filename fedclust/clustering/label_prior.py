@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedclust.clustering.label_groups import homogeneity
-from fedclust.metrics.heterogeneity import label_shares
+from fedclust.metrics import label_shares
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 

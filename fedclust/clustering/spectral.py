@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from fedclust.clustering.shared.grouping import in_order_of_appearance
-from fedclust.metrics.clusters import davies_bouldin
+from fedclust.metrics import davies_bouldin
 from fedclust.typing import FloatArray, IntArray
 
 ScoreOn = Literal["affinity", "embedding"]

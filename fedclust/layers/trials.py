@@ -14,7 +14,6 @@ from flwr.serverapp.strategy import Strategy
 from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.optimiser_state import pack_state, restored
 from fedclust.aggregation.replies import ANY, Caps, Reply, by_cluster
-from fedclust.clustering import auto
 from fedclust.clustering.loss_traces import Trace
 from fedclust.clustering.proposals import place
 from fedclust.federation.clusters import Clusters
@@ -25,7 +24,7 @@ from fedclust.federation.run import Run
 from fedclust.grids.client_grid import CohortView
 from fedclust.layers.bounds import failure_order, within
 from fedclust.messages.training import instruct
-from fedclust.proof import Comparison
+from fedclust.proof import Comparison, compare_differences
 from fedclust.typing import IntArray
 
 TRIAL = "trial"
@@ -258,7 +257,7 @@ def compare_with_whole(
     federation
         The clients; those whose part is known are asked.
     min_gain
-        Gain that the parts must exceed, as for :func:`fedclust.clustering.auto.compare_beyond`.
+        Gain that the parts must exceed, as for :func:`fedclust.proof.compare_differences`.
     """
     model = Trainee(clusters.models[trial.cluster])
     whole = dataclasses.replace(trial, labels=np.zeros_like(trial.labels), parts=(model,))
@@ -279,7 +278,7 @@ def compare_trials(
     one, other
         Trials of that cluster, A and B.
     min_gain
-        Gain that B must exceed, as for :func:`fedclust.clustering.auto.compare_beyond`.
+        Gain that B must exceed, as for :func:`fedclust.proof.compare_differences`.
     """
     sides = []
     for trial in (one, other):
@@ -288,7 +287,7 @@ def compare_trials(
         sides.append((assignment, [part.model for part in trial.parts]))
     known = members[(one.labels >= 0) & (other.labels >= 0)]
     measured, _ = ask_differences(federation, sides[0], sides[1], known.tolist())
-    return auto.compare_beyond(list(measured.values()), min_gain)
+    return compare_differences(list(measured.values()), min_gain)
 
 
 def place_unknown(trials: Sequence[Trial], members: IntArray, federation: Federation) -> list[Trial]:

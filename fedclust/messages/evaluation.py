@@ -10,8 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from fedclust.messages import codec
 from fedclust.messages.training import LOSS, NUM_EXAMPLES
-from fedclust.metrics import CLIENT_FIGURES, Outcomes
-from fedclust.metrics.pooled import NUM_BINS
+from fedclust.metrics import CLIENT_FIGURES, NUM_BINS, Outcomes
 from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
 from fedclust.proof import Difference
 from fedclust.support.array_bytes import from_numpy, parse

@@ -1,53 +1,970 @@
 """Metrics of a federation: accuracy and fairness, cluster quality, heterogeneity.
 
 All functions take arrays and return numbers or arrays.
+
+*Accuracy* is measured by each client on its own test rows, and over the pooled test rows of all clients from
+counts that each client sends, not rows. For each class: its rows, its predictions, and its correct
+predictions, from which accuracy per class and F1 are exact; and two histograms of the class's scores, one
+over its own rows and one over all others. :func:`pooled_auc` describes how exact an area under the ROC curve
+from these is. Counts of several clients add up to those of their pooled rows.
+
+*Cluster quality* is how well clusters are separated, and how well they agree with a known grouping. Source of
+silhouettes: Rousseeuw, "Silhouettes: A graphical aid to the interpretation and validation of cluster
+analysis", 1987. A client's silhouette is (b − a) / max(a, b), where a is its mean distance from the others of
+its cluster and b that from the nearest other cluster; 0 for a client alone.
+
+*Heterogeneity* is how far clients' label distributions are from the federation's: means over clients,
+weighted by their numbers of examples, of a distance between a client's class shares and those of all clients
+together; 0 means that all clients have the same distribution. FedGMCC (Eq. 9) and Clust-PSI-PFL (Eq. 3)
+average in this way; Clust-PSI-PFL (Section III-C) compares the four measures.
 """
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
 
-from fedclust.support.lazy import lazily
+import numpy as np
 
-if TYPE_CHECKING:
-    from fedclust.metrics.accuracy import (
-        CLIENT_FIGURES as CLIENT_FIGURES,
-        classification as classification,
-        classification_by_client as classification_by_client,
-        fairness as fairness,
-        global_accuracy as global_accuracy,
-    )
-    from fedclust.metrics.clusters import (
-        adjusted_rand_index as adjusted_rand_index,
-        rand_index as rand_index,
-        wasserstein_adjusted_davies_bouldin as wasserstein_adjusted_davies_bouldin,
-        wasserstein_adjusted_silhouette as wasserstein_adjusted_silhouette,
-    )
-    from fedclust.metrics.heterogeneity import (
-        earth_movers as earth_movers,
-        hellinger as hellinger,
-        jensen_shannon as jensen_shannon,
-        stability_index as stability_index,
-        weighted_psi as weighted_psi,
-    )
-    from fedclust.metrics.pooled import (
-        Outcomes as Outcomes,
-        outcomes as outcomes,
-        pooled_auc as pooled_auc,
-        pooled_macro_f1 as pooled_macro_f1,
-        share_weighted_accuracy as share_weighted_accuracy,
-    )
-else:
-    NAMES = {
-        "fedclust.metrics.accuracy": (
-            "CLIENT_FIGURES classification classification_by_client fairness global_accuracy"
-        ),
-        "fedclust.metrics.clusters": (
-            "adjusted_rand_index rand_index "
-            "wasserstein_adjusted_davies_bouldin "
-            "wasserstein_adjusted_silhouette"
-        ),
-        "fedclust.metrics.heterogeneity": (
-            "earth_movers hellinger jensen_shannon stability_index weighted_psi"
-        ),
-        "fedclust.metrics.pooled": "Outcomes outcomes pooled_auc pooled_macro_f1 share_weighted_accuracy",
+from fedclust.support.checks import check_entries, check_shapes
+from fedclust.typing import FloatArray, IntArray
+
+CLIENT_FIGURES = ("num-examples", "loss", "accuracy", "balanced-accuracy", "macro-f1", "auc")
+"""What every client is measured by, under the names that its answer has; others are the user's own."""
+
+
+def global_accuracy(accuracy: FloatArray, num_examples: IntArray) -> float:
+    """Average the clients' accuracies, weighted by their numbers of test examples.
+
+    Parameters
+    ----------
+    accuracy
+        Accuracy A_k of each client in [0, 1], shape (K,); ignored for a client without test examples.
+    num_examples
+        Test examples n_k of each client, >= 0, shape (K,).
+
+    Returns
+    -------
+    Σ n_k A_k / Σ n_k, the share of all test examples that are classified correctly.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, the accuracy of a client with examples is outside [0, 1], a number of examples
+        is negative, or there are no examples.
+    """
+    accuracy, num_examples = np.asarray(accuracy, dtype=np.float64), np.asarray(num_examples)
+    check_shapes(accuracy=(accuracy, "clients?"), num_examples=(num_examples, "clients?"))
+    check_entries(">= 0", num_examples=num_examples)
+    counted = num_examples > 0
+    if not counted.any():
+        raise ValueError(f"num_examples must be > 0 on some client, got none on {len(counted)} clients")
+    check_entries("in [0, 1]", accuracy=accuracy[counted])
+    return float(np.average(accuracy[counted], weights=num_examples[counted]))
+
+
+def fairness(accuracy: FloatArray) -> tuple[float, float]:
+    """Compute the mean and the standard deviation of the clients' distances from perfect accuracy.
+
+    Source: Clust-PSI-PFL, Section IV: average distance and standard deviation of the average distance.
+
+    Parameters
+    ----------
+    accuracy
+        Accuracy A_k of each client in [0, 1], shape (K,).
+
+    Returns
+    -------
+    ad
+        Mean of |A_k − 1|; 0 if every client's accuracy is 1.
+    sdad
+        Population standard deviation of |A_k − 1|; 0 if all clients have the same accuracy.
+
+    Raises
+    ------
+    ValueError
+        If there are no clients or an accuracy is outside [0, 1].
+    """
+    accuracy = np.asarray(accuracy, dtype=np.float64)
+    check_shapes(accuracy=(accuracy, "clients"))
+    check_entries("in [0, 1]", accuracy=accuracy)
+    distance = np.abs(accuracy - 1)
+    return float(distance.mean()), float(distance.std())
+
+
+def classification(labels: IntArray, probabilities: FloatArray) -> dict[str, float]:
+    """Compute classification metrics from class probabilities.
+
+    Parameters
+    ----------
+    labels
+        True class of each example, 0…C − 1, shape (N,).
+    probabilities
+        Probability, or another score, of each class for each example, shape (N, C). The class with the
+        largest is the prediction; the first of equal ones.
+
+    Returns
+    -------
+    In [0, 1], NaN without examples:
+
+    - ``accuracy``: share of correct predictions,
+    - ``balanced_accuracy``: mean recall over the classes in `labels`,
+    - ``macro_f1``: mean F1 over the classes in `labels` or among the predictions, as in scikit-learn,
+    - ``auc``: mean area under the ROC curve, one class against the rest, over the classes that some but not
+      all examples have; NaN if there is no such class.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit, a label is not a class, or a probability is not finite.
+    """
+    labels, probabilities = np.asarray(labels), np.asarray(probabilities)
+    check_shapes(labels=(labels, "examples?"), probabilities=(probabilities, "examples? classes"))
+    check_entries("finite", probabilities=probabilities)
+    everyone = np.zeros(len(labels), dtype=np.int64)
+    predictions, num_classes = probabilities.argmax(axis=1), probabilities.shape[1]
+    figures = classification_by_client(everyone, labels, predictions, 1, num_classes)
+    return {name: float(values[0]) for name, values in figures.items()} | {"auc": _auc(labels, probabilities)}
+
+
+def classification_by_client(
+    client_of_row: IntArray, labels: IntArray, predictions: IntArray, num_clients: int, num_classes: int
+) -> dict[str, FloatArray]:
+    """Compute classification metrics of many clients at once.
+
+    Parameters
+    ----------
+    client_of_row
+        Client of each example, 0…num_clients − 1, in any order, shape (N,).
+    labels, predictions
+        True and predicted class of each example, 0…num_classes − 1, shape (N,).
+    num_clients
+        Number of clients K.
+    num_classes
+        Number of classes C.
+
+    Returns
+    -------
+    ``accuracy``, ``balanced_accuracy`` and ``macro_f1`` as in :func:`classification`, each of shape (K,); NaN
+    for a client without examples. Memory grows with N + K·C.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, or a client or class is outside its range.
+    """
+    client_of_row, labels, predictions = (np.asarray(a) for a in (client_of_row, labels, predictions))
+    rows = {"labels": labels, "client_of_row": client_of_row, "predictions": predictions}
+    check_shapes(**{name: (values, "examples?") for name, values in rows.items()})
+    check_entries(f"in [0, {num_clients})", client_of_row=client_of_row)
+    check_entries(f"in [0, {num_classes})", labels=labels, predictions=predictions)
+    size = num_clients * num_classes
+    true, predicted = client_of_row * num_classes + labels, client_of_row * num_classes + predictions
+    hit = true[labels == predictions]
+    # One bincount for three concatenated tables of shape (K, C).
+    counts = np.bincount(np.concatenate([true, predicted + size, hit + 2 * size]), minlength=3 * size)
+    there, named, right = counts.reshape(3, num_clients, num_classes)
+    return {
+        "accuracy": _ratio(right.sum(axis=1), there.sum(axis=1)),
+        "balanced_accuracy": _mean_of_defined(_ratio(right, there)),
+        "macro_f1": _mean_of_defined(_ratio(2 * right, there + named)),
     }
-    __getattr__, __dir__, __all__ = lazily(__name__, NAMES)
+
+
+def _auc(labels: IntArray, probabilities: FloatArray) -> float:
+    # The area is the Mann–Whitney statistic: of all pairs of an example of the class and another one, the
+    # share in which the first scores higher; a tie counts one half. roc_auc_score is a hundred times slower
+    # for 100 classes, and scipy.stats takes most of a second to import in every process that serves clients.
+    positive = labels[:, None] == np.arange(probabilities.shape[1])
+    num_positive = positive.sum(axis=0)
+    num_negative = len(labels) - num_positive
+    defined = (num_positive > 0) & (num_negative > 0)
+    if not defined.any():
+        return float("nan")
+    areas = []
+    for label in np.flatnonzero(defined):
+        rest = np.sort(probabilities[~positive[:, label], label])
+        own = probabilities[positive[:, label], label]
+        twice = np.searchsorted(rest, own, side="left") + np.searchsorted(rest, own, side="right")
+        areas.append(twice.sum() / 2 / (num_positive[label] * num_negative[label]))
+    return float(np.mean(areas))
+
+
+def _mean_of_defined(values: FloatArray) -> FloatArray:
+    defined = ~np.isnan(values)
+    return _ratio(np.where(defined, values, 0.0).sum(axis=1), defined.sum(axis=1))
+
+
+def _ratio(part: FloatArray | IntArray, whole: FloatArray | IntArray) -> FloatArray:
+    found: FloatArray = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
+    return found
+
+
+# -- Pooled rows --------------------------------------------------------------------------------------------
+
+NUM_BINS = 4096
+"""Number of bins of a score's histogram."""
+
+MOST_CONFUSED = 100
+"""Most classes for which a client sends its confusion counts: of more, they would outgrow all else."""
+
+# Bins have equal width, 0.01, in the logit, because probabilities crowd near 0 with many classes, and near 0
+# and 1 with a good model. The upper end is half of float32's step below 1; all below 4e-11 share a bin.
+_LOWEST, _HIGHEST = -24.0, 17.0
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """Counts of the predictions on a client's test rows, by class.
+
+    Attributes
+    ----------
+    there, predicted, hits
+        Rows of each class, predictions of it, and correct predictions of it, shape (C,).
+    bins
+        Non-empty bins of the scores' histograms, ``class · NUM_BINS + bin``, ascending, shape (E,); None if a
+        score is not finite and so cannot be ranked.
+    positives, negatives
+        Rows of the bin's class, and of others, whose score for the class is in the bin, shape (E,).
+    confusion
+        How often each label (rows) was predicted as each class (columns), shape (C, C); None for more than
+        :data:`MOST_CONFUSED` classes.
+    """
+
+    there: IntArray
+    predicted: IntArray
+    hits: IntArray
+    bins: IntArray | None
+    positives: IntArray
+    negatives: IntArray
+    confusion: IntArray | None = None
+
+
+def outcomes(labels: IntArray, predictions: IntArray, probabilities: FloatArray) -> Outcomes:
+    """Count the predictions on a client's test rows.
+
+    Parameters
+    ----------
+    labels, predictions
+        True and predicted class of each row, 0…C − 1, shape (N,).
+    probabilities
+        Probability of each class for each row, in [0, 1], shape (N, C).
+
+    Returns
+    -------
+    The counts.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit.
+    """
+    labels, predictions = np.asarray(labels), np.asarray(predictions)
+    probabilities = np.asarray(probabilities)
+    rows = {"labels": (labels, "rows?"), "predictions": (predictions, "rows?")}
+    check_shapes(**rows, probabilities=(probabilities, "rows? classes?"))
+    num_classes = probabilities.shape[1]
+    there, predicted, hits = (
+        np.bincount(classes, minlength=num_classes)
+        for classes in (labels, predictions, labels[labels == predictions])
+    )
+    confusion = None
+    if num_classes <= MOST_CONFUSED:
+        pairs = np.bincount(labels * num_classes + predictions, minlength=num_classes**2)
+        confusion = pairs.reshape(num_classes, num_classes)
+    none = np.zeros(0, dtype=np.int64)
+    if not np.isfinite(probabilities).all():
+        return Outcomes(there, predicted, hits, None, none, none, confusion)
+    places = _bins(probabilities) + NUM_BINS * np.arange(num_classes)
+    bins, counts = np.unique(places, return_counts=True)
+    own = np.searchsorted(bins, places[np.arange(len(labels)), labels])
+    positives = np.bincount(own, minlength=len(bins))
+    return Outcomes(there, predicted, hits, bins, positives, counts - positives, confusion)
+
+
+def pooled_macro_f1(clients: Iterable[Outcomes]) -> float:
+    """Compute the exact macro F1 over the pooled test rows of all clients.
+
+    Source: FMCL, Section 4.6 (macro-averaged F1). It differs from ``macro_f1``, a mean over clients.
+
+    Parameters
+    ----------
+    clients
+        Counts of each client, all with the same number of classes.
+
+    Returns
+    -------
+    Mean, over the classes that some row has or was predicted, of 2·hits / (there + predicted), in [0, 1];
+    NaN without rows.
+    """
+    clients = list(clients)
+    hits = np.sum([each.hits for each in clients], axis=0)
+    whole = np.sum([each.there + each.predicted for each in clients], axis=0)
+    defined = whole > 0
+    return float((2 * hits[defined] / whole[defined]).mean()) if defined.any() else float("nan")
+
+
+def pooled_auc(clients: Iterable[Outcomes]) -> float:
+    """Compute the mean area under the classes' ROC curves over the pooled test rows of all clients.
+
+    Source: FMCL, Section 4.6 (AUC-ROC); one class against the rest, each class with the same weight.
+
+    Scores in the same bin count as ties, one half. So the error of a class's area is at most half the
+    probability that a random row of the class and a random other row share a bin: below 0.001 if the logits
+    of either are spread evenly over 5 or more (a bin is 0.01 wide), and much smaller in practice because
+    errors cancel within a bin.
+
+    Parameters
+    ----------
+    clients
+        Counts of each client, all with the same number of classes.
+
+    Returns
+    -------
+    Mean over the classes that some but not all rows have, in [0, 1]; NaN if there is no such class, or if
+    a client's scores are not finite.
+    """
+    clients = list(clients)
+    if not clients or any(each.bins is None for each in clients):
+        return float("nan")
+    shape = len(clients[0].there), NUM_BINS
+    positives, negatives = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    for each in clients:  # a client's bins are distinct
+        positives.reshape(-1)[each.bins] += each.positives
+        negatives.reshape(-1)[each.bins] += each.negatives
+    pairs = positives.sum(axis=1, dtype=float) * negatives.sum(axis=1)
+    defined = pairs > 0
+    if not defined.any():
+        return float("nan")
+    below = np.cumsum(negatives, axis=1) - negatives
+    wins = (positives * (below + negatives / 2)).sum(axis=1)
+    return float((wins[defined] / pairs[defined]).mean())
+
+
+def share_weighted_accuracy(train_counts: IntArray, hits: IntArray, test_counts: IntArray) -> FloatArray:
+    """Compute each client's test accuracy with classes weighted by their shares of its training rows.
+
+    Source: the code of FedGWC's authors, where the paper (Appendix F) says balanced accuracy. If two classes
+    have equally many test rows and the client has nine times more training rows of one, that one counts nine
+    times as much.
+
+    Parameters
+    ----------
+    train_counts
+        Training rows of each class on each client, shape (K, C); its shares p are these over their sum.
+    hits, test_counts
+        Correctly predicted test rows of each class, and all its test rows n, shape (K, C).
+
+    Returns
+    -------
+    Σ_c p_c·hits_c / Σ_c p_c·n_c of each client, in [0, 1], shape (K,); NaN for a client without test rows of
+    a class it trains on.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, or there are more hits than rows.
+    """
+    train_counts, hits, test_counts = (np.asarray(a) for a in (train_counts, hits, test_counts))
+    tables = {"train_counts": train_counts, "hits": hits, "test_counts": test_counts}
+    check_shapes(**{name: (table, "clients? classes?") for name, table in tables.items()})
+    if (hits > test_counts).any():
+        raise ValueError(f"hits must be at most test_counts, got {(hits - test_counts).max()} more")
+    weighted = train_counts.astype(float)  # the shares up to a factor that cancels
+    return _ratio((weighted * hits).sum(axis=1), (weighted * test_counts).sum(axis=1))
+
+
+def _bins(probabilities: FloatArray) -> IntArray:
+    chances = np.clip(probabilities.astype(np.float64), 0, 1)
+    with np.errstate(divide="ignore"):  # at 0 and 1, whose logits are infinite
+        logits = np.log(chances) - np.log1p(-chances)
+    places = (logits - _LOWEST) * (NUM_BINS / (_HIGHEST - _LOWEST))
+    return np.clip(places, 0, NUM_BINS - 1).astype(np.int64)
+
+
+_PARTS = 15
+_DRAWS = 2_000
+_LEVEL = 0.95
+
+_WIDTH = (_HIGHEST - _LOWEST) / NUM_BINS
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """Figures of a model's predictions on some rows.
+
+    Attributes
+    ----------
+    rows
+        Number of rows.
+    sensitivity, specificity
+        Of each class against the rest, shape (C,); NaN without rows of the class, or of the others.
+    brier
+        Brier score; NaN without rows or where a client's scores are not finite.
+    calibration_error
+        Expected calibration error, likewise.
+    """
+
+    rows: int
+    sensitivity: FloatArray
+    specificity: FloatArray
+    brier: float
+    calibration_error: float
+
+
+def rates(there: IntArray, predicted: IntArray, hits: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Compute each class's sensitivity and specificity against the rest.
+
+    Parameters
+    ----------
+    there, predicted, hits
+        Rows of each class, predictions of it, and correct ones, shape (..., C).
+
+    Returns
+    -------
+    hits / there, and the share of the other rows that were not predicted as the class, both (..., C); NaN
+    where there are no such rows.
+    """
+    there, predicted, hits = (np.asarray(each, dtype=float) for each in (there, predicted, hits))
+    others = there.sum(axis=-1, keepdims=True) - there
+    return _ratio(hits, there), _ratio(others - (predicted - hits), others)
+
+
+def decisions(clients: Iterable[Outcomes]) -> Decisions:
+    """Compute the figures of the pooled rows of some clients.
+
+    Scores are taken at the centre of their bin, which is 0.01 wide in the logit. A probability p is then off
+    by at most 0.005·p·(1 − p), at most 0.00125.
+
+    - Brier score: the mean over rows of Σ_c (p_c − y_c)², halved for two classes, which makes it the usual
+      (p − y)² (Brier, 1950; scikit-learn has the same convention).
+    - Expected calibration error: scores of a class fall into 15 intervals of equal width; the sum over them
+      of |Σ p − rows of the class| over the number of rows; the mean over classes (Kull et al., 2019,
+      class-wise; for two classes it is that of the second class).
+
+    Parameters
+    ----------
+    clients
+        Counts of each client, all with the same number of classes; at least one.
+    """
+    clients = list(clients)
+    there, predicted, hits = (
+        np.sum([getattr(each, name) for each in clients], axis=0) for name in ("there", "predicted", "hits")
+    )
+    rows = int(there.sum())
+    sensitivity, specificity = rates(there, predicted, hits)
+    brier = error = float("nan")
+    if rows and all(each.bins is not None for each in clients):
+        brier, error = _calibration(clients, len(there), rows)
+    return Decisions(rows, sensitivity, specificity, brier, error)
+
+
+def _calibration(clients: list[Outcomes], num_classes: int, rows: int) -> tuple[float, float]:
+    from scipy.special import expit
+
+    squares = 0.0
+    gaps = np.zeros((num_classes, _PARTS))
+    for each in clients:
+        if each.bins is None:
+            continue
+        label, place = np.divmod(each.bins, NUM_BINS)
+        p = expit(_LOWEST + (place + 0.5) * _WIDTH)  # the centre of the bin
+        squares += float((each.positives * (1 - p) ** 2 + each.negatives * p**2).sum())
+        part = np.minimum((p * _PARTS).astype(np.int64), _PARTS - 1)
+        np.add.at(gaps, (label, part), (each.positives + each.negatives) * p - each.positives)
+    halved = 2 if num_classes == 2 else 1
+    return squares / rows / halved, float(np.abs(gaps).sum() / rows / num_classes)
+
+
+def intervals(
+    there: IntArray, predicted: IntArray, hits: IntArray, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Compute bootstrap intervals of accuracy and of each class's sensitivity and specificity.
+
+    Rows are drawn with replacement, as many as there are. Drawing rows is drawing the counts of a class's
+    four kinds of rows (hit or missed, taken for it or not) from a multinomial distribution, so that 2,000
+    draws need no rows.
+
+    Parameters
+    ----------
+    there, predicted, hits
+        Counts of the rows, shape (C,).
+    rng
+        Source of the draws.
+
+    Returns
+    -------
+    The 2.5th and 97.5th percentile of accuracy, shape (2,), and of each class's sensitivity and specificity,
+    both (C, 2); NaN where undefined. A draw without rows of a class does not count for it.
+    """
+    there, predicted, hits = (np.asarray(each, dtype=np.int64) for each in (there, predicted, hits))
+    rows = int(there.sum())
+    unknown = np.full((len(there), 2), np.nan)
+    if not rows:
+        return unknown[0], unknown, unknown.copy()
+    accuracy = accuracy_interval(int(hits.sum()), rows, rng)
+    found = [unknown.copy(), unknown.copy()]
+    for label in range(len(there)):
+        hit, taken = hits[label], predicted[label]
+        cells = np.array([hit, there[label] - hit, taken - hit, rows - there[label] - (taken - hit)])
+        drawn = rng.multinomial(rows, cells / rows, size=_DRAWS).T
+        for limits, right, wrong in ((found[0], drawn[0], drawn[1]), (found[1], drawn[3], drawn[2])):
+            limits[label] = _percentiles(_ratio(right, right + wrong))
+    return accuracy, found[0], found[1]
+
+
+def accuracy_interval(hits: int, rows: int, rng: np.random.Generator) -> FloatArray:
+    """Compute the bootstrap interval of an accuracy alone, as :func:`intervals` does, shape (2,)."""
+    if not rows:
+        return np.full(2, np.nan)
+    return _percentiles(rng.binomial(rows, hits / rows, size=_DRAWS) / rows)
+
+
+def pooled_confusion(clients: Iterable[Outcomes]) -> IntArray | None:
+    """Add up the confusion counts, labels by predictions, shape (C, C); None if a client has none."""
+    counts = [each.confusion for each in clients]
+    known = [each for each in counts if each is not None]
+    return np.sum(known, axis=0) if known and len(known) == len(counts) else None
+
+
+def _percentiles(values: FloatArray) -> FloatArray:
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return np.full(2, np.nan)
+    found: FloatArray = np.quantile(known, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return found
+
+
+# -- Heterogeneity ------------------------------------------------------------------------------------------
+
+Smoothing = Literal["clip", "add"]
+
+
+def label_shares(counts: IntArray) -> FloatArray:
+    """Compute each client's class frequencies from label counts.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+
+    Returns
+    -------
+    Shares in [0, 1] that add up to 1 on every client, shape (K, C).
+
+    Raises
+    ------
+    ValueError
+        If `counts` is not a matrix of finite numbers >= 0, or a client has no examples.
+    """
+    numbers = np.asarray(counts, dtype=np.float64)
+    check_shapes(counts=(numbers, "clients classes"))
+    check_entries("finite and >= 0", counts=numbers)
+    totals = numbers.sum(axis=1, keepdims=True)
+    if not totals.all():
+        raise ValueError(f"counts must have an example on every client, got none on client {totals.argmin()}")
+    return numbers / totals
+
+
+def stability_index(
+    counts: IntArray,
+    epsilon: float = 1e-4,
+    smoothing: Smoothing = "clip",
+    federation: IntArray | None = None,
+) -> FloatArray:
+    """Compute the distance of each client's share of each class from the federation's.
+
+    Source: Clust-PSI-PFL, Eq. 2; a row's sum is the client's index, Eq. 1.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+    epsilon
+        Constant that keeps probabilities above 0, > 0.
+    smoothing
+        ``"clip"`` (lower bound `epsilon`) or ``"add"`` (`epsilon` on top); neither renormalises.
+    federation
+        Counts of the clients whose examples make the federation's shares; `counts` itself unless given.
+
+    Returns
+    -------
+    Contributions PSI_{i,c} >= 0 in nats, shape (K, C); 0 where the shares agree.
+
+    Raises
+    ------
+    ValueError
+        If `counts` is not a matrix of finite numbers >= 0, a client has no examples, or `epsilon` is outside
+        (0, 1).
+    """
+    check_entries("in (0, 1)", epsilon=epsilon)
+    each = label_shares(counts)
+    whole = np.asarray(counts if federation is None else federation, dtype=np.float64)
+    everyone = whole.sum(axis=0) / whole.sum()
+    if smoothing == "clip":
+        everyone, each = np.maximum(everyone, epsilon), np.maximum(each, epsilon)
+    else:
+        everyone, each = everyone + epsilon, each + epsilon
+    return (everyone - each) * np.log(everyone / each)
+
+
+def weighted_psi(counts: IntArray, epsilon: float = 1e-4) -> float:
+    """Average the clients' population stability indices (WPSI).
+
+    Source: Clust-PSI-PFL, Eq. 3.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+    epsilon
+        Lower bound of every share, > 0.
+
+    Returns
+    -------
+    Index >= 0, in nats.
+
+    Raises
+    ------
+    ValueError
+        If `counts` is not a matrix of numbers >= 0, a client has no examples, or `epsilon` is outside its
+        range.
+    """
+    return _weighted(stability_index(counts, epsilon).sum(axis=1), counts)
+
+
+def hellinger(counts: IntArray) -> float:
+    """Average the clients' Hellinger distances, ‖√p − √q‖ / √2.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+
+    Returns
+    -------
+    Distance in [0, 1); 1 would mean that clients share no class with the federation.
+
+    Raises
+    ------
+    ValueError
+        If `counts` is not a matrix of numbers >= 0 or a client has no examples.
+    """
+    each, everyone = _shares(counts)
+    return _weighted(np.linalg.norm(np.sqrt(each) - np.sqrt(everyone), axis=1) / np.sqrt(2), counts)
+
+
+def jensen_shannon(counts: IntArray) -> float:
+    """Average the clients' Jensen–Shannon distances (square roots of the divergences, in base 2).
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+
+    Returns
+    -------
+    Distance in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If `counts` is not a matrix of numbers >= 0 or a client has no examples.
+    """
+    from scipy.special import rel_entr
+
+    each, everyone = _shares(counts)
+
+    middle = (each + everyone) / 2
+    divergence = (rel_entr(each, middle) + rel_entr(everyone, middle)).sum(axis=1) / (2 * np.log(2))
+    # For equal distributions, rounding can make the divergence negative; scipy's jensenshannon returns NaN.
+    return _weighted(np.sqrt(np.maximum(divergence, 0.0)), counts)
+
+
+def earth_movers(counts: IntArray) -> float:
+    """Average the clients' earth mover's distances, where moving to any other class costs 1.
+
+    Classes have no order, so all are equally far apart. The distance is then half the sum of the absolute
+    differences (total variation): the share of its examples that a client would have to exchange. Zhao et
+    al., "Federated Learning with Non-IID Data", 2018, use the whole sum, twice this. FedGMCC (Appendix) moves
+    inputs instead, by the distances between them, which label counts do not contain.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+
+    Returns
+    -------
+    Distance in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If `counts` is not a matrix of numbers >= 0 or a client has no examples.
+    """
+    each, everyone = _shares(counts)
+    return _weighted(np.abs(each - everyone).sum(axis=1) / 2, counts)
+
+
+def _shares(counts: IntArray) -> tuple[FloatArray, FloatArray]:
+    each = label_shares(counts)
+    everyone = np.sum(counts, axis=0) / np.sum(counts)
+    return each, everyone
+
+
+def _weighted(distances: FloatArray, counts: IntArray) -> float:
+    return float(np.average(distances, weights=np.sum(counts, axis=1)))
+
+
+# -- Clusters -----------------------------------------------------------------------------------------------
+
+_BLOCK = 256  # rows at a time
+
+# scikit-learn treats centroids closer than this as equal and then scores the clusters as perfectly separated.
+_TOUCHING = 1e-8
+
+
+def davies_bouldin(points: FloatArray, labels: IntArray) -> float:
+    """Compute the Davies–Bouldin score: cluster width relative to cluster distance; smaller is better.
+
+    Source: Davies and Bouldin, "A Cluster Separation Measure", IEEE TPAMI 1(2), 1979; FedGWC, Eq. 41.
+
+    Parameters
+    ----------
+    points
+        One row per client, shape (K, features).
+    labels
+        Cluster of each client, shape (K,), with 2 to K − 1 clusters.
+
+    Returns
+    -------
+    Score >= 0; infinite if two clusters have the same centroid (a division by 0).
+
+    Raises
+    ------
+    ValueError
+        If the number of clusters is not in 2…K − 1.
+    """
+    from scipy.spatial.distance import pdist
+    from sklearn.metrics import davies_bouldin_score
+
+    kinds = np.unique(labels)
+    if not 2 <= len(kinds) < len(points):
+        raise ValueError(f"labels must have 2 to {len(points) - 1} clusters, got {len(kinds)}")
+    centroids = np.stack([points[labels == kind].mean(axis=0) for kind in kinds])
+    if pdist(centroids).min() <= _TOUCHING:
+        return math.inf
+    return float(davies_bouldin_score(points, labels))
+
+
+MANY = 4096
+"""Beyond so many clients the silhouettes of some stand for all."""
+
+_SAMPLE = 2048
+
+
+def silhouettes(distances: FloatArray, labels: IntArray, rows: IntArray) -> FloatArray:
+    """Compute the silhouettes of some clients, each exactly.
+
+    Parameters
+    ----------
+    distances
+        Distances of these clients from all, shape (n, K).
+    labels
+        Cluster of each client, shape (K,), with at least two clusters.
+    rows
+        Their ids, shape (n,).
+
+    Returns
+    -------
+    Silhouettes in [-1, 1], shape (n,).
+    """
+    from scipy.sparse import csr_array
+
+    _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    members = csr_array((np.ones(len(codes)), codes, np.arange(len(codes) + 1)))
+    sums = np.asarray(np.asarray(distances, dtype=np.float64) @ members)
+    own, each = codes[rows], np.arange(len(rows))
+    within = sums[each, own] / np.maximum(sizes[own] - 1, 1)
+    others = sums / sizes
+    others[each, own] = np.inf
+    nearest = others.min(axis=1)
+    widest = np.maximum(within, nearest)
+    known = (sizes[own] > 1) & (widest > 0)
+    return np.divide(nearest - within, widest, out=np.zeros(len(rows)), where=known)
+
+
+def silhouette(distances: FloatArray, labels: IntArray, rows: IntArray | None = None) -> float:
+    """Compute the mean silhouette: how much closer clients are to their own cluster than to the next.
+
+    Computed in blocks of rows. Of some clients it estimates the mean of all without a bias; the standard
+    error is at most 1/√2048 = 0.022 for those of :func:`sample`, where half of the clients have silhouette 1
+    and the others −1.
+
+    Parameters
+    ----------
+    distances
+        Distances of some clients from all, of any precision, with 0 from themselves, shape (n, K).
+    labels
+        Cluster of each client, shape (K,), with 2 to K − 1 clusters.
+    rows
+        Ids of the n clients; None for all.
+
+    Returns
+    -------
+    Mean silhouette, in [-1, 1], rounded to 12 decimals so that rounding errors do not decide ties.
+    """
+    rows = np.arange(len(labels)) if rows is None else rows
+    blocks = [slice(start, start + _BLOCK) for start in range(0, len(rows), _BLOCK)]
+    total = sum(float(silhouettes(distances[block], labels, rows[block]).sum()) for block in blocks)
+    return round(total / len(rows), 12)
+
+
+def sample(num_clients: int, seed: int) -> IntArray:
+    """Draw the clients whose silhouettes stand for all, sorted; all of them up to :data:`MANY`.
+
+    Parameters
+    ----------
+    num_clients
+        Number of clients K.
+    seed
+        Seed of the draw.
+    """
+    if num_clients <= MANY:
+        return np.arange(num_clients)
+    return np.sort(np.random.default_rng(seed).choice(num_clients, _SAMPLE, replace=False))
+
+
+def wasserstein_adjusted_silhouette(counts: IntArray, assignment: IntArray) -> float | None:
+    """Compute the silhouette of clusters by how unbalanced the clients' labels are (WAS).
+
+    Source: FedGWC, Section 6 and Appendix B: the silhouette of the clients' class frequencies, each client's
+    sorted in descending order. For sorted frequencies the Euclidean distance is a Wasserstein distance up to
+    a constant (Eq. 38, p = 2), which cancels. Which classes are the frequent ones does not matter. Beyond
+    4,096 clients it is the mean over 2,048 of them, drawn with a fixed seed.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+    assignment
+        Cluster of each client, shape (K,).
+
+    Returns
+    -------
+    Mean silhouette in [-1, 1], larger is better; None if it is undefined, with one cluster or as many
+    clusters as clients.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit, a count is negative, or a client has no examples.
+    """
+    from scipy.spatial.distance import cdist
+    from sklearn.metrics import silhouette_score
+
+    frequencies, assignment = _sorted_frequencies(counts, assignment)
+    if not _scorable(assignment):
+        return None
+    if len(assignment) <= MANY:
+        return float(silhouette_score(frequencies, assignment))
+    rows = sample(len(assignment), 0)
+    return silhouette(cdist(frequencies[rows], frequencies), assignment, rows)
+
+
+def wasserstein_adjusted_davies_bouldin(counts: IntArray, assignment: IntArray) -> float | None:
+    """Compute the Davies–Bouldin score of clusters by how unbalanced the clients' labels are (WADB).
+
+    Source: FedGWC, Section 6 and Appendix B: the Davies–Bouldin score of the frequencies of
+    :func:`wasserstein_adjusted_silhouette`.
+
+    Parameters
+    ----------
+    counts
+        Training examples of each class on each client, shape (K, C).
+    assignment
+        Cluster of each client, shape (K,).
+
+    Returns
+    -------
+    Score >= 0, smaller is better; None if it is undefined, with one cluster, as many clusters as clients, or
+    two clusters with the same mean.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit, a count is negative, or a client has no examples.
+    """
+    frequencies, assignment = _sorted_frequencies(counts, assignment)
+    if not _scorable(assignment):
+        return None
+    score = davies_bouldin(frequencies, assignment)
+    return score if math.isfinite(score) else None
+
+
+def rand_index(a: IntArray, b: IntArray) -> float:
+    """Compute the agreement of two groupings.
+
+    Source: Rand, "Objective Criteria for the Evaluation of Clustering Methods", 1971; FedGWC, Appendix E.
+
+    Parameters
+    ----------
+    a, b
+        Group of each client in either grouping, shape (K,); the numbering does not matter.
+
+    Returns
+    -------
+    Share of the pairs of clients that both groupings put together or both keep apart, in [0, 1]; 1 for a
+    single client.
+
+    Raises
+    ------
+    ValueError
+        If the groupings are empty or of different clients.
+    """
+    from sklearn.metrics import rand_score
+
+    return float(rand_score(*_groupings(a, b)))
+
+
+def adjusted_rand_index(a: IntArray, b: IntArray) -> float:
+    """Compute the agreement of two groupings, adjusted for chance.
+
+    Source: Hubert and Arabie, "Comparing Partitions", 1985. For a single cluster or random clusters the plain
+    index can exceed one half by chance; the adjusted index is then 0 on average.
+
+    Parameters
+    ----------
+    a, b
+        Group of each client in either grouping, shape (K,); the numbering does not matter.
+
+    Returns
+    -------
+    (index − expected) / (1 − expected), from the Rand index and its expectation over groupings with the same
+    sizes; in [-0.5, 1], 0 on average for random groupings, 1 for equal groupings and for a single client.
+
+    Raises
+    ------
+    ValueError
+        If the groupings are empty or of different clients.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    return float(adjusted_rand_score(*_groupings(a, b)))
+
+
+def _groupings(a: IntArray, b: IntArray) -> tuple[IntArray, IntArray]:
+    a, b = np.asarray(a), np.asarray(b)
+    check_shapes(a=(a, "clients"), b=(b, "clients"))
+    return a, b
+
+
+def _sorted_frequencies(counts: IntArray, assignment: IntArray) -> tuple[FloatArray, IntArray]:
+    shares, assignment = label_shares(counts), np.asarray(assignment)
+    check_shapes(counts=(shares, "clients classes"), assignment=(assignment, "clients"))
+    return np.sort(shares, axis=1)[:, ::-1], assignment
+
+
+def _scorable(assignment: IntArray) -> bool:
+    return 1 < len(np.unique(assignment)) < len(assignment)

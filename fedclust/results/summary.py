@@ -8,8 +8,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from fedclust import metrics
-from fedclust.metrics import Outcomes
-from fedclust.metrics.pooled import accuracy_interval, decisions, intervals, pooled_confusion
+from fedclust.metrics import Outcomes, accuracy_interval, decisions, intervals, pooled_confusion
 from fedclust.personal.layers import NONE, PRIOR, Personal
 from fedclust.proof import GroupingProof
 from fedclust.settings.run_options import KEEP

@@ -35,22 +35,71 @@ def check(settings: object, **rules: Any) -> None:
             raise ValueError(f"{name} must be {rule}, got {value}")
 
 
-def _keeps(value: Any, rule: str) -> bool:
+def check_entries(rule: str, **arrays: Any) -> None:
+    """Check every entry of some arrays, or some numbers.
+
+    Parameters
+    ----------
+    rule
+        As for :func:`check`.
+    arrays
+        The arrays or numbers, by name.
+
+    Raises
+    ------
+    ValueError
+        If an entry breaks the rule, with the array's name, the rule and the first such entry.
+    """
+    for name, values in arrays.items():
+        kept = _keeps(values, rule)
+        if isinstance(kept, bool):
+            if not kept:
+                raise ValueError(f"{name} must be {rule}, got {values}")
+        elif not kept.all():
+            raise ValueError(f"{name} must be {rule}, got {values[~kept].flat[0]}")
+
+
+def check_shapes(**arrays: tuple[Any, str]) -> None:
+    """Check that arrays have as many axes as they should, and which of them are of one length.
+
+    Parameters
+    ----------
+    arrays
+        By name, the array and its axes, such as ``(counts, "clients classes")``. An axis has one length in
+        all arrays, above 0 unless its name ends with ``?``. A number stands for itself.
+
+    Raises
+    ------
+    ValueError
+        If an array has another shape, with its name, its axes and the shape.
+    """
+    lengths: dict[str, int] = {}
+    for name, (array, axes) in arrays.items():
+        shown = [str(lengths.get(axis, axis)).rstrip("?") for axis in axes.split()]
+        fits = len(shown) == len(array.shape)
+        for axis, length in zip(axes.split(), array.shape, strict=False):
+            expected = int(axis) if axis.isdigit() else lengths.setdefault(axis, length)
+            fits &= length == expected and (length > 0 or axis.endswith("?"))
+        if not fits:
+            raise ValueError(f"{name} must have shape ({', '.join(shown)}), got {array.shape}")
+
+
+def _keeps(value: Any, rule: str) -> Any:
+    """Return whether a value keeps a rule; of an array, whether each entry does."""
     if value is None:
         return rule.endswith(" or None")
+    kept: Any = True
     for part in rule.removesuffix(" or None").split(" and "):
         if part == "finite":
-            kept = math.isfinite(value)
+            kept = kept & (abs(value) < math.inf)
         elif part.startswith("in "):
             low, high = (float(end) for end in part[4:-1].split(", "))
-            kept = low <= value <= high
-            kept &= (value != low or part[3] == "[") and (value != high or part[-1] == "]")
+            kept = kept & (value >= low if part[3] == "[" else value > low)
+            kept = kept & (value <= high if part[-1] == "]" else value < high)
         else:
             comparison, limit = part.split(" ")
-            kept = _COMPARISONS[comparison](value, float(limit))
-        if not kept:
-            return False
-    return True
+            kept = kept & _COMPARISONS[comparison](value, float(limit))
+    return kept
 
 
 DEFAULT_FRACTION = 0.1

@@ -14,9 +14,9 @@ def lazily(
     Type checkers and editors read the same names as imports; a test compares the two::
 
         if TYPE_CHECKING:
-    from fedclust.metrics.accuracy import (fairness as fairness)
-    else:
-            NAMES = {"fedclust.metrics.accuracy": "fairness"}
+            from fedclust.selection.policies import Uniform as Uniform
+        else:
+            NAMES = {"fedclust.selection.policies": "Uniform"}
             __getattr__, __dir__, __all__ = lazily(__name__, NAMES)
 
     A name must not be that of a module of the package: once imported, the module would hide it.

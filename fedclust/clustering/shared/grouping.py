@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedclust.metrics.clusters import silhouette
+from fedclust.metrics import silhouette
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 

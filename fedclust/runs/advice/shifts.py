@@ -21,7 +21,7 @@ from fedclust.clustering import prototype_groups
 from fedclust.clustering.label_groups import homogeneity
 from fedclust.clustering.prototype_evidence import Prototypes
 from fedclust.clustering.shared import wording
-from fedclust.metrics.heterogeneity import label_shares
+from fedclust.metrics import label_shares
 from fedclust.typing import FloatArray, IntArray
 
 LEAST_LABELS = 0.05

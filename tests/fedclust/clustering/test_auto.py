@@ -7,7 +7,6 @@ from fedclust.clustering.auto import (
     Parameters,
     Spending,
     choose,
-    compare_beyond,
     decision,
     due_rounds,
     level_of_look,
@@ -15,7 +14,7 @@ from fedclust.clustering.auto import (
     most_spending,
     reason,
 )
-from fedclust.proof import Comparison, Difference, compare
+from fedclust.proof import Comparison, Difference, compare, compare_differences
 
 
 def test_a_list_from_yaml_is_fine() -> None:
@@ -89,7 +88,7 @@ def test_one_vote_does_not_keep_real_groups_from_going_on() -> None:
     # 29 clients gain 0.01 by the first grouping and lose as much by the second; the last votes −2 and +2. The
     # means of all are (0.29 − 2)/30 = −0.057 and 0.057.
     gains = ([0.01] * 29 + [-2.0], [-0.01] * 29 + [2.0])
-    tried = [compare_beyond([Difference(mean, 0.0004, 4) for mean in means], 0.0) for means in gains]
+    tried = [compare_differences([Difference(mean, 0.0004, 4) for mean in means], 0.0) for means in gains]
     assert [round(each.gain, 3) for each in tried] == [-0.057, 0.057]
     assert most_promising(tried, [2, 2], 2) == [0]
 
@@ -171,12 +170,12 @@ def test_a_gain_must_be_above_what_is_asked() -> None:
     # standard error √(3 · 0.0001)/3 = 0.00577. t = 5.196 for a gain at all, 3.464 for one above 0.01, with 9
     # degrees of freedom: one-sided p-values of 0.00028 and 0.0036.
     told = [Difference(mean, 0.0004, 4) for mean in (0.02, 0.03, 0.04)]
-    assert compare_beyond(told, 0.0).p_value == pytest.approx(0.000282, rel=0.01)
-    above = compare_beyond(told, 0.01)
+    assert compare_differences(told, 0.0).p_value == pytest.approx(0.000282, rel=0.01)
+    above = compare_differences(told, 0.01)
     assert above.p_value == pytest.approx(0.00356, rel=0.01)
     assert above.gain == pytest.approx(0.03)
     assert above.better_for == 3
-    assert compare_beyond([Difference(-2.0, 0.0, 3)] * 2, 0.01).p_value == 1
+    assert compare_differences([Difference(-2.0, 0.0, 3)] * 2, 0.01).p_value == 1
 
 
 def test_reasons() -> None:

@@ -9,9 +9,9 @@ from hypothesis.extra.numpy import arrays
 from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 
+from fedclust import metrics
 from fedclust.clustering.clust_psi_pfl import Parameters, assign, cluster, features
-from fedclust.metrics import clusters as silhouettes
-from fedclust.metrics.heterogeneity import stability_index
+from fedclust.metrics import stability_index
 
 # Three kinds of clients over six classes, two classes each, in no order, with noise below the difference.
 GROUPS = np.array([0, 1, 2, 2, 1, 0, 0, 1, 2, 1, 0, 2])
@@ -215,8 +215,8 @@ def test_many_clients_are_scored_by_some_silhouettes(monkeypatch: pytest.MonkeyP
     draws = np.random.default_rng(0)
     features = draws.normal(size=(300, 2)) + 8 * draws.integers(0, 3, 300)[:, None]
     expected, whole = cluster(features, 5)
-    monkeypatch.setattr(silhouettes, "MANY", 299)
-    monkeypatch.setattr(silhouettes, "_SAMPLE", 150)
+    monkeypatch.setattr(metrics, "MANY", 299)
+    monkeypatch.setattr(metrics, "_SAMPLE", 150)
     labels, scores = cluster(features, 5)
     np.testing.assert_array_equal(labels, expected)
     assert scores.keys() == whole.keys()

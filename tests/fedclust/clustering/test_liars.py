@@ -12,8 +12,7 @@ from fedclust.clustering.placement import LabelRule
 from fedclust.clustering.prototype_evidence import class_variances
 from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.limits import limit_sizes, limit_values
-from fedclust.proof import Difference, compare, num_set_aside, prove_grouping
-from fedclust.proof.paired import limited
+from fedclust.proof import Difference, compare, limited, num_set_aside, prove_grouping
 
 LIAR = 2
 TRUTH = np.repeat([0, 1], [20, 10])

@@ -1,4 +1,6 @@
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -6,8 +8,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.integrate import quad
 
-from fedclust.proof import Difference, brier_scores, compare, difference, holm
-from fedclust.proof.paired import p_values, statistic
+from fedclust.proof import Difference, brier_scores, compare, difference, holm, p_values, statistic
 
 unhurried = settings(max_examples=50, deadline=None)
 
@@ -194,31 +195,42 @@ def test_holm_rejects_what_its_steps_reject(values: list[float]) -> None:
     assert set(np.flatnonzero(holm(values) <= 0.05).tolist()) == rejected
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([0.1], [0.1, 0.1], [2, 2]), r"got \(1,\), \(2,\) and \(2,\)"),
-        (([2.5], [0.1], [2]), r"mean must be in \[-2, 2\], got 2.5"),
-        (([np.nan], [0.1], [2]), r"mean must be in \[-2, 2\], got nan"),
-        (([0.1], [-0.1], [2]), "variance must be >= 0 and finite, got -0.1"),
-        (([0.1], [np.inf], [2]), "variance must be >= 0 and finite, got inf"),
-        (([0.1], [0.1], [-1]), "count must be whole numbers >= 0, got -1"),
-        (([0.1], [0.1], [2.5]), "count must be whole numbers >= 0, got 2.5"),
-    ],
-)
-def test_bad_numbers_are_refused(arguments: tuple, message: str) -> None:
+REFUSED = [
+    (compare, ([0.1], [0.1, 0.1], [2, 2]), r"variance must have shape \(1\), got \(2,\)"),
+    (compare, ([2.5], [0.1], [2]), r"mean must be in \[-2.0+1, 2.0+1\], got 2.5"),
+    (compare, ([np.nan], [0.1], [2]), r"mean must be in .*, got nan"),
+    (compare, ([0.1], [-0.1], [2]), "variance must be >= 0 and finite, got -0.1"),
+    (compare, ([0.1], [np.inf], [2]), "variance must be >= 0 and finite, got inf"),
+    (compare, ([0.1], [0.1], [-1]), "count must be finite and >= 0, got -1"),
+    (partial(compare, confidence=1), ([0.1], [0.1], [2]), r"confidence must be in \(0, 1\), got 1"),
+    (partial(compare, set_aside=1), ([0.1] * 2, [0.1] * 2, [2] * 2), "less than half of 2 votes, got 1"),
+    (holm, ([0.5, 1.5],), r"p_values must be in \[0, 1\], got 1.5"),
+    (
+        brier_scores,
+        (np.zeros((2, 3)), np.zeros(3, int)),
+        r"must have shape \(3, classes\), got \(2, 3",
+    ),
+    (brier_scores, (np.zeros(3), np.zeros((), int)), r"labels must have shape \(rows\), got \(\)"),
+    (brier_scores, (np.zeros((1, 3)), np.array([3])), r"labels must be in \[0, 3\), got 3"),
+    (brier_scores, (np.zeros((1, 3)), np.array([-1])), r"labels must be in \[0, 3\), got -1"),
+    (brier_scores, (np.array([[np.nan, 0]]), np.array([0])), "logits must be finite, got nan"),
+    (
+        brier_scores,
+        (np.zeros((1, 3)), np.array([0]), np.zeros(2)),
+        r"must have shape \(3\), got \(2,\)",
+    ),
+    (brier_scores, (np.zeros((1, 2)), np.array([0]), [np.inf, 0]), "log_prior_shift must be finite or -inf"),
+    (brier_scores, (np.zeros((1, 2)), np.array([0]), [-np.inf] * 2), "shift must be finite or -inf"),
+    (difference, (np.zeros(1), np.array([2.5])), r"scores_b must be in \[0, 2.0+1\], got 2.5"),
+    (difference, (np.array([np.nan]), np.zeros(1)), r"scores_a must be in .*, got nan"),
+    (difference, (np.zeros(1), np.zeros(2)), r"scores_b must have shape \(1\), got \(2,\)"),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "message"), REFUSED)
+def test_bad_numbers_are_refused(function: Callable[..., object], arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        compare(*arguments)
-
-
-def test_bad_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"confidence must be in \(0, 1\), got 1"):
-        compare([0.1], [0.1], [2], confidence=1)
-    with pytest.raises(ValueError, match=r"p_values must be in \[0, 1\]"):
-        holm([0.5, 1.5])
-
-
-unhurried = settings(max_examples=50, deadline=None)
+        function(*arguments)
 
 
 def test_brier_score_is_the_squared_distance_to_what_happened() -> None:
@@ -273,32 +285,3 @@ def test_few_rows_have_no_variance() -> None:
 def test_equal_differences_have_no_variance_at_all() -> None:
     # 0.1 * 3 - 0.1 is not exact in binary; the mean of seven of them is off by a bit.
     assert difference(np.full(7, 0.1 * 3), np.full(7, 0.1)).variance == 0
-
-
-@pytest.mark.parametrize(
-    ("logits", "labels", "shift", "message"),
-    [
-        (np.zeros((2, 3)), np.zeros(3, int), None, r"got \(2, 3\) and \(3,\)"),
-        (np.zeros(3), np.zeros((), int), None, r"got \(3,\) and \(\)"),
-        (np.zeros((1, 3)), np.array([3]), None, r"labels must be in \[0, 3\), got 3 to 3"),
-        (np.zeros((1, 3)), np.array([-1]), None, r"labels must be in \[0, 3\), got -1 to -1"),
-        (np.array([[np.nan, 0.0]]), np.array([0]), None, "logits must be finite, got nan"),
-        (np.zeros((1, 3)), np.array([0]), np.zeros(2), r"log_prior_shift must have shape \(3,\), got \(2,\)"),
-        (np.zeros((1, 2)), np.array([0]), [np.inf, 0.0], "log_prior_shift must be finite or -inf"),
-        (np.zeros((1, 2)), np.array([0]), [-np.inf, -np.inf], "log_prior_shift must be finite or -inf"),
-    ],
-)
-def test_what_cannot_be_scored_is_refused(
-    logits: np.ndarray, labels: np.ndarray, shift: object, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        brier_scores(logits, labels, shift)  # type: ignore[arg-type]
-
-
-def test_scores_that_are_not_brier_scores_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"scores_b must be in \[0, 2\], got 2.5"):
-        difference(np.zeros(1), np.array([2.5]))
-    with pytest.raises(ValueError, match=r"scores_a must be in \[0, 2\], got nan"):
-        difference(np.array([np.nan]), np.zeros(1))
-    with pytest.raises(ValueError, match=r"got \(1,\) and \(2,\)"):
-        difference(np.zeros(1), np.zeros(2))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from fedclust.proof import Comparison, Difference, compare, prove_grouping, verdict
+from fedclust.proof import Comparison, Difference, compare, compare_differences, prove_grouping, verdict
 
 
 def comparison(
@@ -68,7 +68,7 @@ def test_clients_that_did_not_vote_are_counted() -> None:
 
 
 def test_nothing_to_compare() -> None:
-    found = verdict(None, method="FedGWC", num_groups=1)
+    found = verdict(compare([], [], []), method="FedGWC", num_groups=1)
     assert found.text == "Train one model for all: FedGWC found no groups"
     assert found.summary() == {
         "text": found.text,
@@ -173,6 +173,14 @@ def test_who_did_not_vote() -> None:
         "for 4 of 4 clients (1 client has fewer than two held-out rows and did not vote) "
         "(1 client did not answer and did not vote)"
     )
+
+
+def test_a_gain_beyond_a_margin() -> None:
+    told = [Difference(mean, 0.02, 20) for mean in (0.3, 0.1, 0.2)]
+    found, plain = compare_differences(told, min_gain=0.05), compare([0.3, 0.1, 0.2], [0.02] * 3, [20] * 3)
+    assert found.p_value == compare([0.25, 0.05, 0.15], [0.02] * 3, [20] * 3).p_value
+    assert (found.gain, found.interval) == (plain.gain, plain.interval)
+    assert compare_differences(told) == plain
 
 
 def test_nobody_answered() -> None:

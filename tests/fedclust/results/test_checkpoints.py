@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from fedclust.federation import Measured, Traffic
 from fedclust.federation.run import RunState
 from fedclust.messages.models import from_state
-from fedclust.metrics.pooled import outcomes
+from fedclust.metrics import outcomes
 from fedclust.results import Checkpoints, load_checkpoint
 from fedclust.results.checkpoints import parse_interval
 

@@ -1,9 +1,10 @@
 from types import SimpleNamespace
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
-from fedclust.support.checks import check
+from fedclust.support.checks import check, check_entries, check_shapes
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,26 @@ def test_rules_hold_or_are_named_with_the_value(rule: Any, kept: list, broken: l
             check(SimpleNamespace(size=value), size=rule)
         shown = value if isinstance(rule, str) else repr(value)
         assert str(error.value) == f"size must be {told}, got {shown}"
+
+
+def test_the_first_entry_that_breaks_a_rule_is_named() -> None:
+    check_entries("in (0, 1]", kept=np.array([[0.5, 1.0]]), empty=np.zeros(0), number=0.5)
+    for broken, shown in ((np.array([0.5, 0.0, np.nan]), "0.0"), (np.float64(0), "0.0"), (2, "2")):
+        with pytest.raises(ValueError, match=rf"^broken must be in \(0, 1\], got {shown}$"):
+            check_entries("in (0, 1]", kept=np.ones(2), broken=broken)
+    with pytest.raises(ValueError, match="^a must be finite and >= 0, got inf$"):
+        check_entries("finite and >= 0", a=np.array([1, np.inf, -1]))
+
+
+def test_axes_of_one_name_are_of_one_length() -> None:
+    table, row = np.zeros((2, 3)), np.zeros(3)
+    check_shapes(table=(table, "clients classes"), row=(row, "classes"), none=(np.zeros((0, 3)), "rows? 3"))
+    for array, axes, shown in (
+        (table, "rows rows", "rows, rows"),
+        (row, "clients", "2"),
+        (table, "classes", "3"),
+        (table, "clients 4", "2, 4"),
+        (np.zeros((2, 0)), "clients rows", "2, rows"),
+    ):
+        with pytest.raises(ValueError, match=rf"^array must have shape \({shown}\), got "):
+            check_shapes(table=(table, "clients classes"), array=(array, axes))

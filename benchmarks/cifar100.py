@@ -17,7 +17,7 @@ from scaling import seconds_per_round
 from settings import random_images
 
 from fedclust.runs.server import make_engine
-from fedclust.settings import compose
+from fedclust.settings.composition import compose
 
 ROUNDS = 20_000  # the paper's
 LEFT_OUT = 6

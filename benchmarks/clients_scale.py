@@ -50,7 +50,7 @@ def measure(strategy: str, clients: int, rounds: int) -> dict[str, float]:
 
     from fedclust.results import Recorder
     from fedclust.runs.server import federate, make_engine
-    from fedclust.settings import compose
+    from fedclust.settings.composition import compose
     from fedclust.strategies import ClusteredStrategy
 
     begun: list[float] = []

@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="every strategy; keeps digests in FOLDER")
     options = parser.parse_args()
     if options.all:
-        from fedclust.settings import options as choices
+        from fedclust.settings.composition import options as choices
 
         show("digests", _table(choices("strategy"), options.all), options.write)
         return

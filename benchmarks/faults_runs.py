@@ -18,7 +18,7 @@ import numpy as np
 from deployment import Flower, Node, flower
 
 from fedclust.results import SavedRun, comparable
-from fedclust.settings import CONF
+from fedclust.settings.composition import CONF
 
 Row = dict[str, Any]
 ROUNDS = 6

@@ -29,7 +29,7 @@ from torch import nn
 from fedclust.federation import ClientGrid
 from fedclust.grids.local_grid import DirectGrid, answer, assume_identity
 from fedclust.messages.models import from_state
-from fedclust.settings import to_run_config
+from fedclust.settings.composition import to_run_config
 
 STRATEGIES = ("fedavg", "fedgwc", "clust_psi_pfl", "fmcl", "fedgmcc")
 SETTING = (

@@ -30,7 +30,7 @@ from results import COLUMNS, measured, published
 
 from fedclust.results.charts import save
 from fedclust.results.charts.chart import COLOURS, data_of as given_rows
-from fedclust.settings import compose, plain
+from fedclust.settings.composition import compose, plain
 
 _KINDS = alt.Scale(domain=["ours", "published"], range=[*COLOURS[:2]])
 FOLDERS = {"imagenette": "imagenette64"}  # where a dataset's folder has another name

@@ -27,7 +27,7 @@ from fedclust.data.partitioners.base import Assignment, ClientPartitioner, Examp
 from fedclust.federation import ClientGrid, unpack
 from fedclust.grids.ray_grid import RayGrid
 from fedclust.messages.models import from_state
-from fedclust.settings import to_run_config
+from fedclust.settings.composition import to_run_config
 from fedclust.typing import IntArray
 
 NODES = 4

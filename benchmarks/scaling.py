@@ -32,7 +32,7 @@ from settings import SETTINGS, Training
 from fedclust.federation import ClientGrid
 from fedclust.messages.models import from_state
 from fedclust.runs.server import federate, make_engine
-from fedclust.settings import build
+from fedclust.settings.composition import build
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.rng import cohort_size
 from fedclust.training.dispatch import Dispatcher

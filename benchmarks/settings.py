@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust import data, models
 from fedclust.data import Dataset, FederatedData
-from fedclust.settings import compose
+from fedclust.settings.composition import compose
 from fedclust.strategies import ClusteredStrategy
 
 _TEST_FRACTION = 0.1  # held out and not used

@@ -25,8 +25,18 @@ from fedclust.messages.codec import SERVER, decode
 from fedclust.messages.description import Agreed, Registered, Stated
 from fedclust.models import Classifier, Encoder, build_encoder
 from fedclust.models.encoders import PixelEncoder, RandomEncoder
-from fedclust.settings import NodeSettings, SiteSettings, build, node_settings, site_settings
-from fedclust.settings.allowed import EVERYTHING, NotAllowed, allowed_here, check_encoder, encoders_here
+from fedclust.settings.allowed import (
+    EVERYTHING,
+    NodeSettings,
+    NotAllowed,
+    SiteSettings,
+    allowed_here,
+    check_encoder,
+    encoders_here,
+    node_settings,
+    site_settings,
+)
+from fedclust.settings.composition import build
 from fedclust.training import LocalTraining, Trainer
 from fedclust.training.evaluation import Metric
 

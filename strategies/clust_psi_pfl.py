@@ -55,7 +55,7 @@ class ClustPSIPFL(ClusteredStrategy):
 
     def __init__(self, *, cohorts: Cohorts = "share", **given: Any) -> None:
         super().__init__(**given)
-        options.ClustPSIPFL(cohorts)
+        options.ClustPSIPFL(cohorts=cohorts)
         self.cohorts = cohorts
         # Clients that share a node's mean model cannot be weighted by their copies.
         self.needs_client_models = cohorts == "released"

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import fedclust
-from fedclust.settings import ConfigError
-from fedclust.settings.resume import expand
+from fedclust.settings.composition import ConfigError
+from fedclust.settings.folders import expand
 
 SMALL = ["task=advise", "partition.num_clients=12", "partition.groups=[7,5]"]
 

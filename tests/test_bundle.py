@@ -10,7 +10,7 @@ import pytest
 from flwr.supercore import constant
 from flwr.supercore.fab_format_version import normalize_and_validate_fab_format
 
-from fedclust.settings import CONF
+from fedclust.settings.composition import CONF
 
 ROOT = CONF.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -25,7 +25,7 @@ import pytest
 import yaml
 
 import fedclust
-from fedclust.settings import CONF
+from fedclust.settings.composition import CONF
 
 ROOT = CONF.parent
 PAGE = ROOT / "docs" / "DEPLOYMENT.md"

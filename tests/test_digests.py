@@ -14,7 +14,7 @@ import torch
 
 import fedclust
 from fedclust.results import comparable
-from fedclust.settings import CONF
+from fedclust.settings.composition import CONF
 
 _SCRIPT = CONF.parent / "benchmarks" / "digests.py"
 _STRATEGIES = ("fedgwc_paper", "fmcl", "ifca")  # splits by losses; groups once; asks in every round

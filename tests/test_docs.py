@@ -12,9 +12,9 @@ import pytest
 
 import fedclust
 from fedclust.clients import app
-from fedclust.settings import CONF, compose
 from fedclust.settings.checks import check
-from fedclust.settings.resume import expand
+from fedclust.settings.composition import CONF, compose
+from fedclust.settings.folders import expand
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

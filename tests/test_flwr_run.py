@@ -20,7 +20,8 @@ import ray
 
 import fedclust
 from fedclust.results import SavedRun
-from fedclust.settings import CONF, from_run_config, plain
+from fedclust.settings.allowed import from_run_config
+from fedclust.settings.composition import CONF, plain
 
 APP = CONF.parent
 SCRIPTS = Path(sysconfig.get_path("scripts"))

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from fedclust.results import SavedRun
-from fedclust.settings import CONF
+from fedclust.settings.composition import CONF
 
 ROOT = CONF.parent
 PARTS = ("fedclust", "strategies", "clients", "conf")

@@ -15,8 +15,8 @@ from fedclust import load
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.results.recorder import comparable
 from fedclust.runs.server import federate, make_engine
-from fedclust.settings import compose
-from fedclust.settings.resume import expand
+from fedclust.settings.composition import compose
+from fedclust.settings.folders import expand
 
 SITES = ("bad", "east", "north", "south")  # in the order of their nodes
 

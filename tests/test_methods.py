@@ -10,7 +10,7 @@ from fedclust.data import save_partition
 from fedclust.data.digits import Digits
 from fedclust.data.partition import ClientRows, save_client_rows
 from fedclust.results import SavedRun
-from fedclust.settings import compose, plain
+from fedclust.settings.composition import compose, plain
 from fedclust.support.rng import generator
 
 

@@ -10,8 +10,8 @@ from fedclust import data
 from fedclust.data.dataset import newcomers_last
 from fedclust.federation import FederationError
 from fedclust.results import SavedRun
-from fedclust.settings import ConfigError, compose, plain
 from fedclust.settings.checks import check
+from fedclust.settings.composition import ConfigError, compose, plain
 
 LEFT_OUT = 0.2
 CONVENTIONS = ["partition=conventions"]

@@ -19,7 +19,7 @@ from fedclust.federation import FederationError
 from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.description import Registered, read_from_node
 from fedclust.runs.predict import main as predict
-from fedclust.settings import ConfigError, compose, plain, to_run_config
+from fedclust.settings.composition import ConfigError, compose, plain, to_run_config
 
 COLUMNS = "age,sex,stage,diagnosis"
 SHORT = [

@@ -15,7 +15,7 @@ import fedclust
 from fedclust.personal.layers import Auto, Finetune
 from fedclust.results import SavedRun, comparable, print_report
 from fedclust.runs import runner
-from fedclust.settings import ConfigError
+from fedclust.settings.composition import ConfigError
 from fedclust.strategies import ClusteredStrategy
 
 # -- Two classes, by hand --------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from fedclust.privacy import ClientDP, NoPrivacy
 from fedclust.privacy.accountant import epsilon_of
 from fedclust.results import SavedRun
 from fedclust.runs.privacy_checks import check_network
-from fedclust.settings import ConfigError, compose, run_settings
-from fedclust.settings.resume import expand
+from fedclust.settings.checks import run_settings
+from fedclust.settings.composition import ConfigError, compose
+from fedclust.settings.folders import expand
 from fedclust.strategies import ClusteredStrategy, KnownGroups
 from fedclust.training import LocalTraining
 
@@ -74,7 +75,7 @@ def test_a_run_that_goes_on_spends_what_one_run_would(tmp_path: Path) -> None:
         (["strategy=fedgwc"], "privacy=client_dp cannot hold strategy fedgwc: it reads more"),
         (
             ["strategy=auto"],
-            "privacy=client_dp cannot hold proof=true, which strategy=auto is made of: .* "
+            "privacy=client_dp cannot hold proof=true, which asks .* "
             "strategy=private_groups decides by a noisy vote instead$",
         ),
         (["strategy=fedavg", "holdout_clients=0.2"], "holdout_clients must be 0 with privacy=client_dp"),
@@ -84,7 +85,7 @@ def test_a_run_that_goes_on_spends_what_one_run_would(tmp_path: Path) -> None:
             ["strategy=fedavg", "loss=weighted_cross_entropy"],
             "training.loss.class_weights must be numbers with privacy=client_dp, got balanced",
         ),
-        (["strategy=fedavg", "proof=true"], "privacy=client_dp cannot hold proof=true: it asks"),
+        (["strategy=fedavg", "proof=true"], "privacy=client_dp cannot hold proof=true, which asks"),
         (["strategy=fedavg", "selection=poc"], "privacy=client_dp cannot hold selection PowerOfChoice"),
         (["strategy=fedavg", "aggregator=krum"], "privacy=client_dp cannot hold aggregator"),
         (["strategy=fedavg", "personal=finetune"], "personal must be none with privacy=client_dp"),

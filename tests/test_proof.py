@@ -22,8 +22,8 @@ from fedclust.federation import Clusters, LocalGrid
 from fedclust.messages.models import to_state
 from fedclust.results import Checkpoints, SavedRun, comparable, print_report
 from fedclust.runs.server import federate
-from fedclust.settings import compose, to_run_config
-from fedclust.settings.resume import expand
+from fedclust.settings.composition import compose, to_run_config
+from fedclust.settings.folders import expand
 from fedclust.strategies import ClusteredStrategy
 from fedclust.training import Trainer
 

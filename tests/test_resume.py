@@ -18,8 +18,8 @@ from omegaconf import OmegaConf
 import fedclust
 from fedclust.federation import RunFailed
 from fedclust.results import SavedRun, comparable
-from fedclust.settings import ConfigError, compose
-from fedclust.settings.resume import check_same_run, expand, overrides_of
+from fedclust.settings.composition import ConfigError, compose
+from fedclust.settings.folders import check_same_run, expand, overrides_of
 from fedclust.training import Trainer
 
 SMALL = [

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fedclust import data
-from fedclust.settings import compose, plain
+from fedclust.settings.composition import compose, plain
 
 HEAVY = (
     *(
@@ -93,7 +93,7 @@ from fedclust.federation import pack, unpack
 from fedclust.messages.codec import ARRAYS, CONFIG
 from fedclust.messages.models import from_state
 from fedclust.grids.local_grid import assume_identity
-from fedclust.settings import compose, plain, to_run_config
+from fedclust.settings.composition import compose, plain, to_run_config
 config = compose({CLIENTS!r})
 assume_identity()
 

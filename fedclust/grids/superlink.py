@@ -16,7 +16,7 @@ from flwr.common.constant import ErrorCode
 
 from fedclust.grids.client_grid import FederationError, WrappedGrid
 from fedclust.grids.failures import RunFailed
-from fedclust.settings import CONF, ConfigError, join_overrides
+from fedclust.settings.composition import CONF, ConfigError, join_overrides
 
 _SHORTEST, _LONGEST = 0.001, 1.0  # seconds
 _NOT_TAKEN = "Flower did not take the message: it is too large for the SuperLink, or malformed"
@@ -133,7 +133,7 @@ class SuperLink:
             If the run fails.
         """
         sent = [text for text in overrides if _key(text).split(".")[0].split("/")[0] not in _NOT_SENT]
-        # Expanded here, because the nodes need not have the folder; see fedclust.settings.resume.expand.
+        # Expanded here, because the nodes need not have the folder; see fedclust.settings.folders.expand.
         sent = [f"++{text}" if text.startswith("resume=") else text for text in sent]
         if self._connection == _LOCAL:
             sent = [_absolute(text) for text in sent]

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 from fedclust.results.saved_run import SavedRun
-from fedclust.settings import ConfigError
+from fedclust.settings.composition import ConfigError
 from fedclust.support.strict_json import dumps, replace_file
 
 Setting = bool | int | float | str

@@ -20,10 +20,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from fedclust.runs import sweep
-from fedclust.settings import CONF, ConfigError, compose, with_choices
 from fedclust.settings.checks import check, check_built
-from fedclust.settings.folders import named_by_time, results_folder
-from fedclust.settings.resume import expand
+from fedclust.settings.composition import CONF, ConfigError, compose, with_choices
+from fedclust.settings.folders import expand, named_by_time, results_folder
 
 # What runs a federation takes seconds to import, which neither --help nor a wrong option should: see _run.
 from fedclust.support.hydra_versions import VERSION_BASE

@@ -30,13 +30,11 @@ from fedclust.runs.privacy_checks import check_delta, check_loss, check_network,
 from fedclust.runs.result import Result
 from fedclust.runs.runner import OnRound
 from fedclust.runs.server import Plan, Session, federate, make_engine
-from fedclust.settings import ConfigError, RunSettings, build, compose, run_settings
 from fedclust.settings.allowed import EVERYTHING, check_folder
-from fedclust.settings.checks import check
-from fedclust.settings.folders import named_by_time, results_folder
-from fedclust.settings.proof import COMMON, NEEDS_PROOF, SERVE, VOTES
-from fedclust.settings.resume import check_same_run, expand
-from fedclust.settings.run_options import MIN_REPLIES
+from fedclust.settings.checks import check, run_settings
+from fedclust.settings.composition import ConfigError, build, compose
+from fedclust.settings.folders import check_same_run, expand, named_by_time, results_folder
+from fedclust.settings.run_options import COMMON, MIN_REPLIES, NEEDS_PROOF, SERVE, VOTES, RunSettings
 from fedclust.support.checks import DEFAULT_FRACTION
 from fedclust.support.devices import check_device
 from fedclust.support.strict_json import plain

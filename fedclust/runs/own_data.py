@@ -15,9 +15,9 @@ from fedclust.data.sites.rows import builder_of, wanted_of
 from fedclust.grids.client_grid import Outages
 from fedclust.grids.nodes import read_site_hosts
 from fedclust.grids.site_grid import Rules, SiteGrid
-from fedclust.settings import ConfigError, RunSettings
 from fedclust.settings.allowed import known_of
-from fedclust.settings.composition import differing, fill
+from fedclust.settings.composition import UNKNOWN, ConfigError, fill
+from fedclust.settings.run_options import RunSettings
 
 AGREEMENT_FILE = "agreement.json"
 """What the sites agreed on, in the folder of the results: to encode new rows, and to check a resumed run."""
@@ -84,8 +84,12 @@ def join_sites(
     resumed = bool(config.get("resume"))
     sites.connect(places, _standing(folder) if resumed and places else None)
     agreed = sites.agreement.settings()
-    if wrong := differing(config, agreed):
-        raise ConfigError(wrong)
+    given: Any = OmegaConf.to_container(config.dataset, resolve=False)
+    for key, value in agreed.items():
+        if given.get(key) not in UNKNOWN and given[key] != value:
+            raise ConfigError(
+                f"dataset.{key} must be {value}, as the sites' data has it, got {given[key]}; or leave it out"
+            )
     about = {
         "clients": list(sites.names),
         "agreement": asdict(sites.agreement),

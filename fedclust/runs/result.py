@@ -24,7 +24,7 @@ from fedclust.personal.layers import PRIOR
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
 from fedclust.serving import Served, write_export
-from fedclust.settings.proof import COMMON
+from fedclust.settings.run_options import COMMON
 from fedclust.training.device_data import normalised
 from fedclust.training.losses import Loss, cross_entropy, example_losses
 from fedclust.typing import FloatArray, IntArray

@@ -47,7 +47,7 @@ from fedclust.results.summary import (
     without_large,
 )
 from fedclust.runs.newcomers import add_newcomers
-from fedclust.settings import RunSettings
+from fedclust.settings.run_options import RunSettings
 
 if TYPE_CHECKING:
     from fedclust.strategies import ClusteredStrategy

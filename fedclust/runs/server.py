@@ -51,23 +51,19 @@ from fedclust.runs.own_data import join_sites
 from fedclust.runs.privacy_checks import check_delta, check_network, check_strategy, leaving_line, setting
 from fedclust.runs.runner import OnRound, StrategyRun
 from fedclust.runs.sweep import take_from_sweep
-from fedclust.settings import (
+from fedclust.settings.allowed import from_run_config
+from fedclust.settings.checks import check, check_num_clients, run_settings
+from fedclust.settings.composition import (
     ConfigError,
-    RunSettings,
     build,
     build_strategy,
-    from_run_config,
+    is_own,
     plain,
-    run_settings,
     to_run_config,
     with_strategy,
 )
-from fedclust.settings.checks import check, check_num_clients
-from fedclust.settings.composition import is_own
-from fedclust.settings.folders import locked, named_by_time, results_folder
-from fedclust.settings.proof import COMMON
-from fedclust.settings.resume import check_same_run
-from fedclust.settings.run_options import RunOptions
+from fedclust.settings.folders import check_same_run, locked, named_by_time, results_folder
+from fedclust.settings.run_options import COMMON, RunOptions, RunSettings
 from fedclust.training.losses import least_loss
 
 if TYPE_CHECKING:

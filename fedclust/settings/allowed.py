@@ -19,103 +19,53 @@ is that user's own program, and nothing is refused.
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from fedclust.settings import composition
 from fedclust.settings.choices import GROUP
-from fedclust.settings.composition import (
-    COMPOSED,
-    MISSING,
-    OPEN,
-    OVERRIDES,
-    compose,
-    fill,
-    is_own,
-    plain,
-    split_overrides,
-)
-from fedclust.settings.resume import expand
+from fedclust.settings.composition import COMPOSED, OVERRIDES, is_own, plain
+from fedclust.settings.folders import expand
+from fedclust.support.layout import CONF
 
 EVERYTHING = "*"
 """What a node's ``allow`` says where the user's own process is the node."""
 
 # Exact names: a prefix such as ``fedclust.`` would reach ``fedclust.data.cache.shutil.rmtree``.
-ALLOWED: Mapping[str, frozenset[str]] = {
-    "dataset": frozenset(
-        {
-            "fedclust.data.digits.Digits",
-            "fedclust.data.dna.Dna",
-            "fedclust.data.images.Images",
-            "fedclust.data.tables.Tables",
-            "fedclust.data.text.Text",
-        }
-    ),
-    "partition": frozenset({"fedclust.data.sites.Own"}) | frozenset(
-        f"fedclust.data.partitioners.{name}"
-        for name in (
-            "Conventions", "Dirichlet", "Domains", "EmdKMeans", "FlippedFeatures",
-            "Heterogeneity", "Iid", "Natural",
-            "Pathological", "QuantitySkew", "Similarity",
-        )
-    ),
-    "model": frozenset(
-        {
-            "fedclust.models.dense.MLP",
-            "fedclust.models.dense.TableEmbedding",
-            "fedclust.models.images.BlockConvNet",
-            "fedclust.models.images.ConvNet",
-            "fedclust.models.foundation.MobileNetV2",
-            "fedclust.models.images.ResNet18",
-            "fedclust.models.images.ResNet9",
-            "fedclust.models.sequences.BiLSTMTagger",
-            "fedclust.models.sequences.EmbeddingDense",
-            "fedclust.models.sequences.EmbeddingLSTM",
-            *(
-                f"torch.nn.{name}"
-                for name in (
-                    "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv1d", "Conv2d",
-                    "Dropout", "Embedding", "Flatten", "GELU", "GRU", "GroupNorm", "Identity", "LSTM",
-                    "LayerNorm", "Linear", "MaxPool2d", "RNN", "ReLU", "Sequential", "Sigmoid", "Softmax",
-                    "Tanh", "Unflatten",
-                )
-            ),
-        }
-    ),
-    "training": frozenset(
-        {
-            "fedclust.training.LocalTraining",
-            "fedclust.training.losses.WeightedCrossEntropy",
-            "fedclust.training.losses.binary_cross_entropy",
-            "fedclust.training.losses.cross_entropy",
-        }
-    ),
-    "encoder": frozenset(
-        {
-            "fedclust.models.encoders.CheckpointEncoder",
-            "fedclust.models.encoders.PixelEncoder",
-            "fedclust.models.encoders.RandomEncoder",
-            "fedclust.models.foundation.TransformersEncoder",
-        }
-    ),
-    "loss": frozenset(
-        {
-            "fedclust.training.losses.WeightedCrossEntropy",
-            "fedclust.training.losses.binary_cross_entropy",
-            "fedclust.training.losses.cross_entropy",
-        }
-    ),
-    "metrics": frozenset(),
-}  # fmt: skip
-"""By node of the configuration, the ``_target_`` that may occur in it at any depth."""
+_TARGET = r"^ *(?:_target_: |- /defaults_of/)([\w.]+)"
+_REFERENCE = r"\$\{[^}]*\}"
+_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "dataset": ("dataset",),
+    "partition": ("partition",),
+    "model": ("model",),
+    "training": ("training", "loss"),
+    "loss": ("loss",),
+    "encoder": ("encoder", "model"),  # an encoder has a network inside, a network's own encoder never
+}
+"""By node of the configuration, the groups of ``conf/`` whose ``_target_`` may occur in it at any depth."""
 
-# An encoder has a network inside, a network's own encoder never.
-_INSIDE = {"encoder": ALLOWED["encoder"] | ALLOWED["model"]}
+_LAYERS = frozenset(
+    f"torch.nn.{name}"
+    for name in (
+        "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv1d", "Conv2d", "Dropout",
+        "Embedding", "Flatten", "GELU", "GRU", "GroupNorm", "Identity", "LSTM", "LayerNorm", "Linear",
+        "MaxPool2d", "RNN", "ReLU", "Sequential", "Sigmoid", "Softmax", "Tanh", "Unflatten",
+    )
+)  # fmt: skip
+
+
+@cache
+def _in_conf(pattern: str, groups: tuple[str, ...]) -> frozenset[str]:
+    """Find what this installation's own choices of some groups name."""
+    files = [path for group in groups for path in (CONF / group).glob("*.yaml")]
+    return frozenset(found for path in files for found in re.findall(pattern, path.read_text("utf-8"), re.M))
 
 
 class NotAllowed(ValueError):
@@ -162,17 +112,20 @@ def check_allowed(settings: Mapping[str, Any], allow: str = "") -> None:
     """
     if allow.strip() == EVERYTHING:
         return
-    own = [part.strip() for part in allow.split(",") if part.strip()]
+    own = tuple(part.strip() for part in allow.split(",") if part.strip())
+    below = tuple(name for name in own if name.endswith("."))
+    harmless = _in_conf(_REFERENCE, tuple(_GROUPS))
     for key, node in settings.items():
-        listed = _INSIDE.get(key, ALLOWED.get(key, frozenset()))
+        groups = _GROUPS.get(key, ())
+        listed = _in_conf(_TARGET, groups) | (_LAYERS if "model" in groups else frozenset()) | {*own}
         for path, name, value in _entries(node, key):
             if name == "_target_":
-                if not (isinstance(value, str) and (value in listed or _among(value, own))):
+                if not (isinstance(value, str) and (value in listed or value.startswith(below))):
                     raise NotAllowed(
                         f"{path} must be allowed on this node, got {_short(value)}; "
                         "its operator can allow it with --node-config \"allow='…'\""
                     )
-            elif isinstance(value, str) and "${" in value and value not in _HARMLESS:
+            elif isinstance(value, str) and "${" in value and value not in harmless:
                 raise NotAllowed(f"{path} must not be resolved on this node, got {_short(value)}")
 
 
@@ -254,7 +207,7 @@ def check_encoder(encoder: Mapping[str, Any] | str, own: Sequence[str] | None) -
         )
 
 
-def check_overrides(overrides: Sequence[str], allow: str = "") -> None:
+def check_overrides(overrides: Sequence[str]) -> None:
     """Check overrides that a node composes its configuration from.
 
     Raises
@@ -262,8 +215,6 @@ def check_overrides(overrides: Sequence[str], allow: str = "") -> None:
     NotAllowed
         If they would look up something on the node, or have it read other configuration than its own.
     """
-    if allow.strip() == EVERYTHING:
-        return
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
         if "${" in override or key.startswith("hydra"):
@@ -278,43 +229,17 @@ def check_overrides(overrides: Sequence[str], allow: str = "") -> None:
             )
 
 
-# What our own conf/ has in it.
-_HARMLESS = frozenset(
-    {
-        "${classes_in_data:}",
-        "${dataset.input_shape}",
-        "${dataset.num_classes}",
-        "${dataset.vocabulary_size}",
-        "${device}",
-        "${loss}",
-        "${oc.select:dataset.category_sizes,null}",
-        "${oc.select:dataset.tokenizer,null}",
-        "${oc.select:dataset.vocabulary_size,null}",
-        "${rounds}",
-    }
-)
-
-
-def _among(target: str, allowed: list[str]) -> bool:
-    return any(target == name or (name.endswith(".") and target.startswith(name)) for name in allowed)
-
-
 def _entries(node: Any, path: str, name: str = "") -> Iterator[tuple[str, str, Any]]:
     """Go through all keys and values; where they are, the key, and the value."""
+    if name == "_target_" or not isinstance(node, Mapping | list | tuple):
+        yield path, name, node
     if isinstance(node, Mapping):
-        if name == "_target_":
-            yield path, name, node
         for key, value in node.items():
             yield f"{path}.{key}", "", str(key)
             yield from _entries(value, f"{path}.{key}", str(key))
-        return
-    if isinstance(node, list | tuple):
-        if name == "_target_":
-            yield path, name, node
+    elif isinstance(node, list | tuple):
         for number, value in enumerate(node):
-            yield from _entries(value, f"{path}[{number}]", "")
-        return
-    yield path, name, node
+            yield from _entries(value, f"{path}[{number}]")
 
 
 def _short(value: object) -> str:
@@ -323,8 +248,6 @@ def _short(value: object) -> str:
 
 _HELD_OUT = "holdout_clients"
 _NODE_KEYS = ("dataset", "partition", "model", "training", "metrics", "encoder", "seed", "device", _HELD_OUT)
-
-
 _READ = (*_NODE_KEYS, "loss", "rounds")  # with what these refer to
 
 
@@ -351,9 +274,7 @@ class SiteSettings(NodeSettings):
 
 
 def node_settings(
-    run_config: Mapping[str, Any],
-    allow: str = EVERYTHING,
-    agreed: Mapping[str, Any] | None = None,
+    run_config: Mapping[str, Any], allow: str = EVERYTHING, agreed: Mapping[str, Any] | None = None
 ) -> NodeSettings:
     """Get a node's settings from ``context.run_config``; parsed once per process.
 
@@ -403,9 +324,7 @@ def _sent(run_config: Mapping[str, Any]) -> _Sent:
 
 @lru_cache(maxsize=16)
 def _node_settings(run_config: _Sent, allow: str, agreed: str) -> NodeSettings:
-    config = _composed(run_config, allow)
-    if values := json.loads(agreed):
-        config = fill(config, values)
+    config = composition.fill(_composed(run_config, allow), json.loads(agreed))
     chosen = {key: plain(config.get(key, 0) if key == _HELD_OUT else config[key]) for key in _NODE_KEYS}
     return NodeSettings(json.dumps(chosen, sort_keys=True))
 
@@ -413,9 +332,7 @@ def _node_settings(run_config: _Sent, allow: str, agreed: str) -> NodeSettings:
 @lru_cache(maxsize=16)
 def _site_settings(run_config: _Sent, allow: str) -> SiteSettings | None:
     config = _composed(run_config, allow)
-    if not is_own(config):
-        return None
-    return SiteSettings(json.dumps(known_of(config), sort_keys=True))
+    return SiteSettings(json.dumps(known_of(config), sort_keys=True)) if is_own(config) else None
 
 
 def known_of(config: DictConfig) -> dict[str, Any]:
@@ -427,10 +344,13 @@ def known_of(config: DictConfig) -> dict[str, Any]:
         If another mandatory value is missing.
     """
     dataset: Any = OmegaConf.to_container(config.dataset, resolve=True, throw_on_missing=False)
-    left = {key: value for key, value in dataset.items() if key not in OPEN}
-    given = {key: dataset[key] for key in OPEN if dataset.get(key) not in (None, MISSING)}
-    plain(OmegaConf.create({"dataset": left}))  # raises for missing values
-    return {"dataset": left | given, "partition": plain(config.partition), "seed": config.seed}
+    known = {
+        key: value
+        for key, value in dataset.items()
+        if key not in composition.OPEN or value not in (None, composition.MISSING)
+    }
+    plain(OmegaConf.create({"dataset": known}))  # raises for missing values
+    return {"dataset": known, "partition": plain(config.partition), "seed": config.seed}
 
 
 @lru_cache(maxsize=16)
@@ -438,13 +358,13 @@ def _composed(run_config: _Sent, allow: str) -> DictConfig:
     sent = dict(run_config)
     if allow.strip() == EVERYTHING:
         return from_run_config(sent)
-    # As it was sent: resolving a text may already look something up.
     if COMPOSED in sent:
         config = OmegaConf.create(json.loads(str(sent[COMPOSED])))
     else:
-        overrides = split_overrides(str(sent.get(OVERRIDES, "")))
-        check_overrides(overrides, allow)
-        config = compose(overrides)
+        overrides = composition.split_overrides(str(sent.get(OVERRIDES, "")))
+        check_overrides(overrides)
+        config = composition.compose(overrides)
+    # As it was sent: resolving a text may already look something up.
     unresolved: Any = OmegaConf.to_container(config, resolve=False)
     check_allowed({key: unresolved.get(key) for key in _READ}, allow)
     return config
@@ -460,7 +380,8 @@ def from_run_config(run_config: Mapping[str, Any]) -> DictConfig:
     """
     if COMPOSED in run_config:
         return OmegaConf.create(json.loads(str(run_config[COMPOSED])))
-    config = compose(expand(split_overrides(str(run_config.get(OVERRIDES, "")))))
+    overrides = composition.split_overrides(str(run_config.get(OVERRIDES, "")))
+    config = composition.compose(expand(overrides))
     if not is_own(config):
         plain(config)  # raises for missing values
     return config

@@ -1,28 +1,19 @@
 """Check a configuration as far as possible without its data and its nodes."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-import fedclust.settings.choices as choices
-import fedclust.settings.proof as proof
-from fedclust.settings.composition import (
-    CONF,
-    ConfigError,
-    build,
-    build_strategy,
-    check_given_once,
-    is_own,
-    options,
-    plain,
-    with_strategy,
-)
-from fedclust.settings.run_options import RunOptions, RunSettings
+from fedclust.settings import choices, composition
+from fedclust.settings.composition import ConfigError, is_own, with_strategy
+from fedclust.settings.run_options import COMMON, NEEDS_PROOF, SERVE, VOTES, RunOptions, RunSettings
+from fedclust.support.checks import check_fraction
+from fedclust.support.layout import CONF
 
-_CLIENT_DP = "fedclust.privacy.ClientDP"
+_FRACTION = "partition.validation_fraction"
 _OURS = frozenset(path.stem for path in (CONF / "strategy").glob("*.yaml"))  # tested not to
 
 
@@ -34,12 +25,10 @@ def run_settings(config: DictConfig) -> RunSettings:
     ConfigError
         If a value has the wrong type or is outside its range.
     """
-    compare = config.compare
-    names = [compare] if isinstance(compare, str) else list(compare or ())
     values = {field.name: config[field.name] for field in fields(RunSettings) if field.name in config}
-    values |= {"compare": [*map(str, names)], "hosts": config.hosts and str(config.hosts)}
+    values |= {"compare": composition.compared(config), "hosts": config.hosts and str(config.hosts)}
     try:
-        if problem := proof.problem(config) or choices.wrong_type("", values, RunSettings, null=False):
+        if problem := _proof_problem(config) or choices.wrong_type("", values, RunSettings, null=False):
             raise ConfigError(problem)
         for field in fields(RunSettings):
             if field.type is float and field.name in values:
@@ -47,6 +36,40 @@ def run_settings(config: DictConfig) -> RunSettings:
         return RunSettings(**{**values, "compare": tuple(values["compare"])})
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def _proof_problem(config: DictConfig) -> str | None:
+    """Explain in one line what is wrong with the settings of the proof; None if nothing is."""
+    proof, serve = config.get("proof", False), config.get("serve", "cluster")
+    if not isinstance(proof, bool):
+        return f"proof must be true, false or auto, got {proof!r}"
+    if serve not in SERVE:
+        return f"serve must be one of {', '.join(SERVE)} or auto, got {serve!r}"
+    strategy, compared = config.choices.strategy, composition.compared(config)
+    if proof and (setting := composition.withheld(config)):
+        instead = f"; strategy={VOTES} decides by a noisy vote instead" if strategy == NEEDS_PROOF else ""
+        return f"{setting} cannot hold proof=true, which asks how models compare on each class{instead}"
+    fraction = OmegaConf.select(config, _FRACTION) or 0
+    try:
+        check_fraction(fraction)
+    except ValueError as error:
+        return f"partition.{error}"
+    if not proof and NEEDS_PROOF in (strategy, *compared):
+        return f"strategy={NEEDS_PROOF} must have proof=true: it tests groups on held-out rows"
+    needs_rows = {
+        "proof=true": proof,
+        f"strategy={VOTES}, which votes on held-out rows": strategy == VOTES,
+        "personal=auto, which chooses on held-out rows": composition.chooses_layers(config),
+        "drift_every, which compares on held-out rows": config.get("drift_every"),
+    }
+    for what, needed in needs_rows.items():
+        if needed and not fraction:
+            return f"{_FRACTION} must be > 0 for {what}, got {fraction}"
+    if serve == "best" and not proof:
+        return "serve=best must have proof=true: without held-out rows nothing can be shown to be better"
+    if serve == "best" and COMMON not in (strategy, *compared):
+        return f"serve=best must have compare=[{COMMON}]: one model for all is what clusters must beat"
+    return None
 
 
 def check(config: DictConfig) -> None:
@@ -59,47 +82,42 @@ def check(config: DictConfig) -> None:
         exist.
     """
     settings = run_settings(config)
-    check_given_once(config.strategy)
-    if problem := choices.wrong_option(config):
+    composition.check_given_once(config.strategy)
+    if problem := choices.wrong_option(config) or next(_conflicts(config, settings), None):
         raise ConfigError(problem)
-    later = is_own(config) or settings.min_clients is not None
-    private = OmegaConf.select(config, "privacy._target_") == _CLIENT_DP
-    refused = (
-        (
-            private and later,
-            "privacy=client_dp needs all clients from the start and their encoding without asking them: it "
-            "must not be used with partition=own or min_clients",
-        ),
-        (
-            private and settings.holdout_clients,
-            "holdout_clients must be 0 with privacy=client_dp, whose noise is not for what newcomers "
-            f"measure, got {settings.holdout_clients}",
-        ),
-        (
-            private and OmegaConf.select(config, "training.loss.class_weights") == "balanced",
-            "training.loss.class_weights must be numbers with privacy=client_dp, got balanced: it weighs "
-            "classes by all clients' label counts",
-        ),
-        (
-            private and settings.save_predictions,
-            "save_predictions must be false with privacy=client_dp: they are of single rows",
-        ),
-        (
-            later and settings.holdout_clients,
-            "holdout_clients must be 0 where clients may join later, those are newcomers",
-        ),
-    )
-    for wrong, message in refused:
-        if wrong:
-            raise ConfigError(message)
-    existing = options("strategy", config.get("searchpath") or ())
+    existing = composition.options("strategy", config.get("searchpath") or ())
     for name in settings.compare:
         if name not in existing:
             near = difflib.get_close_matches(name, existing, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise ConfigError(f"compare must name strategies, of {', '.join(existing)}, got {name!r}{hint}")
         if name not in _OURS:
-            check_given_once(with_strategy(config, name).strategy)
+            composition.check_given_once(with_strategy(config, name).strategy)
+
+
+def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:
+    """Explain which settings cannot be had together, one line each."""
+    later = is_own(config) or settings.min_clients is not None
+    if composition.is_private(config):
+        if later:
+            yield (
+                "privacy=client_dp must not be used with partition=own or min_clients: it needs all clients "
+                "from the start, and their encoding without asking them"
+            )
+        if settings.holdout_clients:
+            yield (
+                "holdout_clients must be 0 with privacy=client_dp, whose noise is not for what newcomers "
+                f"measure, got {settings.holdout_clients}"
+            )
+        if OmegaConf.select(config, "training.loss.class_weights") == "balanced":
+            yield (
+                "training.loss.class_weights must be numbers with privacy=client_dp, got balanced: it weighs "
+                "classes by all clients' label counts"
+            )
+        if settings.save_predictions:
+            yield "save_predictions must be false with privacy=client_dp: they are of single rows"
+    if later and settings.holdout_clients:
+        yield "holdout_clients must be 0 where clients may join later, those are newcomers"
 
 
 def check_built(config: DictConfig) -> None:
@@ -115,17 +133,18 @@ def check_built(config: DictConfig) -> None:
     """
     own = is_own(config)
     if not own:
-        plain(config)  # raises for missing values
+        composition.plain(config)  # raises for missing values
     settings = run_settings(config)
     # Of sites with their own data, sizes are not known before they have agreed.
     for name in ("aggregator", "selection", "training", "personal", *(() if own else ("model",))):
         if config.get(name):
-            build(config[name])
+            composition.build(config[name])
     chosen = str(config.choices.strategy)
     for name in (chosen, *settings.compare):
         node = config.strategy if name == chosen else with_strategy(config, name).strategy
         if not (own and "${dataset." in str(OmegaConf.to_container(node, resolve=False))):
-            build_strategy(node, RunOptions(participation=settings.participation, seed=settings.seed))
+            given = RunOptions(participation=settings.participation, seed=settings.seed)
+            composition.build_strategy(node, given)
 
 
 def check_num_clients(strategies: Mapping[str, Any], num_clients: int) -> None:

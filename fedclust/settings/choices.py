@@ -20,7 +20,6 @@ fields: ``--cfg job`` shows them, overrides may name them, and a wrong key is re
 
 import dataclasses
 import re
-import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +41,7 @@ _HEAVY = ("grids", "models", "selection", "strategies")
 """Packages whose classes need PyTorch or Flower; the others' are imported as they are."""
 _ELSEWHERE = re.compile(r"\$\{(oc\.select:)?([\w.]+)(?:,null)?\}")
 _RULES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+_UNIONS = (types.UnionType, typing.Union)
 
 
 def light_options(target: str) -> Any:
@@ -63,7 +63,9 @@ def light_options(target: str) -> Any:
     if package != "fedclust":
         return None
     if room in _HEAVY:
-        return getattr(import_module(f"fedclust.{room}.options"), name, None)
+        options = import_module(f"fedclust.{room}.options")
+        other = getattr(options, "Other", None) if name in dir(import_module(f"fedclust.{room}")) else None
+        return getattr(options, name, other)
     try:
         return get_object(target)
     except (ImportError, ValueError, AttributeError):
@@ -101,8 +103,8 @@ def defaults_of(target: str) -> dict[str, Any]:
         elif field.default is not dataclasses.MISSING:
             value = field.default
         if field.init and _is_plain(value):
-            node[field.name] = _listed(value)
-    return node
+            node[field.name] = value
+    return typing.cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.create(node)))  # tuples as lists
 
 
 def wrong_option(config: DictConfig) -> str | None:
@@ -154,12 +156,16 @@ def wrong_type(key: str, node: Mapping[str, Any], options: Any, *, null: bool = 
 
     With `null` it may always be null, otherwise only where the type says so.
     """
-    hints = _hints(options)
+    try:
+        made = options if dataclasses.is_dataclass(options) else getattr(options, "__init__", options)
+        hints = typing.get_type_hints(made)
+    except (TypeError, AttributeError, NameError):
+        return None
     for name, value in node.items():
-        open_yet = isinstance(value, str) and (value == _REQUIRED or "${" in value)
-        rules = None if open_yet or (null and value is None) else _rules(hints.get(name))
-        if rules is not None and not any(holds(value) for _, holds in rules):
-            rule = " or ".join(dict.fromkeys(text for text, _ in rules))
+        if (isinstance(value, str) and (value == _REQUIRED or "${" in value)) or (null and value is None):
+            continue
+        rule = _in_words(hints.get(name))
+        if rule is not None and not _fits(value, hints[name]):
             return f"{key}.{name} must be {rule}, got {value!r}".lstrip(".")
     return None
 
@@ -173,7 +179,7 @@ def _refused(key: str, node: dict[str, Any], options: Any, whole: dict[str, Any]
     group = key.partition(".")[0]
     if group == "partition" and whole[group].get("file") is not None:  # then nothing is drawn
         return None
-    if key in ("aggregator", "strategy") or group == "partition":  # further keys are not for this dataclass
+    if key == "aggregator" or group == "partition":  # further keys are not for this dataclass
         given = {name: value for name, value in given.items() if name in names}
     elif unknown := [name for name in given if name not in names]:
         return f"unknown key {f'{key}.{unknown[0]}'!r}: {key} has {', '.join(sorted(names))}"
@@ -215,61 +221,31 @@ def _built_later(*arguments: Any, **named: Any) -> None:  # noqa: ARG001
     raise LookupError
 
 
-def _hints(options: Any) -> dict[str, Any]:
-    """Get the types of a dataclass's fields, or of a function's or constructor's arguments.
-
-    A type that names what is imported for type checkers only is left out.
-    """
-    if not dataclasses.is_dataclass(options):
-        made = getattr(options, "__init__", options) if isinstance(options, type) else options
-        try:
-            return typing.get_type_hints(made)
-        except (TypeError, AttributeError, NameError):
-            return {}
-    hints: dict[str, Any] = {}
-    for base in reversed(options.__mro__):  # type: ignore[union-attr]
-        module = vars(sys.modules[base.__module__])
-        for name, hint in vars(base).get("__annotations__", {}).items():
-            try:
-                hints[name] = eval(hint, module) if isinstance(hint, str) else hint
-            except (NameError, AttributeError):
-                hints.pop(name, None)
-    return hints
-
-
-def _rules(hint: Any) -> list[tuple[str, Any]] | None:
-    """List what a type allows, in words and as a check; None if it is not one of the types checked here."""
+def _in_words(hint: Any) -> str | None:
+    """Describe a type; None if it is not one of those that are checked."""
     if hint in _RULES:
-        return [(_RULES[hint], lambda value: _is(value, hint))]
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+        return _RULES[hint]
+    origin, parts = typing.get_origin(hint), [each for each in typing.get_args(hint) if each is not ...]
     if origin is typing.Literal:
-        return [
-            ("null" if option is None else str(option), lambda value, option=option: value == option)
-            for option in arguments
-        ]
-    parts = [_rules(argument) for argument in arguments if argument is not Ellipsis]
-    inner = [rule for part in parts if part is not None for rule in part]
-    if None in parts:
+        return " or ".join("null" if choice is None else str(choice) for choice in parts)
+    inner = [_in_words(part) for part in parts]
+    if None in inner or origin not in (*_UNIONS, list, tuple, Sequence):
         return None
-    if origin in (types.UnionType, typing.Union):
-        return inner
-    if origin in (list, tuple, Sequence):
-        entries = " or ".join(text for text, _ in inner)
-        return [
-            (
-                f"a list, each entry {entries}",
-                lambda value: (
-                    isinstance(value, list) and all(any(holds(one) for _, holds in inner) for one in value)
-                ),
-            )
-        ]
-    return None
+    words = " or ".join(dict.fromkeys(map(str, inner)))
+    return words if origin in _UNIONS else f"a list, each entry {words}"
 
 
-def _is(value: Any, kind: type) -> bool:
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, (int, float) if kind is float else kind)
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value has a type; a whole number is a number, too."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if hint in _RULES:
+        kind = (int, float) if hint is float else hint
+        return isinstance(value, kind) and isinstance(value, bool) == (hint is bool)
+    if origin is typing.Literal:
+        return value in parts
+    if origin in _UNIONS:
+        return any(_fits(value, part) for part in parts)
+    return isinstance(value, list) and all(any(_fits(each, part) for part in parts) for each in value)
 
 
 def _is_plain(value: Any) -> bool:
@@ -278,14 +254,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
     return value is None or isinstance(value, bool | int | float | str)
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_listed(each) for each in value]
-    if isinstance(value, Mapping):
-        return {key: _listed(each) for key, each in value.items()}
-    return value
 
 
 def register() -> None:

@@ -1,5 +1,6 @@
 """Compose the configuration, and pass it to servers and nodes."""
 
+import copy
 import difflib
 import json
 import re
@@ -13,7 +14,6 @@ import hydra
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.conf import HydraConf
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -23,28 +23,11 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-import fedclust.settings.choices as choices
-import fedclust.settings.proof as proof
+from fedclust.settings import choices, run_options
 from fedclust.settings.run_options import RunOptions
+from fedclust.support.checks import DEFAULT_FRACTION
 from fedclust.support.hydra_versions import TRUSTED, VERSION_BASE
 from fedclust.support.layout import CONF
-
-__all__ = [
-    "CONF",
-    "ConfigError",
-    "build",
-    "build_strategy",
-    "check_given_once",
-    "compose",
-    "join_overrides",
-    "options",
-    "plain",
-    "split_overrides",
-    "to_run_config",
-    "with_choices",
-    "with_strategy",
-]
-
 
 COMPOSED, OVERRIDES = "config", "overrides"
 
@@ -69,7 +52,7 @@ OPEN = ("num_classes", "input_shape", "category_sizes")
 """Keys of the ``dataset`` node that the agreement gives."""
 
 MISSING = "???"
-_UNKNOWN = (None, MISSING, "${classes_in_data:}")
+UNKNOWN = (None, MISSING, "${classes_in_data:}")
 
 _SEARCHPATH = "hydra.searchpath"
 
@@ -166,9 +149,68 @@ def with_choices(config: DictConfig, hydra_config: HydraConf) -> DictConfig:
     ]
     if added:
         kept.searchpath = added
-    proof.resolve(kept)
-    leave_open(kept)
+    _resolve_auto(kept)
+    _leave_open(kept)
     return kept
+
+
+# A model per client, of whose few held-out rows no test can tell anything; and groups that one was told.
+_OWN_MODELS = ("fedsoft", "known_groups", "local")
+_AS_PUBLISHED = ("_paper", "_released")  # how presets that are to the letter end
+_CHOOSES = "fedclust.personal.layers.Auto"
+_CLIENT_DP = "fedclust.privacy.ClientDP"
+
+
+def _resolve_auto(config: DictConfig) -> None:
+    """Replace ``auto`` in ``proof``, ``serve`` and ``partition.validation_fraction`` by a value.
+
+    A preset to the letter of its paper or code, and an experiment of a paper, train on all rows and serve
+    their clusters; everything else proves itself and serves what was shown to be best. A method that has a
+    model for each client proves itself, and serves them. With ``personal=auto`` rows are held out in any
+    case, for clients to choose on. Invalid values are left to :mod:`fedclust.settings.checks`.
+    """
+    if "proof" not in config or "serve" not in config:  # a configuration of the user's own
+        return
+    strategy = str(config.choices.get("strategy", ""))
+    to_the_letter = strategy.endswith(_AS_PUBLISHED)
+    if config.proof == "auto":
+        needed = run_options.NEEDS_PROOF in (strategy, *compared(config))
+        own = not to_the_letter and config.choices.get("experiment") is None
+        config.proof = needed or (own and not withheld(config))
+    proof = config.proof is True
+    if config.serve == "auto":
+        best = proof and not (to_the_letter or strategy in _OWN_MODELS)
+        config.serve = "best" if best and run_options.COMMON in compared(config) else "cluster"
+    if OmegaConf.is_config(config.get("partition")):
+        held_out = proof or chooses_layers(config) or bool(config.get("drift_every"))
+        held_out |= strategy == run_options.VOTES
+        if config.partition.get("validation_fraction", "auto") == "auto" or not held_out:
+            fraction = DEFAULT_FRACTION if held_out else 0.0
+            key = "partition.validation_fraction"
+            OmegaConf.update(config, key, fraction, merge=False, force_add=True)
+
+
+def compared(config: DictConfig) -> list[str]:
+    """List the strategies to compare with."""
+    compare = config.get("compare")
+    return [compare] if isinstance(compare, str) else [str(name) for name in compare or ()]
+
+
+def is_private(config: DictConfig) -> bool:
+    """Whether the run promises differential privacy of whole clients."""
+    return OmegaConf.select(config, "privacy._target_") == _CLIENT_DP
+
+
+def withheld(config: DictConfig) -> str | None:
+    """Name the setting by which clients do not send what the proof needs; None where they do."""
+    if is_private(config):
+        return "privacy=client_dp"
+    return "privacy.label_counts=false" if OmegaConf.select(config, "privacy.label_counts") is False else None
+
+
+def chooses_layers(config: DictConfig) -> bool:
+    """Whether clients choose between personal layers on held-out rows."""
+    return OmegaConf.select(config, "personal._target_") == _CHOOSES
 
 
 def with_strategy(config: DictConfig, name: str) -> DictConfig:
@@ -179,15 +221,11 @@ def with_strategy(config: DictConfig, name: str) -> DictConfig:
     ConfigError
         If there is no such strategy.
     """
-    choices = [f"strategy={name}"]
-    choices += [
-        f"{group}={config.choices[group]}"
-        for group in ("experiment", "dataset")  # which may have values for it
-        if config.choices.get(group)
-    ]
-    other = compose(choices, searchpath=config.get("searchpath") or ())
-    changed = OmegaConf.merge(config, {})
-    assert isinstance(changed, DictConfig)
+    groups = ("experiment", "dataset")  # which may have values for it
+    wanted = [f"{group}={config.choices[group]}" for group in groups if config.choices.get(group)]
+    wanted.append(f"strategy={name}")
+    other = compose(wanted, searchpath=config.get("searchpath") or ())
+    changed = copy.deepcopy(config)
     changed.strategy = other.strategy
     changed.choices.strategy = name
     return changed
@@ -251,9 +289,11 @@ def to_run_config(config: DictConfig) -> dict[str, str]:
     ConfigError
         If a mandatory value is missing.
     """
-    if is_own(config):
-        return {COMPOSED: still_open(config)}
-    return {COMPOSED: json.dumps(plain(config))}
+    if not is_own(config):
+        return {COMPOSED: json.dumps(plain(config))}
+    # With what is not known yet, and what refers to it, as it is: what passes it on must not resolve it.
+    text = json.dumps(OmegaConf.to_container(config, resolve=False))
+    return {COMPOSED: text.replace("${", "$\\u007b")}
 
 
 def join_overrides(overrides: Sequence[str]) -> str:
@@ -320,44 +360,19 @@ def is_own(config: Mapping[str, Any] | DictConfig) -> bool:
     return isinstance(partition, Mapping | DictConfig) and partition.get("_target_") == TARGET
 
 
-def leave_open(config: DictConfig) -> None:
+def _leave_open(config: DictConfig) -> None:
     """Mark what is counted in pooled data as not known yet; changes `config` if its sites hold their own."""
     if not is_own(config) or "dataset" not in config:
         return
     given: Any = OmegaConf.to_container(config.dataset, resolve=False)
     for key in OPEN:
-        if key in given and given[key] in _UNKNOWN:
+        if key in given and given[key] in UNKNOWN:
             config.dataset[key] = MISSING
 
 
-def still_open(config: DictConfig) -> str:
-    """Write a configuration as JSON with what is not known yet, and what refers to it, as it is."""
-    text = json.dumps(OmegaConf.to_container(config, resolve=False))
-    return text.replace("${", "$\\u007b")  # what passes it on must not resolve it
-
-
-def differing(config: DictConfig, agreed: Mapping[str, Any]) -> str | None:
-    """Explain in one line what the configuration gives that is not so; None if nothing is."""
-    given: Any = OmegaConf.to_container(config.dataset, resolve=False)
-    for key, value in agreed.items():
-        said = given.get(key)
-        if said not in _UNKNOWN and said != value:
-            return f"dataset.{key} must be {value}, as the sites' data has it, got {said}; or leave it out"
-    return None
-
-
 def fill(config: DictConfig, agreed: Mapping[str, Any]) -> DictConfig:
-    """Copy a configuration with the values that the sites have agreed on.
-
-    Parameters
-    ----------
-    config
-        The composed configuration.
-    agreed
-        By key of the ``dataset`` node.
-    """
-    filled = OmegaConf.merge(config, {})
-    assert isinstance(filled, DictConfig)
+    """Copy a configuration with the values that the sites have agreed on, by key of the ``dataset`` node."""
+    filled = copy.deepcopy(config)
     for key, value in agreed.items():
         OmegaConf.update(filled, f"dataset.{key}", value, merge=False, force_add=True)
     return filled
@@ -383,14 +398,27 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
             parsed.append(OverridesParser.create().parse_override(text))
         except HydraException as parse_error:
             return f"override {text!r} does not parse: {one_line(parse_error)}"
-    groups = _Groups(overrides, parsed)
-    problems = [groups.wrong_choice(override) for override in parsed]
-    if not any(problems):
-        chosen = [text for text, override in zip(overrides, parsed, strict=True) if groups.decides(override)]
-        with suppress(HydraException):  # choices that do not go together: Hydra's own message, below
-            base = hydra.compose(name, chosen)
-            problems = [None if groups.decides(override) else _unknown(base, override) for override in parsed]
-    return next((problem for problem in problems if problem), one_line(error))
+    loader = GlobalHydra.instance().config_loader()
+    added = [str(each.input_line) for each in parsed if each.key_or_group == _SEARCHPATH]
+
+    def choices_of(group: str) -> list[str]:
+        found = loader.get_group_options(group, config_name="config", overrides=added) if group else []
+        return [choice for choice in found if choice != "config"]
+
+    deciding, others = [], []
+    for override in parsed:
+        key, chosen = override.key_or_group, override.value()
+        known = choices_of(key)
+        if known and isinstance(chosen, str) and chosen not in known and not override.is_delete():
+            return f"{key} must be one of {', '.join(known)}, got {chosen!r}"
+        decides = known or key == _SEARCHPATH or key.startswith("hydra/")
+        (deciding if decides else others).append(override)
+    with suppress(HydraException):  # choices that do not go together: Hydra's own message, below
+        base = hydra.compose(name, [str(override.input_line) for override in deciding])
+        for override in others:
+            if problem := _unknown(base, override):
+                return problem
+    return one_line(error)
 
 
 def _searchpath(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -403,40 +431,9 @@ def _searchpath(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
                 yield from ((_SEARCHPATH, str(folder)) for folder in folders)
 
 
-class _Groups:
-    """The groups and their choices, in ``conf/`` and in the folders that the overrides add to it."""
-
-    def __init__(self, overrides: Sequence[str], parsed: Sequence[Override]) -> None:
-        self._loader: ConfigLoader = GlobalHydra.instance().config_loader()
-        self._searchpath = [
-            text
-            for text, override in zip(overrides, parsed, strict=True)
-            if override.key_or_group == _SEARCHPATH
-        ]
-
-    def options(self, group: str) -> list[str]:
-        """List the choices of a group; empty if it is not a group."""
-        if not group:
-            return []
-        found = self._loader.get_group_options(group, config_name="config", overrides=self._searchpath)
-        return [option for option in found if option != "config"]
-
-    def decides(self, override: Override) -> bool:
-        """Whether an override chooses from a group, or changes the choices there are."""
-        key = override.key_or_group
-        return key == _SEARCHPATH or key.startswith("hydra/") or bool(self.options(key))
-
-    def wrong_choice(self, override: Override) -> str | None:
-        """List the choices of a group if the override names another one."""
-        options, chosen = self.options(override.key_or_group), override.value()
-        if override.is_delete() or not options or not isinstance(chosen, str) or chosen in options:
-            return None
-        return f"{override.key_or_group} must be one of {', '.join(options)}, got {chosen!r}"
-
-
 def _unknown(config: DictConfig, override: Override) -> str | None:
     """List the valid keys next to an unknown one."""
-    key = override.key_or_group
+    key: str = override.key_or_group
     if override.is_force_add() or override.is_add() or key.startswith("hydra"):
         return None
     *above, last = key.split(".")

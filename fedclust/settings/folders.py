@@ -1,15 +1,28 @@
-"""The folder that a run writes its results to: made before the run, removed after it if it has no results."""
+"""The folder of a run: made before it, removed without results, locked meanwhile, and resumed from."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from errno import ENOTDIR
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+import yaml
+from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings.composition import ConfigError
+
+_ADVISE = "task=advise"
+# A few rounds, and groups looked for early in them.
+_ADVICE = ("strategy=auto", "strategy.parameters.warmup=5", "rounds=20")
+
+# What may change in a resumed run: its number of rounds, where it runs, and what it is compared with.
+_FREE = (
+    "checkpoint_every choices.engine choices.personal choices.tracker client_app compare device engine hosts "
+    "keep_matrices max_outage min_clients min_replies objective output_dir overrides personal resume rounds "
+    "searchpath serve strategy.device timeout tracker wait"
+)
 
 
 def named_by_time(config: DictConfig) -> bool:
@@ -38,49 +51,42 @@ def results_folder(folder: Path, *, new: bool) -> Iterator[Path]:
     ConfigError
         If it cannot be created or written to.
     """
-    made: list[Path] = []
-    try:
-        folder = _create(folder, new, made)
+    new_here = new or not folder.exists()
+    with ExitStack() as made:
+        try:
+            folder = made.enter_context(_made(folder, new=new))
+        except OSError as error:
+            reason = f"created and written to, got {folder}: {error.strerror}"
+            raise ConfigError(f"output_dir must be a folder that can be {reason}") from error
         if not os.access(folder, os.W_OK | os.X_OK):
             raise ConfigError(f"output_dir must be writable, got {folder}")
-        yield folder
-    finally:
-        if folder in made:
-            _remove_without_results(folder)
-        for parent in reversed(made):
-            with suppress(OSError):  # not empty: it stays
-                parent.rmdir()
+        try:
+            yield folder
+        finally:
+            if new_here:
+                _remove_without_results(folder)
 
 
-def _create(folder: Path, new: bool, made: list[Path]) -> Path:
+@contextmanager
+def _made(folder: Path, *, new: bool) -> Iterator[Path]:
+    """Make a folder with its parents, and on exit remove those again that are empty."""
+    made: list[Path] = []
     try:
-        for parent in reversed(folder.parents):
-            _make(parent, made)
-        if not new:
-            _make(folder, made)
-            return folder
-        for number in count(2):
-            candidate = folder if number == 2 else folder.with_name(f"{folder.name}-{number - 1}")
+        for parent in reversed([path for path in folder.parents if not path.exists()]):
+            parent.mkdir(exist_ok=True)
+            made.append(parent)
+        for number in count(1):
+            path = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
             with suppress(FileExistsError):
-                candidate.mkdir()
-                made.append(candidate)
-                return candidate
-    except OSError as error:
-        raise ConfigError(
-            f"output_dir must be a folder that can be created and written to, got {folder}: {error.strerror}"
-        ) from error
-    raise AssertionError  # counting does not end
-
-
-def _make(folder: Path, made: list[Path]) -> None:
-    try:
-        folder.mkdir()
-        made.append(folder)
-    except OSError:  # such as a file system's root, which exists but is read-only
-        if folder.exists() and not folder.is_dir():
-            raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR)) from None
-        if not folder.is_dir():
-            raise
+                path.mkdir()
+                made.append(path)
+            if path in made or not new:
+                break
+        yield path
+    finally:
+        for each in reversed(made):
+            with suppress(OSError):  # not empty: it stays
+                each.rmdir()
 
 
 @contextmanager
@@ -105,30 +111,26 @@ def locked(folder: Path, *, resumed: bool) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    made: list[Path] = []
     lock = FileLock(folder / ".lock", timeout=0, thread_local=False)
-    try:
-        for parent in [*reversed(folder.parents), folder]:
-            _make(parent, made)
-        lock.acquire()
-    except Timeout as error:
-        what = "resume" if resumed else "output_dir"
-        raise FileExistsError(
-            f"{what} must be a folder that no other run is writing to, got {folder}"
-        ) from error
-    except (OSError, NotImplementedError):  # a folder that cannot be written to is an error of its first file
-        pass
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # first the file: nobody else can hold the lock yet
-            if lock.is_locked:
-                os.unlink(lock.lock_file)
-        with suppress(OSError):
-            lock.release(force=True)
-        for each in reversed(made):
-            with suppress(OSError):  # it has results
-                each.rmdir()
+    with ExitStack() as made:
+        try:
+            made.enter_context(_made(folder, new=False))
+            lock.acquire()
+        except Timeout as error:
+            what = "resume" if resumed else "output_dir"
+            raise FileExistsError(
+                f"{what} must be a folder that no other run is writing to, got {folder}"
+            ) from error
+        except (OSError, NotImplementedError):  # an error of the first file, if the folder cannot be written
+            pass
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # first the file: nobody else can hold the lock yet
+                if lock.is_locked:
+                    os.unlink(lock.lock_file)
+            with suppress(OSError):
+                lock.release(force=True)
 
 
 def _remove_without_results(folder: Path) -> None:
@@ -147,3 +149,158 @@ def _remove_without_results(folder: Path) -> None:
 def _is_no_result(path: Path) -> bool:
     empty = path.name == "rounds.jsonl" and path.is_file() and path.stat().st_size == 0
     return empty or path.name in ("config.yaml", "agreement.json")
+
+
+def expand(overrides: Sequence[str]) -> list[str]:
+    """Replace ``resume=<folder>`` and ``task=advise`` by what they stand for.
+
+    Parameters
+    ----------
+    overrides
+        As on the command line.
+
+    Returns
+    -------
+    All overrides. What was given stands, also where it is one of those that ``task=advise`` stands for.
+
+    Raises
+    ------
+    ConfigError
+        If the folder to resume holds no run, or advice is asked for with another strategy than ``auto``.
+    """
+    expanded = _expand_resume(overrides)
+    if _ADVISE not in expanded:
+        return expanded
+    given = {text.partition("=")[0].lstrip("+"): text.partition("=")[2] for text in expanded}
+    if (strategy := given.get("strategy", "auto")) != "auto":
+        raise ConfigError(f"task=advise chooses a strategy, it takes no strategy={strategy}")
+    if "compare" in given and "fedavg" not in given["compare"]:
+        raise ConfigError(f"task=advise must have compare=[fedavg], got compare={given['compare']}")
+    added = [text for text in _ADVICE if text.partition("=")[0] not in given]
+    return [*expanded, *added]
+
+
+def _expand_resume(overrides: Sequence[str]) -> list[str]:
+    """Put the overrides that a run was started with before those that resume it, each key once."""
+    # ++resume= was expanded on the machine that submitted it: nodes need not have the folder.
+    asked = [text.partition("=")[2] for text in overrides if text.startswith(("resume=", "+resume="))]
+    if not asked or asked[-1] == "null":
+        return list(overrides)
+    if not asked[-1].strip("'\""):
+        raise ConfigError("resume must be the folder of a run, got none")
+    flags, overrides = _flags_and_overrides(overrides)
+    if {"-m", "--multirun"} & {*flags}:
+        raise ConfigError("resume continues one run, it cannot be combined with -m")
+    folder = Path(_unquoted(asked[-1])).expanduser().absolute()
+    rest = [text for text in overrides if _key(text) not in ("resume", "output_dir")]
+    own = {_key(text): text for text in overrides_of(folder) if _key(text) not in ("resume", "output_dir")}
+    if any(_key(text) == "personal" for text in rest):  # another choice has other parameters
+        own = {key: text for key, text in own.items() if not key.startswith("personal.")}
+    merged = own | {_key(text): text for text in rest}
+    quoted = str(folder).replace("'", "\\'")
+    added = [] if any(flag.startswith("--config-dir") for flag in flags) else _searchpath(folder, merged)
+    return [*flags, *merged.values(), *added, f"resume='{quoted}'", f"output_dir='{quoted}'"]
+
+
+def _flags_and_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate flags with their values from overrides, each in their order."""
+    if not any(text.startswith("-") for text in arguments):
+        return [], list(arguments)
+    overrides = list(get_args_parser().parse_intermixed_args(list(arguments)).overrides)
+    flags, left = [], list(overrides)
+    for text in arguments:
+        if left and text == left[0]:
+            left.pop(0)
+        else:
+            flags.append(text)
+    return flags, overrides
+
+
+def _unquoted(text: str) -> str:
+    """Remove quotes around the whole text, which are Hydra's; others are part of a folder's name."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def overrides_of(folder: Path) -> list[str]:
+    """Read the overrides that the run in a folder was started with.
+
+    Raises
+    ------
+    ConfigError
+        If there is no run, or its configuration does not have them.
+    """
+    config = _saved(folder)
+    if not isinstance(config.get("overrides"), list):
+        raise ConfigError(f"resume must be the folder of a run, {folder / 'config.yaml'} has no overrides")
+    return [str(text) for text in config["overrides"]]
+
+
+def _searchpath(folder: Path, overrides: Mapping[str, str]) -> list[str]:
+    """Return an override with the folders that the run was composed from, unless there is a new one."""
+    added = _saved(folder).get("searchpath") or []
+    if not added or "hydra.searchpath" in overrides:
+        return []
+    folders = ",".join(each if "://" in each else f"file://{each}" for each in added)
+    return [f"hydra.searchpath=[{folders}]"]
+
+
+def check_same_run(config: Mapping[str, Any], folder: Path) -> None:
+    """Check that a configuration equals that of the run in a folder.
+
+    Parameters
+    ----------
+    config
+        The composed configuration, as plain dictionaries and lists.
+    folder
+        The run's folder. The number of rounds may differ unless the learning rate depends on it; so may
+        the engine, the device and what the run is compared with.
+
+    Raises
+    ------
+    ConfigError
+        If anything else differs, with each key and both values.
+    """
+    saved, now = _flat(_saved(folder)), _flat(config)
+    free = {*_FREE.split()}
+    if now.get("training.schedule") != "cosine":
+        free.add("training.schedule_rounds")
+    differing = [
+        f"{key} was {saved.get(key)!r}, is {now.get(key)!r}"
+        for key in sorted(saved.keys() | now.keys())
+        if saved.get(key) != now.get(key) and not any(key == f or key.startswith(f"{f}.") for f in free)
+    ]
+    if differing:
+        raise ConfigError(f"resume must have the configuration of {folder}: {'; '.join(differing)}")
+
+
+def _saved(folder: Path) -> dict[str, Any]:
+    path = folder / "config.yaml"
+    if (folder / "multirun.yaml").is_file():
+        raise ConfigError(
+            f"resume must be the folder of a run, got that of a sweep: name one of its jobs, "
+            f"such as {folder / '0'}"
+        )
+    if not path.is_file():
+        raise ConfigError(f"resume must be the folder of a run, there is no config.yaml in {folder}")
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"resume must be the folder of a run, {path} cannot be read: {reason}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"resume must be the folder of a run, {path} holds no configuration")
+    return config
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~").strip()
+
+
+def _flat(node: Any, key: str = "") -> dict[str, Any]:
+    """List the values of a configuration by dotted key; a list counts as one value."""
+    if isinstance(node, Mapping) and node:
+        flat: dict[str, Any] = {}
+        for name, value in node.items():
+            flat |= _flat(value, f"{key}.{name}" if key else str(name))
+        return flat
+    return {key: node}

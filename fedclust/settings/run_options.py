@@ -3,10 +3,21 @@
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from fedclust.support.checks import check_held_out, check_number_or_share
+from fedclust.support.checks import check, check_held_out, check_number_or_share
+
+COMMON = "fedavg"
+"""The strategy that trains one model for all, which a grouping must beat."""
+
+NEEDS_PROOF = "auto"
+"""The strategy that keeps a grouping only if held-out rows show it to be better."""
+
+VOTES = "private_groups"
+"""The strategy whose clients vote on held-out rows, also without the proof."""
+
+SERVE = ("cluster", "best")
 
 DEFAULT_CAP = 30.0
 """Default of ``update_norm_cap``; see docs/SECURITY.md for what honest clients reach."""
@@ -37,17 +48,10 @@ class _Rounds:
     drift_every: int = 0
 
     def __post_init__(self) -> None:
-        self._require("participation", 0 < self.participation <= 1, "in (0, 1]")
-        self._require("seed", self.seed >= 0, ">= 0")
-        self._require("evaluate_every", self.evaluate_every >= 1, ">= 1")
-        self._require("drift_every", self.drift_every >= 0, ">= 0")
+        check(self, participation="in (0, 1]", seed=">= 0", evaluate_every=">= 1", drift_every=">= 0")
         check_number_or_share("evaluate_clients", self.evaluate_clients)
         check_cap(self.update_norm_cap)
         check_cap(self.update_pull_cap, "update_pull_cap")
-
-    def _require(self, name: str, holds: bool, rule: str) -> None:
-        if not holds:
-            raise ValueError(f"{name} must be {rule}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,15 +120,16 @@ class RunSettings(_Rounds):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require("rounds", self.rounds >= 1, ">= 1")
-        self._require("wait", self.wait > 0, "> 0")
-        self._require("timeout", self.timeout > 0, "> 0")
-        self._require("max_outage", self.max_outage >= 0, ">= 0")
-        self._require("min_replies", 0 <= self.min_replies <= 1, "in [0, 1]")
-        self._require("min_clients", self.min_clients is None or self.min_clients >= 1, ">= 1, or null")
+        check(self, rounds=">= 1", wait="> 0", timeout="> 0", max_outage=">= 0")
+        check(self, min_replies="in [0, 1]", min_clients=">= 1 or None")
         check_held_out(self.holdout_clients)
         parse_interval(self.checkpoint_every)
         check_keep(self.keep_matrices)
+
+    def options(self, aggregator: Callable[[], Any], selection: Any) -> RunOptions:
+        """Return what every strategy of the run is given."""
+        shared = {field.name: getattr(self, field.name) for field in fields(_Rounds)}
+        return RunOptions(**shared, aggregator=aggregator, selection=selection)
 
 
 def check_cap(cap: float | None, name: str = "update_norm_cap") -> None:

@@ -35,8 +35,8 @@ def _leave(folder: Path, accuracy: float, layers: dict[str, float], rand: float 
 
 
 def test_every_choice_of_the_grid_exists(bench: ModuleType, proof: ModuleType) -> None:
-    from fedclust.settings import compose
     from fedclust.settings.checks import check
+    from fedclust.settings.composition import compose
 
     for module in (bench, proof):
         cells = module.cells(Path("runs"), ["digits"], [1])

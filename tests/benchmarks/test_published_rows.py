@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedclust.settings import CONF
+from fedclust.settings.composition import CONF
 
 # Clust-PSI-PFL, Table III, FMNIST: mean ± standard deviation at
 # α = 50, 0.7, 0.3, 0.2, 0.09, 0.05 and S = 1, 0.03, 0; one figure for CL.

@@ -10,7 +10,7 @@ from types import ModuleType
 import pandas as pd
 import pytest
 
-from fedclust.settings import compose
+from fedclust.settings.composition import compose
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,7 +15,7 @@ from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.codec import Question, Reading, decode, encode
 from fedclust.messages.models import from_state, to_state
 from fedclust.messages.training import instruct
-from fedclust.settings import compose, plain, to_run_config
+from fedclust.settings.composition import compose, plain, to_run_config
 
 CONFIG = compose(
     [

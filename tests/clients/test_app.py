@@ -11,7 +11,7 @@ from fedclust.federation import ClientGrid, LocalGrid
 from fedclust.messages.codec import ARRAYS, METRICS, Question
 from fedclust.messages.description import Hosted, read_from_node
 from fedclust.messages.models import from_state
-from fedclust.settings import compose, plain, to_run_config
+from fedclust.settings.composition import compose, plain, to_run_config
 from fedclust.strategies import ClusteredStrategy
 
 ALONE = {"clients": "2"}

@@ -2,7 +2,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedclust.clients.node import Node
-from fedclust.settings import ConfigError, compose, to_run_config
+from fedclust.settings.composition import ConfigError, compose, to_run_config
 
 
 def _context(*overrides: str, node: int = 0) -> Context:

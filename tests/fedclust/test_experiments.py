@@ -14,7 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust import data, models
 from fedclust.data.dataset import Dataset
-from fedclust.settings import CONF, compose, plain, run_settings
+from fedclust.settings.checks import run_settings
+from fedclust.settings.composition import CONF, compose, plain
 from fedclust.training import Job, Trainer
 
 EXPERIMENTS = sorted((CONF / "experiment").glob("*.yaml"))

@@ -13,7 +13,7 @@ from fedclust import models
 from fedclust.federation import ClientGrid
 from fedclust.messages.models import from_state
 from fedclust.results import Checkpoints
-from fedclust.settings import plain, to_run_config
+from fedclust.settings.composition import plain, to_run_config
 from fedclust.strategies import ClusteredStrategy
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import fedclust
-from fedclust.settings import CONF, ConfigError
+from fedclust.settings.composition import CONF, ConfigError
 
 AGGREGATORS = sorted(path.stem for path in (CONF / "aggregator").glob("*.yaml"))
 SMALL = ["rounds=2", "compare=[]", "partition.num_clients=10", "partition.groups=[5,5]", "training.steps=2"]

@@ -14,7 +14,7 @@ from fedclust.clustering.auto import Parameters, most_spending
 from fedclust.federation import ClientGrid, Federation, FederationError
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.messages.training import UpdateQuestion
-from fedclust.settings import compose
+from fedclust.settings.composition import compose
 from fedclust.strategies import Auto, ClusteredStrategy
 from fedclust.training import LocalTraining
 from tests.strategies.helpers import Keeping, assert_same_models, built, kept

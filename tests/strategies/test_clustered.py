@@ -10,7 +10,7 @@ from hydra.utils import get_object, instantiate
 from fedclust import models
 from fedclust.federation import ClientGrid, Clusters, CohortView, Federation
 from fedclust.messages.models import from_state, split_models
-from fedclust.settings import compose, plain, to_run_config
+from fedclust.settings.composition import compose, plain, to_run_config
 from fedclust.strategies import ClusteredStrategy
 
 NO_MINIMA = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}

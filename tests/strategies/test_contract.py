@@ -17,7 +17,7 @@ from fedclust.federation import Federation
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.messages.models import is_finite
 from fedclust.messages.packer import pack, unpack
-from fedclust.settings import CONF, compose
+from fedclust.settings.composition import CONF, compose
 from tests.strategies.helpers import Keeping, assert_same_models, built, kept
 
 STRATEGIES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))

@@ -10,7 +10,7 @@ from flwr.app import Error, Message
 import fedclust
 from fedclust.federation import Federation
 from fedclust.grids.client_grid import WrappedGrid
-from fedclust.settings import CONF, ConfigError, compose
+from fedclust.settings.composition import CONF, ConfigError, compose
 from tests.strategies.helpers import Keeping, assert_same_models, built, kept
 
 SELECTIONS = sorted(path.stem for path in (CONF / "selection").glob("*.yaml"))

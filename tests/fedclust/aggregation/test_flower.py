@@ -41,7 +41,7 @@ from fedclust.messages.codec import encode
 from fedclust.messages.models import from_state
 from fedclust.messages.packer import pack
 from fedclust.messages.training import TrainAnswer, read_instruction
-from fedclust.settings import CONF
+from fedclust.settings.composition import CONF
 from fedclust.training import CohortUpdate, ModelMean
 
 AGGREGATORS = sorted(path.stem for path in (CONF / "aggregator").glob("*.yaml"))

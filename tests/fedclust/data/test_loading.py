@@ -16,7 +16,7 @@ from fedclust.data.loading import classes_in_data, save_partition
 from fedclust.data.partition import ClientRows, save_client_rows
 from fedclust.data.shifts import Invert, Noise, Relabel
 from fedclust.data.source import SourceError
-from fedclust.settings import ConfigError, compose, plain
+from fedclust.settings.composition import ConfigError, compose, plain
 from fedclust.support.rng import generator
 
 DIGITS: dict[str, Any] = {

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from fedclust import data
 from fedclust.data.arrays import from_arrays
 from fedclust.data.protocols import hold_out, hold_out_client, holdout, matched, uniform
-from fedclust.settings import compose, plain
+from fedclust.settings.composition import compose, plain
 
 
 def draws(seed: int = 0) -> np.random.Generator:

@@ -24,7 +24,7 @@ from fedclust.grids.ray_grid import Machine, RayGrid, Shares, raylet_is_gone, sh
 from fedclust.messages.codec import Place, Question, Text, Whole, encode
 from fedclust.messages.description import Hosted
 from fedclust.messages.models import from_state
-from fedclust.settings import compose, to_run_config
+from fedclust.settings.composition import compose, to_run_config
 from fedclust.strategies import ClusteredStrategy
 
 LAPTOP = [Machine(cpus=4)]

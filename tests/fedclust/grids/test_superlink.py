@@ -14,7 +14,8 @@ from fedclust.grids import superlink
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.grids.local_grid import assume_identity
 from fedclust.grids.superlink import PromptGrid, SuperLink
-from fedclust.settings import ConfigError, from_run_config
+from fedclust.settings.allowed import from_run_config
+from fedclust.settings.composition import ConfigError
 
 
 class Clock:

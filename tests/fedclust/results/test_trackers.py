@@ -16,7 +16,7 @@ from fedclust.results.trackers import (
     optional,
     round_metrics,
 )
-from fedclust.settings import ConfigError
+from fedclust.settings.composition import ConfigError
 
 NAN = float("nan")
 

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from fedclust.runs.sweep import take_from_sweep
-from fedclust.settings import compose
+from fedclust.settings.composition import compose
 
 
 def _finished_run(sweep: Path, *overrides: str) -> Path:

@@ -21,7 +21,7 @@ from fedclust.data.arrays import from_arrays
 from fedclust.federation import RunFailed
 from fedclust.runs.library import one_for_all
 from fedclust.selection import LeastSampled, PowerOfChoice, Uniform
-from fedclust.settings import ConfigError
+from fedclust.settings.composition import ConfigError
 
 TRAINING = fedclust.LocalTraining(learning_rate=0.2, batch_size=8, epochs=1)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from fedclust.runs.sweep import Failures, choices, jobs, objective
-from fedclust.settings import ConfigError
+from fedclust.settings.composition import ConfigError
 
 
 @pytest.mark.parametrize(

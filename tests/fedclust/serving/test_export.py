@@ -13,7 +13,7 @@ from fedclust.data import load as load_data
 from fedclust.messages.models import to_state
 from fedclust.models import build
 from fedclust.runs.predict import main
-from fedclust.settings import build as build_settings, compose, plain
+from fedclust.settings.composition import build as build_settings, compose, plain
 from fedclust.training import Job, Trainer
 
 SITES = ["north", "south", "west"]

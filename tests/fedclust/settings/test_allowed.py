@@ -12,7 +12,6 @@ from omegaconf import OmegaConf
 
 from fedclust.clients.node import Node
 from fedclust.federation import LocalGrid
-from fedclust.settings import CONF, compose, node_settings, to_run_config
 from fedclust.settings.allowed import (
     EVERYTHING,
     NotAllowed,
@@ -20,7 +19,9 @@ from fedclust.settings.allowed import (
     check_allowed,
     check_encoder,
     encoders_here,
+    node_settings,
 )
+from fedclust.settings.composition import CONF, compose, to_run_config
 
 PLAIN: dict[str, Any] = {
     "dataset": {"_target_": "fedclust.data.digits.Digits"},

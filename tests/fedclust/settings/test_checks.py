@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from fedclust.settings import ConfigError, build_strategy, compose, run_settings
-from fedclust.settings.checks import check, check_built, check_num_clients
+from fedclust.settings.checks import check, check_built, check_num_clients, run_settings
+from fedclust.settings.composition import ConfigError, build_strategy, compose
 from fedclust.settings.run_options import RunOptions
 from fedclust.strategies import ClusteredStrategy
 
@@ -28,7 +28,7 @@ from fedclust.strategies import ClusteredStrategy
         ("update_pull_cap=true", "update_pull_cap must be a number or null, got True"),
         ("checkpoint_every=-1", "checkpoint_every must be a number of rounds >= 0 or a time"),
         ("save_predictions=1", "save_predictions must be true or false, got 1"),
-        ("min_clients=0", "min_clients must be >= 1, or null, got 0"),
+        ("min_clients=0", "min_clients must be >= 1 or None, got 0"),
         ("wait=0", "wait must be > 0"),
         ("timeout=0", "timeout must be > 0"),
         ("task=think", "task must be train or advise or inspect or partition, got 'think'"),

@@ -5,14 +5,13 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust.settings import (
+from fedclust.settings.allowed import from_run_config, node_settings
+from fedclust.settings.composition import (
     CONF,
     ConfigError,
     build,
     compose,
-    from_run_config,
     join_overrides,
-    node_settings,
     plain,
     split_overrides,
     to_run_config,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedclust.settings import ConfigError
+from fedclust.settings.composition import ConfigError
 from fedclust.settings.folders import locked, results_folder
 
 

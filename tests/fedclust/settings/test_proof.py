@@ -1,7 +1,8 @@
 import pytest
 
-from fedclust.settings import ConfigError, compose, node_settings, run_settings, to_run_config, with_strategy
-from fedclust.settings.checks import check
+from fedclust.settings.allowed import node_settings
+from fedclust.settings.checks import check, run_settings
+from fedclust.settings.composition import ConfigError, compose, to_run_config, with_strategy
 
 
 @pytest.mark.parametrize(

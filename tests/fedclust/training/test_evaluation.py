@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import fedclust
 from fedclust.data.dataset import FederatedData
-from fedclust.settings import build, compose
+from fedclust.settings.composition import build, compose
 from fedclust.training import Job, LocalTraining, Trainer, evaluation
 from fedclust.training.evaluation import check_names, measure_own, scores_by_client
 from fedclust.training.losses import binary_cross_entropy

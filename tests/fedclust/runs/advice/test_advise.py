@@ -9,7 +9,7 @@ from fedclust.federation import ClientGrid, Federation
 from fedclust.messages.models import from_state
 from fedclust.runs.advice.advise import Seen, advise, agreement_text, look, summarise
 from fedclust.runs.advice.shifts import Looks, Shift, agreement
-from fedclust.settings import compose, plain, to_run_config
+from fedclust.settings.composition import compose, plain, to_run_config
 
 HALVES = np.repeat([0, 1], 3)
 ONE = np.zeros(6, dtype=np.int64)

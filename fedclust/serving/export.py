@@ -4,10 +4,10 @@ Further formats, ONNX and ``torch.export``, are each compared with the network a
 """
 
 import json
-import shutil
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedclust.data.input_encoders import ArrayEncoder, ImageEncoder, InputEncoder, TextEncoder, to_values
-from fedclust.personal.layers import FINETUNE
-from fedclust.serving.card import cluster_card, index_card
-from fedclust.serving.served import CARD, CLUSTER, FORMAT, INDEX, WEIGHTS, Served, cluster_folder
+from fedclust.data.input_encoders import ArrayEncoder, InputEncoder, TableEncoder, TextEncoder, to_values
+from fedclust.serving.card import card
+from fedclust.serving.served import CARD, CLUSTER, FORMAT, INDEX, WEIGHTS, Part, Served, cluster_folder
 
 if TYPE_CHECKING:
     from fedclust.results import SavedRun
@@ -61,65 +60,41 @@ def write_export(
     ValueError
         If a format is unknown, or what it wrote predicts something else than the network.
     """
+    from safetensors.torch import save_file
+
     if unknown := [name for name in formats if name not in _FILES]:
         raise ValueError(f"formats must be of {', '.join(_FILES)}, got {', '.join(map(str, unknown))}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"target must not exist or be an empty folder, got {target}")
-    existed = target.exists()
-    try:
-        _write(served, run, target, model, formats, example)
-    except BaseException:  # an export that failed leaves nothing that looks like one
-        shutil.rmtree(target, ignore_errors=True)
-        if existed:
-            target.mkdir()
-        raise
-    return target
-
-
-def _write(
-    served: Served,
-    run: "SavedRun",
-    target: Path,
-    model: Mapping[str, Any] | None,
-    formats: Sequence[str],
-    example: torch.Tensor | None,
-) -> None:
-    from safetensors.torch import save_file
-
-    target.mkdir(parents=True, exist_ok=True)
-    for cluster in served.clusters:
-        folder = cluster_folder(target, cluster)
-        folder.mkdir()
-        network = served.network(cluster)
-        state = {name: tensor.detach().clone().contiguous() for name, tensor in network.state_dict().items()}
-        save_file(state, folder / WEIGHTS)
-        _json(
-            folder / CLUSTER,
-            {
-                "format": FORMAT,
-                "cluster": cluster,
-                "class_names": list(served.class_names),
-                "csv_options": dict(served.csv_options),
-                "model": None if model is None else dict(model),
-                "encoder": to_values(served.encoder),
-            },
-        )
-        for name in formats:
-            write_format(name, network, folder, served.encoder, example)
-        (folder / CARD).write_text(cluster_card(served, run, cluster), encoding="utf-8")
-    note = "the fine-tuned model stays with its client; this export has the model without it"
-    sites = [replace(site, note=note if site.personal == FINETUNE else None) for site in served.sites]
-    index = {
-        "format": FORMAT,
-        "strategy": run.strategy,
-        "clusters": list(served.clusters),
-        "clients": [
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # An export that failed leaves nothing that looks like one.
+    with tempfile.TemporaryDirectory(dir=target.parent) as place:
+        root = Path(place) / "export"
+        root.mkdir()
+        for cluster in served.clusters:
+            folder = cluster_folder(root, cluster)
+            folder.mkdir()
+            network = served.network(cluster)
+            state = {k: tensor.detach().clone().contiguous() for k, tensor in network.state_dict().items()}
+            save_file(state, folder / WEIGHTS)
+            about = Part(
+                FORMAT, cluster, served.class_names, to_values(served.encoder), served.csv_options, model
+            )
+            _json(folder / CLUSTER, asdict(about))
+            for name in formats:
+                write_format(name, network, folder, served.encoder, example)
+            (folder / CARD).write_text(card(served, run, cluster), encoding="utf-8")
+        index = {"format": FORMAT, "strategy": run.strategy, "clusters": list(served.clusters)}
+        clients = [
             {key: value for key, value in asdict(site).items() if value is not None or key == "name"}
-            for site in sites
-        ],
-    }
-    _json(target / INDEX, index)
-    (target / CARD).write_text(index_card(served, run), encoding="utf-8")
+            for site in served.sites
+        ]
+        _json(root / INDEX, {**index, "clients": clients})
+        (root / CARD).write_text(card(served, run), encoding="utf-8")
+        if target.exists():
+            target.rmdir()
+        root.rename(target)
+    return target
 
 
 def _json(path: Path, values: Mapping[str, Any]) -> None:
@@ -228,18 +203,14 @@ def _write_torch(module: nn.Module, rows: torch.Tensor, path: Path) -> list[np.n
 
 
 def _example(encoder: InputEncoder) -> torch.Tensor:
-    drawn = torch.Generator().manual_seed(0)
-    if isinstance(encoder, TextEncoder):
-        return torch.ones(_ROWS, encoder.length, dtype=torch.int64)  # the unknown word, which is in every one
-    if isinstance(encoder, ImageEncoder | ArrayEncoder):
-        if isinstance(encoder, ArrayEncoder) and encoder.dtype == "int64":
-            return torch.ones(_ROWS, *encoder.shape, dtype=torch.int64)
-        return torch.randn(_ROWS, *encoder.shape, generator=drawn)
-    sizes = [len(column.values) for column in encoder.categories]
-    if encoder.encoding == "index":
-        columns = [torch.randint(size + 1, (_ROWS, 1), generator=drawn).float() for size in sizes]
-        return torch.cat([torch.randn(_ROWS, len(encoder.numbers), generator=drawn), *columns], dim=1)
-    return torch.randn(_ROWS, len(encoder.numbers) + sum(sizes), generator=drawn)
+    draws = np.random.default_rng(0)
+    if isinstance(encoder, TableEncoder):
+        codes = [draws.integers(-1, len(column.values), _ROWS) for column in encoder.categories]
+        return torch.from_numpy(encoder.encoded(draws.normal(size=(len(encoder.numbers), _ROWS)), codes))
+    shape = (encoder.length,) if isinstance(encoder, TextEncoder) else encoder.shape
+    if isinstance(encoder, TextEncoder) or (isinstance(encoder, ArrayEncoder) and encoder.dtype == "int64"):
+        return torch.ones(_ROWS, *shape, dtype=torch.int64)  # the unknown word, which is in every vocabulary
+    return torch.from_numpy(draws.normal(size=(_ROWS, *shape)).astype(np.float32))
 
 
 def _first_line(error: Exception) -> str:

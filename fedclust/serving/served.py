@@ -6,7 +6,7 @@ An exported folder may come from anyone: nothing in it is executed or unpickled.
 import copy
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from torch import nn
 from fedclust import models
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder, encoder_from
 from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, walk
-from fedclust.personal.layers import PRIOR
+from fedclust.personal.layers import FINETUNE, PRIOR
 from fedclust.settings.allowed import check_folder
 from fedclust.support.checks import few, read_as
 
@@ -41,6 +41,7 @@ def cluster_folder(root: Path, cluster: int) -> Path:
 
 
 _BATCH = 1024
+_STAYS = "the fine-tuned model stays with its client; this export has the model without it"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,13 @@ class Site:
         personal = str(row["personal"]) if "personal" in row else None
         shift = tuple(map(float, row["prior_shift"])) if personal == PRIOR else None
         name = str(row["name"]) if "name" in row else None
-        return cls(client, int(row["cluster"]), name, personal, shift)
+        note = _STAYS if personal == FINETUNE else None
+        return cls(client, int(row["cluster"]), name, personal, shift, note)
+
+    @property
+    def label(self) -> str:
+        """Its name, or its id where it has none."""
+        return self.name or str(self.client)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,16 +152,12 @@ class Served:
         ValueError
             If there is no such client.
         """
-        for each in self.sites:
-            if site == each.name:
-                return each
-        for each in self.sites:
-            if str(site) == str(each.client):
-                return each
-        known = [str(each.client) if each.name is None else each.name for each in self.sites]
-        raise ValueError(
-            f"site must be one of the run's, {few(known, 20)}, got {site}; for another one, choose a cluster"
-        )
+        by_id = {str(each.client): each for each in self.sites}
+        by_name = {each.name: each for each in self.sites}
+        if found := by_name.get(str(site)) or by_id.get(str(site)):
+            return found
+        known = few((each.label for each in self.sites), 20)
+        raise ValueError(f"site must be one of the run's, {known}, got {site}; for others choose a cluster")
 
     def predict(
         self, rows: Any, *, site: str | int | None = None, cluster: int | None = None
@@ -207,9 +210,8 @@ class Served:
             logits = torch.cat([self._logits(network, part) for part in inputs.split(_BATCH)])
             if chosen.prior_shift is not None:
                 logits = logits + torch.tensor(chosen.prior_shift).to(logits)
-            return logits.softmax(-1)[
-                ..., : len(self.class_names)
-            ]  # as in training, where outputs may be more
+            chances: torch.Tensor = logits.softmax(-1)
+        return chances[..., : len(self.class_names)]  # as in training, where outputs may be more
 
     def inputs(self, rows: Any) -> torch.Tensor:
         """Encode rows as the networks take them; images normalised, as in training.
@@ -256,9 +258,8 @@ class Served:
             return self.site(site)
         if cluster is None:
             if len(self.clusters) > 1:
-                raise ValueError(
-                    f"site or cluster must be given, there are models for {len(self.clusters)} clusters"
-                )
+                number = len(self.clusters)
+                raise ValueError(f"site or cluster must be given, there are models for {number} clusters")
             cluster = self.clusters[0]
         if cluster not in self.clusters:
             raise ValueError(f"cluster must be one of {', '.join(map(str, self.clusters))}, got {cluster}")
@@ -273,10 +274,8 @@ class Served:
                 f"rows must fit the network, shape {tuple(inputs.shape[1:])} does not: {reason}"
             ) from error
         if logits.shape[-1] < len(self.class_names):
-            raise ValueError(
-                f"class_names must be at most the network's {logits.shape[-1]} outputs, "
-                f"got {len(self.class_names)}"
-            )
+            names, outputs = len(self.class_names), logits.shape[-1]
+            raise ValueError(f"class_names must be at most the network's {outputs} outputs, got {names}")
         return logits
 
 
@@ -312,20 +311,14 @@ def load_export(
         clusters, sites = index.clusters, index.clients
         folders = {cluster: cluster_folder(root, cluster) for cluster in clusters}
     elif (root / CLUSTER).is_file():
-        number = _read(root / CLUSTER, _Part).cluster
+        number = _read(root / CLUSTER, Part).cluster
         clusters, sites, folders = (number,), (), {number: root}
     else:
-        raise FileNotFoundError(
-            f"folder must hold an export ({INDEX}, or {CLUSTER} of a cluster), got {root}"
-        )
-    parts = {cluster: _read(folders[cluster] / CLUSTER, _Part) for cluster in clusters}
+        raise FileNotFoundError(f"folder must hold an export ({INDEX}, or {CLUSTER} of one), got {root}")
+    parts = {cluster: _read(folders[cluster] / CLUSTER, Part) for cluster in clusters}
     first = parts[clusters[0]]
     for cluster, part in parts.items():
-        if (part.class_names, part.encoder, part.csv_options) != (
-            first.class_names,
-            first.encoder,
-            first.csv_options,
-        ):
+        if replace(part, cluster=first.cluster, model=first.model) != first:
             raise ValueError(f"{folders[cluster] / CLUSTER}: must agree with those of the other clusters")
     for site in sites:
         if site.prior_shift is not None and len(site.prior_shift) != len(first.class_names):
@@ -359,7 +352,7 @@ class _Index:
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """What :data:`CLUSTER` holds."""
 
     format: int

@@ -211,7 +211,7 @@ def main() -> None:
 
     from fedclust import data
     from fedclust.training import LocalTraining
-    from fedclust.training.batches import num_steps
+    from fedclust.training.cohort import num_steps
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
     federation = data.load(plain["dataset"], plain["partition"], 0)

@@ -35,7 +35,7 @@ from fedclust.runs.server import federate, make_engine
 from fedclust.settings.composition import build
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.rng import cohort_size
-from fedclust.training.dispatch import Dispatcher
+from fedclust.training.trainer import Dispatcher
 
 DIGITS = SETTINGS["digits"]
 STEPS = "forward, backward, update"

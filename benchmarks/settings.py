@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust import data, models
+from fedclust import data
 from fedclust.data import Dataset, FederatedData
+from fedclust.models import construction
 from fedclust.settings.composition import compose
 from fedclust.strategies import ClusteredStrategy
 
@@ -134,7 +135,7 @@ class Setting:
 
     def network(self) -> torch.nn.Module:
         """Build the model."""
-        return models.build({"_target_": self.model}, 0)
+        return construction.build({"_target_": self.model}, 0)
 
 
 SETTINGS = {

@@ -24,8 +24,9 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
 from fedclust.data.dataset import FederatedData
-from fedclust.training import Job, LocalTraining, ModelMean, Trainer
-from fedclust.training.batches import Batches, draw_batches
+from fedclust.training import LocalTraining
+from fedclust.training.cohort import Batches, Job, ModelMean, draw_batches
+from fedclust.training.trainer import Trainer
 
 
 def digits_model() -> nn.Module:

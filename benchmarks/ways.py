@@ -20,7 +20,7 @@ from turns import Turns
 from fedclust.messages.models import from_state
 from fedclust.runs.server import make_engine
 from fedclust.settings.composition import to_run_config
-from fedclust.training.batches import draw_batches
+from fedclust.training.cohort import draw_batches
 from fedclust.training.parameters import LocalTraining
 
 NEVER = 1_000_000_000  # rounds

@@ -13,7 +13,7 @@ from fedclust.federation import is_bundle, pack, unpack
 from fedclust.messages.codec import SERVER, Question, decode, encode
 from fedclust.messages.description import Hosted
 from fedclust.messages.training import read_instruction
-from fedclust.training.batches import num_steps
+from fedclust.training.cohort import num_steps
 
 app = ClientApp()
 

@@ -39,7 +39,7 @@ from fedclust.models.class_prototypes import cached_prototypes, class_subspaces,
 from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
 from fedclust.proof import brier_scores, difference
 from fedclust.settings.allowed import NotAllowed
-from fedclust.training import Job
+from fedclust.training.cohort import Job
 from fedclust.training.evaluation import Scores
 from fedclust.typing import FloatArray, IntArray, State
 

@@ -15,7 +15,7 @@ import torch
 from flwr.app import ConfigRecord, Context, RecordDict
 from torch import nn
 
-from fedclust import data, models
+from fedclust import data
 from fedclust.data import FederatedData
 from fedclust.data.dataset import newcomers_last
 from fedclust.data.sites.agreement import Statement
@@ -23,8 +23,9 @@ from fedclust.data.sites.own import Own, SiteError, sites_here
 from fedclust.federation import hosted_clients
 from fedclust.messages.codec import SERVER, decode
 from fedclust.messages.description import Agreed, Registered, Stated
-from fedclust.models import Classifier, Encoder, build_encoder
-from fedclust.models.encoders import PixelEncoder, RandomEncoder
+from fedclust.models import construction
+from fedclust.models.construction import Classifier
+from fedclust.models.encoders import Encoder, PixelEncoder, RandomEncoder, build_encoder
 from fedclust.settings.allowed import (
     EVERYTHING,
     NodeSettings,
@@ -37,8 +38,9 @@ from fedclust.settings.allowed import (
     site_settings,
 )
 from fedclust.settings.composition import build
-from fedclust.training import LocalTraining, Trainer
+from fedclust.training import LocalTraining
 from fedclust.training.evaluation import Metric
+from fedclust.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from fedclust.data.sites.rows import SiteRows
@@ -357,7 +359,7 @@ class _Prepared:
         metrics: Mapping[str, Metric],
         clients: tuple[int, ...] | None = None,
     ) -> "_Prepared":
-        models.check_outputs(model, data.inputs[:1], data.num_classes)
+        construction.check_outputs(model, data.inputs[:1], data.num_classes)
         device = _device(device)
         most = threads = _most_threads()
         if device == "cpu":
@@ -427,8 +429,8 @@ def _built(
     settings: NodeSettings, federated: FederatedData, clients: tuple[int, ...] | None = None
 ) -> _Prepared:
     seed = settings["seed"]
-    model = models.build(settings["model"], seed)
-    models.check_outputs(model, federated.inputs[:1], federated.num_classes)
+    model = construction.build(settings["model"], seed)
+    construction.check_outputs(model, federated.inputs[:1], federated.num_classes)
     training = build(settings["training"])
     encoder = lru_cache(maxsize=1)(partial(build_encoder, settings["encoder"]))
     metrics = {name: build(node) for name, node in settings["metrics"].items()}

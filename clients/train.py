@@ -11,9 +11,15 @@ from fedclust.clients.app import Answers, answers
 from fedclust.clients.node import Node
 from fedclust.messages.models import from_stacked, from_state, to_state
 from fedclust.messages.training import Instruction, Projected, Projection, TrainAnswer, Update, UpdateQuestion
-from fedclust.training import CohortUpdate, Job, ModelMean
-from fedclust.training.batches import steps_to_see, total_seen
-from fedclust.training.cohort import clip_updates, update_norms
+from fedclust.training.cohort import (
+    CohortUpdate,
+    Job,
+    ModelMean,
+    clip_updates,
+    steps_to_see,
+    total_seen,
+    update_norms,
+)
 from fedclust.typing import FloatArray, State
 
 
@@ -209,7 +215,7 @@ def train(node: Node, asked: Mapping[int, Instruction]) -> Answers:
                 step(trained, clients)
         errors |= trained.update.failed
     for each in (each for some in means.values() for each in some):
-        model = from_state(each.mean.state(exact=True))
+        model = from_state(each.mean.state())
         found |= {client: TrainAnswer(arrays=model, **told) for client, told in each.told.items()}
     for client, instruction in asked.items():
         if instruction.pooled and client in found:

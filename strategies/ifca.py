@@ -9,12 +9,12 @@ import numpy as np
 from flwr.app import ArrayRecord
 from torch import nn
 
-from fedclust import models
 from fedclust.clustering import ifca
 from fedclust.clustering.ifca import Parameters
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
 from fedclust.federation.clusters import Findings, padded
 from fedclust.messages.models import like
+from fedclust.models import construction
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -166,7 +166,7 @@ class IFCA(ClusteredStrategy):
 
     def _shared(self, of: Sequence[ArrayRecord], weights: Sequence[float]) -> list[ArrayRecord]:
         arrays = [{name: to_numpy(array) for name, array in model.items()} for model in of]
-        shared = ifca.share_layers(arrays, weights, models.last_layer(self.network))
+        shared = ifca.share_layers(arrays, weights, construction.last_layer(self.network))
         return [
             like(ArrayRecord({name: from_numpy(array) for name, array in each.items()}), model)
             for each, model in zip(shared, of, strict=True)

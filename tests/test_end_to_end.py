@@ -12,7 +12,7 @@ from rich.console import Console
 
 import fedclust
 from fedclust.results import SavedRun, comparable
-from fedclust.training import Trainer
+from fedclust.training.trainer import Trainer
 
 SEEDS = (0, 1)
 SUMMARY_KEYS = {

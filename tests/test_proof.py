@@ -25,7 +25,7 @@ from fedclust.runs.server import federate
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
 from fedclust.strategies import ClusteredStrategy
-from fedclust.training import Trainer
+from fedclust.training.trainer import Trainer
 
 
 class Known(ClusteredStrategy):

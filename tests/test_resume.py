@@ -20,7 +20,7 @@ from fedclust.federation import RunFailed
 from fedclust.results import SavedRun, comparable
 from fedclust.settings.composition import ConfigError, compose
 from fedclust.settings.folders import check_same_run, expand, overrides_of
-from fedclust.training import Trainer
+from fedclust.training.trainer import Trainer
 
 SMALL = [
     "partition.num_clients=8",

@@ -88,7 +88,7 @@ from fedclust.clients.app import app
 from fedclust.clients import app
 note("fedclust.clients.app")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from fedclust import models
+from fedclust.models import construction
 from fedclust.federation import pack, unpack
 from fedclust.messages.codec import ARRAYS, CONFIG
 from fedclust.messages.models import from_state
@@ -104,7 +104,7 @@ def ask(kind, content):
     note(kind)
 
 ask("query.description", RecordDict())
-model = from_state(models.build(plain(config.model), config.seed).state_dict())
+model = from_state(construction.build(plain(config.model), config.seed).state_dict())
 told = RecordDict({{ARRAYS: model, CONFIG: ConfigRecord({{"server-round": 1}})}})
 ask("train", told)
 ask("evaluate", told)

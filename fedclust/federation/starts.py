@@ -3,8 +3,8 @@
 from flwr.app import ArrayRecord
 from torch import nn
 
-from fedclust import models
 from fedclust.messages.models import from_state, like
+from fedclust.models import construction
 from fedclust.support.rng import torch_seed
 
 
@@ -37,5 +37,5 @@ def starting_models(
     except ValueError as error:
         raise ValueError(f"network must be the one that clients train: {error}") from error
     seeds = (torch_seed(seed, "starting models", index) for index in range(1, number))
-    drawn = (models.reinitialised(network, each) for each in seeds)
+    drawn = (construction.reinitialised(network, each) for each in seeds)
     return (model, *(from_state(each.state_dict()) for each in drawn))

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedclust.support.array_bytes import from_numpy, parse
+from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import IntArray
 
 LARGEST_LOSS = 2.0**24
@@ -475,7 +475,7 @@ class Values(Entry):
     def read(self, value: Any, name: str, at: Reading) -> np.ndarray:
         """Return the numbers if all are in their range."""
         try:
-            values = parse(value)
+            values = to_numpy(value)
         except ValueError as error:
             raise at.bad(f"{name} {error}") from error
         kinds = "f" if np.dtype(self.dtype).kind == "f" else "iu"

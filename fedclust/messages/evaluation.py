@@ -13,7 +13,7 @@ from fedclust.messages.training import LOSS, NUM_EXAMPLES
 from fedclust.metrics import CLIENT_FIGURES, NUM_BINS, Outcomes
 from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
 from fedclust.proof import Difference
-from fedclust.support.array_bytes import from_numpy, parse
+from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
     arrays, most = {}, codec.test_rows(at)
     for name, array in record.items():
         try:
-            arrays[name] = values = parse(array)
+            arrays[name] = values = to_numpy(array)
         except ValueError as error:
             raise at.bad(f"{name[:50]} {error}") from error
         if name not in _KNOWN or values.dtype.kind != "u":

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from fedclust.messages.codec import as_record
-from fedclust.support.array_bytes import from_numpy, parse, same_layout, to_numpy
+from fedclust.support.array_bytes import from_numpy, same_layout, to_numpy
 from fedclust.typing import FloatArray, State
 
 
@@ -125,7 +125,7 @@ def canonical(arrays: ArrayRecord, template: ArrayRecord, *, means: bool = False
             made[name] = array
             continue
         try:
-            values = parse(array)
+            values = to_numpy(array)
         except ValueError as error:
             raise ValueError(f"array {name!r} {error}") from error
         made[name], as_sent = from_numpy(_cast(name, values, wanted, means)), False

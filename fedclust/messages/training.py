@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import ArrayLike, NDArray
 
 from fedclust.messages import codec
-from fedclust.support.array_bytes import from_numpy, parse
+from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray
 
@@ -320,7 +320,7 @@ def _read_changes(record: ArrayRecord, at: codec.Reading) -> dict[str, FloatArra
             raise at.lacks(name, record)
         shape = tuple(asked.arrays[name].shape)
         try:
-            sent = parse(record[name])
+            sent = to_numpy(record[name])
         except ValueError as error:
             raise at.bad(f"{name} {error}") from error
         fits = sent.dtype.kind == "f" and sent.shape == shape

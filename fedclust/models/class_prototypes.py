@@ -271,7 +271,7 @@ def class_subspaces(
     vectors
         p, how many vectors per class, >= 1.
     mean, std
-        The dataset's, per channel; see :meth:`~fedclust.models.Encoder.encode`.
+        The dataset's, per channel; see :meth:`~fedclust.models.encoders.Encoder.encode`.
     batch_size
         Examples per pass of the encoder.
     device

@@ -7,9 +7,8 @@ import torch
 
 from fedclust.clustering.placement import EvidenceRule, LabelRule, SubspaceRule
 from fedclust.clustering.shared.placement import Placement
-from fedclust.models import Encoder
 from fedclust.models.class_prototypes import class_subspaces, prototypes
-from fedclust.models.encoders import PixelEncoder
+from fedclust.models.encoders import Encoder, PixelEncoder
 from fedclust.newcomers.placing import Rule
 
 

@@ -15,7 +15,7 @@ import yaml
 from numpy.typing import ArrayLike, NDArray
 
 from fedclust.grids.failures import RunFailed
-from fedclust.support.strict_json import dumps, dumps_by_key, plain, replace_file
+from fedclust.support.checks import dumps, dumps_by_key, plain, replace_file
 
 
 class Recorder:

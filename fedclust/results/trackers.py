@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from fedclust.results.saved_run import SavedRun
 from fedclust.settings.composition import ConfigError
-from fedclust.support.strict_json import dumps, replace_file
+from fedclust.support.checks import dumps, replace_file
 
 Setting = bool | int | float | str
 

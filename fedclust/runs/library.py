@@ -18,11 +18,12 @@ from flwr.serverapp import Grid
 from rich.console import Console
 from torch import nn
 
-from fedclust import models
 from fedclust.aggregation.flower import check_aggregator
 from fedclust.data.arrays import from_arrays
 from fedclust.data.dataset import FederatedData
 from fedclust.federation import ClientGrid, Federation, LocalGrid, RunFailed
+from fedclust.models import construction
+from fedclust.models.encoders import build_encoder
 from fedclust.personal.layers import Auto, Personal, check_validation, named
 from fedclust.privacy import NoPrivacy, Privacy, named as named_privacy
 from fedclust.results.recorder import write_summary, writing
@@ -35,15 +36,14 @@ from fedclust.settings.checks import check, run_settings
 from fedclust.settings.composition import ConfigError, build, compose
 from fedclust.settings.folders import check_same_run, expand, named_by_time, results_folder
 from fedclust.settings.run_options import COMMON, MIN_REPLIES, NEEDS_PROOF, SERVE, VOTES, RunSettings
-from fedclust.support.checks import DEFAULT_FRACTION
+from fedclust.support.checks import DEFAULT_FRACTION, plain
 from fedclust.support.devices import check_device
-from fedclust.support.strict_json import plain
 from fedclust.training import LocalTraining
 from fedclust.training.evaluation import Metric
 from fedclust.training.losses import WeightedCrossEntropy, cross_entropy, least_loss
 
 if TYPE_CHECKING:
-    from fedclust.models import Encoder
+    from fedclust.models.encoders import Encoder
     from fedclust.strategies import ClusteredStrategy
 
 __all__ = ["Result", "describe_run", "load", "one_for_all", "run", "simulate", "strategy_of"]
@@ -402,14 +402,14 @@ def load(folder: Path | str, model: nn.Module | None = None, *, allow: str = "")
         network = copy.deepcopy(model)
         result._module = lambda: copy.deepcopy(network)
     elif isinstance(config.get("model"), Mapping):
-        result._module = lambda: models.build(config["model"], int(config.get("seed", 0)))
+        result._module = lambda: construction.build(config["model"], int(config.get("seed", 0)))
         counts = result.saved.label_counts
         loss = build(config["training"]).loss
         if isinstance(loss, WeightedCrossEntropy) and counts is not None:
             loss = loss.fitted(counts.sum(axis=0).tolist())
         result._loss = loss
     if isinstance(config.get("encoder"), Mapping):
-        result._encoder = partial(models.build_encoder, config["encoder"])
+        result._encoder = partial(build_encoder, config["encoder"])
     return result
 
 
@@ -436,12 +436,12 @@ def _check_model(model: nn.Module, data: FederatedData) -> None:
     """Check that a network accepts the data; for tokens, the rows with the smallest and the largest."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    models.check_outputs(model, data.inputs[:1], data.num_classes)
+    construction.check_outputs(model, data.inputs[:1], data.num_classes)
     if data.inputs.dtype == torch.int64:
         tokens = data.inputs.flatten(1)
         for row in (tokens.amin(1).argmin(), tokens.amax(1).argmax()):
             try:
-                models.check_outputs(model, data.inputs[row : row + 1], data.num_classes)
+                construction.check_outputs(model, data.inputs[row : row + 1], data.num_classes)
             except ValueError as error:
                 low, high = int(tokens.min()), int(tokens.max())
                 raise ValueError(f"model must take tokens from {low} to {high}: {error}") from error

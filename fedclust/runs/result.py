@@ -16,8 +16,7 @@ from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import to_inputs, to_targets
 from fedclust.federation.run import RunState
 from fedclust.messages.models import to_state
-from fedclust.models import Encoder
-from fedclust.models.encoders import PixelEncoder
+from fedclust.models.encoders import Encoder, PixelEncoder
 from fedclust.newcomers.placing import placed_by_losses, unpacked
 from fedclust.newcomers.rows import place_rows
 from fedclust.personal.layers import PRIOR

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from torch import nn
 
-from fedclust import data, models
+from fedclust import data
 from fedclust.aggregation.flower import check_aggregator
 from fedclust.data.dataset import num_held_out
 from fedclust.federation import (
@@ -38,6 +38,7 @@ from fedclust.grids.local_grid import DirectGrid
 from fedclust.grids.nodes import read_hosts
 from fedclust.grids.superlink import PromptGrid
 from fedclust.layers.pooling import Pooling
+from fedclust.models import construction
 from fedclust.personal.layers import Personal, check_validation
 from fedclust.privacy import NoPrivacy, Privacy
 from fedclust.results.checkpoints import Checkpoints
@@ -222,7 +223,7 @@ class Plan:
             If it cannot be built, or not trained with this privacy.
         """
         try:
-            network = models.build(plain(self.config.model), self.settings.seed)
+            network = construction.build(plain(self.config.model), self.settings.seed)
         except (InstantiationException, ValueError, TypeError) as error:
             raise ConfigError(str(error.__cause__ or error)) from error
         with _as_config_error():

@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings.composition import ConfigError
-from fedclust.support.strict_json import dumps_by_key, replace_file
+from fedclust.support.checks import dumps_by_key, replace_file
 
 if TYPE_CHECKING:
     from fedclust.results import SavedRun

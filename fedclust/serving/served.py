@@ -15,9 +15,9 @@ import torch
 from hydra.errors import InstantiationException
 from torch import nn
 
-from fedclust import models
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder, encoder_from
 from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, walk
+from fedclust.models import construction
 from fedclust.personal.layers import FINETUNE, PRIOR
 from fedclust.settings.allowed import check_folder
 from fedclust.support.checks import few, read_as
@@ -410,7 +410,7 @@ def _built(path: Path, config: Any, allow: str) -> nn.Module:
         raise ValueError(f"{path}: model must have a _target_, got {str(config)[:80]}")
     check_folder({"model": config}, allow, path, "load_export")
     try:
-        return models.build(config, seed=0)
+        return construction.build(config, seed=0)
     except (InstantiationException, ValueError, TypeError, RuntimeError, MemoryError) as error:
         reason = " ".join(str(error.__cause__ or error).split())
         raise ValueError(f"{path}: model cannot be built: {reason}") from error

@@ -8,6 +8,7 @@ import io
 import math
 import tokenize
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from flwr.app import Array
@@ -18,33 +19,6 @@ _MAGIC = np.lib.format.magic(1, 0)
 
 
 def to_numpy(array: Array) -> NDArray:
-    """Deserialise an array.
-
-    Returns
-    -------
-    The values as a read-only view of the array's bytes.
-
-    Raises
-    ------
-    ValueError
-        If the bytes are not an ``.npy`` file, contain Python objects, or are incomplete.
-    """
-    data = array.data
-    if array.stype != _NPY or not data.startswith(_MAGIC):
-        values: NDArray = array.numpy()
-        values.flags.writeable = False
-        return values
-    start = len(_MAGIC) + 2 + int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 2], "little")
-    shape, fortran, dtype = _parse(data[len(_MAGIC) : start])
-    if dtype.hasobject:
-        raise ValueError(f"array must hold numbers, got dtype {dtype}")
-    try:  # one call: each parameter of each client is read several times a round
-        return np.ndarray(shape, dtype, data, start, order="F" if fortran else "C")
-    except TypeError as error:
-        raise ValueError(f"array must have all bytes of its values: {error}") from error
-
-
-def parse(array: Array) -> NDArray:
     """Deserialise an array that may have been made to do harm; its bytes count, not what it declares.
 
     Returns
@@ -62,30 +36,27 @@ def parse(array: Array) -> NDArray:
         # Other versions and formats may say how much memory to take before there is anything to read.
         raise ValueError("must be in NumPy's format, version 1.0")
     try:
-        start = len(_MAGIC) + 2 + int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 2], "little")
-        shape, fortran, dtype = _parse(data[len(_MAGIC) : start])
-        size = math.prod(shape) * dtype.itemsize
-        if dtype.hasobject or not dtype.itemsize or any(length < 0 for length in shape):
-            raise ValueError("must hold numbers")
+        start = _begin(data)
+        shape, order, dtype, size = _parse(data[len(_MAGIC) : start])
         if len(data) - start != size:
             raise ValueError(f"must have {size} bytes of values, it has {len(data) - start}")
-        flat = np.frombuffer(data, dtype, offset=start)
-        return flat.reshape(shape, order="F" if fortran else "C")
+        return np.ndarray(shape, dtype, data, start, order=order)
     except (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise ValueError(f"cannot be read: {' '.join(str(error).split())[:200]}") from error
 
 
+def _begin(data: bytes) -> int:
+    """Return where the values begin: after the header, whose length stands behind the magic number."""
+    return len(_MAGIC) + 2 + int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 2], "little")
+
+
 def same_layout(array: Array, other: Array) -> bool:
-    """Say whether two arrays have the same type and shape, in their bytes and in what they declare."""
+    """Return whether two arrays have the same type and shape, in their bytes and in what they declare."""
     data, known = array.data, other.data
     if array.stype != _NPY or not isinstance(data, bytes) or len(data) != len(known):
         return False
-    start = len(_MAGIC) + 2 + int.from_bytes(known[len(_MAGIC) : len(_MAGIC) + 2], "little")
-    return (
-        data[:start] == known[:start]
-        and array.dtype == other.dtype
-        and tuple(array.shape) == tuple(other.shape)
-    )
+    declared = array.dtype == other.dtype and tuple(array.shape) == tuple(other.shape)
+    return declared and data[: _begin(known)] == known[: _begin(known)]
 
 
 def from_numpy(values: NDArray) -> Array:
@@ -96,8 +67,12 @@ def from_numpy(values: NDArray) -> Array:
 
 
 @lru_cache(maxsize=4096)
-def _parse(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
-    return np.lib.format.read_array_header_1_0(io.BytesIO(header))
+def _parse(header: bytes) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype, int]:
+    """Read shape, memory order, type and bytes of the values."""
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(header))
+    if dtype.hasobject or not dtype.itemsize or any(length < 0 for length in shape):
+        raise ValueError(f"must hold numbers, got dtype {dtype}")
+    return shape, "F" if fortran else "C", dtype, math.prod(shape) * dtype.itemsize
 
 
 @lru_cache(maxsize=4096)

@@ -1,10 +1,18 @@
-"""Check values that someone else may have written, settings or JSON; imports the standard library alone."""
+"""Check values that someone else may have written, settings or JSON, and write values as strict JSON.
+
+JSON that every parser accepts has no NaN, no infinity, and lists for arrays. This module imports the standard
+library alone.
+"""
 
 import dataclasses
+import json
 import math
 import operator
+import os
 import types
 from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _COMPARISONS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
@@ -18,8 +26,7 @@ def check(settings: object, **rules: Any) -> None:
     settings
         The object, such as a dataclass in its ``__post_init__``.
     rules
-        By attribute, what it must be, joined by " and ": ``">= 1"``, ``"in (0, 1]"``, ``"finite"``; None is
-        allowed if the rule ends with " or None". Or a ``Literal``, whose values are the choices.
+        By attribute, what it must be, see :func:`check_value`.
 
     Raises
     ------
@@ -27,12 +34,32 @@ def check(settings: object, **rules: Any) -> None:
         If an attribute breaks its rule, with the attribute, the rule and the value.
     """
     for name, rule in rules.items():
-        value = getattr(settings, name)
-        if choices := get_args(rule):
-            if value not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-        elif not _keeps(value, rule):
-            raise ValueError(f"{name} must be {rule}, got {value}")
+        check_value(name, getattr(settings, name), rule)
+
+
+def check_value(name: str, value: Any, rule: Any) -> None:
+    """Check one value.
+
+    Parameters
+    ----------
+    name
+        The setting's.
+    value
+        Its value.
+    rule
+        What it must be: ``">= 1"``, ``"in (0, 1]"`` or ``"finite"``, several of which are joined by " and ";
+        ``"a whole number >= 1"``; a word that is allowed, such as ``"None"``. Alternatives are joined by
+        " or ". Or a ``Literal``, whose values are the choices.
+
+    Raises
+    ------
+    ValueError
+        If the value breaks the rule, with the name, the rule and the value.
+    """
+    if choices := get_args(rule):
+        check_choice(name, value, choices)
+    elif not any(_keeps(value, each) for each in rule.split(" or ")):
+        raise ValueError(f"{name} must be {rule}, got {value!r}")
 
 
 def check_entries(rule: str, **arrays: Any) -> None:
@@ -85,11 +112,15 @@ def check_shapes(**arrays: tuple[Any, str]) -> None:
 
 
 def _keeps(value: Any, rule: str) -> Any:
-    """Return whether a value keeps a rule; of an array, whether each entry does."""
-    if value is None:
-        return rule.endswith(" or None")
+    """Return whether a value keeps a rule without alternatives; of an array, whether each entry does."""
+    if rule.isalpha() and rule != "finite":
+        return str(value) == rule
+    kinds = {"a whole number": Integral, "a share": Real}
+    noun = next((noun for noun in kinds if rule.startswith(noun)), "")
+    if value is None or isinstance(value, bool | str) or not isinstance(value, kinds.get(noun, object)):
+        return False
     kept: Any = True
-    for part in rule.removesuffix(" or None").split(" and "):
+    for part in rule.removeprefix(f"{noun} ").split(" and "):
         if part == "finite":
             kept = kept & (abs(value) < math.inf)
         elif part.startswith("in "):
@@ -107,48 +138,18 @@ DEFAULT_FRACTION = 0.1
 
 
 def check_fraction(fraction: float) -> None:
-    """Check a share of rows to hold out.
-
-    Raises
-    ------
-    ValueError
-        If it is not in [0, 1).
-    """
-    number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
-    if not number or not 0 <= fraction < 1:
-        raise ValueError(f"validation_fraction must be in [0, 1), got {fraction!r}")
+    """Check a share of rows to hold out; raise ValueError if it is not in [0, 1)."""
+    check_value("validation_fraction", fraction, "in [0, 1)")
 
 
 def check_held_out(held_out: float) -> None:
-    """Check how many clients are to be left out.
-
-    Raises
-    ------
-    ValueError
-        If it is neither a share in [0, 1) nor a whole number >= 0.
-    """
-    number = isinstance(held_out, int | float) and not isinstance(held_out, bool)
-    if not number or not held_out >= 0 or (held_out >= 1 and held_out != int(held_out)):
-        raise ValueError(
-            f"holdout_clients must be a share in [0, 1) or a number of clients, got {held_out!r}"
-        )
+    """Check how many clients are to be left out; raise ValueError if it is neither a share nor a number."""
+    check_value("holdout_clients", held_out, "a share in [0, 1) or a whole number >= 0")
 
 
 def check_number_or_share(name: str, value: int | float | None) -> None:
-    """Check a setting that is a number of clients, a share of them, or None for all.
-
-    Raises
-    ------
-    ValueError
-        If it is a whole number below 1, another number outside (0, 1], or no number.
-    """
-    if value is None:
-        return
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not (whole and value >= 1) and not (isinstance(value, float) and 0 < value <= 1):
-        raise ValueError(
-            f"{name} must be a number of clients >= 1, a share of them in (0, 1], or null, got {value!r}"
-        )
+    """Check a setting that is a number of clients, a share of them, or None; raise ValueError if not."""
+    check_value(name, value, "a whole number >= 1 or a share in (0, 1] or None")
 
 
 def read_as(kind: Any, values: Any) -> Any:
@@ -170,7 +171,8 @@ def read_as(kind: Any, values: Any) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         fields = {field.name: field for field in dataclasses.fields(kind)}
-        needed = {name for name, field in fields.items() if _is_required(field)}
+        missing = dataclasses.MISSING
+        needed = {name for name, field in fields.items() if field.default is field.default_factory is missing}
         if not isinstance(values, Mapping) or not needed <= values.keys() <= fields.keys():
             got = ", ".join(sorted(map(str, values))) if isinstance(values, Mapping) else _short(values)
             raise ValueError(f"must have the values {', '.join(sorted(fields))}, got {got}")
@@ -217,10 +219,6 @@ def _read(name: str, kind: Any, values: Any) -> Any:
         raise ValueError(f"{name}: {error}") from error
 
 
-def _is_required(field: "dataclasses.Field[Any]") -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
     """Raise ValueError if a setting is none of its choices; the message lists them."""
     if value not in (known := list(choices)):
@@ -235,3 +233,74 @@ def few(values: Iterable[Any], most: int = 5) -> str:
 
 def _short(value: Any) -> str:
     return repr(value)[:80]
+
+
+# -- Strict JSON --------------------------------------------------------------------------------------------
+
+
+def dumps(value: object) -> str:
+    """Write a value as one line of strict JSON.
+
+    Parameters
+    ----------
+    value
+        Mappings, sequences, strings, numbers, None, paths, and NumPy or torch scalars and arrays.
+        NaN and infinities become null.
+
+    Returns
+    -------
+    Text without a line break.
+
+    Raises
+    ------
+    TypeError
+        If part of the value has another type.
+    """
+    try:  # one pass in C is enough for nearly every record; the rest needs a slower walk in Python
+        return json.dumps(value, allow_nan=False, default=_convert)
+    except (ValueError, TypeError):
+        return json.dumps(plain(value), allow_nan=False)
+
+
+def dumps_by_key(mapping: Mapping[str, object]) -> str:
+    """Write a mapping as strict JSON with one line per key, so that long lists stay compact."""
+    lines = [f"  {json.dumps(str(key))}: {dumps(value)}" for key, value in mapping.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def plain(value: object) -> Any:
+    """Convert a value to dicts with string keys, lists, strings, finite numbers, booleans and None.
+
+    Raises
+    ------
+    TypeError
+        If part of the value cannot be converted.
+    """
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return plain(_convert(value))
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Replace a file atomically: readers see the old text or the new text, never a part."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _convert(value: object) -> Any:
+    if hasattr(value, "tolist"):  # NumPy and torch, scalars and arrays
+        return value.tolist()
+    if isinstance(value, Mapping):  # such as an OmegaConf node
+        return dict(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "__iter__") and hasattr(value, "__len__") and hasattr(value, "__getitem__"):
+        return list(value)
+    raise TypeError(f"value must be something JSON can hold, got {type(value).__name__} {value!r}")

@@ -1,16 +1,24 @@
-"""What goes into local training and what comes out of it: updates, their mean, their lengths, and clipping.
+"""The clients of a pass: their batches, what training makes of them, and the mean and length of updates.
 
 Clipping: McMahan, Ramage, Talwar and Zhang, "Learning Differentially Private Recurrent Language Models", ICLR
 2018, Algorithm 1 (FlatClip): Δ · min(1, C/‖Δ‖), over all trained parameters as one vector.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from fedclust.support.rng import generator
+from fedclust.training.parameters import LocalTraining
+from fedclust.training.working_model import WorkingModel
 from fedclust.typing import BoolArray, FloatArray, IntArray, State
+
+# Nats. Above, neighbouring float32 numbers are 2 nats apart: no step can be judged by such a loss.
+_LARGEST_LOSS = 2.0**24
 
 # Elements that are float64 at a time: 32 MB.
 _BLOCK = 1 << 22
@@ -46,6 +54,124 @@ class Job:
 
 
 @dataclass(frozen=True, eq=False)
+class Batches:
+    """Batches of n clients for all their steps, padded to one shape.
+
+    Attributes
+    ----------
+    rows
+        Rows of the dataset, shape (n, S, B). A short batch is filled with its own first row, so padding
+        never mixes one client's data into another's. Steps a client does not take are 0.
+    sizes
+        Real rows of each batch, shape (n, S); 0 for steps a client does not take.
+    steps
+        Steps of each client, shape (n,).
+    """
+
+    rows: IntArray
+    sizes: IntArray
+    steps: IntArray
+
+
+def num_steps(examples: IntArray, training: LocalTraining) -> IntArray:
+    """Count the steps of clients that have `examples` examples each (>= 1), shape (n,)."""
+    if training.epochs is None:
+        return np.full(len(examples), training.steps)
+    return -(-np.asarray(examples) // training.batch_size) * training.epochs
+
+
+def total_seen(examples: IntArray, training: LocalTraining) -> int:
+    """Count the samples that clients with so many examples see in a round, all together.
+
+    A sample that is seen twice counts twice. Clients without examples see none.
+    """
+    held = np.asarray(examples)[np.asarray(examples) > 0]
+    epochs, rest = np.divmod(num_steps(held, training), -(-held // training.batch_size))
+    # An epoch's last batch may be short; those of an epoch that is cut off are whole but for that one.
+    return int((epochs * held + np.minimum(rest * training.batch_size, held)).sum())
+
+
+def steps_to_see(samples: int, examples: int, training: LocalTraining) -> int:
+    """Count the steps after which one client with so many examples has seen so many samples.
+
+    Parameters
+    ----------
+    samples
+        Samples to see, >= 1, over several epochs where there are more than `examples`.
+    examples
+        The client's examples, >= 1.
+    training
+        Gives the batch size.
+
+    Returns
+    -------
+    The fewest steps that see at least as many; less than one batch more.
+    """
+    epochs, rest = divmod(samples, examples)
+    return epochs * -(-examples // training.batch_size) + -(-rest // training.batch_size)
+
+
+def draw_batches(
+    clients: Sequence[int],
+    rows: Sequence[IntArray],
+    training: LocalTraining,
+    seed: int,
+    server_round: int,
+    own_steps: Sequence[int | None] = (),
+) -> Batches:
+    """Draw the batches of a cohort's clients.
+
+    Every epoch is a permutation of the client's rows cut into consecutive slices, the last one possibly
+    shorter; where the number of steps is given, epochs go on until it is reached. The permutations of a
+    client come one after another from ``generator(seed, "batches", server_round, client)``, so they do not
+    depend on which other clients are in the cohort.
+
+    Parameters
+    ----------
+    clients
+        Client ids, shape (n,).
+    rows
+        Rows each of them trains on, at least one each.
+    training
+        Gives batch size and number of epochs or steps.
+    seed
+        The run's seed.
+    server_round
+        The round, from 1.
+    own_steps
+        Steps of each client that has a number of its own, None for each other one; empty where none has.
+
+    Returns
+    -------
+    The batches, clients in the given order.
+    """
+    examples = np.array([len(some) for some in rows], dtype=np.int64)
+    steps = num_steps(examples, training)
+    for index, own in enumerate(own_steps):
+        steps[index] = steps[index] if own is None else own
+    width = min(training.batch_size, int(examples.max(initial=0)))
+    padded = np.zeros((len(rows), int(steps.max(initial=0)), width), dtype=np.int64)
+    sizes = np.zeros(padded.shape[:2], dtype=np.int64)
+    # Clients with equally many examples and steps are cut up together; only the draws are one by one.
+    for count, taken in sorted(set(zip(examples.tolist(), steps.tolist(), strict=True))):
+        same = np.flatnonzero((examples == count) & (steps == taken))
+        per_epoch = -(-count // width)
+        epochs = -(-taken // per_epoch)
+        order = np.empty((len(same), epochs, per_epoch * width), dtype=np.int64)
+        for drawn, index in zip(order, same.tolist(), strict=True):
+            draws = generator(seed, "batches", server_round, clients[index])
+            drawn[:, :count] = rows[index]
+            draws.permuted(drawn[:, :count], axis=1, out=drawn[:, :count])
+        last = (per_epoch - 1) * width
+        order[:, :, count:] = order[:, :, last : last + 1]
+        padded[same, :taken] = order.reshape(len(same), -1, width)[:, :taken]
+        epoch_sizes = np.full(per_epoch, width)
+        epoch_sizes[-1] = count - last
+        sizes[same, :taken] = np.tile(epoch_sizes, epochs)[:taken]
+    return Batches(padded, sizes, steps)
+
+
+@dataclass(frozen=True, eq=False)
 class CohortUpdate:
     """Results of training the clients of one pass, stacked on the first axis.
 
@@ -71,6 +197,161 @@ class CohortUpdate:
     num_examples: IntArray
     failed: dict[int, str]
 
+    @classmethod
+    def of(
+        cls, jobs: Sequence[Job], state: State, losses: tuple[FloatArray, ...], failed: dict[int, str]
+    ) -> CohortUpdate:
+        """Make the update of some jobs, in their order."""
+        clients = np.array([job.client for job in jobs], dtype=np.int64)
+        return cls(clients, state, losses, np.array([len(job.rows) for job in jobs], dtype=np.int64), failed)
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """The n clients of a pass, longest first, and all that they need besides the dataset.
+
+    Attributes
+    ----------
+    jobs
+        One job per client, each with at least one row; states on the device; numbers of steps do not
+        increase from one to the next.
+    batches
+        Their batches, in the order of `jobs`.
+    keys
+        Dropout keys of their steps, shape (n, S), on the device.
+    learning_rate
+        Learning rate of this round.
+    proximal_mu
+        FedProx's weight, >= 0.
+    augmentation
+        Keys of their steps' random crops and flips, shape (n, S), on the device; None for images as they are.
+    """
+
+    jobs: Sequence[Job]
+    batches: Batches
+    keys: torch.Tensor
+    learning_rate: float
+    proximal_mu: float
+    augmentation: torch.Tensor | None = None
+
+    def select(self, indices: Sequence[int], steps: int | None = None) -> Work:
+        """Return the clients at some places in `jobs`, given in increasing order, and their first steps.
+
+        `steps` is the most steps of each client; None for all of them.
+        """
+        batches, chosen = self.batches, np.asarray(indices, dtype=np.int64)
+        longest = int(batches.steps[chosen].max(initial=0))
+        kept = longest if steps is None else min(steps, longest)
+        rows, sizes = (each[chosen, :kept] for each in (batches.rows, batches.sizes))
+        return replace(
+            self,
+            jobs=[self.jobs[index] for index in indices],
+            batches=Batches(rows, sizes, batches.steps[chosen].clip(max=kept)),
+            keys=self.keys[chosen, :kept],
+            augmentation=None if self.augmentation is None else self.augmentation[chosen, :kept],
+        )
+
+
+def start_state(working: WorkingModel, jobs: Sequence[Job]) -> State:
+    """Stack the models that clients start from; tensors that training changes are copies.
+
+    Returns
+    -------
+    Name to tensor of shape (n, *shape), on the device.
+    """
+    state = stacked_start(jobs, working.tensors)
+    for name in working.changing:
+        state[name] = state[name].clone(memory_format=torch.contiguous_format)
+    return state | {name: state[first] for name, first in working.tied.items()}
+
+
+def stacked_start(jobs: Sequence[Job], names: Collection[str]) -> State:
+    """Stack tensors of the models that clients start from; views of one if all start from the same.
+
+    Parameters
+    ----------
+    jobs
+        The n clients.
+    names
+        Which tensors.
+
+    Returns
+    -------
+    Name to tensor of shape (n, *shape).
+    """
+    states = {id(job.state): job.state for job in jobs}
+    if len(states) == 1:
+        (state,) = states.values()
+        return {name: state[name].unsqueeze(0).expand(len(jobs), *state[name].shape) for name in names}
+    positions = {key: position for position, key in enumerate(states)}
+    device = next(iter(jobs[0].state.values())).device
+    of_client = torch.tensor([positions[id(job.state)] for job in jobs], device=device)
+    return {name: torch.stack([state[name] for state in states.values()])[of_client] for name in names}
+
+
+def collect(
+    working: WorkingModel, work: Work, state: State, losses: torch.Tensor, failed: Mapping[int, str]
+) -> CohortUpdate:
+    """Assemble a pass's result; find clients that diverged, and reset those that failed to their start.
+
+    A client diverged if a loss of its steps or a value of its model is not finite, or a loss exceeds 2^24
+    nats.
+
+    Parameters
+    ----------
+    working
+        Gives the names of the tensors that training changes.
+    work
+        The n clients.
+    state
+        Their trained models, stacked; changed in place for those that failed.
+    losses
+        Loss before each step, shape (n, S).
+    failed
+        Failures known so far, client id to reason.
+
+    Returns
+    -------
+    The result, clients in the order of ``work.jobs``.
+    """
+    reasons = dict(failed)
+    # The first time that values are read: on a GPU, everything before is only queued.
+    values = losses.cpu().numpy().astype(np.float64)
+    taken = np.arange(values.shape[1]) < work.batches.steps[:, None]
+    bad = ~(values < _LARGEST_LOSS) & taken  # NaN included
+    diverged = bad.any(axis=1) | ~_finite_models([state[name] for name in working.changing], len(work.jobs))
+    for index in np.flatnonzero(diverged).tolist():
+        reason = "non-finite parameters after the last step"
+        if bad[index].any():
+            step = int(bad[index].argmax())
+            kind = "loss above 2^24 nats" if np.isfinite(values[index, step]) else "non-finite loss"
+            reason = f"{kind} at step {step + 1}"
+        reasons.setdefault(work.jobs[index].client, reason)
+    if reasons:
+        for index, job in enumerate(work.jobs):
+            if job.client in reasons:
+                for name in working.changing:
+                    state[name][index].copy_(job.state[name])
+    traces = tuple(row[:steps] for row, steps in zip(values, work.batches.steps, strict=True))
+    return CohortUpdate.of(work.jobs, state, traces, reasons)
+
+
+def untrained(jobs: Sequence[Job], reason: str) -> CohortUpdate:
+    """Return the result of clients that could not start, all for one reason."""
+    failed = {job.client: reason for job in jobs}
+    return CohortUpdate.of(jobs, stacked_start(jobs, jobs[0].state), (np.zeros(0),) * len(jobs), failed)
+
+
+def _finite_models(tensors: Sequence[torch.Tensor], clients: int) -> BoolArray:
+    finite = np.ones(clients, dtype=bool)
+    flat = [stacked.reshape(clients, -1) for stacked in tensors if stacked.is_floating_point()]
+    if flat:
+        # A finite sum has finite terms only; a non-finite sum may be a mere overflow, so check its terms.
+        sums = torch.stack([rows.sum(1, dtype=torch.float32) for rows in flat])
+        for client in np.flatnonzero(~sums.isfinite().all(dim=0).cpu().numpy()).tolist():
+            finite[client] = all(bool(rows[client].isfinite().all()) for rows in flat)
+    return finite
+
 
 class ModelMean:
     """Mean of client models over any number of passes, weighted by their training examples, or plain.
@@ -94,72 +375,43 @@ class ModelMean:
     def __init__(self, *, equal: bool = False) -> None:
         self.weight = 0
         self._equal = equal
-        self._sums: dict[str, torch.Tensor] = {}
-        self._largest: dict[str, torch.Tensor] = {}
-        self._dtypes: dict[str, torch.dtype] = {}
+        self._totals: State = {}
 
     def add(self, update: CohortUpdate, clients: Collection[int] | None = None) -> None:
         """Add the clients of a pass that did not fail; only `clients` of them if given."""
-        chosen = np.array(
-            [
-                client not in update.failed and (clients is None or client in clients)
-                for client in update.clients.tolist()
-            ]
-        )
+        wanted = set(update.clients.tolist() if clients is None else clients) - update.failed.keys()
+        chosen = np.array([client in wanted for client in update.clients.tolist()])
         if not chosen.any():
             return
-        counts = np.where(chosen, 1 if self._equal else update.num_examples, 0)
+        counts = np.ones(chosen.sum()) if self._equal else update.num_examples[chosen].astype(np.float64)
         self.weight += int(counts.sum())
         taken = None if chosen.all() else torch.from_numpy(chosen)
-        weights = torch.from_numpy(counts[chosen].astype(np.float64))
         for name, stacked in update.state.items():
-            self._dtypes[name] = stacked.dtype
-            if not stacked.is_floating_point():
-                # Through int64: PyTorch has no maximum of some types along an axis.
-                largest = _rows(stacked, taken).to(torch.int64).amax(0).to(stacked.dtype)
-                seen = self._largest.get(name)
-                self._largest[name] = largest if seen is None else torch.maximum(seen, largest)
-                continue
-            total = _weighted_sum(stacked, taken, weights)
-            self._sums[name] = self._sums[name] + total if name in self._sums else total
+            # A failed client's model may be non-finite, and 0 * inf is not 0.
+            some = stacked if taken is None else stacked[taken.to(stacked.device)]
+            before = self._totals.get(name)
+            if some.is_floating_point():
+                total = _weighted_sum(some, torch.from_numpy(counts).to(some.device))
+                self._totals[name] = total if before is None else before + total
+            else:  # through int64: PyTorch has no maximum of some types along an axis
+                largest = some.to(torch.int64).amax(0).to(some.dtype)
+                self._totals[name] = largest if before is None else torch.maximum(before, largest)
 
-    def state(self, *, exact: bool = False) -> State:
-        """Compute the mean.
-
-        Parameters
-        ----------
-        exact
-            Whether to keep the mean in float64: for a mean that becomes part of another mean, which then
-            hardly depends on how the clients were divided.
+    def state(self) -> State:
+        """Compute the mean of the clients added so far, at least one.
 
         Returns
         -------
-        One model, on the CPU, in the dtypes of what was added; floating-point ones in float64 if `exact`.
-
-        Raises
-        ------
-        ValueError
-            If no client was added.
+        One model, on the CPU; floating-point tensors in float64: the mean may become part of another mean,
+        which then hardly depends on how the clients were divided.
         """
-        if self.weight == 0:
-            raise ValueError("a mean needs at least one client that trained, got none")
-        mean = {}
-        for name, dtype in self._dtypes.items():  # in the model's order
-            if name in self._largest:
-                mean[name] = self._largest[name].cpu()
-            else:
-                value = self._sums[name] / self.weight
-                mean[name] = (value if exact else value.to(dtype)).cpu()
-        return mean
+        return {
+            name: (total / self.weight if total.is_floating_point() else total).cpu()
+            for name, total in self._totals.items()
+        }
 
 
-def _rows(stacked: torch.Tensor, taken: torch.Tensor | None) -> torch.Tensor:
-    return stacked if taken is None else stacked[taken.to(stacked.device)]
-
-
-def _weighted_sum(stacked: torch.Tensor, taken: torch.Tensor | None, weights: torch.Tensor) -> torch.Tensor:
-    stacked = _rows(stacked, taken)  # a failed client's model may be non-finite, and 0 * inf is not 0
-    weights = weights.to(stacked.device)
+def _weighted_sum(stacked: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     if stacked.stride(0) == 0:  # a frozen parameter that all clients share
         return weights.sum() * stacked[0].double()
     flat = stacked.reshape(len(stacked), -1)
@@ -170,7 +422,7 @@ def _weighted_sum(stacked: torch.Tensor, taken: torch.Tensor | None, weights: to
     return total.reshape(stacked.shape[1:])
 
 
-def update_norms(state: State, start: State, positions: Sequence[int] | None = None) -> list[float]:
+def update_norms(state: State, start: State, positions: Sequence[int]) -> list[float]:
     """Compute how far clients of a pass have moved, over all floating-point tensors.
 
     Parameters
@@ -180,7 +432,7 @@ def update_norms(state: State, start: State, positions: Sequence[int] | None = N
     start
         The model that they started from, on any device.
     positions
-        Rows of the clients; all by default.
+        Rows of the clients, at least one.
 
     Returns
     -------
@@ -189,22 +441,19 @@ def update_norms(state: State, start: State, positions: Sequence[int] | None = N
     """
     # A frozen parameter that all clients share moves nobody.
     moving = {name: t for name, t in state.items() if t.is_floating_point() and t.stride(0)}
-    number = len(next(iter(state.values()))) if state and positions is None else len(positions or ())
-    chosen = list(range(number)) if positions is None else list(positions)
-    if not moving or not number:
-        return [0.0] * number
-    in_a_row = chosen == list(range(chosen[0], chosen[0] + number))  # a view; others are copied
-    rows: slice | list[int] = slice(chosen[0], chosen[0] + number) if in_a_row else chosen
+    if not moving:
+        return [0.0] * len(positions)
+    in_a_row = range(positions[0], positions[0] + len(positions))
+    # Rows in a row are a view; others are copied.
+    rows = slice(in_a_row.start, in_a_row.stop) if list(positions) == list(in_a_row) else list(positions)
     squares = torch.zeros(())
     for name, stacked in moving.items():
         flat, before = stacked.reshape(len(stacked), -1)[rows], start[name].to(stacked.device).reshape(-1)
         block = max(1, (_BLOCK if stacked.is_cuda else _CACHED) // max(1, flat.shape[1]))
         changes = (some - before for some in flat.split(block))
-        lengths = [torch.linalg.vecdot(change, change) for change in changes]
-        square: torch.Tensor = lengths[0] if len(lengths) == 1 else torch.cat(lengths)
-        squares = squares + square
-    found: list[float] = squares.sqrt().cpu().tolist()
-    return found
+        squares = squares + torch.cat([torch.linalg.vecdot(change, change) for change in changes])
+    lengths: list[float] = squares.sqrt().cpu().tolist()
+    return lengths
 
 
 def clip_updates(
@@ -241,10 +490,10 @@ def clip_updates(
     """
     state = {name: torch.empty_like(tensor) for name, tensor in update.state.items()}
     within = np.ones(len(update.clients), dtype=bool)
-    groups: dict[int, list[int]] = {}
     misfits = {
         client: reason for client, reason in update.failed.items() if starts[client].keys() != state.keys()
     }
+    groups: dict[int, list[int]] = {}
     for position, client in enumerate(update.clients.tolist()):
         if client not in misfits:
             groups.setdefault(id(starts[client]), []).append(position)
@@ -256,23 +505,20 @@ def clip_updates(
         rows = torch.tensor(positions)
         squares = torch.zeros(len(positions), dtype=torch.float64)
         for name in trained:
-            for some, at in _blocks(update.state[name], rows):
-                squares[at] += _change(some, start[name]).reshape(len(some), -1).square().sum(1).cpu()
+            for some, change, at in _changes(update.state[name], rows, start[name]):
+                squares[at] += change.reshape(len(some), -1).square().sum(1).cpu()
         lengths = squares.sqrt()
-        factors = (limit / lengths.clamp(min=limit)).double()
+        factors = limit / lengths.clamp(min=limit)
         within[positions] = (lengths <= limit).numpy()
         for name, clipped in state.items():
-            if name not in trained:
-                clipped[rows.to(clipped.device)] = start[name].to(clipped.device)
-                continue
-            for some, at in _blocks(update.state[name], rows):
-                shape = (-1, *[1] * (some.dim() - 1))
-                shorter = _change(some, start[name]) * factors[at].to(some.device).view(shape)
-                ended = (start[name].to(some.device, torch.float64) + shorter).to(some.dtype)
-                whole = (
-                    (factors[at] == 1).to(some.device).view(shape)
-                )  # a short one stays as it is, to the bit
-                clipped[rows[at].to(some.device)] = torch.where(whole, some, ended)
+            sent = start[name].to(clipped.device)
+            clipped[rows.to(clipped.device)] = sent
+            if name in trained:
+                for some, change, at in _changes(update.state[name], rows, start[name]):
+                    factor = factors[at].to(some.device).view(-1, *[1] * (some.dim() - 1))
+                    ended = (sent.double() + change * factor).to(some.dtype)
+                    # A short one stays as it is, to the bit.
+                    clipped[rows[at].to(some.device)] = torch.where(factor == 1, some, ended)
     return replace(
         update,
         state=state,
@@ -284,18 +530,15 @@ def clip_updates(
 
 def _rounding(start: State, trained: Collection[str], clip: float) -> float:
     """Bound by how much rounding to the model's types can lengthen an update."""
-    return sum(
-        0.5 * torch.finfo(start[name].dtype).eps * (float(start[name].double().norm()) + clip)
-        for name in trained
-    )
+    tensors = [start[name] for name in trained]
+    return sum(0.5 * torch.finfo(t.dtype).eps * (float(t.double().norm()) + clip) for t in tensors)
 
 
-def _blocks(stacked: torch.Tensor, rows: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Split the clients in parts whose float64 fits into memory: their values and places in `rows`."""
+def _changes(
+    stacked: torch.Tensor, rows: torch.Tensor, start: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yield clients' values, changes in float64 and places in `rows`, in parts that fit into memory."""
     size = max(1, _BLOCK // max(1, stacked[0].numel()))
-    places = torch.arange(len(rows)).split(size)
-    return [(stacked[rows[some].to(stacked.device)], some) for some in places]
-
-
-def _change(some: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-    return some.double() - start.to(some.device, torch.float64)
+    for at in torch.arange(len(rows)).split(size):
+        some = stacked[rows[at].to(stacked.device)]
+        yield some, some.double() - start.to(some.device, torch.float64), at

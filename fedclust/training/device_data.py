@@ -46,6 +46,8 @@ class DeviceData:
         Whether each position of an example has its own label.
     positions
         Number of labels of an example.
+    rows_device
+        The device that `rows` of :meth:`batch` must be on: the one that holds the dataset.
 
     Raises
     ------
@@ -68,15 +70,11 @@ class DeviceData:
             size = data.inputs.nbytes + data.labels.nbytes
             if size <= _GPU_SHARE * _memory_left(device):
                 self._inputs, self._labels = data.inputs.to(device), data.labels.to(device)
+        self.rows_device = self._inputs.device
         self._were_bytes = data.inputs.dtype == torch.uint8
         self._normalised = data.inputs.numel() * 4 <= _KEPT_BYTES
         if self._normalised:
             self._inputs = self._normalise(self._inputs)
-
-    @property
-    def rows_device(self) -> torch.device:
-        """The device that `rows` of :meth:`batch` must be on: the one that holds the dataset."""
-        return self._inputs.device
 
     def batch(
         self, rows: torch.Tensor, augmentation: torch.Tensor | None = None
@@ -100,17 +98,14 @@ class DeviceData:
         labels = self._labels.index_select(0, flat).to(self.device, non_blocking=True)
         if augmentation is not None:
             batches = inputs.unflatten(0, (-1, rows.shape[-1]))
-            inputs = crop_and_flip(batches, augmentation.view(-1), self._black(inputs)).flatten(0, 1)
+            # A 0 in the dataset, which may have been normalised.
+            black = self._shift if self._normalised and self._were_bytes else inputs.new_zeros(1, 1, 1)
+            inputs = crop_and_flip(batches, augmentation.view(-1), black).flatten(0, 1)
         if not self._normalised:
             inputs = self._normalise(inputs)
         if rows.dim() == 1:
             return inputs, labels
         return inputs.unflatten(0, rows.shape), labels.unflatten(0, rows.shape)
-
-    def _black(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the value in `inputs`, which may have been normalised, of a 0 in the dataset."""
-        normalised = self._normalised and self._were_bytes
-        return self._shift if normalised else inputs.new_zeros(1, 1, 1)
 
     def _normalise(self, inputs: torch.Tensor) -> torch.Tensor:
         if inputs.dtype != torch.uint8:

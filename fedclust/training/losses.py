@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from fedclust.support.checks import check_value
+
 if TYPE_CHECKING:
     import torch
 
@@ -93,11 +95,9 @@ class WeightedCrossEntropy:
                     f"loss.class_weights must be balanced or a list of numbers, got {self.class_weights!r}"
                 )
             return
-        weights = tuple(self.class_weights)
-        for weight in weights:
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
-                raise ValueError(f"loss.class_weights must be finite numbers > 0, got {weight!r}")
-        object.__setattr__(self, "class_weights", tuple(map(float, weights)))
+        for weight in self.class_weights:
+            check_value("loss.class_weights", weight, "> 0 and finite")
+        object.__setattr__(self, "class_weights", tuple(map(float, self.class_weights)))
 
     def fitted(self, label_counts: Sequence[int]) -> WeightedCrossEntropy:
         """Return the loss with its weights as numbers.
@@ -168,13 +168,11 @@ def example_losses(outputs: torch.Tensor, labels: torch.Tensor, loss: Loss = cro
     ValueError
         If `loss` does not return one number per example.
     """
-    import torch
-
     if not len(labels):
         return outputs.new_zeros(0)
-    losses = loss(_precise(outputs), labels)
-    if not isinstance(losses, torch.Tensor) or losses.shape != labels.shape[:1]:
-        got = list(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+    losses: torch.Tensor = loss(_precise(outputs), labels)
+    if getattr(losses, "shape", None) != labels.shape[:1]:
+        got = list(losses.shape) if hasattr(losses, "shape") else type(losses).__name__
         raise ValueError(
             f"loss must return one number per example, shape [{labels.shape[0]}], got {got}; "
             "a loss of torch.nn needs reduction=none"
@@ -211,9 +209,8 @@ def mean_loss(outputs: torch.Tensor, labels: torch.Tensor, loss: Loss = cross_en
 
 
 def _precise(outputs: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+    """Convert half precision to float32."""
+    return outputs.float() if outputs.dtype.itemsize < 4 else outputs
 
 
 def _of_examples(losses: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

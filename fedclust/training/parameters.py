@@ -102,6 +102,7 @@ class LocalTraining:
     evaluation_batch_size: int = 1024
 
     def __post_init__(self) -> None:
+        number = "a whole number >= 1"
         check(
             self,
             optimizer=Optimizer,
@@ -116,37 +117,23 @@ class LocalTraining:
             decay="in (0, 1]",
             proximal_mu=">= 0 and finite",
             clip_norm="> 0 and finite or None",
+            chunk=f"{number} or auto",
+            **dict.fromkeys(("batch_size", "evaluation_batch_size"), number),
+            **dict.fromkeys(("epochs", "steps", "schedule_rounds"), f"{number} or None"),
         )
         if not callable(self.loss):
             raise ValueError(f"loss must be a function of outputs and labels, got {self.loss!r}")
         if isinstance(self.loss, functools.partial) and not (self.loss.args or self.loss.keywords):
             object.__setattr__(self, "loss", self.loss.func)  # as a configuration names a function
-        for names, other, rule in (
-            (("batch_size", "evaluation_batch_size"), (), ""),
-            (("epochs", "steps", "schedule_rounds"), (None,), ""),
-            (("chunk",), ("auto",), " or 'auto'"),
-        ):
-            for name in names:
-                value = getattr(self, name)
-                if value not in other and (type(value) is not int or value < 1):
-                    raise ValueError(f"{name} must be a whole number >= 1{rule}, got {value!r}")
         if (self.epochs is None) == (self.steps is None):
-            raise ValueError(
-                f"exactly one of epochs and steps must be given, got epochs {self.epochs} and steps "
-                f"{self.steps}; set the other to null"
-            )
+            given = f"got epochs {self.epochs} and steps {self.steps}"
+            raise ValueError(f"exactly one of epochs and steps must be given, the other null, {given}")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
         if self.momentum and self.optimizer == "adam":
             raise ValueError(f"momentum must be 0 with adam, which has betas, got {self.momentum}")
         if self.schedule == "cosine" and self.schedule_rounds is None:
             raise ValueError("schedule_rounds must be given with the cosine schedule, got None")
-
-    @property
-    def is_plain_sgd(self) -> bool:
-        """Whether a step subtracts the gradient times the learning rate, apart from a proximal term."""
-        extras = self.momentum or self.weight_decay or self.clip_norm
-        return self.optimizer == "sgd" and not extras
 
     def learning_rate_at(self, server_round: int) -> float:
         """Compute the learning rate of a round.

@@ -1,46 +1,67 @@
-"""The trainer: jobs in, updates and scores out."""
+"""The trainer: jobs in, updates and scores out.
+
+Passes are trained in the way that `mode` names, as far as model and memory allow. Before clients of a model
+train together for the first time, the two ways are compared.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from fedclust.personal.layers import Finetune
 from fedclust.support.rng import torch_seed
-from fedclust.training.batches import draw_batches, num_steps
-from fedclust.training.cohort import CohortUpdate, Job
+from fedclust.training import evaluation
+from fedclust.training.cohort import Batches, CohortUpdate, Job, Work, draw_batches, num_steps, untrained
 from fedclust.training.device_data import DeviceData
-from fedclust.training.dispatch import Dispatcher
-from fedclust.training.evaluation import (
-    Measure,
-    Metric,
-    Scores,
-    answers,
-    check_names,
-    evaluate_jobs,
-)
-from fedclust.training.lanes import Lanes
 from fedclust.training.losses import WeightedCrossEntropy, example_losses
 from fedclust.training.parameters import LocalTraining
-from fedclust.training.work import Work, untrained
-from fedclust.training.working_model import WorkingModel, only_last_layer, step_keys
+from fedclust.training.sequential import train_sequentially
+from fedclust.training.vectorised import VectorisedTraining, first_loss
+from fedclust.training.working_model import Lanes, WorkingModel, only_last_layer, step_keys
 from fedclust.typing import FloatArray, IntArray, State
 
 if TYPE_CHECKING:
     from fedclust.data.dataset import FederatedData
 
+_logger = logging.getLogger(__name__)
 
-# Most memory for the rows of a pass's batches.
 _NO_ROWS = np.zeros(0, dtype=np.int64)
+# Most memory for the rows of a pass's batches.
 _BATCH_BYTES = 256 << 20
+# Models' outputs that are kept until they are reduced: 256 MiB.
+_MOST_VALUES = 1 << 26
+# Relative size of a layer's rounding error. In float32 some units in the last place, 2^-23, as sums are
+# rounded as well; the other two round the factors of products, to 2^-10 and 2^-7.
+_ROUNDING = {"float32": 2.0**-20, "tf32": 2.0**-10, "bf16": 2.0**-7}
+# Fixed amounts rather than what is free at the moment: the same run must be cut the same way every time.
+_CPU_BYTES = 1 << 30
+_GPU_SHARE = 0.4
+# Clients that are tried, one after another, until one shows whether the two ways of training agree.
+_TRIED = 3
+# Largest difference that what fills a short batch may make, in errors of rounding.
+_FILLING = 32.0
+# Training may make rounding grow: by this share of a loss's change since the first step.
+_GROWN = 0.05
+
+Measure = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
+"""From the logits, labels and jobs' positions of a batch to tensors with a row per example."""
+
+Train = Callable[[Work], CohortUpdate]
+
+_Batch = tuple[State, torch.Tensor, torch.Tensor]
+"""A model, rows, and the position of the job of each."""
 
 
 class Trainer:
@@ -81,15 +102,14 @@ class Trainer:
         seed: int,
         device: str | torch.device = "cpu",
         threads: int | None = None,
-        metrics: Mapping[str, Metric] | None = None,
+        metrics: Mapping[str, evaluation.Metric] | None = None,
     ) -> None:
         if isinstance(training.loss, WeightedCrossEntropy):
             # Every client weighs classes alike, by the label counts of all of them.
             training = replace(training, loss=training.loss.fitted(data.label_counts().sum(axis=0).tolist()))
-        self.training = training
         self._model = model
         self._metrics = dict(metrics or {})
-        check_names(self._metrics)
+        evaluation.check_names(self._metrics)
         self._seed = seed
         # As tensors name it, with its number: "cuda" is not "cuda:0", and not all of torch.cuda takes both.
         self._device = torch.empty(0, device=device).device
@@ -99,8 +119,12 @@ class Trainer:
                 f"which are not images, got {training.augmentation}"
             )
         self._data = DeviceData(data, self._device)
+        self._prepare(model, training, threads or torch.get_num_threads())
+
+    def _prepare(self, model: nn.Module, training: LocalTraining, threads: int) -> None:
+        self.training = training
         self._working = WorkingModel(model, self._device, training.precision)
-        self._lanes = Lanes(self._working, threads or torch.get_num_threads())
+        self._lanes = Lanes(self._working, threads)
         self._dispatcher = Dispatcher(self._lanes, self._data, training)
 
     @property
@@ -133,16 +157,11 @@ class Trainer:
         Raises
         ------
         ValueError
-            If a client is given twice, or a number is out of range.
+            If the round or `proximal_mu` is out of range.
         """
         mu = self.training.proximal_mu if proximal_mu is None else proximal_mu
         if not 0 <= mu < float("inf"):
             raise ValueError(f"proximal_mu must be >= 0 and finite, got {mu}")
-        learning_rate = self.training.learning_rate_at(server_round)
-        times = Counter(job.client for job in jobs)
-        if len(times) < len(jobs):
-            ((client, most),) = times.most_common(1)
-            raise ValueError(f"each client must have one job, got {most} of {client}")
         misfits: dict[int, str] = {}
         jobs = self._check(jobs, misfits)
         yield from (untrained([Job(client, _NO_ROWS, {})], reason) for client, reason in misfits.items())
@@ -150,14 +169,13 @@ class Trainer:
         if empty:
             yield untrained(empty, "no training examples")
         full = sorted((job for job in jobs if len(job.rows)), key=lambda job: -len(job.rows))
-        first = 0
-        while first < len(full):
+        while full:
             # Not across a yield: the caller must find torch's global settings as they were.
             with self._working.settings():
-                work = self._next_pass(full[first:], server_round, learning_rate, mu)
+                work = self._next_pass(full, server_round, mu)
                 updates = list(self._dispatcher.train(work))
             yield from updates
-            first += len(work.jobs)
+            full = full[len(work.jobs) :]
 
     def finetuner(self, finetune: Finetune) -> Trainer:
         """Make the trainer of a client's personal model; it shares the data with this one.
@@ -176,15 +194,14 @@ class Trainer:
             schedule="constant",
             proximal_mu=0.0,
         )
-        other = copy.copy(self)
-        other.training = training
         model = self._model if finetune.layers == "all" else only_last_layer(self._model)
-        other._working = WorkingModel(model, self._device, training.precision)
-        other._lanes = Lanes(other._working, self._lanes.most)
-        other._dispatcher = Dispatcher(other._lanes, self._data, training)
+        other = copy.copy(self)
+        other._prepare(model, training, self._lanes.most)
         return other
 
-    def evaluate(self, jobs: Sequence[Job], *, full: bool = False, own: bool = True) -> list[Scores]:
+    def evaluate(
+        self, jobs: Sequence[Job], *, full: bool = False, own: bool = True
+    ) -> list[evaluation.Scores]:
         """Measure models on clients' rows.
 
         Parameters
@@ -205,16 +222,37 @@ class Trainer:
         ValueError
             If a state does not fit the model.
         """
-        with self._working.settings():
-            return evaluate_jobs(
-                self._lanes,
-                self._data,
-                self._check(jobs),
-                self.training.evaluation_batch_size,
-                full=full,
-                loss=self.training.loss,
-                metrics=self._metrics if own else {},
-            )
+        metrics = self._metrics if own else {}
+        width = self._data.positions * (self._data.num_classes if full or metrics else 1)
+        parts = _parts(jobs, max(1, _MOST_VALUES // width))
+        return [each for part in parts for each in self._scores(part, full, metrics)]
+
+    def _scores(
+        self, jobs: Sequence[Job], full: bool, metrics: Mapping[str, evaluation.Metric]
+    ) -> list[evaluation.Scores]:
+        loss, shifts = self.training.loss, _shifts(jobs, self._data)
+
+        def measure(
+            logits: torch.Tensor, labels: torch.Tensor, owners: torch.Tensor
+        ) -> tuple[torch.Tensor, ...]:
+            if shifts is not None:
+                own = shifts[owners.to(shifts.device)]
+                logits = logits + own.view(len(own), *[1] * (logits.dim() - 2), -1)
+            output = logits.softmax(-1) if full else logits
+            kept = ([output] if full else []) + ([logits] if metrics else [])
+            return example_losses(logits, labels, loss), labels, output.argmax(-1), *kept
+
+        answered = self._answers(jobs, measure)
+        counts = np.array([len(job.rows) for job in jobs], dtype=np.int64)
+        losses, labels, predictions, *more = (
+            torch.cat(parts).numpy() for parts in zip(*answered, strict=True)
+        )
+        scores = evaluation.scores_by_client(
+            counts, losses, labels, predictions, self._data.num_classes, more[0] if full else None
+        )
+        for score, (_, truth, *_, outputs) in zip(scores, answered, strict=True):
+            score.figures.update(evaluation.measure_own(metrics, outputs, truth))
+        return scores
 
     def confusions(self, jobs: Sequence[Job]) -> list[IntArray]:
         """Count models' predictions for the examples of each class.
@@ -283,10 +321,48 @@ class Trainer:
         return [losses.numpy().astype(np.float64) for (losses,) in answered]
 
     def _answers(self, jobs: Sequence[Job], measure: Measure) -> list[tuple[torch.Tensor, ...]]:
+        """Put jobs' rows through their models, those of one model together, unless it mixes rows.
+
+        `measure` reduces the logits, labels and positions in `jobs` of a batch's rows to tensors with a row
+        each. Returned are, for each job, in order, its own rows of these tensors, on the CPU.
+        """
+        jobs, data = self._check(jobs), self._data
+        loaded: dict[int, int] = {}
+
+        @torch.inference_mode()
+        def answer(working: WorkingModel, batch: _Batch) -> tuple[torch.Tensor, ...]:
+            state, rows, owners = batch
+            if loaded.get(id(working)) != id(state):
+                loaded[id(working)] = id(state)
+                working.load(state)
+                working.model.eval()
+            inputs, labels = data.batch(rows)
+            return measure(working.forward(inputs).float(), labels, owners)
+
+        together: dict[Hashable, list[int]] = {}
+        for place, job in enumerate(jobs):
+            key = id(job.state), place if self._working.mixes_rows else 0
+            together.setdefault(key, []).append(place)
+        batches: list[_Batch] = []
+        for places in together.values():
+            rows = np.concatenate([jobs[place].rows for place in places]).astype(np.int64)
+            if len(rows):
+                owners = np.repeat(places, [len(jobs[place].rows) for place in places])
+                size = self.training.evaluation_batch_size
+                parts = torch.from_numpy(rows).to(data.rows_device).split(size)
+                owned = torch.from_numpy(owners).split(size)
+                batches += zip(repeat(jobs[places[0]].state), parts, owned, strict=False)
         with self._working.settings():
-            return answers(
-                self._lanes, self._data, self._check(jobs), self.training.evaluation_batch_size, measure
-            )
+            if batches:
+                answers = self._lanes.each("evaluate", answer, batches)
+            else:
+                none = torch.zeros(0, dtype=torch.int64)
+                answers = [measure(torch.zeros(0, data.num_classes), none, none)]
+        order = [place for places in together.values() for place in places]
+        sizes = [len(jobs[place].rows) for place in order]
+        columns = [torch.cat(parts).cpu().split(sizes) for parts in zip(*answers, strict=True)]
+        of_place = dict(zip(order, zip(*columns, strict=True), strict=True))
+        return [of_place[place] for place in range(len(jobs))]
 
     def _check(self, jobs: Sequence[Job], misfits: dict[int, str] | None = None) -> list[Job]:
         """Check the states and move each to the device once; misfits are left out where they are listed."""
@@ -307,9 +383,9 @@ class Trainer:
             fitting.append(job)
         return [replace(job, state=moved[id(job.state)]) for job in fitting]
 
-    def _next_pass(self, jobs: Sequence[Job], server_round: int, learning_rate: float, mu: float) -> Work:
+    def _next_pass(self, jobs: Sequence[Job], server_round: int, mu: float) -> Work:
         """Take as many clients as fit into memory, longest first, and draw their batches."""
-        draw = partial(self._work, server_round=server_round, learning_rate=learning_rate, mu=mu)
+        draw = partial(self._work, server_round=server_round, mu=mu)
         examples, steps = len(jobs[0].rows), jobs[0].steps
         width = min(self.training.batch_size, examples)
         if steps is None:
@@ -318,13 +394,275 @@ class Trainer:
         # Clients with fewer steps are padded to the longest; the padding takes memory but no steps.
         return draw(jobs[: min(capacity, max(1, _BATCH_BYTES // (8 * steps * width)))])
 
-    def _work(self, jobs: Sequence[Job], server_round: int, learning_rate: float, mu: float) -> Work:
+    def _work(self, jobs: Sequence[Job], server_round: int, mu: float) -> Work:
         clients = [job.client for job in jobs]
         rows, own = [job.rows for job in jobs], [job.steps for job in jobs]
         batches = draw_batches(clients, rows, self.training, self._seed, server_round, own)
-        ids, steps = torch.tensor(clients, device=self._device), batches.rows.shape[1]
-        keys = step_keys(torch_seed(self._seed, "dropout", server_round), ids, steps)
-        augmentation = None
-        if self.training.augmentation != "none":
-            augmentation = step_keys(torch_seed(self._seed, "augmentation", server_round), ids, steps)
-        return Work(jobs, batches, keys, learning_rate, mu, augmentation)
+        ids = torch.tensor(clients, device=self._device)
+
+        def keys(purpose: str) -> torch.Tensor:
+            return step_keys(torch_seed(self._seed, purpose, server_round), ids, batches.rows.shape[1])
+
+        crops = None if self.training.augmentation == "none" else keys("augmentation")
+        rate = self.training.learning_rate_at(server_round)
+        return Work(jobs, batches, keys("dropout"), rate, mu, crops)
+
+
+def _parts(jobs: Sequence[Job], most: int) -> Iterator[Sequence[Job]]:
+    """Divide jobs into parts of at most so many rows, or of one job with more."""
+    first = rows = 0
+    for place, job in enumerate(jobs):
+        if place > first and rows + len(job.rows) > most:
+            yield jobs[first:place]
+            first, rows = place, 0
+        rows += len(job.rows)
+    if jobs:
+        yield jobs[first:]
+
+
+def _shifts(jobs: Sequence[Job], data: DeviceData) -> torch.Tensor | None:
+    """Stack what is added to each job's logits, shape (n, C); None where nothing is."""
+    if all(job.shift is None for job in jobs):
+        return None
+    stacked = np.stack([np.zeros(data.num_classes) if job.shift is None else job.shift for job in jobs])
+    return torch.from_numpy(stacked).to(data.device, torch.float32)
+
+
+# -- Which way ----------------------------------------------------------------------------------------------
+
+
+def faster_together(model: nn.Module, device: torch.device) -> bool:
+    """Return whether clients of a model train faster in one pass, by what its layers are.
+
+    Dense layers do: hardly anything of a small step is arithmetic. On a CPU, the grouped convolutions that
+    vmap makes of many clients' are slower than one client at a time (measured: docs/PERFORMANCE.md); a GPU
+    gets more to do at a time. Recurrent and attention layers are slow under vmap.
+    """
+    kinds = [type(module) for module in model.modules()]
+    if any(issubclass(kind, nn.RNNBase | nn.RNNCellBase) or "Attention" in kind.__name__ for kind in kinds):
+        return False
+    return device.type == "cuda" or not any(issubclass(kind, _ConvNd) for kind in kinds)
+
+
+class Dispatcher:
+    """Trains passes together or one client after another.
+
+    If a model cannot be vectorised, its clients are trained one after another from then on, with a warning.
+
+    Parameters
+    ----------
+    lanes
+        The model, and the threads that may each train a client.
+    data
+        The dataset.
+    training
+        Hyperparameters.
+
+    Attributes
+    ----------
+    together
+        Whether clients may still train together.
+    """
+
+    def __init__(self, lanes: Lanes, data: DeviceData, training: LocalTraining) -> None:
+        self.together = training.mode == "vectorised" or (
+            training.mode == "auto" and faster_together(lanes.working.model, lanes.working.device)
+        )
+        self._lanes = lanes
+        self._working = working = lanes.working
+        self._data = data
+        self._training = training
+        self._vectorised = VectorisedTraining(working, data, training)
+        self._agreed = False
+        self._capacities: dict[tuple[int, bool], int] = {}
+
+    def capacity(self, width: int, one: Callable[[], Work]) -> int:
+        """Return how many clients with batches of `width` fit into a pass: `chunk`, or what memory allows.
+
+        The work of one of them is asked for where no such client was seen before.
+        """
+        if self._training.chunk != "auto":
+            return self._training.chunk
+        key = width, self.together
+        if key not in self._capacities:
+            self._capacities[key] = self._clients_per_pass(one())
+        return self._capacities[key]
+
+    def _clients_per_pass(self, work: Work) -> int:
+        """Estimate how many clients like the first of some take 1 GiB, or 40 % of the GPU's memory; >= 1.
+
+        If they train one by one, only their results take memory.
+        """
+        training, device, needed = self._training, self._working.device, self._working.nbytes
+        budget = float(_CPU_BYTES)
+        if device.type == "cuda":
+            ours = torch.cuda.get_per_process_memory_fraction(device)  # several nodes may share a GPU
+            budget = _GPU_SHARE * ours * torch.cuda.get_device_properties(device).total_memory
+        if self.together:
+            # The model, its gradient, and one more for temporaries; the moments and Adam's denominator;
+            # FedProx's start and difference.
+            copies = 3 + bool(training.momentum) + 3 * (training.optimizer == "adam")
+            copies += 2 * bool(training.proximal_mu)
+            # The backward pass holds about as much again. If the model raises, training will report it.
+            with contextlib.suppress(Exception):
+                needed = copies * needed + 2 * self._saved_bytes(work)
+        return max(1, int(budget / max(1, needed)))
+
+    def _saved_bytes(self, work: Work) -> int:
+        """Compute the bytes that the forward pass of a client's first batch keeps for the backward pass."""
+        own = {tensor.untyped_storage().data_ptr() for tensor in self._working.tensors.values()}
+        saved: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                saved[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        self._working.model.train()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            first_loss(self._working, self._data, self._training, work)
+        return sum(saved.values())
+
+    def train(self, work: Work) -> Iterator[CohortUpdate]:
+        """Train a pass, in one or more parts."""
+        if self.together and self._vectorised.mlp is None and not self._agreed:
+            try:
+                self._agreed = self._agree(work)
+            except torch.OutOfMemoryError:
+                pass  # too much for one pass, but smaller ones may fit
+            # A model may refuse to be vectorised with any exception at all.
+            except Exception as error:
+                self._give_up(error)
+            else:
+                if not self._agreed:  # all clients that were tried failed, and one by one is always correct
+                    yield self._alone(work)
+                    return
+        yield from self._train_together(work)
+
+    def _agree(self, work: Work) -> bool:
+        """Compare the two ways of training once."""
+        together = self._vectorised
+        if self._training.compile:  # the comparison's batches have another shape, not worth compiling for
+            plain = replace(self._training, compile=False)
+            together = VectorisedTraining(self._working, self._data, plain)
+        # The two ways differ by rounding, which is coarser in the reduced precisions.
+        tolerance = 1e-3 if self._training.precision == "float32" else 5e-2
+        return agree(self._alone, together.train, work, tolerance, _ROUNDING[self._training.precision])
+
+    def _train_together(self, work: Work) -> Iterator[CohortUpdate]:
+        """Train a pass together, in halves where memory runs out, or one by one where that fails."""
+        update, halve = None, False
+        if self.together:
+            try:
+                update = self._in_one_pass(work)
+            # What failed must not outlive this clause, or its memory would be missing in the next attempt.
+            except torch.OutOfMemoryError:
+                halve = len(work.jobs) > 1
+            except Exception as error:
+                self._give_up(error)
+        if halve:
+            half = len(work.jobs) // 2
+            for part in (range(half), range(half, len(work.jobs))):
+                yield from self._train_together(work.select(part))
+        else:
+            yield self._alone(work) if update is None else update
+
+    def _in_one_pass(self, work: Work) -> CohortUpdate:
+        if len(work.jobs) > 1:
+            return self._vectorised.train(work)
+        # A batched product of one matrix uses another kernel than that of many. Trained twice side by side, a
+        # client gets the same bits as among others, so it does not matter which clients share a node.
+        twice = self._vectorised.train(work.select([0, 0]))
+        return replace(
+            twice,
+            clients=twice.clients[:1],
+            state={name: stacked[:1] for name, stacked in twice.state.items()},
+            losses=twice.losses[:1],
+            num_examples=twice.num_examples[:1],
+        )
+
+    def _alone(self, work: Work) -> CohortUpdate:
+        return train_sequentially(self._lanes, self._data, self._training, work)
+
+    def _give_up(self, error: Exception) -> None:
+        self.together = False
+        _logger.warning(
+            "clients train one after another: training them together failed with %s: %s",
+            type(error).__name__,
+            str(error).partition("\n")[0],
+        )
+
+
+def agree(alone: Train, together: Train, work: Work, tolerance: float, rounding: float = 2.0**-20) -> bool:
+    """Compare two ways of training on a client and on the same client with half of each batch.
+
+    If a model mixes the examples of a batch by means other than BatchNorm, the padding of short batches
+    changes its results. So the half batches are padded in two ways, whose losses must be equal up to the
+    rounding of one kernel, however much the two ways of training differ.
+
+    Two correct ways differ by rounding, and a step may make that difference grow: after one step of a
+    ResNet-18 at a large learning rate, losses of 15.7149 and 15.7493, from 3.1138, count as the same. A wrong
+    way differs already before the first step, or by a good part of what the step changes.
+
+    Parameters
+    ----------
+    alone, together
+        The two ways of training.
+    work
+        The pass; the first of its first few clients whose losses are finite is used.
+    tolerance
+        Largest relative difference between the losses of the two ways if rounding does not grow.
+    rounding
+        Relative size of a layer's rounding error, a few units in the last place.
+
+    Returns
+    -------
+    Whether there was such a client.
+
+    Raises
+    ------
+    ArithmeticError
+        If the two ways disagree.
+    Exception
+        The error of training together, if the model does not allow it.
+    """
+    for client in range(min(_TRIED, len(work.jobs))):
+        three = _half_batches(work, client)
+        pair = three.select([0, 1])
+        expected = alone(pair)
+        if expected.failed:
+            continue
+        one, filled = np.stack(expected.losses), np.stack(together(three).losses)
+        other = filled[:2]
+        if not _close(filled[1], filled[2], _FILLING * rounding):
+            raise ArithmeticError(
+                f"losses are {filled[1].tolist()} or {filled[2].tolist()}, depending on how short batches "
+                "are padded: the model mixes the examples of a batch"
+            )
+        for joint, single in zip(other, one, strict=True):
+            if not _close(single, joint, tolerance):
+                raise ArithmeticError(
+                    f"losses are {joint.tolist()} together and {single.tolist()} alone, "
+                    "apart by more than rounding explains"
+                )
+        return True
+    return False
+
+
+def _half_batches(work: Work, client: int) -> Work:
+    """Return two steps of a client, and the same with half of each batch, padded in two ways."""
+    three = work.select([client] * 3, steps=2)
+    rows, whole = three.batches.rows.copy(), three.batches.sizes
+    sizes = whole.copy()
+    sizes[1:] = (sizes[1:] + 1) // 2
+    for step, (size, full) in enumerate(zip(sizes[1], whole[1], strict=True)):
+        rows[1, step, size:] = rows[1, step, 0]
+        rows[2, step, full:] = rows[2, step, full - 1]
+    return replace(three, batches=Batches(rows, sizes, three.batches.steps))
+
+
+def _close(one: FloatArray, other: FloatArray, tolerance: float) -> bool:
+    """Compare the losses of two steps, each shape (steps,)."""
+    allowed = tolerance * (1 + np.abs(one)) + _GROWN * np.abs(one - one[0])
+    return bool((np.abs(one - other) <= allowed).all())

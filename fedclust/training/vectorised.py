@@ -4,32 +4,417 @@ The clients' models are stacked along a first axis and take their t-th step toge
 their number of steps, so those still training are always the first ones, and finished clients are left out of
 later steps. Short batches are padded with repetitions that have weight 0 in the loss and that BatchNorm
 ignores.
+
+A step of any model runs under ``torch.func.vmap``. Most of the cost of that and of autograd on small networks
+is not arithmetic. For MLPs, the commonest small networks, the gradient is written out here, as batched matrix
+products; plain SGD then updates the weights in the same product that computes the gradient.
 """
 
+from __future__ import annotations
+
+import itertools
+import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.func import grad_and_value, vmap
+from torch.nn import functional
 
-from fedclust.training.cohort import CohortUpdate
+from fedclust.training.cohort import CohortUpdate, Work, collect, start_state
 from fedclust.training.device_data import DeviceData
-from fedclust.training.losses import Loss, cross_entropy, example_losses, mean_loss
-from fedclust.training.mlp import MlpKernel, find_mlp
-from fedclust.training.optimisers import LocalUpdate
+from fedclust.training.losses import cross_entropy, example_losses, mean_loss
 from fedclust.training.parameters import LocalTraining
-from fedclust.training.work import Work, collect, stacked_start
-from fedclust.training.working_model import WorkingModel
+from fedclust.training.working_model import ClientDropout, WorkingModel
 from fedclust.typing import State
 
+Tensors = list[torch.Tensor]
 
-class Kernel(Protocol):
-    """Takes training steps of the first clients of a stacked cohort."""
+
+# -- From gradients to parameters ---------------------------------------------------------------------------
+
+
+class LocalUpdate:
+    """One step from gradients to parameters.
+
+    Adds the proximal term, clips the gradient, then steps as ``torch.optim.SGD`` (without dampening and
+    Nesterov) or ``torch.optim.Adam`` (without AMSGrad): the same order as FedProx's loss,
+    ``clip_grad_norm_`` and ``torch.optim``, which would take 0.1 to 0.3 ms more per step in Python. The same
+    code works on one client's parameters and, with a leading axis, on those of a whole cohort: every
+    operation is element by element, and every client of a cohort takes its t-th step at the same time or has
+    stopped before, so one step count serves all.
+
+    Parameters
+    ----------
+    parameters
+        Tensors that `step` will update; FedProx's penalty is the distance to their present values.
+    training
+        Hyperparameters.
+    learning_rate
+        Learning rate of this round.
+    proximal_mu
+        FedProx's weight, >= 0.
+    stacked
+        Whether the tensors have a client axis in front.
+
+    Attributes
+    ----------
+    plain_rate
+        The learning rate if a step is just ``parameter -= rate * gradient``, else None.
+    """
+
+    def __init__(
+        self,
+        parameters: Tensors,
+        training: LocalTraining,
+        learning_rate: float,
+        proximal_mu: float,
+        *,
+        stacked: bool,
+    ) -> None:
+        self._training, self._rate = training, learning_rate
+        self._proximal_mu, self._stacked = proximal_mu, stacked
+        self._adam = training.optimizer == "adam"
+        self._changes_gradients = bool(proximal_mu or training.clip_norm or training.weight_decay)
+        plain = not (self._adam or training.momentum or self._changes_gradients)
+        self.plain_rate = learning_rate if plain else None
+        # torch's buffer starts as the first gradient; momentum * 0 + gradient is the same.
+        moments = 2 if self._adam else int(training.momentum > 0)
+        self._moments = [[torch.zeros_like(tensor) for tensor in parameters] for _ in range(moments)]
+        self._start = [tensor.detach().clone() for tensor in parameters] if proximal_mu else []
+        self._steps = 0
+
+    def narrow(self, clients: int) -> None:
+        """Keep only the first `clients` clients of a stacked cohort."""
+        self._moments = [[tensor[:clients] for tensor in tensors] for tensors in self._moments]
+        self._start = [tensor[:clients] for tensor in self._start]
+
+    @torch.no_grad()
+    def step(self, parameters: Tensors, gradients: Tensors) -> None:
+        """Update `parameters` in place; `gradients` may be overwritten."""
+        training = self._training
+        if self._changes_gradients:
+            gradients = _without_shared_memory(gradients)
+        if self._proximal_mu:
+            add_proximal_term(gradients, parameters, self._start, self._proximal_mu)
+        if training.clip_norm is not None:
+            clip_norm(gradients, training.clip_norm, stacked=self._stacked)
+        if training.weight_decay:
+            torch._foreach_add_(gradients, parameters, alpha=training.weight_decay)
+        if self._adam:
+            self._adam_step(parameters, gradients)
+            return
+        if training.momentum:
+            (buffers,) = self._moments
+            torch._foreach_mul_(buffers, training.momentum)
+            torch._foreach_add_(buffers, gradients)
+            gradients = buffers
+        torch._foreach_add_(parameters, gradients, alpha=-self._rate)
+
+    def _adam_step(self, parameters: Tensors, gradients: Tensors) -> None:
+        self._steps += 1
+        (first, second), (beta1, beta2) = self._moments, self._training.betas
+        torch._foreach_lerp_(first, gradients, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+        denominators = torch._foreach_sqrt(second)
+        torch._foreach_div_(denominators, math.sqrt(1 - beta2**self._steps))
+        torch._foreach_add_(denominators, self._training.adam_epsilon)
+        torch._foreach_addcdiv_(parameters, first, denominators, -self._rate / (1 - beta1**self._steps))
+
+
+def _without_shared_memory(gradients: Tensors) -> Tensors:
+    """Copy gradients that share memory with another one, or within themselves: each is changed only once.
+
+    Autograd returns one tensor for two parameters that only occur in a sum, as an LSTM's two biases do.
+    """
+    seen: set[int] = set()
+    separate = []
+    for gradient in gradients:
+        place = gradient.data_ptr()
+        separate.append(gradient.clone() if place in seen or 0 in gradient.stride() else gradient)
+        seen.add(place)
+    return separate
+
+
+def add_proximal_term(gradients: Tensors, parameters: Tensors, start: Tensors, mu: float) -> None:
+    """Add the gradient of ``mu / 2 * ||w - w_start||**2`` in place.
+
+    Source: FedProx, Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, Eq. 2.
+    """
+    torch._foreach_add_(gradients, torch._foreach_sub(parameters, start), alpha=mu)
+
+
+def clip_norm(gradients: Tensors, largest: float, *, stacked: bool) -> None:
+    """Scale gradients in place as ``torch.nn.utils.clip_grad_norm_`` does.
+
+    Parameters
+    ----------
+    gradients
+        Gradients of one client, or of n clients along a first axis.
+    largest
+        Largest norm, > 0.
+    stacked
+        Whether there is a client axis; each client is then clipped separately.
+    """
+    vectors = [some.reshape(len(some), -1) if stacked else some.reshape(-1) for some in gradients]
+    norms = torch.stack([torch.linalg.vector_norm(vector, dim=-1) for vector in vectors])
+    # The 1e-6 is torch's, against division by zero.
+    scale = (largest / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
+    for some in gradients:
+        some.mul_(scale.view(-1, *[1] * (some.dim() - 1)) if stacked else scale)
+
+
+# -- Steps of MLPs ------------------------------------------------------------------------------------------
+
+_ACTIVATIONS = {
+    **dict.fromkeys((nn.ReLU, torch.relu, functional.relu, "relu", torch.relu_, "relu_"), "relu"),
+    **dict.fromkeys((nn.Tanh, torch.tanh, functional.tanh, "tanh", torch.tanh_, "tanh_"), "tanh"),
+}
+_FLATTEN = (nn.Flatten, torch.flatten, "flatten")
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer, by the names of its parameters.
+
+    Attributes
+    ----------
+    weight
+        Name of the weight, shape (out, in).
+    bias
+        Name of the bias, shape (out,), or None.
+    """
+
+    weight: str
+    bias: str | None
+
+
+Layer = Linear | ClientDropout | str
+"""A layer of an MLP: linear, dropout, ``"relu"`` or ``"tanh"``."""
+
+
+def find_mlp(working: WorkingModel, example_dims: int) -> list[Layer] | None:
+    """Read a model's forward pass; return its layers if they are those of an MLP, and else None.
+
+    Parameters
+    ----------
+    working
+        The model.
+    example_dims
+        Number of dimensions of one example; a model of more than one has to flatten it first.
+
+    Returns
+    -------
+    The layers in order; the first one that is not dropout is linear.
+    """
+    if any(_has_hooks(module) for module in working.model.modules()):
+        return None
+    try:
+        graph = _Tracer().trace(working.model)
+    # A model that symbolic tracing cannot follow is not an MLP; tracing raises all kinds of exceptions.
+    except Exception:
+        return None
+    layers: list[Layer] = []
+    flattens = False
+    names = {id(module): name for name, module in working.model.named_modules()}
+    nodes = list(graph.nodes)
+    if [node.op for node in nodes].count("placeholder") != 1:
+        return None
+    for previous, node in itertools.pairwise(nodes):
+        # Each node must use the one before, alone, and be used by the one after.
+        if node.all_input_nodes != [previous]:
+            return None
+        module = working.model.get_submodule(node.target) if node.op == "call_module" else None
+        kind = type(module) if module is not None else node.target
+        if node.op == "output" or kind is nn.Identity:
+            continue
+        if isinstance(module, ClientDropout) and module.p == 0.0:  # the identity
+            continue
+        if kind in _FLATTEN and not layers and not flattens and _flattens_examples(node, module):
+            flattens = True
+        elif kind in _ACTIVATIONS and layers:
+            layers.append(_ACTIVATIONS[kind])
+        elif isinstance(module, ClientDropout) and not module.channelwise:
+            layers.append(module)
+        elif kind is nn.Linear and module is not None:
+            name = names[id(module)]
+            layers.append(Linear(f"{name}.weight", f"{name}.bias" if module.bias is not None else None))
+        else:
+            return None
+    linear = [layer for layer in layers if isinstance(layer, Linear)]
+    parameters = [name for layer in linear for name in (layer.weight, layer.bias) if name is not None]
+    # No layer twice, nothing frozen, nothing unused, no buffers.
+    whole = sorted(parameters) == sorted(working.trainable_names) and len(parameters) == len(working.tensors)
+    return layers if linear and whole and (flattens or example_dims == 1) else None
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    return any(getattr(module, kind) for kind in kinds)
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
+        return isinstance(module, ClientDropout) or super().is_leaf_module(module, qualified_name)
+
+
+def _flattens_examples(node: fx.Node, module: nn.Module | None) -> bool:
+    if isinstance(module, nn.Flatten):
+        return (module.start_dim, module.end_dim) == (1, -1)
+    arguments = dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False)) | node.kwargs
+    return arguments in ({"start_dim": 1}, {"start_dim": 1, "end_dim": -1})
+
+
+class MlpKernel:
+    """Steps of a stacked cohort whose model is an MLP; a kernel like :class:`VmapKernel`.
+
+    Parameters
+    ----------
+    layers
+        The model's, in order.
+    state
+        Stacked parameters of n clients, updated in place.
+    update
+        What to do with their gradients, in the order of `state`.
+    """
+
+    def __init__(self, layers: Sequence[Layer], state: State, update: LocalUpdate) -> None:
+        self._layers = layers
+        # No gradient is needed for what comes before this layer.
+        self._first = next(layer for layer in layers if isinstance(layer, Linear))
+        self._state = state
+        self._update = update
 
     def narrow(self, clients: int) -> None:
         """Keep only the first `clients` clients."""
+        self._state = {name: tensor[:clients] for name, tensor in self._state.items()}
+        self._update.narrow(clients)
+
+    @torch.no_grad()
+    def step(
+        self, inputs: torch.Tensor, labels: torch.Tensor, real: torch.Tensor | None, keys: torch.Tensor
+    ) -> torch.Tensor:
+        """Update the clients' models in place; see :class:`VmapKernel`."""
+        values = inputs.flatten(2)
+        used: list[torch.Tensor] = []  # per layer, what its backward pass needs
+        drops = 0
+        for layer in self._layers:
+            if isinstance(layer, Linear):
+                used.append(values)
+                values = self._linear(layer, values)
+            elif isinstance(layer, ClientDropout):
+                drops += 1
+                factors = layer.factors(values.shape[1:], keys.view(-1, 1, 1), drops)
+                used.append(factors)
+                values = values * factors
+            else:
+                values = values.relu() if layer == "relu" else values.tanh()
+                used.append(values)
+        losses, gradient = _cross_entropy(values, labels, real)
+        self._backward(used, gradient)
+        return losses
+
+    def _linear(self, layer: Linear, values: torch.Tensor) -> torch.Tensor:
+        weight = self._state[layer.weight].mT
+        if layer.bias is None:
+            return torch.bmm(values, weight)
+        return torch.baddbmm(self._state[layer.bias].unsqueeze(1), values, weight)
+
+    def _backward(self, used: Sequence[torch.Tensor], gradient: torch.Tensor) -> None:
+        """Propagate the gradient of the logits back through the layers, and update them."""
+        rate = self._update.plain_rate
+        gradients: State = {}
+        for layer, saved in zip(reversed(self._layers), reversed(used), strict=True):
+            if layer == "relu":
+                gradient = torch.ops.aten.threshold_backward(gradient, saved, 0)
+            elif layer == "tanh":
+                gradient = torch.ops.aten.tanh_backward(gradient, saved)
+            elif isinstance(layer, ClientDropout):
+                gradient = gradient * saved
+            elif isinstance(layer, Linear):
+                of_outputs = gradient
+                if layer is not self._first:
+                    gradient = torch.bmm(of_outputs, self._state[layer.weight])
+                if rate is None:
+                    gradients[layer.weight] = torch.bmm(of_outputs.mT, saved)
+                    if layer.bias is not None:
+                        gradients[layer.bias] = of_outputs.sum(1)
+                else:
+                    self._state[layer.weight].baddbmm_(of_outputs.mT, saved, alpha=-rate)
+                    if layer.bias is not None:
+                        self._state[layer.bias].sub_(of_outputs.sum(1), alpha=rate)
+                if layer is self._first:
+                    break
+        if rate is None:
+            self._update.step(list(self._state.values()), [gradients[name] for name in self._state])
+
+
+def _cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, real: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute each client's mean loss over its real examples, shape (a,), and its gradient by the logits."""
+    if real is None:
+        shares = torch.full((1, 1), 1.0 / labels.shape[1], device=logits.device)
+    else:
+        shares = real / real.sum(1, keepdim=True)
+    chosen = labels.unsqueeze(2)
+    # log_softmax over a short last dimension is several times slower on CPUs than these steps.
+    shifted = logits - logits.amax(2, keepdim=True)
+    exponentials = shifted.exp()
+    total = exponentials.sum(2, keepdim=True)
+    # In float32 the last bit of a logarithm may depend on its place in the tensor, so on the other clients.
+    logarithms = total.double().log().to(total.dtype)
+    losses = ((logarithms - shifted.gather(2, chosen)).squeeze(2) * shares).sum(1)
+    gradient = exponentials.div_(total)
+    gradient.scatter_add_(2, chosen, gradient.new_full((1, 1, 1), -1.0).expand_as(chosen))
+    return losses, gradient.mul_(shares.unsqueeze(2))
+
+
+# -- Steps of any model -------------------------------------------------------------------------------------
+
+
+class VmapKernel:
+    """Steps of the first clients of a stacked cohort, for any model.
+
+    Parameters
+    ----------
+    gradients
+        :meth:`VectorisedTraining.gradients`.
+    working
+        The model.
+    state
+        Stacked tensors of n clients, updated in place.
+    used
+        Names of the parameters to train: those that the loss depends on.
+    update
+        What to do with their gradients.
+    """
+
+    def __init__(
+        self,
+        gradients: Callable,
+        working: WorkingModel,
+        state: State,
+        used: Sequence[str],
+        update: LocalUpdate,
+    ) -> None:
+        self._gradients, self._update = gradients, update
+        self._parameters = {name: state[name] for name in used}
+        trained = {*used, *working.tied}
+        # A frozen parameter that all clients share is one tensor, not n.
+        shared = {name for name in working.constant if state[name].stride(0) == 0}
+        self._shared = {name: state[name][0] for name in shared - trained}
+        self._own = {name: tensor for name, tensor in state.items() if name not in trained | shared}
+
+    def narrow(self, clients: int) -> None:
+        """Keep only the first `clients` clients."""
+        self._parameters = {name: tensor[:clients] for name, tensor in self._parameters.items()}
+        self._own = {name: tensor[:clients] for name, tensor in self._own.items()}
+        self._update.narrow(clients)
 
     def step(
         self, inputs: torch.Tensor, labels: torch.Tensor, real: torch.Tensor | None, keys: torch.Tensor
@@ -49,6 +434,13 @@ class Kernel(Protocol):
         -------
         Losses before the step, shape (a,).
         """
+        batch = inputs, labels, real, keys
+        gradients, losses = self._gradients(self._parameters, self._own, self._shared, *batch)
+        self._update.step(list(self._parameters.values()), gradients)
+        return losses.detach()
+
+
+# -- A pass -------------------------------------------------------------------------------------------------
 
 
 class VectorisedTraining:
@@ -66,20 +458,70 @@ class VectorisedTraining:
     Attributes
     ----------
     mlp
-        The model as an MLP, if it is one and :class:`.mlp.MlpKernel` can train it; else None.
+        The model's layers, if it is an MLP that :class:`MlpKernel` can train; else None.
     """
 
     def __init__(self, working: WorkingModel, data: DeviceData, training: LocalTraining) -> None:
         self._working = working
         self._data = data
         self._training = training
-        mlp = find_mlp(working)
-        suits = mlp is not None and (mlp.flattens or data.example_dims == 1)
-        plain = training.precision != "bf16" and not data.labels_have_positions
-        plain = plain and training.loss is cross_entropy  # whose gradient the kernel has written out
-        self.mlp = mlp if suits and plain else None
-        self._loss = CohortLoss(working, training.loss, compiled=training.compile)
+        # The kernel has the gradient of this loss written out, for one label per example.
+        plain = training.loss is cross_entropy and not data.labels_have_positions
+        suits = plain and training.precision != "bf16"
+        self.mlp = find_mlp(working, data.example_dims) if suits else None
+        # vmap can batch recurrent layers only inside a grad transform; for other models, differentiating
+        # outside of vmap spends less time in Python.
+        self._inside = any(isinstance(module, nn.RNNBase) for module in working.model.modules())
+        self._mapped = {padded: self._map(padded) for padded in (False, True)}
         self._used: list[str] | None = None
+
+    def _map(self, padded: bool) -> Callable:
+        """Map the loss over clients, with padding or without."""
+        function = grad_and_value(self._loss) if self._inside else self._loss
+        in_dims = (0, 0, None, 0, 0, 0 if padded else None, 0)
+        mapped = vmap(function, in_dims=in_dims, randomness="error")
+        return torch.compile(mapped) if self._training.compile else mapped
+
+    def _loss(
+        self,
+        parameters: State,
+        own: State,
+        shared: State,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        real: torch.Tensor | None,
+        key: torch.Tensor,
+    ) -> torch.Tensor:
+        """Compute one client's loss."""
+        logits = self._working.forward(inputs, key, real, {**parameters, **own, **shared})
+        if real is None:
+            return mean_loss(logits, labels, self._training.loss)
+        return (example_losses(logits, labels, self._training.loss) * real).sum() / real.sum()
+
+    def gradients(self, parameters: State, *rest: Any) -> tuple[Tensors, torch.Tensor]:
+        """Compute each client's loss on its own batch with its own model, and its gradient.
+
+        Parameters
+        ----------
+        parameters
+            Name to tensor of shape (a, *shape).
+        rest
+            The clients' own other tensors, likewise, which are updated in place; those that all share, name
+            to shape; and as in :meth:`VmapKernel.step`: inputs, labels, real, keys.
+
+        Returns
+        -------
+        The gradients in the order of `parameters`, and the losses, shape (a,).
+        """
+        *_, real, _ = rest
+        mapped = self._mapped[real is not None]
+        if self._inside:
+            found, losses = mapped(parameters, *rest)
+            return list(found.values()), losses
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
+        losses = mapped(leaves, *rest)
+        # The clients' losses are independent: their sum's gradient is each client's own.
+        return list(torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)), losses
 
     def train(self, work: Work) -> CohortUpdate:
         """Train the clients of a pass together.
@@ -94,18 +536,14 @@ class VectorisedTraining:
         Their update, in the order of ``work.jobs``.
         """
         working = self._working
-        state = stacked_start(work.jobs, working.tensors)
-        for name in working.changing:
-            state[name] = state[name].clone(memory_format=torch.contiguous_format)
-        for name, first in working.tied.items():
-            state[name] = state[first]
+        state = start_state(working, work.jobs)
         losses = torch.zeros(work.batches.sizes.shape, device=self._data.device)
         working.model.train()
         used = self._used_parameters(work)
         rates = work.learning_rate, work.proximal_mu
         update = LocalUpdate([state[name] for name in used], self._training, *rates, stacked=True)
-        kernel: Kernel = (
-            VmapKernel(working, self._loss, state, used, update)
+        kernel: VmapKernel | MlpKernel = (
+            VmapKernel(self.gradients, working, state, used, update)
             if self.mlp is None
             else MlpKernel(self.mlp, {name: state[name] for name in used}, update)
         )
@@ -127,7 +565,7 @@ class VectorisedTraining:
             self._used = [name for name, gradient in pairs if gradient is not None]
         return self._used
 
-    def _run(self, kernel: Kernel, work: Work, losses: torch.Tensor) -> None:
+    def _run(self, kernel: VmapKernel | MlpKernel, work: Work, losses: torch.Tensor) -> None:
         batches, device = work.batches, self._data.device
         # A GPU's driver has copied them when this returns; without it the host would wait for the queue.
         rows = torch.from_numpy(batches.rows).to(self._data.rows_device, non_blocking=True)
@@ -153,108 +591,3 @@ def first_loss(working: WorkingModel, data: DeviceData, training: LocalTraining,
     rows = torch.from_numpy(work.batches.rows[0, 0, : work.batches.sizes[0, 0]])
     inputs, labels = data.batch(rows.to(data.rows_device))
     return mean_loss(working.forward(inputs, work.keys[0, 0]), labels, training.loss)
-
-
-class CohortLoss:
-    """Each client's loss on its own batch with its own model, under ``torch.func.vmap``.
-
-    Parameters
-    ----------
-    working
-        The model.
-    loss
-        Loss of its outputs, per example.
-    compiled
-        Whether to pass the computation through ``torch.compile``.
-
-    Attributes
-    ----------
-    inside
-        Whether what is mapped returns gradients by the parameters and losses, instead of losses alone.
-    mapped
-        By whether batches are padded, a function of: parameters and own tensors, name to shape (a, *shape);
-        shared tensors, name to shape; and the rest as in :meth:`Kernel.step`. Buffers are updated in place.
-    """
-
-    def __init__(self, working: WorkingModel, loss: Loss, *, compiled: bool) -> None:
-        self._working = working
-        self._of_outputs = loss
-        # vmap can batch recurrent layers only inside a grad transform; for other models, differentiating
-        # outside of vmap spends less time in Python.
-        self.inside = any(isinstance(module, nn.RNNBase) for module in working.model.modules())
-        self.mapped = {padded: self._map(padded, compiled) for padded in (False, True)}
-
-    def _map(self, padded: bool, compiled: bool) -> Callable:
-        function = grad_and_value(self._loss) if self.inside else self._loss
-        in_dims = (0, 0, None, 0, 0, 0 if padded else None, 0)
-        mapped = vmap(function, in_dims=in_dims, randomness="error")
-        return torch.compile(mapped) if compiled else mapped
-
-    def _loss(
-        self,
-        parameters: State,
-        own: State,
-        shared: State,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
-        real: torch.Tensor | None,
-        key: torch.Tensor,
-    ) -> torch.Tensor:
-        """Compute one client's loss."""
-        logits = self._working.forward(inputs, key, real, {**parameters, **own, **shared})
-        if real is None:
-            return mean_loss(logits, labels, self._of_outputs)
-        return (example_losses(logits, labels, self._of_outputs) * real).sum() / real.sum()
-
-
-class VmapKernel:
-    """Any model: its forward pass under ``torch.func.vmap``.
-
-    Parameters
-    ----------
-    working
-        The model.
-    loss
-        Its loss and gradient.
-    state
-        Stacked tensors of n clients, updated in place.
-    used
-        Names of the parameters to train: those that the loss depends on.
-    update
-        What to do with their gradients.
-    """
-
-    def __init__(
-        self, working: WorkingModel, loss: CohortLoss, state: State, used: Sequence[str], update: LocalUpdate
-    ) -> None:
-        self._loss = loss
-        self._update = update
-        self._parameters = {name: state[name] for name in used}
-        trained = {*used, *working.tied}
-        # A frozen parameter that all clients share is one tensor, not n.
-        shared = {name for name in working.constant if state[name].stride(0) == 0}
-        self._shared = {name: state[name][0] for name in shared - trained}
-        self._own = {name: tensor for name, tensor in state.items() if name not in trained | shared}
-
-    def narrow(self, clients: int) -> None:
-        """Keep only the first `clients` clients."""
-        self._parameters = {name: tensor[:clients] for name, tensor in self._parameters.items()}
-        self._own = {name: tensor[:clients] for name, tensor in self._own.items()}
-        self._update.narrow(clients)
-
-    def step(
-        self, inputs: torch.Tensor, labels: torch.Tensor, real: torch.Tensor | None, keys: torch.Tensor
-    ) -> torch.Tensor:
-        """Update the clients' models in place; see :class:`Kernel`."""
-        mapped = self._loss.mapped[real is not None]
-        batch = (self._own, self._shared, inputs, labels, real, keys)
-        if self._loss.inside:
-            found, losses = mapped(self._parameters, *batch)
-            gradients = list(found.values())
-        else:
-            leaves = {name: tensor.detach().requires_grad_() for name, tensor in self._parameters.items()}
-            losses = mapped(leaves, *batch)
-            # The clients' losses are independent: their sum's gradient is each client's own.
-            gradients = list(torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True))
-        self._update.step(list(self._parameters.values()), gradients)
-        return losses.detach()

@@ -5,13 +5,18 @@ Its Dropout and BatchNorm layers are replaced: a client's result is the same alo
 
 import contextlib
 import copy
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedclust.support.devices import thread_pool, torch_threads
 from fedclust.training.parameters import Precision
 from fedclust.typing import State
 
@@ -31,19 +36,11 @@ class StepContext:
     """
 
     def __init__(self) -> None:
-        self.key = _NO_KEY
-        self.real: torch.Tensor | None = None
-        self._calls = 0
+        self.begin()
 
-    def begin(self, key: torch.Tensor, real: torch.Tensor | None = None) -> None:
+    def begin(self, key: torch.Tensor = _NO_KEY, real: torch.Tensor | None = None) -> None:
         """Start a forward pass."""
-        self.key = key
-        self.real = real
-        self._calls = 0
-
-    def end(self) -> None:
-        """Clear the step; under vmap and torch.compile its tensors must not outlive the forward pass."""
-        self.begin(_NO_KEY)
+        self.key, self.real, self._calls = key, real, 0
 
     def next_call(self) -> int:
         """Number the uses of random layers in this forward pass: 1, 2, ..."""
@@ -367,16 +364,6 @@ class WorkingModel:
         ]
         self._precision = precision
 
-    def batch_keys(self, states: Sequence[State]) -> list[Hashable]:
-        """Return a key for each job: rows of jobs with the same key may share a batch in evaluation.
-
-        Parameters
-        ----------
-        states
-            The model of each job. Those that are one object share a key, unless the model mixes rows.
-        """
-        return [(id(state), place if self.mixes_rows else 0) for place, state in enumerate(states)]
-
     @property
     def nbytes(self) -> int:
         """Size of one client's model."""
@@ -463,7 +450,8 @@ class WorkingModel:
                 for name, tensor in before.items():
                     if placed[name] is not tensor:
                         tensor.copy_(placed[name].detach())
-        self.context.end()
+        # Under vmap and torch.compile the tensors of a step must not outlive its forward pass.
+        self.context.begin()
         return logits
 
     def _autocast(self) -> contextlib.AbstractContextManager[None]:
@@ -496,3 +484,119 @@ class WorkingModel:
         if self.device.type == "cuda":
             with torch.cuda.device(self.device):  # not the first GPU's where another computes
                 torch.cuda.manual_seed(number)
+
+
+# -- Threads ------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# CPU seconds of a step for each thread used, Python's part being some 0.3 ms. Measured on two cores
+# for networks from 50,000 to 1.8 million parameters: two threads take as long as one with steps of 0.5 ms,
+# 0.75 times as long with 0.8 ms and 0.55 times with 2 ms and more.
+_SECONDS_PER_LANE = 4e-4
+
+
+class Lanes:
+    """Threads with a copy of the model each, to compute for several clients at once.
+
+    While a long step runs, Python has time to start the steps of other clients: on two cores two clients of
+    a convolutional network train twice as fast on two threads as one after the other, and faster than with
+    two threads inside every operation, which wait for each other. If steps are short, threads only wait for
+    Python's lock. The number of threads follows from measured times; it does not change how an item is
+    computed.
+
+    Parameters
+    ----------
+    working
+        The model; the calling thread uses it.
+    most
+        Most threads, >= 1; on a GPU there is always one.
+
+    Attributes
+    ----------
+    working
+        The calling thread's model.
+    most
+        Most threads.
+    """
+
+    def __init__(self, working: WorkingModel, most: int) -> None:
+        self.working = working
+        self.most = most if working.device.type == "cpu" else 1
+        # Copied now: a module that has kept a result of its forward pass cannot be copied any more.
+        self._template = copy.deepcopy(working) if self.most > 1 else working
+        self._models = [working]
+        self._seconds: dict[Hashable, float] = {}
+
+    def each(
+        self,
+        kind: Hashable,
+        work: Callable[[WorkingModel, T], R],
+        items: Sequence[T],
+        steps: Sequence[int] | None = None,
+        seeds: Sequence[int] | None = None,
+    ) -> list[R]:
+        """Do some work for every item.
+
+        Parameters
+        ----------
+        kind
+            Items of one kind have steps of similar cost.
+        work
+            Function of a model and an item.
+        items
+            The items; begun in this order.
+        steps
+            Number of steps of each item, >= 1; None where each has one.
+        seeds
+            Seed of torch's own generator for each item, for models that draw from it, which use one thread
+            only. None where nothing can be drawn.
+
+        Returns
+        -------
+        What `work` returned for each item, in order.
+        """
+        results: list[R | None] = [None] * len(items)
+        waiting = iter(range(len(items)))  # a thread takes the next one when it has done its last
+
+        def do(model: WorkingModel, index: int) -> None:
+            start = time.thread_time()  # neither waiting for a core nor for Python's lock counts
+            results[index] = work(model, items[index])
+            seconds = (time.thread_time() - start) / (steps[index] if steps else 1)
+            self._seconds[kind] = min(seconds, self._seconds.get(kind, seconds))
+
+        def serve(model: WorkingModel) -> None:
+            try:
+                for index in waiting:
+                    do(model, index)
+            finally:
+                deque(waiting, maxlen=0)  # after an error, nothing is left for the other threads
+
+        def serve_alone(most: int | None = None) -> None:
+            for index in itertools.islice(waiting, most):
+                before = None
+                if seeds is not None:
+                    self.working.seed(seeds[index])
+                    before = torch.get_rng_state() if self.most > 1 else None
+                do(self.working, index)
+                if before is not None and not torch.equal(before, torch.get_rng_state()):
+                    self.most = 1  # several threads would draw from one generator in any order
+
+        # Not by the number of lanes, which is measured: rounding would then depend on measured times.
+        inside = max(1, torch.get_num_threads() // max(1, min(self.most, len(items))))
+        with torch_threads(inside):
+            if kind not in self._seconds:
+                serve_alone(1)
+            worthwhile = int(self._seconds.get(kind, 0.0) / _SECONDS_PER_LANE)
+            lanes = max(1, min(self.most, len(items), worthwhile))
+            if lanes == 1:
+                serve_alone()
+            else:
+                self._models += [copy.deepcopy(self._template) for _ in range(lanes - len(self._models))]
+                with thread_pool(lanes, inside) as pool:
+                    try:
+                        list(pool.map(serve, self._models[:lanes]))
+                    finally:
+                        deque(waiting, maxlen=0)  # after an interrupt, too, the threads must stop early
+        return results  # type: ignore[return-value]  # every item has been done

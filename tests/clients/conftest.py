@@ -8,13 +8,14 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from fedclust import clients, data, models
+from fedclust import clients, data
 from fedclust.data import FederatedData
 from fedclust.federation import pack, unpack
 from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.codec import Question, Reading, decode, encode
 from fedclust.messages.models import from_state, to_state
 from fedclust.messages.training import instruct
+from fedclust.models import construction
 from fedclust.settings.composition import compose, plain, to_run_config
 
 CONFIG = compose(
@@ -82,13 +83,13 @@ def federation() -> FederatedData:
 @pytest.fixture
 def network() -> torch.nn.Module:
     """Return the initial network, one for each test: some train it."""
-    return models.build(plain(CONFIG.model), CONFIG.seed)
+    return construction.build(plain(CONFIG.model), CONFIG.seed)
 
 
 @pytest.fixture(scope="session")
 def model() -> ArrayRecord:
     """Return the initial model."""
-    return from_state(models.build(plain(CONFIG.model), CONFIG.seed).state_dict())
+    return from_state(construction.build(plain(CONFIG.model), CONFIG.seed).state_dict())
 
 
 @dataclass(frozen=True)

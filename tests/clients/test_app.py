@@ -5,12 +5,12 @@ import pytest
 from flwr.app import RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from fedclust import models
 from fedclust.clients.app import answers, app
 from fedclust.federation import ClientGrid, LocalGrid
 from fedclust.messages.codec import ARRAYS, METRICS, Question
 from fedclust.messages.description import Hosted, read_from_node
 from fedclust.messages.models import from_state
+from fedclust.models import construction
 from fedclust.settings.composition import compose, plain, to_run_config
 from fedclust.strategies import ClusteredStrategy
 
@@ -83,7 +83,7 @@ def test_contents_for_clients_of_other_nodes_are_ignored(node) -> None:
 def test_stock_fedavg_needs_no_grid_of_ours() -> None:
     """One client per node is plain Flower: its own strategy serves without ClientGrid."""
     config = compose(["partition.num_clients=3", "partition.groups=[2,1]", "training.mode=sequential"])
-    arrays = from_state(models.build(plain(config.model), 0).state_dict())
+    arrays = from_state(construction.build(plain(config.model), 0).state_dict())
     result = FedAvg(**NO_MINIMA).start(LocalGrid(app, to_run_config(config), 3), arrays, num_rounds=2)
     grid = ClientGrid(LocalGrid(app, to_run_config(config), 1))
     grid.connect()

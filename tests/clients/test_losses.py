@@ -5,7 +5,7 @@ import torch
 from fedclust.messages.codec import encode
 from fedclust.messages.evaluation import LossesQuestion
 from fedclust.messages.models import from_state, to_state
-from fedclust.training import Trainer
+from fedclust.training.trainer import Trainer
 
 SEVERAL = {"clients": "0-3"}
 

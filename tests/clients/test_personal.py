@@ -14,7 +14,7 @@ from fedclust.messages.codec import SERVER, BadReply, Reading, decode, encode
 from fedclust.messages.evaluation import PersonalAnswer, PersonalQuestion
 from fedclust.messages.models import to_state
 from fedclust.personal.layers import Finetune
-from fedclust.training.batches import draw_batches
+from fedclust.training.cohort import draw_batches
 from fedclust.training.parameters import LocalTraining
 
 

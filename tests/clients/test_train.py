@@ -15,8 +15,9 @@ from fedclust.messages.codec import ARRAYS, METRICS
 from fedclust.messages.models import from_state, to_state
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, Instruction
 from fedclust.strategies import ClusteredStrategy
-from fedclust.training import CohortUpdate, LocalTraining, Trainer
-from fedclust.training.cohort import update_norms
+from fedclust.training import LocalTraining
+from fedclust.training.cohort import CohortUpdate, update_norms
+from fedclust.training.trainer import Trainer
 
 SEVERAL = {"clients": "0-3"}
 

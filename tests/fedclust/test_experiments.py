@@ -12,11 +12,13 @@ from hydra.utils import instantiate
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust import data, models
+from fedclust import data
 from fedclust.data.dataset import Dataset
+from fedclust.models import construction
 from fedclust.settings.checks import run_settings
 from fedclust.settings.composition import CONF, compose, plain
-from fedclust.training import Job, Trainer
+from fedclust.training.cohort import Job
+from fedclust.training.trainer import Trainer
 
 EXPERIMENTS = sorted((CONF / "experiment").glob("*.yaml"))
 NAMES = [path.stem for path in EXPERIMENTS]
@@ -124,7 +126,7 @@ def test_every_experiment_builds_on_tiny_data(
     federation = data.load(plain(config.dataset), plain(config.partition), 0, tmp_path)
     assert federation.num_clients == 4
     assert min(map(len, federation.test)) > 0
-    model = models.build(plain(config.model), seed=0)
+    model = construction.build(plain(config.model), seed=0)
     trainer = Trainer(model, federation, instantiate(config.training), seed=0)
     (update,) = trainer.train([Job(0, federation.train[0], dict(model.state_dict()))], server_round=1)
     assert not update.failed

@@ -9,9 +9,9 @@ from flwr.app import ArrayRecord
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
 
-from fedclust import models
 from fedclust.federation import ClientGrid
 from fedclust.messages.models import from_state
+from fedclust.models import construction
 from fedclust.results import Checkpoints
 from fedclust.settings.composition import plain, to_run_config
 from fedclust.strategies import ClusteredStrategy
@@ -41,7 +41,7 @@ def built(
 
 def initial_model(config: DictConfig) -> ArrayRecord:
     """Make the model that all clients start from."""
-    return from_state(models.build(plain(config.model), config.seed).state_dict())
+    return from_state(construction.build(plain(config.model), config.seed).state_dict())
 
 
 class Keeping:

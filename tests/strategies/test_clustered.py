@@ -7,9 +7,9 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 from hydra.utils import get_object, instantiate
 
-from fedclust import models
 from fedclust.federation import ClientGrid, Clusters, CohortView, Federation
 from fedclust.messages.models import from_state, split_models
+from fedclust.models import construction
 from fedclust.settings.composition import compose, plain, to_run_config
 from fedclust.strategies import ClusteredStrategy
 
@@ -302,7 +302,7 @@ def test_updates_are_each_clients_own_however_many_share_a_node() -> None:
         )
         grid.connect()
         strategy = Directions(seed=3)
-        strategy.start(grid, from_state(models.build(plain(config.model), 0).state_dict()), 2)
+        strategy.start(grid, from_state(construction.build(plain(config.model), 0).state_dict()), 2)
         assert strategy.run.failed_replies == 0
         return strategy.clusters.memory
 

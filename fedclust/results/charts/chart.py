@@ -23,7 +23,7 @@ import vl_convert
 from numpy.typing import ArrayLike
 
 from fedclust.results.thinned import shorts
-from fedclust.support.strict_json import replace_file
+from fedclust.support.checks import replace_file
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY = "#80868C"

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fedclust.results.recorder import CannotWrite
-from fedclust.support.strict_json import replace_file
+from fedclust.support.checks import replace_file
 
 if TYPE_CHECKING:
     from fedclust.results.page.parts import View

@@ -42,7 +42,7 @@ from fedclust.messages.models import from_state
 from fedclust.messages.packer import pack
 from fedclust.messages.training import TrainAnswer, read_instruction
 from fedclust.settings.composition import CONF
-from fedclust.training import CohortUpdate, ModelMean
+from fedclust.training.cohort import CohortUpdate, ModelMean
 
 AGGREGATORS = sorted(path.stem for path in (CONF / "aggregator").glob("*.yaml"))
 BUFFERS = frozenset({"norm.mean", "norm.count"})
@@ -100,7 +100,7 @@ def means_of(update: CohortUpdate, nodes: list[list[int]]) -> dict[int, ArrayRec
     for clients in nodes:
         mean = ModelMean()
         mean.add(update, clients)
-        arrays |= dict.fromkeys(clients, from_state(mean.state(exact=True)))
+        arrays |= dict.fromkeys(clients, from_state(mean.state()))
     return arrays
 
 

@@ -306,7 +306,7 @@ SMALL = ["partition=iid", "partition.num_clients=6", "training.steps=2", "device
 def _trained(grid: ClientGrid, overrides: list[str] = SMALL) -> np.ndarray:
     config = compose(overrides)
     grid.connect()
-    from fedclust.models import build
+    from fedclust.models.construction import build
 
     model = from_state(build(json.loads(to_run_config(config)["config"])["model"], 0).state_dict())
     strategy = ClusteredStrategy(participation=0.5, seed=3)

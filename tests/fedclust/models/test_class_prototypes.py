@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from fedclust.data.dataset import FederatedData
-from fedclust.models import cached_prototypes, prototypes
-from fedclust.models.class_prototypes import ClassPrototypes, withheld
+from fedclust.models.class_prototypes import ClassPrototypes, cached_prototypes, prototypes, withheld
 from fedclust.models.encoders import PixelEncoder
 
 

@@ -11,8 +11,15 @@ from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 from torch import nn
 
-from fedclust.models import build, check_outputs, dense, last_layer, reinitialised
-from fedclust.models.construction import Classifier, construct
+from fedclust.models import dense
+from fedclust.models.construction import (
+    Classifier,
+    build,
+    check_outputs,
+    construct,
+    last_layer,
+    reinitialised,
+)
 from fedclust.models.options import image_shape, num_columns, num_positions
 
 MLP = {

@@ -9,12 +9,13 @@ from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from fedclust.models import build, build_encoder
+from fedclust.models.construction import build
 from fedclust.models.encoders import (
     CheckpointEncoder,
     Encoder,
     PixelEncoder,
     RandomEncoder,
+    build_encoder,
     normalise,
     state_digest,
     with_channels,

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from fedclust.models import Classifier, build
+from fedclust.models.construction import Classifier, build
 
 CONF = Path(__file__).parents[3] / "conf" / "model"
 

@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 from torch import nn
 from transformers import AutoModel
 
-from fedclust.models import build, build_encoder
+from fedclust.models.construction import build
+from fedclust.models.encoders import build_encoder
 from fedclust.models.foundation import MobileNetV2, TransformersEncoder, load_pretrained
 
 TINY: dict[str, Any] = {

@@ -11,10 +11,11 @@ from safetensors.torch import load_file, save_file
 import fedclust
 from fedclust.data import load as load_data
 from fedclust.messages.models import to_state
-from fedclust.models import build
+from fedclust.models.construction import build
 from fedclust.runs.predict import main
 from fedclust.settings.composition import build as build_settings, compose, plain
-from fedclust.training import Job, Trainer
+from fedclust.training.cohort import Job
+from fedclust.training.trainer import Trainer
 
 SITES = ["north", "south", "west"]
 

@@ -95,7 +95,7 @@ def test_every_argument_is_there_and_what_must_be_given_is_marked() -> None:
     assert build(defaults_of("fedclust.clustering.fmcl.Parameters")) == fmcl.Parameters()
 
 
-@pytest.mark.parametrize("target", ["fedclust.none.Such", "fedclust.training.Trainer", "math.sqrt"])
+@pytest.mark.parametrize("target", ["fedclust.none.Such", "fedclust.training.trainer.Trainer", "math.sqrt"])
 def test_only_a_dataclass_has_defaults(target: str, tmp_path: Path) -> None:
     with pytest.raises((ImportError, TypeError)):
         defaults_of(target)

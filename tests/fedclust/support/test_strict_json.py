@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as st
 from omegaconf import OmegaConf
 
-from fedclust.support.strict_json import dumps, dumps_by_key, plain, replace_file
+from fedclust.support.checks import dumps, dumps_by_key, plain, replace_file
 
 nested = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedclust.data.dataset import FederatedData
-from fedclust.training import Job
+from fedclust.training.cohort import Job
 from fedclust.typing import State
 
 SIZES = (1, 9, 20, 8, 13)  # with batches of 8: one sample, one batch + 1, several, exactly one, one + 5

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust.training.agreement import agree
-from fedclust.training.batches import Batches
-from fedclust.training.cohort import CohortUpdate, Job
-from fedclust.training.work import Work
+from fedclust.training.cohort import Batches, CohortUpdate, Job, Work
+from fedclust.training.trainer import agree
 
 
 def work_of(clients: int, steps: int) -> Work:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedclust.support.rng import generator
-from fedclust.training.batches import draw_batches, num_steps, steps_to_see, total_seen
+from fedclust.training.cohort import draw_batches, num_steps, steps_to_see, total_seen
 from fedclust.training.parameters import LocalTraining
 
 

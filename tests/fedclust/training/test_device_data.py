@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from fedclust.support.rng import torch_seed
-from fedclust.training import LocalTraining, Trainer, device_data
-from fedclust.training.batches import draw_batches
+from fedclust.training import LocalTraining, device_data
+from fedclust.training.cohort import draw_batches
 from fedclust.training.device_data import DeviceData, crop_and_flip
+from fedclust.training.trainer import Trainer
 from fedclust.training.working_model import scramble, step_keys
 
 

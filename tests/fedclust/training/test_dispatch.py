@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedclust.training import CohortUpdate, LocalTraining, Trainer
-from fedclust.training.dispatch import faster_together
+from fedclust.training import LocalTraining
+from fedclust.training.cohort import CohortUpdate, Work
+from fedclust.training.trainer import Trainer, faster_together
 from fedclust.training.vectorised import VectorisedTraining
-from fedclust.training.work import Work
 
 
 def hyperparameters(**changes: Any) -> LocalTraining:
@@ -187,7 +187,7 @@ def test_memory_running_out_for_one_client_trains_it_alone(
 def test_chunks_follow_memory(small: Any, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The linear model has 32 * 6 + 6 + 6 * 3 + 3 = 219 parameters, 876 bytes. Two fit into 2,000 bytes when
     # only results add up; together each client needs several times as much, so one at a time.
-    monkeypatch.setattr("fedclust.training.dispatch._CPU_BYTES", 2000)
+    monkeypatch.setattr("fedclust.training.trainer._CPU_BYTES", 2000)
     model, data = small.build("linear"), small.federation()
     trainer = Trainer(model, data, hyperparameters(mode=mode), seed=1)
     updates = trainer.train(small.jobs(data, small.start_of(model)), 1)

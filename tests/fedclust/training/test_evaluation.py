@@ -14,9 +14,11 @@ from torch.nn import functional
 import fedclust
 from fedclust.data.dataset import FederatedData
 from fedclust.settings.composition import build, compose
-from fedclust.training import Job, LocalTraining, Trainer, evaluation
+from fedclust.training import LocalTraining, evaluation
+from fedclust.training.cohort import Job
 from fedclust.training.evaluation import check_names, measure_own, scores_by_client
 from fedclust.training.losses import binary_cross_entropy
+from fedclust.training.trainer import Trainer
 from fedclust.training.working_model import WorkingModel
 
 

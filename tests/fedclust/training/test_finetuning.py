@@ -9,8 +9,9 @@ from torch import nn
 from torch.nn import functional
 
 from fedclust.personal.layers import Finetune
-from fedclust.training import Job, LocalTraining, Trainer
-from fedclust.training.batches import draw_batches
+from fedclust.training import LocalTraining
+from fedclust.training.cohort import Job, draw_batches
+from fedclust.training.trainer import Trainer
 from fedclust.training.working_model import only_last_layer
 
 MEAN, STD = torch.tensor([0.4, 0.5]).view(-1, 1, 1), torch.tensor([0.2, 0.3]).view(-1, 1, 1)

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedclust.training import Job, LocalTraining, Trainer, lanes as module
-from fedclust.training.lanes import Lanes
-from fedclust.training.working_model import WorkingModel
+from fedclust.training import LocalTraining, lanes as module
+from fedclust.training.cohort import Job
+from fedclust.training.trainer import Trainer
+from fedclust.training.working_model import Lanes, WorkingModel
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fedclust.data.arrays import from_arrays
-from fedclust.training import Job, LocalTraining, Trainer
+from fedclust.training import LocalTraining
+from fedclust.training.cohort import Job
 from fedclust.training.losses import (
     WeightedCrossEntropy,
     binary_cross_entropy,
@@ -14,6 +15,7 @@ from fedclust.training.losses import (
     least_loss,
     mean_loss,
 )
+from fedclust.training.trainer import Trainer
 
 
 def test_one_label_per_example() -> None:

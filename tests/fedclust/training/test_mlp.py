@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedclust.training.mlp import Linear, find_mlp
+from fedclust.training.vectorised import Linear, find_mlp
 from fedclust.training.working_model import ClientDropout, WorkingModel
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedclust.training.optimisers import LocalUpdate, add_proximal_term, clip_norm
 from fedclust.training.parameters import LocalTraining
+from fedclust.training.vectorised import LocalUpdate, add_proximal_term, clip_norm
 
 SHAPES = [(3, 4), (4,), ()]
 

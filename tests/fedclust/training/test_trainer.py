@@ -12,9 +12,11 @@ from torch import nn
 from torch.nn import functional
 
 from fedclust.support.rng import generator, torch_seed
-from fedclust.training import CohortUpdate, Job, LocalTraining, ModelMean, Trainer
+from fedclust.training import LocalTraining
+from fedclust.training.cohort import CohortUpdate, Job, ModelMean
 from fedclust.training.device_data import DeviceData
 from fedclust.training.losses import Loss, binary_cross_entropy, cross_entropy
+from fedclust.training.trainer import Trainer
 from fedclust.training.vectorised import VectorisedTraining
 from fedclust.training.working_model import WorkingModel, prepare, step_keys
 

@@ -13,8 +13,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedclust.training import LocalTraining, Trainer, device_data, sequential, vectorised
+from fedclust.training import LocalTraining, device_data, sequential, vectorised
 from fedclust.training.losses import Loss, WeightedCrossEntropy, cross_entropy
+from fedclust.training.trainer import Trainer
 
 # What makes the host wait for a GPU: a value becomes a number or truth value of Python, or decides a
 # shape. Indexing with truth values is "nonzero" only on a GPU.

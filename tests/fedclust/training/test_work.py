@@ -3,9 +3,7 @@
 import numpy as np
 import torch
 
-from fedclust.training.batches import Batches
-from fedclust.training.cohort import Job
-from fedclust.training.work import Work
+from fedclust.training.cohort import Batches, Job, Work
 
 
 def make() -> Work:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hydra.utils import get_object, instantiate
 
-from fedclust import models
 from fedclust.federation import ClientGrid, Federation
 from fedclust.messages.models import from_state
+from fedclust.models import construction
 from fedclust.runs.advice.advise import Seen, advise, agreement_text, look, summarise
 from fedclust.runs.advice.shifts import Looks, Shift, agreement
 from fedclust.settings.composition import compose, plain, to_run_config
@@ -76,7 +76,7 @@ def _look(*overrides: str) -> Seen:
         instantiate(config.engine, app=get_object(config.client_app), run_config=to_run_config(config))
     )
     grid.connect()
-    model = models.build(plain(config.model), config.seed)
+    model = construction.build(plain(config.model), config.seed)
     return look(Federation(grid), from_state(model.state_dict()), 1, config.seed)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedclust.models.encoders import Encoder, embedded
 from fedclust.support.devices import exact_kernels
@@ -44,8 +45,8 @@ class ClassPrototypes(NamedTuple):
 
 def prototypes(
     encoder: Encoder,
-    inputs: torch.Tensor,
-    labels: torch.Tensor,
+    inputs: Tensor,
+    labels: Tensor,
     rows_by_client: Sequence[IntArray],
     num_classes: int,
     *,
@@ -243,8 +244,8 @@ def cached_prototypes(
 
 def class_subspaces(
     encoder: Encoder,
-    inputs: torch.Tensor,
-    labels: torch.Tensor,
+    inputs: Tensor,
+    labels: Tensor,
     rows: IntArray,
     num_classes: int,
     vectors: int,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from torch import nn
+from torch import Tensor, nn
 
 from fedclust.support.hydra_versions import TRUSTED
 from fedclust.support.rng import torch_seed
@@ -45,7 +45,7 @@ def build(config: Mapping[str, Any], seed: int) -> nn.Module:
     return model.train()
 
 
-def check_outputs(model: nn.Module, example: torch.Tensor, num_classes: int) -> None:
+def check_outputs(model: nn.Module, example: Tensor, num_classes: int) -> None:
     """Check with one example that a network accepts the data and has an output for every class.
 
     Parameters
@@ -193,12 +193,12 @@ class Classifier(nn.Module):
         """Length of a feature vector."""
         return self.head.in_features
 
-    def features(self, inputs: torch.Tensor) -> torch.Tensor:
+    def features(self, inputs: Tensor) -> Tensor:
         """Compute the input of the head, shape (B, width) or (B, positions, width)."""
-        features: torch.Tensor = self.body(inputs)
+        features: Tensor = self.body(inputs)
         return features
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
         """Compute the logits, shape (B, C) or (B, positions, C)."""
-        logits: torch.Tensor = self.head(self.body(inputs))
+        logits: Tensor = self.head(self.body(inputs))
         return logits

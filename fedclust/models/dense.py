@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedclust.models import options
 from fedclust.models.construction import Classifier
@@ -106,9 +106,9 @@ class _Embedded(nn.Module):
         self.embedding = nn.Embedding(sum(sizes), length)
         begins = torch.tensor([0, *sizes[:-1]]).cumsum(0)
         self.register_buffer("begins", begins, persistent=False)
-        self.begins: torch.Tensor
+        self.begins: Tensor
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
         numbers, categories = inputs[:, : -self.num_categories], inputs[:, -self.num_categories :]
         embedded = self.embedding(categories.long() + self.begins)
         return torch.cat([numbers, embedded.flatten(1)], dim=1)

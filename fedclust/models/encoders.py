@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 import fedclust.models.options as options
@@ -41,11 +41,11 @@ class Encoder(Protocol):
 
     def encode(
         self,
-        inputs: torch.Tensor,
+        inputs: Tensor,
         mean: Sequence[float] = (),
         std: Sequence[float] = (),
         device: str | torch.device = "cpu",
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Embed a batch.
 
         Parameters
@@ -97,7 +97,7 @@ def build_encoder(config: Mapping[str, Any]) -> Encoder:
 
 def embedded(
     encoder: Encoder,
-    inputs: torch.Tensor,
+    inputs: Tensor,
     rows: IntArray,
     *,
     mean: Sequence[float] = (),
@@ -154,11 +154,11 @@ class PixelEncoder:
 
     def encode(
         self,
-        inputs: torch.Tensor,
+        inputs: Tensor,
         mean: Sequence[float] = (),
         std: Sequence[float] = (),
         device: str | torch.device = "cpu",
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Embed a batch; see :meth:`Encoder.encode`."""
         if inputs.dtype == torch.int64:
             raise ValueError("encoder pixels: inputs must be images or numbers, got tokens; use random")
@@ -211,22 +211,22 @@ class RandomEncoder:
     @torch.inference_mode()
     def encode(
         self,
-        inputs: torch.Tensor,
+        inputs: Tensor,
         mean: Sequence[float] = (),
         std: Sequence[float] = (),
         device: str | torch.device = "cpu",
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Embed a batch; see :meth:`Encoder.encode`."""
         if (inputs.dtype == torch.int64) != self._tokens:
             raise ValueError(
                 "encoder random: vocabulary_size must be given for tokens and null for a table, "
                 f"got inputs of type {inputs.dtype}"
             )
-        embeddings: torch.Tensor = self._network.to(device)(normalise(inputs.to(device), mean, std))
+        embeddings: Tensor = self._network.to(device)(normalise(inputs.to(device), mean, std))
         return embeddings
 
 
-def state_digest(state: Mapping[str, torch.Tensor]) -> str:
+def state_digest(state: Mapping[str, Tensor]) -> str:
     """Hash parameters and buffers to 16 hexadecimal digits."""
     hashed = hashlib.sha256()
     for name in sorted(state):
@@ -236,7 +236,7 @@ def state_digest(state: Mapping[str, torch.Tensor]) -> str:
     return hashed.hexdigest()[:16]
 
 
-def with_channels(images: torch.Tensor, channels: int, what: str) -> torch.Tensor:
+def with_channels(images: Tensor, channels: int, what: str) -> Tensor:
     """Repeat grey images, (n, 1, height, width), to the number of channels that a network expects.
 
     Raises
@@ -249,7 +249,7 @@ def with_channels(images: torch.Tensor, channels: int, what: str) -> torch.Tenso
     return images.expand(-1, channels, -1, -1)
 
 
-def normalise(inputs: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
+def normalise(inputs: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """Normalise images as training does: divide by 255, then by channel; return other inputs unchanged."""
     if inputs.dtype != torch.uint8:
         return inputs
@@ -266,9 +266,9 @@ class _MeanEmbedding(nn.Module):
         super().__init__()
         self.vectors = nn.Embedding(vocabulary_size, dimension)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: Tensor) -> Tensor:
         real = (tokens != PADDING).float().unsqueeze(-1)
-        mean: torch.Tensor = (self.vectors(tokens) * real).sum(1) / real.sum(1).clamp(min=1)
+        mean: Tensor = (self.vectors(tokens) * real).sum(1) / real.sum(1).clamp(min=1)
         return mean
 
 
@@ -308,12 +308,7 @@ class CheckpointEncoder:
     """
 
     def __init__(
-        self,
-        path: str,
-        model: Mapping[str, Any],
-        mean: Sequence[float],
-        std: Sequence[float],
-        cluster: int,
+        self, path: str, model: Mapping[str, Any], mean: Sequence[float], std: Sequence[float], cluster: int
     ) -> None:
         network = build(model, seed=0)
         if not isinstance(network, Classifier):
@@ -340,11 +335,11 @@ class CheckpointEncoder:
     @torch.inference_mode()
     def encode(
         self,
-        inputs: torch.Tensor,
+        inputs: Tensor,
         mean: Sequence[float] = (),  # noqa: ARG002 - the network uses the statistics of its training data
         std: Sequence[float] = (),  # noqa: ARG002
         device: str | torch.device = "cpu",
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Embed a batch; see :meth:`Encoder.encode`. The network's own `mean` and `std` are used."""
         if len(self._input_shape) == 3 and inputs.dim() == 4:
             channels, *size = self._input_shape

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedclust.models import options
 from fedclust.models.construction import Classifier
@@ -78,11 +78,11 @@ class TransformersEncoder:
     @torch.inference_mode()
     def encode(
         self,
-        inputs: torch.Tensor,
+        inputs: Tensor,
         mean: Sequence[float] = (),  # noqa: ARG002 - the processor has the statistics of the model's training
         std: Sequence[float] = (),  # noqa: ARG002
         device: str | torch.device = "cpu",
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Embed a batch; see :meth:`~fedclust.models.encoders.Encoder.encode`."""
         self._model.to(device)
         if self._processor is not None:
@@ -93,7 +93,7 @@ class TransformersEncoder:
         mask = self._attention_mask(tokens)
         return self._pool(self._model(input_ids=tokens, attention_mask=mask, return_dict=True), mask)
 
-    def preprocess(self, images: torch.Tensor) -> torch.Tensor:
+    def preprocess(self, images: Tensor) -> Tensor:
         """Convert uint8 images, (n, channels, height, width), to the model's input with its own processor.
 
         Raises
@@ -109,14 +109,14 @@ class TransformersEncoder:
         images = with_channels(images, self._channels, "encoder transformers")
         arrays = list(images.cpu().numpy())
         processed = self._processor(images=arrays, return_tensors="pt", input_data_format="channels_first")
-        pixels: torch.Tensor = processed["pixel_values"]
+        pixels: Tensor = processed["pixel_values"]
         return pixels
 
     @property
     def _channels(self) -> int:
         return int(getattr(self._model.config, "num_channels", 3))
 
-    def _pool(self, outputs: Any, mask: torch.Tensor | None) -> torch.Tensor:
+    def _pool(self, outputs: Any, mask: Tensor | None) -> Tensor:
         hidden = outputs.last_hidden_state
         if self._pooling == "pooler":
             pooled = getattr(outputs, "pooler_output", None)
@@ -139,7 +139,7 @@ class TransformersEncoder:
             pooled = (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
         return pooled.flatten(1).float()
 
-    def _attention_mask(self, tokens: torch.Tensor) -> torch.Tensor:
+    def _attention_mask(self, tokens: Tensor) -> Tensor:
         padding = getattr(self._model.config, "pad_token_id", None)
         if padding is None:
             return torch.ones_like(tokens)
@@ -148,7 +148,7 @@ class TransformersEncoder:
         mask[:, 0] = 1
         return mask
 
-    def _require_own_tokens(self, inputs: torch.Tensor) -> None:
+    def _require_own_tokens(self, inputs: Tensor) -> None:
         if inputs.dtype != torch.int64 or inputs.dim() != 2:
             raise ValueError(
                 f"encoder transformers: {self._path} takes tokens, got {inputs.dtype} "
@@ -279,6 +279,6 @@ class _Pooled(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        pooled: torch.Tensor = self.network(pixel_values=images, return_dict=True).pooler_output
+    def forward(self, images: Tensor) -> Tensor:
+        pooled: Tensor = self.network(pixel_values=images, return_dict=True).pooler_output
         return pooled

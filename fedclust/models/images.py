@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedclust.models import options
 from fedclust.models.construction import Classifier
@@ -249,15 +248,15 @@ class _Residual(nn.Module):
         self.body = body
         self.shortcut = nn.Identity() if shortcut is None else shortcut
 
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        total: torch.Tensor = self.body(values) + self.shortcut(values)
+    def forward(self, values: Tensor) -> Tensor:
+        total: Tensor = self.body(values) + self.shortcut(values)
         return total
 
 
 class _GlobalMaximum(nn.Module):
     """The largest value of each channel, (B, C, H, W) to (B, C)."""
 
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
+    def forward(self, values: Tensor) -> Tensor:
         return values.amax(dim=(2, 3))
 
 

@@ -6,7 +6,7 @@ Token 0 is padding, as in `fedclust.data`.
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import fedclust.models.options as options
 from fedclust.models.construction import Classifier
@@ -100,12 +100,7 @@ class EmbeddingDense(Classifier):
     """
 
     def __init__(
-        self,
-        input_shape: Sequence[int],
-        num_classes: int,
-        vocabulary_size: int,
-        embedding: int,
-        hidden: int,
+        self, input_shape: Sequence[int], num_classes: int, vocabulary_size: int, embedding: int, hidden: int
     ) -> None:
         options.EmbeddingDense(input_shape, num_classes, vocabulary_size, embedding, hidden)
         positions = num_positions(input_shape)
@@ -149,12 +144,7 @@ class BiLSTMTagger(Classifier):
     """
 
     def __init__(
-        self,
-        input_shape: Sequence[int],
-        num_classes: int,
-        vocabulary_size: int,
-        embedding: int,
-        hidden: int,
+        self, input_shape: Sequence[int], num_classes: int, vocabulary_size: int, embedding: int, hidden: int
     ) -> None:
         options.BiLSTMTagger(input_shape, num_classes, vocabulary_size, embedding, hidden)
         lstm = nn.LSTM(embedding, hidden, num_layers=2, batch_first=True, bidirectional=True)
@@ -169,8 +159,8 @@ class _AllOutputs(nn.Module):
         self.embed = embed
         self.lstm = lstm
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.lstm(self.embed(tokens))[0]
+    def forward(self, tokens: Tensor) -> Tensor:
+        outputs: Tensor = self.lstm(self.embed(tokens))[0]
         return outputs
 
 
@@ -180,7 +170,7 @@ class _LastOutput(_AllOutputs):
     Padding may come before or after the text. For a text without tokens, the first position is used.
     """
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: Tensor) -> Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         last = (positions * (tokens != PADDING)).amax(dim=1)
         outputs = super().forward(tokens)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedclust.support.rng import generator
 from fedclust.training.parameters import LocalTraining
@@ -229,10 +230,10 @@ class Work:
 
     jobs: Sequence[Job]
     batches: Batches
-    keys: torch.Tensor
+    keys: Tensor
     learning_rate: float
     proximal_mu: float
-    augmentation: torch.Tensor | None = None
+    augmentation: Tensor | None = None
 
     def select(self, indices: Sequence[int], steps: int | None = None) -> Work:
         """Return the clients at some places in `jobs`, given in increasing order, and their first steps.
@@ -290,7 +291,7 @@ def stacked_start(jobs: Sequence[Job], names: Collection[str]) -> State:
 
 
 def collect(
-    working: WorkingModel, work: Work, state: State, losses: torch.Tensor, failed: Mapping[int, str]
+    working: WorkingModel, work: Work, state: State, losses: Tensor, failed: Mapping[int, str]
 ) -> CohortUpdate:
     """Assemble a pass's result; find clients that diverged, and reset those that failed to their start.
 
@@ -342,7 +343,7 @@ def untrained(jobs: Sequence[Job], reason: str) -> CohortUpdate:
     return CohortUpdate.of(jobs, stacked_start(jobs, jobs[0].state), (np.zeros(0),) * len(jobs), failed)
 
 
-def _finite_models(tensors: Sequence[torch.Tensor], clients: int) -> BoolArray:
+def _finite_models(tensors: Sequence[Tensor], clients: int) -> BoolArray:
     finite = np.ones(clients, dtype=bool)
     flat = [stacked.reshape(clients, -1) for stacked in tensors if stacked.is_floating_point()]
     if flat:
@@ -411,7 +412,7 @@ class ModelMean:
         }
 
 
-def _weighted_sum(stacked: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def _weighted_sum(stacked: Tensor, weights: Tensor) -> Tensor:
     if stacked.stride(0) == 0:  # a frozen parameter that all clients share
         return weights.sum() * stacked[0].double()
     flat = stacked.reshape(len(stacked), -1)
@@ -534,9 +535,7 @@ def _rounding(start: State, trained: Collection[str], clip: float) -> float:
     return sum(0.5 * torch.finfo(t.dtype).eps * (float(t.double().norm()) + clip) for t in tensors)
 
 
-def _changes(
-    stacked: torch.Tensor, rows: torch.Tensor, start: torch.Tensor
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def _changes(stacked: Tensor, rows: Tensor, start: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield clients' values, changes in float64 and places in `rows`, in parts that fit into memory."""
     size = max(1, _BLOCK // max(1, stacked[0].numel()))
     for at in torch.arange(len(rows)).split(size):

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fedclust.training.working_model import scramble
 
@@ -76,9 +77,7 @@ class DeviceData:
         if self._normalised:
             self._inputs = self._normalise(self._inputs)
 
-    def batch(
-        self, rows: torch.Tensor, augmentation: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def batch(self, rows: Tensor, augmentation: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Gather examples.
 
         Parameters
@@ -107,7 +106,7 @@ class DeviceData:
             return inputs, labels
         return inputs.unflatten(0, rows.shape), labels.unflatten(0, rows.shape)
 
-    def _normalise(self, inputs: torch.Tensor) -> torch.Tensor:
+    def _normalise(self, inputs: Tensor) -> Tensor:
         if inputs.dtype != torch.uint8:
             return inputs
         # ((x / 255) - mean) / std in one multiplication and one addition.
@@ -122,22 +121,22 @@ def _memory_left(device: torch.device) -> float:
     return min(free, ours - torch.cuda.memory_reserved(device))
 
 
-def normalised(images: torch.Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
+def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Normalise uint8 images, shape (N, channels, height, width), to the bits that training sees."""
     scale, shift = _affine(mean, std, images, images.device)
     return images.to(torch.float32).mul_(scale).add_(shift)
 
 
 def _affine(
-    mean: tuple[float, ...], std: tuple[float, ...], inputs: torch.Tensor, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+    mean: tuple[float, ...], std: tuple[float, ...], inputs: Tensor, device: torch.device
+) -> tuple[Tensor, Tensor]:
     shape = (-1, *[1] * (inputs.dim() - 2))
     means = torch.tensor(mean or (0.0,), dtype=torch.float64).view(shape)
     stds = torch.tensor(std or (1.0,), dtype=torch.float64).view(shape)
     return (1 / (255 * stds)).float().to(device), (-means / stds).float().to(device)
 
 
-def crop_and_flip(images: torch.Tensor, keys: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
+def crop_and_flip(images: Tensor, keys: Tensor, fill: Tensor) -> Tensor:
     """Pad images by 4 pixels on each side, crop each at random to its size, and mirror it with probability ½.
 
     The same as torchvision's ``RandomCrop(size, padding=4)`` and ``RandomHorizontalFlip()`` on the raw image,

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedclust.metrics import CLIENT_FIGURES, Outcomes, classification, classification_by_client, outcomes
 from fedclust.typing import FloatArray, IntArray
 
-Metric = Callable[[torch.Tensor, torch.Tensor], float | torch.Tensor]
+Metric = Callable[[Tensor, Tensor], float | Tensor]
 """From a client's outputs, shape (n, C), and labels, shape (n,), to a number, or one per example.
 
 Both are on the CPU, wherever the model computes.
@@ -124,9 +125,7 @@ def check_names(metrics: Mapping[str, Metric]) -> None:
             raise ValueError(f"metrics.{name} must be a function of outputs and labels, got {metric!r}")
 
 
-def measure_own(
-    metrics: Mapping[str, Metric], outputs: torch.Tensor, labels: torch.Tensor
-) -> dict[str, float]:
+def measure_own(metrics: Mapping[str, Metric], outputs: Tensor, labels: Tensor) -> dict[str, float]:
     """Compute a client's own metrics.
 
     Parameters
@@ -150,7 +149,7 @@ def measure_own(
     return {name: _number(name, metric, outputs, labels) for name, metric in metrics.items()}
 
 
-def _number(name: str, metric: Metric, outputs: torch.Tensor, labels: torch.Tensor) -> float:
+def _number(name: str, metric: Metric, outputs: Tensor, labels: Tensor) -> float:
     if not len(labels):
         return float("nan")
     value = torch.as_tensor(metric(outputs, labels))

@@ -126,8 +126,8 @@ class LocalTraining:
         if isinstance(self.loss, functools.partial) and not (self.loss.args or self.loss.keywords):
             object.__setattr__(self, "loss", self.loss.func)  # as a configuration names a function
         if (self.epochs is None) == (self.steps is None):
-            given = f"got epochs {self.epochs} and steps {self.steps}"
-            raise ValueError(f"exactly one of epochs and steps must be given, the other null, {given}")
+            got = f"got epochs {self.epochs} and steps {self.steps}"
+            raise ValueError(f"exactly one of epochs and steps must be given, {got}; set the other to null")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
         if self.momentum and self.optimizer == "adam":

@@ -1,6 +1,7 @@
 """Local training, one client after another."""
 
 import torch
+from torch import Tensor
 
 from fedclust.training.cohort import CohortUpdate, Work, collect, start_state
 from fedclust.training.device_data import DeviceData
@@ -31,33 +32,12 @@ def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, 
     state = start_state(lanes.working, work.jobs)
     losses = torch.zeros(work.batches.sizes.shape, device=data.device)
     failed: dict[int, str] = {}
-    rows = torch.from_numpy(work.batches.rows).to(data.rows_device)
-    steps, sizes = work.batches.steps.tolist(), work.batches.sizes.tolist()
-
-    def take_steps(working: WorkingModel, index: int) -> None:
-        parameters: list[torch.Tensor] = []
-        update = None
-        for step in range(steps[index]):
-            crops = None if work.augmentation is None else work.augmentation[index, step]
-            inputs, labels = data.batch(rows[index, step, : sizes[index][step]], crops)
-            loss = mean_loss(working.forward(inputs, work.keys[index, step]), labels, training.loss)
-            losses[index, step] = loss.detach()
-            if update is None:
-                # Like torch.optim, leave parameters alone that the loss does not depend on, even by decay.
-                found = torch.autograd.grad(loss, working.trainable, allow_unused=True)
-                used = [pair for pair in zip(working.trainable, found, strict=True) if pair[1] is not None]
-                parameters, gradients = [pair[0] for pair in used], [pair[1] for pair in used]
-                rates = work.learning_rate, work.proximal_mu
-                update = LocalUpdate(parameters, training, *rates, stacked=False)
-            else:
-                gradients = list(torch.autograd.grad(loss, parameters, materialize_grads=True))
-            update.step(parameters, gradients)
 
     def train(working: WorkingModel, index: int) -> None:
         working.load(work.jobs[index].state)
         working.model.train()
         try:
-            take_steps(working, index)
+            take_steps(working, data, training, work, index, losses)
             working.copy_replaced_buffers()
         # The model is the user's code: an error on one client's data must not stop the others.
         except Exception as error:
@@ -65,6 +45,31 @@ def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, 
         for name in working.changing:
             state[name][index].copy_(working.tensors[name].detach())
 
-    kind = "train", work.batches.rows.shape[2]
+    kind, steps = ("train", work.batches.rows.shape[2]), work.batches.steps.tolist()
     lanes.each(kind, train, range(len(work.jobs)), steps, seeds=work.keys[:, 0].tolist())
     return collect(lanes.working, work, state, losses, failed)
+
+
+def take_steps(
+    working: WorkingModel, data: DeviceData, training: LocalTraining, work: Work, index: int, losses: Tensor
+) -> None:
+    """Run one client's steps in the working model; write the loss before each into its row of `losses`."""
+    # Without waiting for the queue of a GPU, whose driver has copied them when this returns.
+    rows = torch.from_numpy(work.batches.rows[index]).to(data.rows_device, non_blocking=True)
+    sizes = work.batches.sizes[index].tolist()
+    parameters: list[Tensor] = []
+    update = None
+    for step in range(int(work.batches.steps[index])):
+        crops = None if work.augmentation is None else work.augmentation[index, step]
+        inputs, labels = data.batch(rows[step, : sizes[step]], crops)
+        loss = mean_loss(working.forward(inputs, work.keys[index, step]), labels, training.loss)
+        losses[index, step] = loss.detach()
+        if update is None:
+            # Like torch.optim, do not change parameters that the loss does not depend on, not even by decay.
+            found = torch.autograd.grad(loss, working.trainable, allow_unused=True)
+            used = [pair for pair in zip(working.trainable, found, strict=True) if pair[1] is not None]
+            parameters, gradients = [pair[0] for pair in used], [pair[1] for pair in used]
+            update = LocalUpdate(parameters, training, work.learning_rate, work.proximal_mu, stacked=False)
+        else:
+            gradients = list(torch.autograd.grad(loss, parameters, materialize_grads=True))
+        update.step(parameters, gradients)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from fedclust.personal.layers import Finetune
@@ -55,12 +55,12 @@ _FILLING = 32.0
 # Training may make rounding grow: by this share of a loss's change since the first step.
 _GROWN = 0.05
 
-Measure = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
+Measure = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 """From the logits, labels and jobs' positions of a batch to tensors with a row per example."""
 
 Train = Callable[[Work], CohortUpdate]
 
-_Batch = tuple[State, torch.Tensor, torch.Tensor]
+_Batch = tuple[State, Tensor, Tensor]
 """A model, rows, and the position of the job of each."""
 
 
@@ -232,9 +232,7 @@ class Trainer:
     ) -> list[evaluation.Scores]:
         loss, shifts = self.training.loss, _shifts(jobs, self._data)
 
-        def measure(
-            logits: torch.Tensor, labels: torch.Tensor, owners: torch.Tensor
-        ) -> tuple[torch.Tensor, ...]:
+        def measure(logits: Tensor, labels: Tensor, owners: Tensor) -> tuple[Tensor, ...]:
             if shifts is not None:
                 own = shifts[owners.to(shifts.device)]
                 logits = logits + own.view(len(own), *[1] * (logits.dim() - 2), -1)
@@ -320,7 +318,7 @@ class Trainer:
         answered = self._answers(jobs, lambda logits, labels, _: (example_losses(logits, labels, loss),))
         return [losses.numpy().astype(np.float64) for (losses,) in answered]
 
-    def _answers(self, jobs: Sequence[Job], measure: Measure) -> list[tuple[torch.Tensor, ...]]:
+    def _answers(self, jobs: Sequence[Job], measure: Measure) -> list[tuple[Tensor, ...]]:
         """Put jobs' rows through their models, those of one model together, unless it mixes rows.
 
         `measure` reduces the logits, labels and positions in `jobs` of a batch's rows to tensors with a row
@@ -330,7 +328,7 @@ class Trainer:
         loaded: dict[int, int] = {}
 
         @torch.inference_mode()
-        def answer(working: WorkingModel, batch: _Batch) -> tuple[torch.Tensor, ...]:
+        def answer(working: WorkingModel, batch: _Batch) -> tuple[Tensor, ...]:
             state, rows, owners = batch
             if loaded.get(id(working)) != id(state):
                 loaded[id(working)] = id(state)
@@ -400,7 +398,7 @@ class Trainer:
         batches = draw_batches(clients, rows, self.training, self._seed, server_round, own)
         ids = torch.tensor(clients, device=self._device)
 
-        def keys(purpose: str) -> torch.Tensor:
+        def keys(purpose: str) -> Tensor:
             return step_keys(torch_seed(self._seed, purpose, server_round), ids, batches.rows.shape[1])
 
         crops = None if self.training.augmentation == "none" else keys("augmentation")
@@ -420,7 +418,7 @@ def _parts(jobs: Sequence[Job], most: int) -> Iterator[Sequence[Job]]:
         yield jobs[first:]
 
 
-def _shifts(jobs: Sequence[Job], data: DeviceData) -> torch.Tensor | None:
+def _shifts(jobs: Sequence[Job], data: DeviceData) -> Tensor | None:
     """Stack what is added to each job's logits, shape (n, C); None where nothing is."""
     if all(job.shift is None for job in jobs):
         return None
@@ -513,7 +511,7 @@ class Dispatcher:
         own = {tensor.untyped_storage().data_ptr() for tensor in self._working.tensors.values()}
         saved: dict[int, int] = {}
 
-        def keep(tensor: torch.Tensor) -> torch.Tensor:
+        def keep(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in own:
                 saved[storage.data_ptr()] = storage.nbytes()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.func import grad_and_value, vmap
 from torch.nn import functional
 
@@ -31,7 +31,7 @@ from fedclust.training.parameters import LocalTraining
 from fedclust.training.working_model import ClientDropout, WorkingModel
 from fedclust.typing import State
 
-Tensors = list[torch.Tensor]
+Tensors = list[Tensor]
 
 
 # -- From gradients to parameters ---------------------------------------------------------------------------
@@ -295,12 +295,10 @@ class MlpKernel:
         self._update.narrow(clients)
 
     @torch.no_grad()
-    def step(
-        self, inputs: torch.Tensor, labels: torch.Tensor, real: torch.Tensor | None, keys: torch.Tensor
-    ) -> torch.Tensor:
+    def step(self, inputs: Tensor, labels: Tensor, real: Tensor | None, keys: Tensor) -> Tensor:
         """Update the clients' models in place; see :class:`VmapKernel`."""
         values = inputs.flatten(2)
-        used: list[torch.Tensor] = []  # per layer, what its backward pass needs
+        used: list[Tensor] = []  # per layer, what its backward pass needs
         drops = 0
         for layer in self._layers:
             if isinstance(layer, Linear):
@@ -318,13 +316,13 @@ class MlpKernel:
         self._backward(used, gradient)
         return losses
 
-    def _linear(self, layer: Linear, values: torch.Tensor) -> torch.Tensor:
+    def _linear(self, layer: Linear, values: Tensor) -> Tensor:
         weight = self._state[layer.weight].mT
         if layer.bias is None:
             return torch.bmm(values, weight)
         return torch.baddbmm(self._state[layer.bias].unsqueeze(1), values, weight)
 
-    def _backward(self, used: Sequence[torch.Tensor], gradient: torch.Tensor) -> None:
+    def _backward(self, used: Sequence[Tensor], gradient: Tensor) -> None:
         """Propagate the gradient of the logits back through the layers, and update them."""
         rate = self._update.plain_rate
         gradients: State = {}
@@ -353,9 +351,7 @@ class MlpKernel:
             self._update.step(list(self._state.values()), [gradients[name] for name in self._state])
 
 
-def _cross_entropy(
-    logits: torch.Tensor, labels: torch.Tensor, real: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _cross_entropy(logits: Tensor, labels: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
     """Compute each client's mean loss over its real examples, shape (a,), and its gradient by the logits."""
     if real is None:
         shares = torch.full((1, 1), 1.0 / labels.shape[1], device=logits.device)
@@ -416,9 +412,7 @@ class VmapKernel:
         self._own = {name: tensor[:clients] for name, tensor in self._own.items()}
         self._update.narrow(clients)
 
-    def step(
-        self, inputs: torch.Tensor, labels: torch.Tensor, real: torch.Tensor | None, keys: torch.Tensor
-    ) -> torch.Tensor:
+    def step(self, inputs: Tensor, labels: Tensor, real: Tensor | None, keys: Tensor) -> Tensor:
         """Update the clients' models in place.
 
         Parameters
@@ -487,18 +481,18 @@ class VectorisedTraining:
         parameters: State,
         own: State,
         shared: State,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
-        real: torch.Tensor | None,
-        key: torch.Tensor,
-    ) -> torch.Tensor:
+        inputs: Tensor,
+        labels: Tensor,
+        real: Tensor | None,
+        key: Tensor,
+    ) -> Tensor:
         """Compute one client's loss."""
         logits = self._working.forward(inputs, key, real, {**parameters, **own, **shared})
         if real is None:
             return mean_loss(logits, labels, self._training.loss)
         return (example_losses(logits, labels, self._training.loss) * real).sum() / real.sum()
 
-    def gradients(self, parameters: State, *rest: Any) -> tuple[Tensors, torch.Tensor]:
+    def gradients(self, parameters: State, *rest: Any) -> tuple[Tensors, Tensor]:
         """Compute each client's loss on its own batch with its own model, and its gradient.
 
         Parameters
@@ -565,7 +559,7 @@ class VectorisedTraining:
             self._used = [name for name, gradient in pairs if gradient is not None]
         return self._used
 
-    def _run(self, kernel: VmapKernel | MlpKernel, work: Work, losses: torch.Tensor) -> None:
+    def _run(self, kernel: VmapKernel | MlpKernel, work: Work, losses: Tensor) -> None:
         batches, device = work.batches, self._data.device
         # A GPU's driver has copied them when this returns; without it the host would wait for the queue.
         rows = torch.from_numpy(batches.rows).to(self._data.rows_device, non_blocking=True)
@@ -585,7 +579,7 @@ class VectorisedTraining:
             losses[:clients, step] = kernel.step(inputs, labels, real, work.keys[:clients, step])
 
 
-def first_loss(working: WorkingModel, data: DeviceData, training: LocalTraining, work: Work) -> torch.Tensor:
+def first_loss(working: WorkingModel, data: DeviceData, training: LocalTraining, work: Work) -> Tensor:
     """Compute the loss of the first client's first batch, in the working model."""
     working.load(work.jobs[0].state)
     rows = torch.from_numpy(work.batches.rows[0, 0, : work.batches.sizes[0, 0]])

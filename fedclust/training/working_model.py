@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -38,7 +38,7 @@ class StepContext:
     def __init__(self) -> None:
         self.begin()
 
-    def begin(self, key: torch.Tensor = _NO_KEY, real: torch.Tensor | None = None) -> None:
+    def begin(self, key: Tensor = _NO_KEY, real: Tensor | None = None) -> None:
         """Start a forward pass."""
         self.key, self.real, self._calls = key, real, 0
 
@@ -48,7 +48,7 @@ class StepContext:
         return self._calls
 
 
-def scramble(numbers: torch.Tensor) -> torch.Tensor:
+def scramble(numbers: Tensor) -> Tensor:
     """Map 32-bit numbers one to one to others that look random.
 
     Source: the integer hash of Wellons, "Prospecting for Hash Functions" (2018), with the constants found by
@@ -68,7 +68,7 @@ def scramble(numbers: torch.Tensor) -> torch.Tensor:
     return numbers ^ (numbers >> 15)
 
 
-def step_keys(seed: int, clients: torch.Tensor, steps: int) -> torch.Tensor:
+def step_keys(seed: int, clients: Tensor, steps: int) -> Tensor:
     """Derive the keys of all steps of a cohort's clients; a step's random numbers derive from its key.
 
     Parameters
@@ -147,17 +147,17 @@ class ClientDropout(nn.Module):
         self.channelwise = type(dropout) is not nn.Dropout
         self.train(dropout.training)
         self._context = context
-        self._numbers: tuple[tuple[tuple[int, ...], torch.device], torch.Tensor] | None = None
+        self._numbers: tuple[tuple[tuple[int, ...], torch.device], Tensor] | None = None
 
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
+    def forward(self, values: Tensor) -> Tensor:
         """Drop elements (or channels) of `values`, the batch being its first dimension, if in training."""
         if not self.training or self.p == 0.0:
             return values
         return values * self.factors(values.shape, self._context.key, self._context.next_call(), values.dtype)
 
     def factors(
-        self, shape: Sequence[int], keys: torch.Tensor, call: int, dtype: torch.dtype = torch.float32
-    ) -> torch.Tensor:
+        self, shape: Sequence[int], keys: Tensor, call: int, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         """Compute the factors of the values: 0 where dropped, 1 / (1 - p) elsewhere.
 
         Parameters
@@ -181,7 +181,7 @@ class ClientDropout(nn.Module):
         scale = 0.0 if self.p == 1.0 else 1.0 / (1.0 - self.p)
         return (elements >= int(self.p * 2**32)).to(dtype) * scale
 
-    def _element_numbers(self, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    def _element_numbers(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
         if self._numbers is None or self._numbers[0] != (shape, device):
             total = torch.zeros((), dtype=torch.int64, device=device)
             for dim, size in enumerate(shape):
@@ -211,12 +211,12 @@ class ClientBatchNorm(_BatchNorm):
         self.__dict__.update(vars(norm))  # its numbers, parameters and buffers
         self._context = context
 
-    def _check_input_dim(self, input: torch.Tensor) -> None:
+    def _check_input_dim(self, input: Tensor) -> None:
         """Accept what the three classes accept together: (B, C) and (B, C, ...)."""
         if input.dim() < 2:
             raise ValueError(f"input must have at least 2 dimensions, got {input.dim()}")
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Normalise `input`, shape (B, C, ...), over its real examples in training."""
         real = self._context.real
         one_value = input.numel() == input.shape[1]
@@ -226,7 +226,7 @@ class ClientBatchNorm(_BatchNorm):
             return super().forward(input)
         return self._masked(input, input.new_ones(len(input)) if real is None else real)
 
-    def _masked(self, input: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    def _masked(self, input: Tensor, real: Tensor) -> Tensor:
         if len(real) != len(input):
             raise RuntimeError(
                 f"BatchNorm needs the batch as first dimension, got {len(input)} of {len(real)} examples"
@@ -254,7 +254,7 @@ class ClientBatchNorm(_BatchNorm):
             normalised = normalised * self.weight.view(channels) + self.bias.view(channels)
         return normalised.to(input.dtype)
 
-    def _factor(self, counter: torch.Tensor, several: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _factor(self, counter: Tensor, several: Tensor, dtype: torch.dtype) -> Tensor:
         """Count the batch; return its weight in the running statistics: 0 if it has only one value."""
         counted = several.to(dtype)
         # Without a momentum it is the plain average over batches, this one included.
@@ -334,10 +334,10 @@ class WorkingModel:
         self.mixes_rows = any(
             isinstance(module, _BatchNorm) and module.running_mean is None for module in self.model.modules()
         )
-        self.tensors: dict[str, torch.Tensor] = self.model.state_dict(keep_vars=True)
+        self.tensors: dict[str, Tensor] = self.model.state_dict(keep_vars=True)
         pairs = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         self.trainable_names = [name for name, _ in pairs]
-        self.trainable: list[torch.Tensor] = [parameter for _, parameter in pairs]
+        self.trainable: list[Tensor] = [parameter for _, parameter in pairs]
         self.constant = {
             name
             for name, tensor in self.tensors.items()
@@ -386,7 +386,7 @@ class WorkingModel:
                     tensor.copy_(current)
 
     @torch.no_grad()
-    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+    def load(self, state: Mapping[str, Tensor]) -> None:
         """Copy a model's state into the working tensors."""
         for module, name, buffer in self._buffers:
             module._buffers[name] = buffer
@@ -414,11 +414,11 @@ class WorkingModel:
 
     def forward(
         self,
-        inputs: torch.Tensor,
-        key: torch.Tensor | None = None,
-        real: torch.Tensor | None = None,
+        inputs: Tensor,
+        key: Tensor | None = None,
+        real: Tensor | None = None,
         tensors: State | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Run the model; in training, for the step with dropout key `key`.
 
         Parameters

@@ -138,7 +138,7 @@ def test_how_far_clients_have_moved() -> None:
         "n": torch.tensor([3, 9, 3]),
     }
     # Client 1 has moved by (3, 4) and 12: 13. Whole numbers do not count; 1e60 is beyond float32.
-    assert update_norms(state, start) == [0.0, 13.0, float("inf")]
+    assert update_norms(state, start, [0, 1, 2]) == [0.0, 13.0, float("inf")]
     assert update_norms(state, start, [1]) == [13.0]
     assert update_norms(state, start, [0, 2]) == [0.0, float("inf")]
     assert update_norms({"n": state["n"]}, start, [0, 2]) == [0.0, 0.0]

@@ -22,7 +22,7 @@ from fedclust.strategies import ClusteredStrategy
         ("participation=0", r"participation must be in \(0, 1\], got 0"),
         ("participation=1.1", r"participation must be in \(0, 1\], got 1.1"),
         ("evaluate_every=0", "evaluate_every must be >= 1"),
-        ("evaluate_clients=1.5", "evaluate_clients must be a number of clients"),
+        ("evaluate_clients=1.5", "evaluate_clients must be a whole number >= 1 or a share"),
         ("drift_every=-1", "drift_every must be >= 0, got -1"),
         ("update_norm_cap=1", "update_norm_cap must be > 1"),
         ("update_pull_cap=true", "update_pull_cap must be a number or null, got True"),

@@ -34,13 +34,6 @@ def test_values_are_read_only() -> None:
         to_numpy(from_numpy(np.zeros(2)))[0] = 1
 
 
-def test_other_versions_of_the_format() -> None:
-    file = io.BytesIO()
-    np.lib.format.write_array(file, np.arange(3), version=(2, 0))
-    read = to_numpy(Array("int64", (3,), "numpy.ndarray", file.getvalue()))
-    np.testing.assert_array_equal(read, [0, 1, 2])
-
-
 def _npy(values: np.ndarray, keep: int | None = None) -> Array:
     file = io.BytesIO()
     np.save(file, values, allow_pickle=True)
@@ -50,9 +43,9 @@ def _npy(values: np.ndarray, keep: int | None = None) -> Array:
 @pytest.mark.parametrize(
     ("array", "complaint"),
     [
-        (_npy(np.zeros(4), keep=-8), "all bytes of its values: buffer is too small"),
-        (_npy(np.array([{}], dtype=object)), "array must hold numbers, got dtype object"),
-        (Array("float64", (1,), "numpy.ndarray", b"not an array"), "magic|pickled"),
+        (_npy(np.zeros(4), keep=-8), "must have 32 bytes of values, it has 24"),
+        (_npy(np.array([{}], dtype=object)), "must hold numbers, got dtype object"),
+        (Array("float64", (1,), "numpy.ndarray", b"not an array"), "must be in NumPy's format, version 1.0"),
     ],
 )
 def test_bytes_that_are_no_array(array, complaint) -> None:

@@ -152,5 +152,5 @@ def test_a_number_of_clients_or_a_share_of_ten(asked: int | float, number: int) 
 
 @pytest.mark.parametrize("wrong", [0, -1, 0.0, 1.5, 2.0, True, "half", float("nan")])
 def test_what_is_neither_a_number_nor_a_share_is_refused(wrong: object) -> None:
-    with pytest.raises(ValueError, match="evaluate_clients must be a number of clients >= 1, a share"):
+    with pytest.raises(ValueError, match="evaluate_clients must be a whole number >= 1 or a share in"):
         check_number_or_share("evaluate_clients", wrong)  # type: ignore[arg-type]

@@ -1,11 +1,24 @@
-"""Averaging client models; clipping, against a literal loop over clients and their parameters."""
+"""Batches, cutting passes, averaging client models, and clipping: against literal loops."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from fedclust.training.cohort import CohortUpdate, ModelMean, clip_updates
+from fedclust.support.rng import generator
+from fedclust.training.cohort import (
+    Batches,
+    CohortUpdate,
+    Job,
+    ModelMean,
+    Work,
+    clip_updates,
+    draw_batches,
+    num_steps,
+    steps_to_see,
+    total_seen,
+)
+from fedclust.training.parameters import LocalTraining
 from fedclust.typing import State
 
 
@@ -25,72 +38,52 @@ def mean_of(cohort: CohortUpdate, clients: set[int] | None = None) -> State:
     return total.state()
 
 
-def test_mean_is_weighted_by_examples() -> None:
-    mean = mean_of(update())
-    # (1*1 + 3*3 + 4*10) / 8 = 6.25 and (1*2 + 3*6 + 4*10) / 8 = 7.5
-    torch.testing.assert_close(mean["w"], torch.tensor([6.25, 7.5]))
-    assert mean["count"].item() == 8  # the largest of 1, 2 and 8
+@pytest.mark.parametrize(
+    ("failed", "clients", "values", "counter"),
+    [
+        # (1*1 + 3*3 + 4*10) / 8 = 6.25 and (1*2 + 3*6 + 4*10) / 8 = 7.5; the largest of 1, 2 and 8
+        ({}, None, [6.25, 7.5], 8),
+        # (1*1 + 3*3) / 4 = 2.5 and (1*2 + 3*6) / 4 = 5
+        ({9: "diverged"}, None, [2.5, 5.0], 2),
+        # (1*1 + 4*10) / 5 = 8.2 and (1*2 + 4*10) / 5 = 8.4
+        ({}, {4, 9}, [8.2, 8.4], 8),
+        ({}, {4}, [1.0, 2.0], 1),
+    ],
+)
+def test_a_mean_is_weighted_by_examples(
+    failed: dict[int, str], clients: set[int] | None, values: list[float], counter: int
+) -> None:
+    cohort = update(failed)
+    cohort.state["w"][[client in failed for client in (4, 7, 9)]] = float("nan")
+    mean = mean_of(cohort, clients)
+    torch.testing.assert_close(mean["w"], torch.tensor(values, dtype=torch.float64))
+    assert mean["count"].item() == counter
     assert mean["count"].dtype == torch.int64
-    assert mean["w"].dtype == torch.float32
-
-
-def test_the_largest_counter_ignores_failures_and_other_clients() -> None:
-    assert mean_of(update(failed={9: "diverged"}))["count"].item() == 2
-    assert mean_of(update(), {4})["count"].item() == 1
-    total = ModelMean()
-    total.add(update(), clients=[9])
-    total.add(update(), clients=[4, 7])
-    exact = total.state()
-    assert exact["count"].item() == 8
-    assert exact["count"].dtype == torch.int64
-    assert exact["w"].dtype == torch.float64
-    assert [*exact] == ["w", "count"]
-
-
-def test_failed_clients_do_not_count_whatever_they_hold() -> None:
-    broken = update(failed={9: "diverged"})
-    broken.state["w"][2] = float("nan")
-    # (1*1 + 3*3) / 4 = 2.5 and (1*2 + 3*6) / 4 = 5
-    torch.testing.assert_close(mean_of(broken)["w"], torch.tensor([2.5, 5.0]))
-
-
-def test_mean_of_some_clients() -> None:
-    # (1*1 + 4*10) / 5 = 8.2 and (1*2 + 4*10) / 5 = 8.4
-    torch.testing.assert_close(mean_of(update(), {4, 9})["w"], torch.tensor([8.2, 8.4]))
+    assert [*mean] == ["w", "count"]
 
 
 def test_passes_add_up() -> None:
     total = ModelMean()
-    total.add(update(), clients=[4])
-    total.add(update(failed={4: "lost", 7: "lost", 9: "lost"}))
-    total.add(update(), clients=[7, 9])
+    total.add(update(), clients=[9])
+    total.add(update({4: "lost", 7: "lost", 9: "lost"}))
+    total.add(update(), clients=[4, 7])
     assert total.weight == 8
     torch.testing.assert_close(total.state(), mean_of(update()), rtol=0, atol=0)
 
 
 def test_sums_keep_what_float32_would_lose() -> None:
     # (2**24 + 1 + 1 + 2) / 4 = 2**22 + 1; float32 has no 2**24 + 1, so its sums would end half a unit lower.
-    big = CohortUpdate(
-        clients=np.arange(4),
-        state={"w": torch.tensor([2.0**24, 1.0, 1.0, 2.0])[:, None]},
-        losses=(np.zeros(1),) * 4,
-        num_examples=np.ones(4, dtype=np.int64),
-        failed={},
-    )
+    state = {"w": torch.tensor([2.0**24, 1.0, 1.0, 2.0])[:, None]}
+    big = CohortUpdate(np.arange(4), state, (np.zeros(1),) * 4, np.ones(4, dtype=np.int64), {})
     assert mean_of(big)["w"].item() == 2.0**22 + 1
-
-
-def test_a_mean_of_no_clients_is_refused() -> None:
-    with pytest.raises(ValueError, match="a mean needs at least one client that trained, got none"):
-        mean_of(update(failed={4: "a", 7: "b", 9: "c"}))
 
 
 def test_a_plain_mean_counts_every_client_once() -> None:
     total = ModelMean(equal=True)
     total.add(update(), {4, 9})
-    total.add(update(failed={4: "diverged", 9: "diverged"}))
+    total.add(update({4: "diverged", 9: "diverged"}))
     # Clients 4, 9 and 7: (1 + 10 + 3) / 3 and (2 + 10 + 6) / 3
-    torch.testing.assert_close(total.state()["w"], torch.tensor([14 / 3, 6.0]))
+    torch.testing.assert_close(total.state()["w"], torch.tensor([14 / 3, 6.0], dtype=torch.float64))
     assert total.weight == 3
 
 
@@ -180,3 +173,132 @@ def test_a_clip_below_the_rounding_of_the_model_is_refused() -> None:
     starts[0]["weight"] += 1e6
     with pytest.raises(ValueError, match="^clip must be larger than the rounding of the model, got 0.01$"):
         clip_updates(update, starts, NAMES, 0.01)
+
+
+def make() -> Work:
+    """Three clients of 3, 2 and 1 steps in batches of 2."""
+    steps = np.array([3, 2, 1])
+    rows = np.arange(18).reshape(3, 3, 2)
+    sizes = 2 * (np.arange(3) < steps[:, None])
+    jobs = [Job(10 + index, np.arange(index), {}) for index in range(3)]
+    return Work(jobs, Batches(rows, sizes, steps), torch.arange(9).view(3, 3), 0.1, 0.2)
+
+
+def test_a_part_has_its_clients_and_no_more_steps_than_they_take() -> None:
+    part = make().select([1, 2])
+    assert [job.client for job in part.jobs] == [11, 12]
+    assert part.batches.steps.tolist() == [2, 1]
+    assert part.batches.rows.tolist() == [[[6, 7], [8, 9]], [[12, 13], [14, 15]]]
+    assert part.batches.sizes.tolist() == [[2, 2], [2, 0]]
+    assert part.keys.tolist() == [[3, 4], [6, 7]]
+    assert (part.learning_rate, part.proximal_mu) == (0.1, 0.2)
+
+
+def test_a_part_may_be_cut_short() -> None:
+    part = make().select(range(3), steps=2)
+    assert part.batches.steps.tolist() == [2, 2, 1]
+    assert part.batches.rows.shape == (3, 2, 2)
+    assert make().select([2], steps=5).batches.rows.shape == (1, 1, 2)
+
+
+def test_selected_clients() -> None:
+    selected = make().select([0, 2])
+    assert [job.client for job in selected.jobs] == [10, 12]
+    assert selected.batches.steps.tolist() == [3, 1]
+    assert selected.keys.tolist() == [[0, 1, 2], [6, 7, 8]]
+
+
+# -- Batches ------------------------------------------------------------------------------------------------
+
+
+def literal(rows: np.ndarray, batch_size: int, steps: int, draws: np.random.Generator) -> list[list[int]]:
+    """Cut one permutation after another into slices until there are enough of them."""
+    batches: list[list[int]] = []
+    while len(batches) < steps:
+        order = rows[draws.permutation(len(rows))]
+        batches += [order[first : first + batch_size].tolist() for first in range(0, len(rows), batch_size)]
+    return batches[:steps]
+
+
+def training(**changes: int | None) -> LocalTraining:
+    values: dict[str, int | None] = {"batch_size": 4, "epochs": 2}
+    return LocalTraining(learning_rate=0.1, **{**values, **changes})  # type: ignore[arg-type]
+
+
+ROWS = [np.arange(100, 110), np.array([7]), np.arange(20, 25), np.arange(40, 44), np.arange(60, 65)]
+CLIENTS = [3, 0, 8, 5, 11]
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(2, None), (None, 7)])
+def test_batches_are_slices_of_permutations(epochs: int | None, steps: int | None) -> None:
+    batches = draw_batches(CLIENTS, ROWS, training(epochs=epochs, steps=steps), seed=1, server_round=6)
+    # 10, 1, 5, 4 and 5 rows in batches of 4 make 3, 1, 2, 1 and 2 steps an epoch.
+    expected_steps = [6, 2, 4, 2, 4] if epochs else [7] * 5
+    assert batches.steps.tolist() == expected_steps
+    assert batches.rows.shape == (5, max(expected_steps), 4)
+    for index, client in enumerate(CLIENTS):
+        draws = generator(1, "batches", 6, client)
+        for step, expected in enumerate(literal(ROWS[index], 4, expected_steps[index], draws)):
+            size = batches.sizes[index, step]
+            assert batches.rows[index, step, :size].tolist() == expected
+            # Padding repeats the batch's own first row.
+            assert (batches.rows[index, step, size:] == expected[0]).all()
+        assert (batches.sizes[index, expected_steps[index] :] == 0).all()
+
+
+def test_width_is_that_of_the_largest_client() -> None:
+    assert draw_batches([1], [np.arange(3)], training(), 0, 1).rows.shape == (1, 2, 3)
+
+
+def test_batches_do_not_depend_on_the_cohort() -> None:
+    together = draw_batches(CLIENTS, ROWS, training(), seed=1, server_round=2)
+    alone = draw_batches([8], [ROWS[2]], training(), seed=1, server_round=2)
+    sizes = alone.sizes[0]
+    np.testing.assert_array_equal(together.sizes[2, :4], sizes)
+    for step, size in enumerate(sizes):
+        np.testing.assert_array_equal(together.rows[2, step, :size], alone.rows[0, step, :size])
+
+
+def test_batches_change_with_round_client_and_seed() -> None:
+    def order(client: int, seed: int, server_round: int) -> list[int]:
+        batches = draw_batches([client], [np.arange(50)], training(batch_size=50), seed, server_round)
+        return batches.rows[0, 0].tolist()
+
+    assert len({tuple(order(*key)) for key in [(0, 0, 1), (1, 0, 1), (0, 1, 1), (0, 0, 2)]}) == 4
+
+
+def test_num_steps() -> None:
+    # 1 -> 1, 4 -> 1, 5 -> 2 batches of at most 4, twice.
+    assert num_steps(np.array([1, 4, 5]), training()).tolist() == [2, 2, 4]
+    assert num_steps(np.array([1, 4, 5]), training(epochs=None, steps=3)).tolist() == [3, 3, 3]
+
+
+def test_some_clients_may_have_steps_of_their_own() -> None:
+    own = [None, None, 3, None, 5]  # clients 8 and 11, which have five rows each
+    batches = draw_batches(CLIENTS, ROWS, training(), seed=1, server_round=6, own_steps=own)
+    assert batches.steps.tolist() == [6, 2, 3, 2, 5]
+    usual = draw_batches(CLIENTS, ROWS, training(), seed=1, server_round=6)
+    for index, steps in ((0, 6), (1, 2), (2, 3), (3, 2), (4, 4)):
+        np.testing.assert_array_equal(batches.rows[index, :steps], usual.rows[index, :steps])
+    draws = generator(1, "batches", 6, 11)
+    expected = literal(ROWS[4], 4, 5, draws)
+    assert [batches.rows[4, step, : batches.sizes[4, step]].tolist() for step in range(5)] == expected
+    assert not batches.sizes[2, 3:].any()
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(2, None), (None, 7), (None, 1)])
+def test_how_many_samples_a_cohort_sees(epochs: int | None, steps: int | None) -> None:
+    hyperparameters = training(epochs=epochs, steps=steps)
+    batches = draw_batches(CLIENTS, ROWS, hyperparameters, seed=1, server_round=6)
+    sizes = np.array([len(rows) for rows in ROWS])
+    assert total_seen(sizes, hyperparameters) == batches.sizes.sum()
+    assert total_seen(np.array([0, 10, 0]), hyperparameters) == batches.sizes[0].sum()
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    # Ten examples in batches of four: 4, 4, 2, and again.
+    [(1, 1), (4, 1), (5, 2), (9, 3), (10, 3), (11, 4), (20, 6), (27, 8)],
+)
+def test_steps_after_which_so_many_samples_are_seen(samples: int, expected: int) -> None:
+    assert steps_to_see(samples, 10, training()) == expected

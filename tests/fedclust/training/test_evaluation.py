@@ -81,7 +81,7 @@ def test_not_all_outputs_are_kept_at_once(
         return reduce(counts, *rest)
 
     monkeypatch.setattr(evaluation, "scores_by_client", counted)
-    monkeypatch.setattr(evaluation, "_MOST_VALUES", 15 * positions * 3)  # those of 15 rows
+    monkeypatch.setattr("fedclust.training.trainer._MOST_VALUES", 15 * positions * 3)  # those of 15 rows
     found = trainer.evaluate(jobs, full=True)
     assert kept == [[1, 9], [20], [8], [13]]
     for got, wanted in zip(found, expected, strict=True):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedclust.training import LocalTraining, lanes as module
+from fedclust.training import LocalTraining, working_model as module
 from fedclust.training.cohort import Job
 from fedclust.training.trainer import Trainer
 from fedclust.training.working_model import Lanes, WorkingModel

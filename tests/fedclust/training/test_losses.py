@@ -77,7 +77,7 @@ def test_weighted_cross_entropy_by_hand() -> None:
 
 def test_weights_that_are_none() -> None:
     for weights in ([0.0, 1.0], [1.0, math.inf], [True, 1.0], ["a", 1.0]):
-        with pytest.raises(ValueError, match="class_weights must be finite numbers > 0"):
+        with pytest.raises(ValueError, match="class_weights must be > 0 and finite, got"):
             WeightedCrossEntropy(weights)
     with pytest.raises(ValueError, match="balanced or a list of numbers, got 'even'"):
         WeightedCrossEntropy("even")

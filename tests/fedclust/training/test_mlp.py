@@ -11,8 +11,8 @@ from fedclust.training.vectorised import Linear, find_mlp
 from fedclust.training.working_model import ClientDropout, WorkingModel
 
 
-def mlp_of(model: nn.Module) -> Any:
-    return find_mlp(WorkingModel(model, torch.device("cpu"), "float32"))
+def mlp_of(model: nn.Module, example_dims: int = 1) -> Any:
+    return find_mlp(WorkingModel(model, torch.device("cpu"), "float32"), example_dims)
 
 
 class Written(nn.Module):
@@ -33,10 +33,10 @@ def test_a_sequential_network() -> None:
     mlp = mlp_of(
         nn.Sequential(
             nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Dropout(0.5), nn.Identity(), nn.Linear(3, 2)
-        )
+        ),
+        example_dims=3,
     )
-    assert mlp.flattens
-    first, activation, dropout, last = mlp.layers
+    first, activation, dropout, last = mlp
     assert first == Linear("1.weight", "1.bias")
     assert activation == "relu"
     assert isinstance(dropout, ClientDropout)
@@ -44,20 +44,19 @@ def test_a_sequential_network() -> None:
 
 
 def test_a_written_network() -> None:
-    mlp = mlp_of(Written())
-    assert mlp.flattens
-    assert mlp.layers == (
+    assert mlp_of(Written(), example_dims=3) == [
         Linear("first.weight", "first.bias"),
         "relu",
         Linear("middle.weight", None),
         "tanh",
         "relu",
         Linear("last.weight", "last.bias"),
-    )
+    ]
 
 
 def test_without_flattening() -> None:
-    assert not mlp_of(nn.Sequential(nn.Linear(4, 2))).flattens
+    assert mlp_of(nn.Sequential(nn.Linear(4, 2)))
+    assert mlp_of(nn.Sequential(nn.Linear(4, 2)), example_dims=2) is None
 
 
 class Residual(nn.Module):

@@ -515,11 +515,6 @@ class TestRefusals:
     def trainer(self, small: Any) -> Trainer:
         return Trainer(small.build("linear"), small.federation(), hyperparameters(), seed=1)
 
-    def test_a_client_given_twice(self, small: Any, trainer: Trainer) -> None:
-        job = small.jobs(small.federation(), small.start_of(small.build("linear")))[1]
-        with pytest.raises(ValueError, match="each client must have one job, got 2 of 1"):
-            list(trainer.train([job, job], 1))
-
     def test_a_state_of_another_model(self, small: Any, trainer: Trainer) -> None:
         job = Job(3, np.arange(2), {"w": torch.ones(1)})
         (update,) = trainer.train([job], 1)

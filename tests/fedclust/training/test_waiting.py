@@ -78,25 +78,13 @@ def watched_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
 
         return inside
 
-    for place, name in (
-        (sequential, "_train_client"),
-        (vectorised.VectorisedTraining, "_run"),
-    ):
+    for place, name in ((sequential, "take_steps"), (vectorised.VectorisedTraining, "_run")):
         monkeypatch.setattr(place, name, watched(getattr(place, name)))
     yield watch
     assert watch.total > 50  # the steps were seen
 
 
-KINDS = [
-    "linear",
-    "dropout",
-    "convolution",
-    "batch norm",
-    "group norm",
-    "channel dropout",
-    "lstm",
-    "positions",
-]
+KINDS = ("linear", "dropout", "batch norm", "channel dropout", "positions")
 OPTIONS: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.9, "weight_decay": 0.01, "clip_norm": 0.5, "proximal_mu": 0.1},
     "adam": {"optimizer": "adam", "weight_decay": 0.01},
@@ -157,15 +145,15 @@ def steps_without_data(
     training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=2, loss=loss, **OPTIONS["sgd"])
     trainer = Trainer(model, data, training, seed=1, device="meta")
     jobs = sorted(small.jobs(data, small.start_of(model)), key=lambda job: -len(job.rows))
-    work = trainer._work(trainer._check(jobs), 1, 0.1, 0.1)
+    work = trainer._work(trainer._check(jobs), 1, 0.1)
     with trainer._working.settings(), watched_steps(monkeypatch) as watch:
         if mode == "vectorised":
             trainer._dispatcher._vectorised.train(work)
             return watch.seen
         trainer._working.model.train()
-        for index, rows in enumerate(torch.from_numpy(work.batches.rows)):
-            losses = torch.zeros(rows.shape[:1], device="meta")
-            sequential._train_client(trainer._working, trainer._data, training, work, index, rows, losses)
+        losses = torch.zeros(work.batches.sizes.shape, device="meta")
+        for index in range(len(jobs)):
+            sequential.take_steps(trainer._working, trainer._data, training, work, index, losses)
         return watch.seen
 
 

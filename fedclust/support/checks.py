@@ -144,7 +144,10 @@ def check_fraction(fraction: float) -> None:
 
 def check_held_out(held_out: float) -> None:
     """Check how many clients are to be left out; raise ValueError if it is neither a share nor a number."""
-    check_value("holdout_clients", held_out, "a share in [0, 1) or a whole number >= 0")
+    whole = isinstance(held_out, float) and held_out.is_integer()  # as a configuration may have it
+    check_value(
+        "holdout_clients", int(held_out) if whole else held_out, "a share in [0, 1) or a whole number >= 0"
+    )
 
 
 def check_number_or_share(name: str, value: int | float | None) -> None:

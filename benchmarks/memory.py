@@ -129,31 +129,23 @@ class Elsewhere(DirectGrid):
         spawned = multiprocessing.get_context("spawn")
         self._node, other = spawned.Pipe()
         spawned.Process(target=serve, args=(other, dict(run_config)), daemon=True).start()
-        self._replies: dict[str, Message] = {}
         self.peaks: list[tuple[float, float]] = []
 
     def get_node_ids(self) -> list[int]:
         """Return the node's id."""
         return [NODE]
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Let the node answer."""
-        ids = []
-        for message in messages:
-            ids.append(self.label(message))
-            self._node.send(message)
-            self._replies[ids[-1]], peaks = self._node.recv()
-            if message.metadata.message_type == "train":
-                self.peaks.append(peaks)
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies."""
-        return [self._replies.pop(name) for name in message_ids]
-
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:  # noqa: ARG002
         """Let the node answer; return its replies."""
-        return self.pull_messages(self.push_messages(messages))
+        replies = []
+        for message in messages:
+            self.label(message)
+            self._node.send(message)
+            reply, peaks = self._node.recv()
+            replies.append(reply)
+            if message.metadata.message_type == "train":
+                self.peaks.append(peaks)
+        return replies
 
 
 def serve(connection: Connection, run_config: dict[str, str | int | float | bool]) -> None:

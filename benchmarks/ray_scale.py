@@ -20,6 +20,7 @@ import numpy as np
 import ray
 from common import arguments, machine, records, show, spread
 from flwr.app import Message
+from ray.actor import ActorHandle
 from ray.cluster_utils import Cluster
 from settings import Setting, Training
 
@@ -97,8 +98,8 @@ class TimedGrid(RayGrid):
         self._steps, self._began = steps, 0.0
         super().__init__(app, run_config, address=address)
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Send the messages; a training message's clients are noted."""
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send the messages and wait for the replies; a training message's clients are noted."""
         messages = list(messages)
         training = [message for message in messages if message.metadata.message_type == "train"]
         if training:
@@ -112,13 +113,12 @@ class TimedGrid(RayGrid):
                 )
             )
             self._began = time.perf_counter()
-        return super().push_messages(messages)
+        return super().send_and_receive(messages, timeout=timeout)
 
-    def _take(self, ref: ray.ObjectRef) -> Message:
-        message, _ = self._pending[ref]
+    def _take(self, ref: ray.ObjectRef, message: Message, actor: ActorHandle) -> Message:
         if message.metadata.message_type == "train":
             self.rounds[-1].seconds[message.metadata.dst_node_id] = time.perf_counter() - self._began
-        return super()._take(ref)
+        return super()._take(ref, message, actor)
 
 
 class Way:

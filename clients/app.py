@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 
 from fedclust.clients.node import Node, OwnSites, own_sites
 from fedclust.data.dataset import content_digest
-from fedclust.federation import is_bundle, pack, unpack
+from fedclust.grids.client_grid import is_bundle, pack, unpack
 from fedclust.messages.codec import SERVER, Question, decode, encode
 from fedclust.messages.description import Hosted
 from fedclust.messages.training import read_instruction

@@ -20,7 +20,7 @@ from fedclust.data import FederatedData
 from fedclust.data.dataset import newcomers_last
 from fedclust.data.sites.agreement import Statement
 from fedclust.data.sites.own import Own, SiteError, sites_here
-from fedclust.federation import hosted_clients
+from fedclust.grids.nodes import hosted_clients
 from fedclust.messages.codec import SERVER, decode
 from fedclust.messages.description import Agreed, Registered, Stated
 from fedclust.models import construction

@@ -29,19 +29,19 @@ from fedclust.aggregation.flower import NotFinite
 from fedclust.aggregation.optimiser_state import pack_state, restored
 from fedclust.aggregation.replies import Reply, by_cluster, weighted_loss
 from fedclust.clustering.shared.placement import Placement
-from fedclust.federation.clusters import Clusters, Findings, NoObserver, Observer
-from fedclust.federation.evaluations import (
+from fedclust.federation.asking import read_replies
+from fedclust.federation.clusters import Clusters, Findings, Observer
+from fedclust.federation.federation import Federation
+from fedclust.federation.run import (
     Measured,
+    Run,
+    RunState,
     evaluation_messages,
     evaluation_sample,
     read_evaluations,
     round_figures,
 )
-from fedclust.federation.federation import Federation
-from fedclust.federation.replies import read_replies
-from fedclust.federation.run import Run, RunState
-from fedclust.grids.bundle import Traffic
-from fedclust.grids.client_grid import CohortView
+from fedclust.grids.client_grid import CohortView, Traffic
 from fedclust.layers.layer import Layer
 from fedclust.layers.standard import standard_layers
 from fedclust.messages.models import join_models
@@ -155,7 +155,7 @@ class ClusteredStrategy(Strategy):
             self.parameters = self.parameters_type() if parameters is None else parameters
         self.options = RunOptions(**given) if options is None else options
         self.selection: Selection = self.options.selection or own or self.own_selection()
-        self.observer: Observer = NoObserver()
+        self.observer = Observer()
         self.add_layers()
         self._run: Run | None = None
 

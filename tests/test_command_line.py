@@ -42,7 +42,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     handlers, level = root.handlers[:], root.level
     monkeypatch.chdir(tmp_path)
     # This process runs the other tests, too.
-    monkeypatch.setattr("fedclust.grids.failures.end_process_when_stuck", lambda: None)
+    monkeypatch.setattr("fedclust.grids.local_grid.end_process_when_stuck", lambda: None)
 
     def typed(*arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])

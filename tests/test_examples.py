@@ -66,7 +66,7 @@ def test_own_package_on_the_command_line(
     """The commands in own_strategy.py, run in their folder; tests/test_installed.py does it in a process."""
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.syspath_prepend(EXAMPLES)  # as `python -m` has the current folder
-    monkeypatch.setattr("fedclust.grids.failures.end_process_when_stuck", lambda: None)  # of the tests
+    monkeypatch.setattr("fedclust.grids.local_grid.end_process_when_stuck", lambda: None)  # of the tests
     arguments = ["--config-dir", "own_package/conf", "experiment=own_experiment", "rounds=2", "compare=[]"]
     monkeypatch.setattr(sys, "argv", ["fedclust", *arguments, f"output_dir={tmp_path / 'results'}"])
     root = logging.getLogger()

@@ -89,7 +89,7 @@ from fedclust.clients import app
 note("fedclust.clients.app")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedclust.models import construction
-from fedclust.federation import pack, unpack
+from fedclust.grids.client_grid import pack, unpack
 from fedclust.messages.codec import ARRAYS, CONFIG
 from fedclust.messages.models import from_state
 from fedclust.grids.local_grid import assume_identity

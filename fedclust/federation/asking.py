@@ -1,23 +1,28 @@
 """Ask clients a question, collect their answers, and check that these agree."""
 
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from fedclust.grids.client_grid import FederationError
+from fedclust.aggregation.replies import Reply
+from fedclust.grids.nodes import FederationError
 from fedclust.messages.codec import BadReply, Bounds, Question, Reading, decode, encode
-from fedclust.messages.description import DescriptionQuestion
-from fedclust.privacy import Tells
+from fedclust.messages.models import canonical
+from fedclust.messages.training import TrainAnswer, TrainAsked
 
 Answer = TypeVar("Answer")
 
 Failure = dict[str, int | str]
 """Which client failed, in which phase of the round, and the reason."""
+
+NO_REPLY = "no reply"
+"""Why a client failed that has not answered."""
+
+_NOTHING = TrainAsked()
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,137 +79,122 @@ def send_questions(
         The round, for error messages.
     """
     asked = question if isinstance(question, Mapping) else dict.fromkeys(clients, question)
+    if not clients:
+        return Answers({}, {})
     contents = {id(each): encode(each) for each in asked.values()}
-    sent = [
-        Message(contents[id(asked[client])], dst_node_id=client, message_type=asked[client].kind)
-        for client in clients
-    ]
-    arrived = grid.send_and_receive(sent, timeout=timeout) if sent else ()
-    replies: dict[int, Answer] = {}
-    failures = dict.fromkeys(clients, "no reply")
-    for reply in sorted(arrived, key=lambda reply: reply.metadata.src_node_id):
-        client = reply.metadata.src_node_id
-        at = Reading(client, server_round, bounds or Bounds(), asked[client])
-        try:
-            replies[client] = read_reply(asked[client].answer, reply, at)
-        except BadReply as error:
-            failures[client] = str(error)
-        else:
-            failures.pop(client, None)
-    return Answers(replies, failures)
+    kind, answer = next((each.kind, each.answer) for each in asked.values())
+    sent = [Message(contents[id(asked[each])], dst_node_id=each, message_type=kind) for each in clients]
+
+    def at(client: int) -> Reading:
+        return Reading(client, server_round, bounds or Bounds(), asked[client])
+
+    found: Answers[Answer] = read_each(answer, grid.send_and_receive(sent, timeout=timeout), at)
+    failures = {each: found.failures.get(each, NO_REPLY) for each in clients if each not in found.replies}
+    return Answers(found.replies, failures)
 
 
-def read_reply(answer: type[Answer], reply: Message, at: Reading) -> Answer:
-    """Read a client's reply, which may be an error.
-
-    Raises
-    ------
-    BadReply
-        If it is one, or cannot be used.
-    """
-    if reply.has_error():
-        raise BadReply(str(reply.error.reason))
-    return decode(answer, reply.content, at)
-
-
-class Asker(ABC):
-    """Asks clients, and keeps what was asked and who failed.
+def read_each(
+    answer: type[Answer], messages: Iterable[Message], at: Callable[[int], Reading]
+) -> Answers[Answer]:
+    """Read clients' replies, of which some may be errors.
 
     Parameters
     ----------
-    grid
-        A grid whose node ids are client ids.
-    timeout
-        Seconds that clients have to answer a question.
-    tells
-        What clients are asked to say of their rows, see :class:`~fedclust.federation.Federation`.
-
-    Attributes
-    ----------
-    asked
-        Types of the questions that were asked.
-    covered
-        Types of the questions that may be asked in a differentially private run, as ε covers what becomes of
-        the answers; none but that for descriptions unless set.
+    answer
+        What they are to hold.
+    messages
+        The replies, at most one of a client.
+    at
+        Returns what a client may say.
     """
+    replies: dict[int, Answer] = {}
+    failures: dict[int, str] = {}
+    for message in sorted(messages, key=lambda message: message.metadata.src_node_id):
+        client = message.metadata.src_node_id
+        try:
+            if message.has_error():
+                raise BadReply(str(message.error.reason))
+            replies[client] = decode(answer, message.content, at(client))
+        except BadReply as error:
+            failures[client] = str(error)
+    return Answers(replies, failures)
 
-    def __init__(self, grid: Grid, timeout: float, tells: Tells) -> None:
-        self.timeout = timeout
-        self.tells = tells
-        self.asked: set[str] = set()
-        self.covered: Collection[str] = ()
-        self._grid = grid
-        self._bounds = Bounds()
-        self._failures: list[Failure] = []
 
-    @property
-    def grid(self) -> Grid:
-        """The grid of clients."""
-        return self._grid
+def listed(failures: Mapping[int, str], phase: str) -> list[Failure]:
+    """List failures, by client id, as the round's record has them."""
+    return [{"client": client, "phase": phase, "reason": reason} for client, reason in failures.items()]
 
-    @property
-    def bounds(self) -> Bounds:
-        """What clients may say of themselves: of rows and classes, what they described, once they have."""
-        return self._bounds
 
-    @property
-    @abstractmethod
-    def num_clients(self) -> int:
-        """Number of clients K."""
+def read_replies(
+    messages: Iterable[Message],
+    server_round: int,
+    cohort: Mapping[int, int],
+    models: Sequence[ArrayRecord],
+    bounds: Bounds | None = None,
+    *,
+    means: bool = True,
+    asked: TrainAsked = _NOTHING,
+) -> tuple[list[Reply], list[Failure]]:
+    """Read the replies that can be aggregated, and list the failures of the others.
 
-    def ask(
-        self,
-        question: Question[Answer] | Mapping[int, Question[Answer]],
-        clients: Iterable[int] | None = None,
-        server_round: int | None = None,
-    ) -> Answers[Answer]:
-        """Ask clients one question.
+    Parameters
+    ----------
+    messages
+        The replies.
+    server_round
+        The round, for error messages.
+    cohort
+        The cluster of each client that was sent its cluster's model, by client id.
+    models
+        The model of each cluster; a reply's must have its names and shapes.
+    bounds
+        What clients may say of themselves.
+    means
+        Whether a model may be a node's mean, in float64; every other model is cast to its template's types.
+    asked
+        What clients were asked for besides their models.
 
-        A client that fails, or whose answer cannot be used, is left out of the answers; the round records its
-        failure, as in training.
-
-        Parameters
-        ----------
-        question
-            One for all, or one for each client by client id. It may hold several models; each record is sent
-            once per node, however many clients it is for.
-        clients
-            Ids of the clients to ask; unless given, those that have a question, or all.
-        server_round
-            The round, for error messages; None outside of rounds.
-
-        Returns
-        -------
-        The answers, and the reasons of clients without one.
-
-        Raises
-        ------
-        FederationError
-            If the run is differentially private and this is no question for descriptions.
-        """
-        if isinstance(question, Mapping):
-            if not question:
-                return Answers({}, {})
-            kind, who = next(iter(question.values())).kind, list(question)
-        else:
-            kind, who = question.kind, list(range(self.num_clients))
-        asked = sorted(map(int, who if clients is None else clients))
-        if self.tells == "nothing" and kind not in (DescriptionQuestion.kind, *self.covered):
-            raise FederationError(f"privacy=client_dp must ask clients nothing but to train, got {kind}")
-        self.asked.add(kind)
-        answers = send_questions(self._grid, question, asked, self.timeout, self._bounds, server_round)
-        for client, reason in answers.failures.items():
-            self.failed(client, kind, reason)
-        return answers
-
-    def failed(self, client: int, phase: str, reason: str) -> None:
-        """Record that a client's answer could not be used."""
-        self._failures.append({"client": int(client), "phase": phase, "reason": reason})
-
-    def take_failures(self) -> list[Failure]:
-        """Return the failures recorded since the last call."""
-        taken, self._failures = self._failures, []
-        return taken
+    Returns
+    -------
+    The valid replies, sorted by client id, with models of their own that nothing can be wrong with; and a
+    failure for each other client, those that did not reply included.
+    """
+    sent = {message.metadata.src_node_id: message for message in messages}
+    answers = read_each(
+        TrainAnswer, sent.values(), lambda client: Reading(client, server_round, bounds or Bounds(), asked)
+    )
+    valid: list[Reply] = []
+    failures = dict(answers.failures)
+    # By the identity of the model, which many replies may share, and by cluster.
+    made: dict[tuple[int, int], ArrayRecord | str] = {}
+    for client, trained in answers.replies.items():
+        cluster = cohort[client]
+        key = (id(trained.arrays), cluster)
+        if key not in made:
+            try:
+                made[key] = canonical(trained.arrays, models[cluster], means=means)
+            except ValueError as error:
+                made[key] = str(error)
+        if isinstance(model := made[key], str):
+            failures[client] = f"client {client}, round {server_round}: {model}"
+            continue
+        valid.append(
+            Reply(
+                client=client,
+                cluster=cluster,
+                start=models[cluster],
+                model=model,
+                num_examples=trained.num_examples,
+                loss=trained.loss,
+                losses=trained.losses,
+                projected=trained.projected,
+                within=trained.within,
+                update_norm=trained.update_norm,
+                message=sent[client],
+            )
+        )
+    silent = sorted(cohort.keys() - answers.replies.keys() - failures.keys())
+    return valid, listed(dict(sorted(failures.items())) | dict.fromkeys(silent, NO_REPLY), "train")
 
 
 def check_alike(what: str, values: Sequence[Hashable]) -> None:

@@ -4,12 +4,16 @@ import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
+from torch import nn
 
+from fedclust.messages.models import from_state, like
+from fedclust.models import construction
+from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray
 
 
@@ -163,6 +167,39 @@ class Clusters:
         return dataclasses.replace(self, report={**self.report, **report})
 
 
+def starting_models(
+    network: nn.Module, model: ArrayRecord, number: int, seed: int
+) -> tuple[ArrayRecord, ...]:
+    """Draw models; the first is the one that other strategies start from.
+
+    Every strategy draws the same ones for the same seed, so that methods are compared from the same starts.
+
+    Parameters
+    ----------
+    network
+        The architecture; each layer draws its weights with its own ``reset_parameters``.
+    model
+        The model that everyone starts from where there is one for all.
+    number
+        Number of models, >= 1.
+    seed
+        The run's seed.
+
+    Raises
+    ------
+    ValueError
+        If a layer with parameters has no ``reset_parameters``; the message names it. Or if the network is not
+        the one that clients train.
+    """
+    try:
+        like(from_state(network.state_dict()), model)
+    except ValueError as error:
+        raise ValueError(f"network must be the one that clients train: {error}") from error
+    seeds = (torch_seed(seed, "starting models", index) for index in range(1, number))
+    drawn = (construction.reinitialised(network, each) for each in seeds)
+    return (model, *(from_state(each.state_dict()) for each in drawn))
+
+
 def padded(values: np.ndarray, number: int, value: float | None = None) -> np.ndarray:
     """Add entries for clients that join at the end of every axis.
 
@@ -181,24 +218,14 @@ def padded(values: np.ndarray, number: int, value: float | None = None) -> np.nd
     return np.pad(values, [(0, number)] * values.ndim, constant_values=value)
 
 
-class Observer(Protocol):
-    """Receives the events of a run."""
+class Observer:
+    """Receives the events of a run; this one does nothing."""
 
     def assignment(self, server_round: int, assignment: IntArray, reason: str) -> None:
         """Receive the assignment of clients to clusters after a round (0: before the first)."""
 
     def round(self, record: Mapping[str, Any]) -> None:
         """Receive the record of a finished round."""
-
-
-class NoObserver:
-    """An observer that does nothing."""
-
-    def assignment(self, server_round: int, assignment: IntArray, reason: str) -> None:
-        """Do nothing."""
-
-    def round(self, record: Mapping[str, Any]) -> None:
-        """Do nothing."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,9 @@
-"""The questions that a clustering method may ask its federation."""
+"""The clients of a run, for a method to ask: what they said of themselves, and who has joined when."""
 
+import copy
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from fedclust.aggregation.replies import too_long, too_long_line
-from fedclust.federation.asking import Answers, Asker, send_questions
-from fedclust.federation.descriptions import Descriptions, combine, misfit
-from fedclust.grids.bundle import Traffic
-from fedclust.messages.codec import Bounds
+from fedclust.federation.asking import Answer, Answers, Failure, check_alike, send_questions
+from fedclust.grids.client_grid import Traffic
+from fedclust.grids.nodes import FederationError
+from fedclust.messages.codec import Bounds, Question
 from fedclust.messages.description import Description, DescriptionQuestion, Names
 from fedclust.messages.evaluation import LossesQuestion, WinsQuestion
 from fedclust.messages.training import Projection, Update, UpdateQuestion
@@ -21,61 +22,198 @@ from fedclust.privacy import Tells
 from fedclust.settings.run_options import DEFAULT_CAP
 from fedclust.typing import FloatArray, IntArray
 
+# -- Descriptions -------------------------------------------------------------------------------------------
+
+_SHOWN = 10
+_NAMED = 3
+
 
 @dataclass(frozen=True, eq=False)
-class Described:
-    """What all clients said of themselves, see :class:`fedclust.messages.Description`; K clients, C classes.
+class Descriptions:
+    """All clients' label counts, known groups and names.
 
     Attributes
     ----------
-    train_counts, test_counts
-        Shape (K, C).
+    counts
+        Number of samples of each client and class in its own training and test part, each of shape (K, C);
+        None where clients were not asked for them.
+    num_train, num_test
+        Number of samples of each client in its training and test part, shape (K,); 0 where not asked for.
+    num_classes
+        Number of classes C.
+    groups
+        The known grouping, shape (K,), or None if a client has none.
+    mean, std
+        The numbers that the first client subtracts from and divides each channel of its images by.
+    class_names
+        Names of the classes in label order, shape (C,); empty if clients have none.
+    client_names
+        Name of each client in the data (a hospital, a writer, a user), shape (K,); None if one has none.
+    left_out
+        Names of those with too few examples to be a client, and their numbers of examples, from client 0.
     num_validation
-        Shape (K,).
-    about
-        Group and name of each client.
-    mean, std, names
-        The same for all.
+        Number of each client's training rows that are held out for the proof, shape (K,); empty if unknown.
     """
 
-    train_counts: IntArray
-    test_counts: IntArray
-    num_validation: IntArray
-    about: Any
+    counts: tuple[IntArray, IntArray] | None
+    num_train: IntArray
+    num_test: IntArray
+    num_classes: int
+    groups: IntArray | None
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    names: Names
+    class_names: tuple[str, ...] = ()
+    client_names: tuple[str, ...] | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    num_validation: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
-    @classmethod
-    def of(cls, answers: Sequence[Description]) -> "Described":
-        """Combine the clients' answers."""
-        return cls(
-            np.stack([each.train_counts for each in answers]),
-            np.stack([each.test_counts for each in answers]),
-            np.array([each.num_validation for each in answers], dtype=np.int64),
-            [[each.group, each.name] for each in answers],
-            answers[0].mean,
-            answers[0].std,
-            answers[0].names,
-        )
+    @property
+    def train_counts(self) -> IntArray:
+        """Number of training samples of each client and class, shape (K, C).
+
+        Raises
+        ------
+        FederationError
+            If clients were not asked for them.
+        """
+        return self._counts()[0]
+
+    @property
+    def test_counts(self) -> IntArray:
+        """Number of test samples of each client and class, shape (K, C); raises as :attr:`train_counts`."""
+        return self._counts()[1]
 
     def answers(self) -> list[Description]:
-        """List the answer of each client."""
+        """List what each client said, as far as it is kept."""
+        counts = self.counts or (self.num_train[:, None], self.num_test[:, None])  # not by class
+        train, test = (np.pad(each, [(0, 0), (0, self.num_classes - each.shape[1])]) for each in counts)
+        names = Names(self.class_names, self.left_out)
+        same: dict[str, Any] = {"mean": self.mean, "std": self.std, "names": names}
         return [
             Description.of(
-                train,
-                test,
-                known_group=group,
-                mean=self.mean,
-                std=self.std,
-                name=name,
-                names=self.names,
-                num_validation=int(held_out),
+                train[client],
+                test[client],
+                known_group=None if self.groups is None else int(self.groups[client]),
+                name=None if self.client_names is None else self.client_names[client],
+                num_validation=int(self.num_validation[client]),
+                **same,
             )
-            for train, test, held_out, (group, name) in zip(
-                self.train_counts, self.test_counts, self.num_validation, self.about, strict=True
-            )
+            for client in range(len(train))
         ]
+
+    def _counts(self) -> tuple[IntArray, IntArray]:
+        if self.counts is None:
+            raise FederationError(
+                "label counts were not asked for, by privacy.label_counts=false or client_dp"
+            )
+        return self.counts
+
+
+def combine(answers: Sequence[Description], tells: Tells) -> Descriptions:
+    """Combine the descriptions of all clients.
+
+    Parameters
+    ----------
+    answers
+        The description of each client, shape (K,).
+    tells
+        What clients were asked to say of their rows, see :class:`fedclust.federation.Federation`.
+
+    Raises
+    ------
+    FederationError
+        If a client has another number of classes or other names for them than the others.
+    """
+    check_alike("number of classes", [len(answer.train_counts) for answer in answers])
+    first = answers[0]
+    for client, answer in enumerate(answers):
+        # If label 3 is another class on one node, training goes wrong without any error.
+        if answer.names.classes != first.names.classes:
+            raise FederationError(
+                f"all clients must have the same class names, client 0 has {_shortened(first.names.classes)} "
+                f"and client {client} {_shortened(answer.names.classes)}"
+            )
+    groups = [answer.group for answer in answers if answer.group is not None]
+    names = [answer.name for answer in answers if answer.name is not None]
+    train = np.stack([answer.train_counts for answer in answers])
+    test = np.stack([answer.test_counts for answer in answers])
+    return Descriptions(
+        counts=(train, test) if tells == "labels" else None,
+        num_train=train.sum(axis=1),
+        num_test=test.sum(axis=1),
+        num_classes=train.shape[1],
+        groups=np.asarray(groups, dtype=np.int64) if len(groups) == len(answers) else None,
+        mean=first.mean,
+        std=first.std,
+        class_names=first.names.classes,
+        client_names=tuple(names) if len(names) == len(answers) else None,
+        left_out=first.names.left_out,
+        num_validation=np.array([answer.num_validation for answer in answers]),
+    )
+
+
+def misfit(answer: Description, described: Descriptions) -> str:
+    """Return why a client that comes later does not have the classes of the others; empty if it has."""
+    number = described.num_classes
+    if len(answer.train_counts) != number:
+        return f"classes must be as many as the others have, {number}, got {len(answer.train_counts)}"
+    if answer.names.classes != described.class_names:
+        theirs, own = _shortened(described.class_names), _shortened(answer.names.classes)
+        return f"class names must be those of the others, {theirs}, got {own}"
+    return ""
+
+
+def left_out_line(left_out: Mapping[str, int]) -> str | None:
+    """List those with too few examples to be a client, for the user; None if there are none."""
+    if not left_out:
+        return None
+    shown = [f"{name} ({rows})" for name, rows in list(left_out.items())[:_SHOWN]]
+    more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
+    return f"left out, too few examples to be a client: {len(left_out)}, {', '.join(shown)}{more}"
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else ''} ({len(names)})"
+
+
+def imbalance_line(
+    train_counts: IntArray, class_names: Sequence[str] = (), client_names: Sequence[str] | None = None
+) -> str:
+    """Name the largest and smallest class, and the clients that lack one, in one line.
+
+    Parameters
+    ----------
+    train_counts
+        Training rows of each client and class, shape (K, C).
+    class_names
+        Names of the classes, shape (C,); their numbers if empty.
+    client_names
+        Names of the clients, shape (K,); their ids if None.
+    """
+    counts = np.asarray(train_counts)
+    clients, classes = counts.shape
+    names = list(class_names if len(class_names) == classes else map(str, range(classes)))
+    who = list(map(str, range(clients)) if client_names is None else client_names)
+    rows = counts.sum(axis=0)
+    most, least = int(rows.argmax()), int(rows.argmin())
+    largest, smallest = (f"{names[label]} {rows[label] / max(1, rows.sum()):.1%}" for label in (most, least))
+    line = f"classes: largest {largest}, smallest {smallest} of {int(rows.sum()):,} training rows"
+    lacking = np.flatnonzero((counts == 0).any(axis=1))
+    if not len(lacking):
+        return f"{line}; every client has every class"
+    some = [
+        f"{who[client]} {_few([names[label] for label in np.flatnonzero(counts[client] == 0)])}"
+        for client in lacking
+    ]
+    return f"{line}; {len(lacking)} of {clients} clients lack a class: {_few(some, '; ')}"
+
+
+def _few(texts: Sequence[str], separator: str = ", ") -> str:
+    more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
+    return separator.join(texts[:_NAMED]) + more
+
+
+# -- Who has joined -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,17 +227,22 @@ class RosterState:
     joined
         The round in which each joined, 0 for those at the start.
     described
-        What they said of themselves; None if nobody was asked.
+        What they said of themselves, but for their names; None if nobody was asked.
+    names
+        Name of each; None if one has none.
     """
 
     places: Any = ()
     joined: tuple[int, ...] = ()
-    described: Described | None = None
+    described: Descriptions | None = None
+    names: Any = None
 
     def roster(self) -> "Roster":
         """Make the roster of a run that goes on."""
         made = Roster(self.joined)
-        made.earlier = dict(enumerate(self.described.answers() if self.described else ()))
+        if self.described is not None:
+            named = replace(self.described, client_names=self.names and tuple(self.names))
+            made.earlier = dict(enumerate(named.answers()))
         return made
 
 
@@ -178,7 +321,10 @@ class Roster:
             self.joined.append(server_round)
 
 
-class Federation(Asker):
+# -- The clients --------------------------------------------------------------------------------------------
+
+
+class Federation:
     """The clients, for a method to ask.
 
     Parameters
@@ -203,10 +349,19 @@ class Federation(Asker):
 
     Attributes
     ----------
+    timeout, tells
+        As given.
     turns
         How many rounds each client has been chosen for so far, shape (K,).
     asked
         Types of the questions that were asked, by any run over these clients.
+    covered
+        Types of the questions that may be asked in a differentially private run, as ε covers what becomes of
+        the answers; none but that for descriptions unless set.
+    bounds
+        What clients may say of themselves: of rows and classes, what they described, once they have.
+    descriptions
+        What :meth:`describe` returns, if it has been called for this or another run; else None.
     """
 
     def __init__(
@@ -221,18 +376,20 @@ class Federation(Asker):
         num_newcomers: int = 0,
         roster: Roster | None = None,
     ) -> None:
-        super().__init__(grid, timeout, tells)
         clients = _all_clients(grid)
         if not 0 <= num_newcomers < clients:
             raise ValueError(f"num_newcomers must be in 0 to {clients - 1}, got {num_newcomers}")
+        self.grid, self.num_rounds, self.timeout, self.tells = grid, num_rounds, timeout, tells
+        self.turns: IntArray = np.zeros(clients - num_newcomers, dtype=np.int64)
+        self.asked: set[str] = set()
+        self.covered: Collection[str] = ()
+        self.bounds = Bounds(own_metrics=frozenset(own_metrics), least_loss=least_loss)
+        self.descriptions: Descriptions | None = None
         self._num_newcomers = num_newcomers
         self._roster = roster or Roster([0] * (clients - num_newcomers))
-        self.num_rounds = num_rounds
-        self.turns: IntArray = np.zeros(clients - num_newcomers, dtype=np.int64)
-        self._descriptions: Descriptions | None = None
+        self._failures: list[Failure] = []
         self._description_traffic: Traffic | None = None
         self._described = False
-        self._bounds = Bounds(own_metrics=frozenset(own_metrics), least_loss=least_loss)
 
     @property
     def num_clients(self) -> int:
@@ -251,11 +408,11 @@ class Federation(Asker):
 
     def roster_state(self) -> RosterState:
         """Return who has joined and when, for a checkpoint, see :class:`.RunState`."""
-        places = getattr(self._grid, "places", range(self.num_clients))[: self.num_clients]
-        described = None
-        if self._descriptions is not None:
-            described = Described.of([self._roster.answers[client] for client in range(self.num_clients)])
-        return RosterState(list(places), tuple(self._roster.joined[: self.num_clients]), described)
+        places = getattr(self.grid, "places", range(self.num_clients))[: self.num_clients]
+        joined, described, names = tuple(self._roster.joined[: self.num_clients]), self.descriptions, None
+        if described is not None:
+            names, described = described.client_names, replace(described, client_names=None)
+        return RosterState(list(places), joined, described, names and list(names))
 
     def run(self, num_rounds: int, timeout: float, after: int | None = None) -> "Federation":
         """Make the federation of another run over the same clients; it reuses their descriptions.
@@ -268,16 +425,12 @@ class Federation(Asker):
             The round after which it goes on, 0 for one that begins: it has the clients that had joined by
             then, and the others join in the rounds in which they did. None: all that have joined so far.
         """
-        other = Federation(
-            self._grid, num_rounds, timeout, tells=self.tells, num_newcomers=self._num_newcomers
-        )
-        other._roster, other._bounds, other.asked = self._roster, self._bounds, self.asked
-        other.covered = self.covered
-        other._description_traffic = self._description_traffic
+        other = copy.copy(self)
+        other.num_rounds, other.timeout = num_rounds, timeout
         other.turns = np.zeros(self._roster.count(after), dtype=np.int64)
-        if self._descriptions is not None:
-            same = other.num_clients == self.num_clients
-            other._descriptions = self._descriptions if same else other._combine()
+        other._failures, other._described = [], False
+        if self.descriptions is not None and other.num_clients != self.num_clients:
+            other.descriptions = other._combine()
         return other
 
     def welcome(self, server_round: int) -> IntArray:
@@ -289,12 +442,12 @@ class Federation(Asker):
         """
         first = self.num_clients
         if self._roster.open and self._roster.count() == first and not self._num_newcomers:
-            self._roster.admit(self._grid, server_round, self._known, self.tells, self.timeout)
+            self._roster.admit(self.grid, server_round, self._known, self.tells, self.timeout)
         last = self._roster.count(server_round)
         if last > first:
             self.turns = np.append(self.turns, np.zeros(last - first, dtype=np.int64))
-            if self._descriptions is not None:
-                self._descriptions = self._combine()
+            if self.descriptions is not None:
+                self.descriptions = self._combine()
         return np.arange(first, last)
 
     def close(self) -> None:
@@ -321,37 +474,27 @@ class Federation(Asker):
         self._described = True
         return self._known()
 
-    @property
-    def descriptions(self) -> Descriptions | None:
-        """What :meth:`describe` returns, if it has been called for this or another run; nobody is asked."""
-        return self._descriptions
-
     def _known(self) -> Descriptions:
-        if self._descriptions is None:
-            before = self._traffic()
-            unknown = [client for client in range(self.num_clients) if client not in self._roster.answers]
-            self._roster.answers |= self._ask_descriptions(unknown)
-            self._descriptions = self._combine()
-            after = self._traffic()
+        if self.descriptions is None:
+            before, earlier, answers = self._traffic(), self._roster.earlier, self._roster.answers
+            unknown = [client for client in range(self.num_clients) if client not in answers]
+            asked = self.ask(DescriptionQuestion(self.tells), unknown)
+            # Those that have left are as a checkpoint has them.
+            left = {client: earlier[client] for client in asked.failures if client in earlier}
+            missing = {client: why for client, why in asked.failures.items() if client not in left}
+            Answers(asked.replies, missing).all()
+            answers |= {**asked.replies, **left}
+            self.descriptions, after = self._combine(), self._traffic()
             if before is not None and after is not None:
                 self._description_traffic = after.since(before)
-        return self._descriptions
-
-    def _ask_descriptions(self, clients: Sequence[int]) -> dict[int, Description]:
-        """Ask clients to describe themselves; those that have left are as a checkpoint has them."""
-        earlier = self._roster.earlier
-        answers = self.ask(DescriptionQuestion(self.tells), clients)
-        left = {client: earlier[client] for client in answers.failures if client in earlier}
-        missing = {client: why for client, why in answers.failures.items() if client not in left}
-        Answers(answers.replies, missing).all()
-        return {**answers.replies, **left}
+        return self.descriptions
 
     def _combine(self) -> Descriptions:
         """Combine the descriptions of this run's clients, and bound what they may reply by them."""
         answers = [self._roster.answers[client] for client in range(self.num_clients)]
         described, told = combine(answers, self.tells), self.tells != "nothing"
-        self._bounds = replace(
-            self._bounds,
+        self.bounds = replace(
+            self.bounds,
             num_train=described.num_train if told else None,
             num_test=described.num_test if told else None,
             num_validation=described.num_validation if told else None,
@@ -379,6 +522,60 @@ class Federation(Asker):
             else:
                 known[client] = answer
         return {client: known[client] for client in wanted if client in known}
+
+    def ask(
+        self,
+        question: Question[Answer] | Mapping[int, Question[Answer]],
+        clients: Iterable[int] | None = None,
+        server_round: int | None = None,
+    ) -> Answers[Answer]:
+        """Ask clients one question.
+
+        A client that fails, or whose answer cannot be used, is left out of the answers; the round records its
+        failure, as in training.
+
+        Parameters
+        ----------
+        question
+            One for all, or one for each client by client id. It may hold several models; each record is sent
+            once per node, however many clients it is for.
+        clients
+            Ids of the clients to ask; unless given, those that have a question, or all.
+        server_round
+            The round, for error messages; None outside of rounds.
+
+        Returns
+        -------
+        The answers, and the reasons of clients without one.
+
+        Raises
+        ------
+        FederationError
+            If the run is differentially private and this is no question for descriptions.
+        """
+        if isinstance(question, Mapping):
+            if not question:
+                return Answers({}, {})
+            kind, who = next(iter(question.values())).kind, list(question)
+        else:
+            kind, who = question.kind, list(range(self.num_clients))
+        asked = sorted(map(int, who if clients is None else clients))
+        if self.tells == "nothing" and kind not in (DescriptionQuestion.kind, *self.covered):
+            raise FederationError(f"privacy=client_dp must ask clients nothing but to train, got {kind}")
+        self.asked.add(kind)
+        answers = send_questions(self.grid, question, asked, self.timeout, self.bounds, server_round)
+        for client, reason in answers.failures.items():
+            self.failed(client, kind, reason)
+        return answers
+
+    def failed(self, client: int, phase: str, reason: str) -> None:
+        """Record that a client's answer could not be used."""
+        self._failures.append({"client": int(client), "phase": phase, "reason": reason})
+
+    def take_failures(self) -> list[Failure]:
+        """Return the failures recorded since the last call."""
+        taken, self._failures = self._failures, []
+        return taken
 
     def losses(self, models: Sequence[ArrayRecord], clients: Iterable[int]) -> dict[int, FloatArray]:
         """Ask clients for the loss of each of several models.
@@ -454,27 +651,17 @@ class Federation(Asker):
         The changes by client id, in ascending order. Clients that failed are left out and recorded.
         """
         question = UpdateQuestion.of(model, server_round, names, projection)
-        return self._not_too_long(dict(self.ask(question, clients).replies), cap)
-
-    def _not_too_long(self, found: dict[int, Update], cap: float | None) -> dict[int, Update]:
-        """Leave out and record the changes that are many times as long as the others."""
-        if cap is None or not found:
+        found = dict(self.ask(question, clients).replies)
+        if cap is None:
             return found
-        norms = [update.norm for update in found.values()]
-        long = too_long(norms, norms, [0] * len(norms), cap)
-        for position, (client, update) in enumerate(found.items()):
-            if position in long:
-                self.failed(
-                    client,
-                    UpdateQuestion.kind,
-                    f"client {client}: {too_long_line(update.norm, long[position], cap)}",
-                )
-        return {
-            client: update for position, (client, update) in enumerate(found.items()) if position not in long
-        }
+        answered, norms = list(found), [update.norm for update in found.values()]
+        for position, median in too_long(norms, norms, [0] * len(norms), cap).items():
+            line = too_long_line(found.pop(answered[position]).norm, median, cap)
+            self.failed(answered[position], UpdateQuestion.kind, f"client {answered[position]}: {line}")
+        return found
 
     def _traffic(self) -> Traffic | None:
-        found: Traffic | None = getattr(self._grid, "traffic", None)
+        found: Traffic | None = getattr(self.grid, "traffic", None)
         return found
 
 

@@ -14,8 +14,8 @@ from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.data.input_encoders import to_values
 from fedclust.federation.asking import send_questions
 from fedclust.federation.clusters import Clusters
-from fedclust.federation.evaluations import Measured
 from fedclust.federation.federation import Federation
+from fedclust.federation.run import Measured
 from fedclust.messages.description import EncoderQuestion
 from fedclust.messages.evaluation import (
     ConfusionQuestion,

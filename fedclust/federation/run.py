@@ -1,23 +1,351 @@
-"""A run in progress, and its state after a round in values that a checkpoint can hold."""
+"""A run in progress: its evaluations, whether it can go on, and its state in values for a checkpoint."""
 
 import dataclasses
+import math
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp.strategy import Strategy
 
+from fedclust import metrics
 from fedclust.aggregation.replies import Reply
-from fedclust.federation.asking import Failure
+from fedclust.federation.asking import Failure, listed, read_each
 from fedclust.federation.clusters import Clusters
-from fedclust.federation.evaluations import Measured
 from fedclust.federation.federation import Federation, RosterState
-from fedclust.grids.bundle import Traffic
+from fedclust.grids.client_grid import Traffic
+from fedclust.grids.nodes import RunFailed
+from fedclust.messages.codec import ARRAYS, CONFIG, Bounds, Reading
 from fedclust.messages.evaluation import Evaluation
-from fedclust.typing import IntArray
+from fedclust.messages.training import LOSS, NUM_EXAMPLES
+from fedclust.metrics import Outcomes
+from fedclust.settings.run_options import MIN_REPLIES
+from fedclust.support.rng import draw, generator, number_of
+from fedclust.typing import BoolArray, FloatArray, IntArray
+
+# -- Evaluations --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Each client's measurements in one round.
+
+    Attributes
+    ----------
+    figures
+        By name, a value per client, NaN where unknown, each of shape (K,).
+    outcomes
+        Of a full evaluation, by client, the counts that figures over all clients' rows are computed from.
+    """
+
+    figures: Mapping[str, FloatArray] = field(default_factory=dict)
+    outcomes: Mapping[int, Outcomes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, evaluations: Sequence[Evaluation], num_clients: int) -> "Measured":
+        """Combine the clients' replies; all figures of a client that did not reply are NaN."""
+        figures: dict[str, FloatArray] = {}
+        for evaluation in evaluations:
+            for name, value in evaluation.metrics.items():
+                if name not in figures:
+                    figures[name] = np.full(num_clients, np.nan)
+                figures[name][evaluation.client] = value
+        counted = {each.client: each.outcomes for each in evaluations if each.outcomes is not None}
+        return cls(figures, counted)
+
+    @property
+    def own_metrics(self) -> tuple[str, ...]:
+        """Names of the user's own metrics among the figures, sorted."""
+        return tuple(sorted(set(self.figures) - set(metrics.CLIENT_FIGURES)))
+
+    def served(self, other: "Measured", by_other: BoolArray) -> "Measured":
+        """Combine each client's measurements of the model that serves it.
+
+        Parameters
+        ----------
+        other
+            The clients' measurements of another model.
+        by_other
+            Whether the other model serves each client, shape (K,).
+        """
+        unknown = np.full(len(by_other), np.nan)
+        figures = {
+            name: np.where(by_other, other.figures.get(name, unknown), self.figures.get(name, unknown))
+            for name in {**self.figures, **other.figures}
+        }
+        counted = {
+            client: (other if by_other[client] else self).outcomes.get(client)
+            for client in range(len(by_other))
+        }
+        return Measured(figures, {client: each for client, each in counted.items() if each is not None})
+
+
+def evaluation_sample(
+    asked: int | float | None,
+    num_clients: int,
+    seed: int,
+    server_round: int,
+    online: Iterable[int] | None = None,
+) -> IntArray | None:
+    """Draw the clients that evaluate in a round, uniformly, the same for every method with this seed.
+
+    Parameters
+    ----------
+    asked
+        Their number, or their share in (0, 1]; None for all.
+    num_clients
+        Number of clients K.
+    seed
+        The run's seed.
+    server_round
+        The round; every round has a sample of its own.
+    online
+        Ids of the clients that can be reached, of which it is drawn; None for all.
+
+    Returns
+    -------
+    Client ids, sorted; None for all clients. Fewer than asked for if fewer can be reached.
+    """
+    number = num_clients if asked is None else number_of(asked, num_clients)
+    if number == num_clients:
+        return None
+    there = np.arange(num_clients)
+    if online is not None:
+        there = there[np.isin(there, np.fromiter(online, dtype=np.int64))]
+    return draw(there, min(number, len(there)), generator(seed, "evaluate", server_round))
+
+
+def evaluation_messages(
+    clusters: Clusters, online: Iterable[int], sample: IntArray | None, settings: ConfigRecord
+) -> list[Message]:
+    """Write the messages that ask clients to evaluate their cluster's model.
+
+    Parameters
+    ----------
+    clusters
+        The clusters.
+    online
+        Ids of the clients that can be reached; others are not asked.
+    sample
+        Ids of the clients to ask, sorted; None for all.
+    settings
+        What clients are told.
+    """
+    asked = np.arange(clusters.num_clients) if sample is None else sample
+    # Not by position: a client that has just come is online and has no cluster yet.
+    asked = asked[np.isin(asked, np.fromiter(online, dtype=np.int64))]
+    messages = []
+    for cluster, model in enumerate(clusters.models):
+        content = RecordDict({ARRAYS: model, CONFIG: settings})
+        messages += [
+            Message(content, dst_node_id=client, message_type=MessageType.EVALUATE)
+            for client in asked[clusters.assignment[asked] == cluster].tolist()
+        ]
+    return messages
+
+
+def read_evaluations(
+    messages: Iterable[Message], server_round: int, bounds: Bounds
+) -> tuple[list[Evaluation], list[Failure]]:
+    """Read what clients measured of their clusters' models; a loss may be one that is not finite.
+
+    Parameters
+    ----------
+    messages
+        The replies.
+    server_round
+        The round, for error messages.
+    bounds
+        What clients may say of themselves.
+
+    Returns
+    -------
+    The valid evaluations, and a failure for each other client.
+    """
+    read = read_each(Evaluation, messages, lambda client: Reading(client, server_round, bounds))
+    return list(read.replies.values()), listed(read.failures, "evaluate")
+
+
+def round_figures(measured: Measured, sampled: bool = False) -> dict[str, float]:
+    """Average the clients' measurements, for the round's line in ``rounds.jsonl``.
+
+    Parameters
+    ----------
+    measured
+        The measurements.
+    sampled
+        Whether only a sample of the clients was asked. The figures are then marked by
+        ``evaluated_clients``, the number of clients that they are of.
+
+    Returns
+    -------
+    Nothing but that mark if no client has an accuracy; otherwise, over the clients that have one,
+    ``global_accuracy``, ``mean_client_accuracy``, ``balanced_accuracy`` and ``test_loss``, the mean loss over
+    all their test examples, NaN where a client's is not finite; and the mean of each of the user's own
+    metrics.
+    """
+    figures = measured.figures
+    known = np.isfinite(figures.get("accuracy", np.zeros(0)))
+    mark: dict[str, float] = {"evaluated_clients": int(known.sum())} if sampled else {}
+    if not known.any():
+        return mark
+    accuracy, num_examples = figures["accuracy"][known], figures[NUM_EXAMPLES][known].astype(np.int64)
+    losses = figures[LOSS][known]
+    # A mean over the other clients would hide one client's overflow.
+    loss = float(np.average(losses, weights=num_examples)) if np.isfinite(losses).all() else float("nan")
+    return {
+        "global_accuracy": metrics.global_accuracy(accuracy, num_examples),
+        "mean_client_accuracy": float(accuracy.mean()),
+        "balanced_accuracy": _mean(figures["balanced-accuracy"][known]),
+        "test_loss": loss,
+        **{name: _mean(figures[name][known]) for name in measured.own_metrics},
+        **mark,
+    }
+
+
+def _mean(values: FloatArray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else float("nan")
+
+
+# -- Whether a run can go on --------------------------------------------------------------------------------
+
+_SHOWN = 5
+_MOST_IN_A_ROW = 3
+_BY_CHANCE = 10  # clients of a sample: so many, and more, do not all fail by chance
+# The client and round that a reason names; removed to count equal reasons.
+_CLIENT_AND_ROUND = re.compile(r"^client \d+((, round \d+)?: | is (?=offline))")
+
+
+def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float = MIN_REPLIES) -> None:
+    """Check that a round has trained and measured enough clients.
+
+    A client that fails is only excluded from its round. A round in which every client failed changes no
+    model, so reporting the final models as a result would be wrong.
+
+    Parameters
+    ----------
+    record
+        The round's line in the results: ``round``, ``cohort``, ``failures``, ``global_accuracy`` if a client
+        measured one, ``evaluated_clients`` if only a sample was asked, and ``went_back`` with
+        ``num_clusters`` and ``cluster_sizes`` if a cluster went back to an earlier model; each entry has the
+        number of ``clients`` that the cluster had then.
+    num_rounds
+        Number of rounds of the run; the last one must have an accuracy.
+    min_replies
+        Least share of the round's clients that must be trained, in [0, 1]. Above 0, one client must be
+        trained and one evaluated; with 0 a round without any reply is passed over, unless it is the last.
+
+    Raises
+    ------
+    RunFailed
+        If too few clients were trained, every reply to evaluation failed, unless few were sampled, the last
+        round has no accuracy, or the clusters of more than half of the clients go back to earlier models so
+        often that nothing is learnt. One client alone in its cluster can say of any model that it is of no
+        use.
+    """
+    server_round = record["round"]
+    where = f"{RunFailed.PHRASE} {server_round} of {num_rounds}"
+    reasons = {
+        phase: [failure["reason"] for failure in record["failures"] if failure["phase"] == phase]
+        for phase in ("train", "evaluate")
+    }
+    cohort = len(record["cohort"])
+    back = record.get("went_back", ())
+    # Its clients are those of when it went back: the method may have merged or renumbered clusters since.
+    stuck = {each["cluster"]: each for each in back if each["in_a_row"] >= _MOST_IN_A_ROW}
+    if stuck and 2 * sum(each["clients"] for each in stuck.values()) > sum(record["cluster_sizes"]):
+        cluster, first = next(iter(stuck.items()))
+        raise RunFailed(
+            f"{where}, cluster {cluster} went back to an earlier model for the "
+            f"{_MOST_IN_A_ROW}rd time in a row: {first['reason']}"
+        )
+    clusters = {each["cluster"] for each in back}
+    if back and server_round == num_rounds and len(clusters) >= record["num_clusters"]:
+        raise RunFailed(f"{where}, no cluster made a model that is of use: {back[0]['reason']}")
+    trained = cohort - len(reasons["train"])
+    if min_replies and cohort and trained < max(1, min_replies * cohort):
+        who = (
+            "no client was trained" if trained < 1 else _too_few(trained, cohort, "were trained", min_replies)
+        )
+        raise RunFailed(f"{where}, {who}: {count_reasons(reasons['train'], cohort)}")
+    if "global_accuracy" in record:
+        return
+    measured = len(reasons["evaluate"])
+    chance = "evaluated_clients" in record and measured < _BY_CHANCE
+    if measured and ((min_replies and not chance) or server_round == num_rounds):
+        raise RunFailed(f"{where}, no client was evaluated: {count_reasons(reasons['evaluate'], measured)}")
+    if server_round == num_rounds:
+        raise RunFailed(f"{where}, no client has an accuracy: no test examples, or none is online")
+
+
+def check_answered(
+    failures: Sequence[Mapping[str, Any]], measured: int, clients: int, where: str, min_replies: float
+) -> None:
+    """Check that the figures of a run are those of enough clients.
+
+    Parameters
+    ----------
+    failures
+        Of the last round.
+    measured
+        Clients with an accuracy.
+    clients
+        Clients with test examples.
+    where
+        Which round it is, for the message, such as ``"5 of 5"``.
+    min_replies
+        Least share of `clients` that must have an accuracy.
+
+    Raises
+    ------
+    RunFailed
+        If fewer have.
+    """
+    if measured >= min_replies * clients:
+        return
+    reasons = [each["reason"] for each in failures if each["phase"] == "evaluate"]
+    silent = clients - measured - len(reasons)
+    reasons += ["offline"] * max(0, silent)
+    raise RunFailed(
+        f"{RunFailed.PHRASE} {where}, {_too_few(measured, clients, 'were evaluated', min_replies)}: "
+        f"{count_reasons(reasons, clients)}"
+    )
+
+
+def _too_few(number: int, total: int, done: str, min_replies: float) -> str:
+    least = math.ceil(min_replies * total)
+    return f"{number} of {total} clients {done}, min_replies={min_replies:g} needs {least}"
+
+
+def count_reasons(reasons: Iterable[str], total: int) -> str:
+    """Format reasons, each with its number of clients, the most frequent first.
+
+    Parameters
+    ----------
+    reasons
+        A reason per failed client.
+    total
+        Number of clients asked.
+
+    Returns
+    -------
+    ``"28 of 30 clients: disk full; 2 of 30 clients: no reply"``; beyond five reasons, how many more.
+    """
+    counts = Counter(_CLIENT_AND_ROUND.sub("", " ".join(reason.split())) for reason in reasons).most_common()
+    parts = [f"{count} of {total} clients: {reason}" for reason, count in counts[:_SHOWN]]
+    if len(counts) > _SHOWN:
+        clients = sum(count for _, count in counts[_SHOWN:])
+        parts.append(f"{len(counts) - _SHOWN} more reasons of {clients} clients")
+    return "; ".join(parts)
+
+
+# -- The run ------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)

@@ -6,30 +6,308 @@ as one, a record shared by many clients is sent once, and every client gets its 
 error with the reason. Where too few clients are left to go on, it waits for those that were lost: a message
 that is sent again is the same, and every draw of a run derives from its seed, so a run that has waited ends
 like one in which nobody was away.
+
+A *bundle* is a RecordDict with the contents that several clients receive or return. A record that many
+clients share, such as their cluster's model, is stored once, and is one object again after unpacking: on both
+sides, ``is`` shows which clients share a record.
+
+Bytes are counted of the contents of messages, both ways, those before round 1 included: the bytes of an
+ArrayRecord's arrays, which are sent unchanged; in other records eight bytes per number, one per truth value
+and the length of texts; and the length of all names. Not counted are Flower's additions to a content
+(addresses, ids, a few bytes per record), errors of a whole node, and the grid's own question which clients a
+node hosts. Nothing is serialised for counting.
 """
 
+import json
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flwr.app import Error, Message, MessageType, RecordDict
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from fedclust.grids.bundle import Meter, Traffic, content_bytes, is_bundle, pack, unpack
-from fedclust.grids.nodes import NODE_LOST, FederationError, Host, NodeRegistry, error_reason, one_line
+from fedclust.grids.local_grid import BlockingGrid
+from fedclust.grids.nodes import NODE_LOST, FederationError, NodeRegistry, error_reason, one_line
 from fedclust.settings.run_options import MIN_REPLIES
+from fedclust.typing import IntArray
 
-__all__ = ["ClientGrid", "CohortView", "FederationError", "Outages", "WrappedGrid"]
+__all__ = [
+    "ClientGrid",
+    "CohortView",
+    "FederationError",
+    "Outages",
+    "Traffic",
+    "WrappedGrid",
+    "is_bundle",
+    "pack",
+    "unpack",
+]
+
+logger = logging.getLogger(__name__)
+
+# -- Bundles ------------------------------------------------------------------------------------------------
+
+_INDEX = "fedclust-bundle"
 
 
-class WrappedGrid(Grid):
+def is_bundle(content: RecordDict) -> bool:
+    """Return whether the content is a bundle made by :func:`pack`."""
+    return _INDEX in content
+
+
+def pack(contents: Mapping[int, RecordDict], errors: Mapping[int, str] | None = None) -> RecordDict:
+    """Combine the contents of several clients into one.
+
+    Parameters
+    ----------
+    contents
+        The content of each client, by client id. Records that are the same object are stored once.
+    errors
+        Reason of each client without a content, by client id.
+
+    Returns
+    -------
+    One content, for :func:`unpack`.
+
+    Raises
+    ------
+    ValueError
+        If a client has both a content and an error.
+    """
+    errors = errors or {}
+    if both := sorted(set(contents) & set(errors)):
+        raise ValueError(f"a client has either a content or an error, clients {both} have both")
+    bundle = RecordDict()
+    names: dict[int, str] = {}
+    layouts: dict[int, int] = {}
+    index: dict[str, Any] = {"clients": [], "layout": [], "layouts": []}
+    for client, content in contents.items():
+        if id(content) not in layouts:
+            layout = {}
+            for key, record in content.items():
+                if id(record) not in names:
+                    names[id(record)] = str(len(names))
+                    bundle[names[id(record)]] = record
+                layout[key] = names[id(record)]
+            layouts[id(content)] = len(index["layouts"])
+            index["layouts"].append(layout)
+        index["clients"].append(client)
+        index["layout"].append(layouts[id(content)])
+    index["errors"] = list(errors.items())
+    bundle[_INDEX] = ConfigRecord({"index": json.dumps(index, separators=(",", ":"))})
+    return bundle
+
+
+def unpack(bundle: RecordDict, asked: int | None = None) -> tuple[dict[int, RecordDict], dict[int, str]]:
+    """Separate a bundle into its clients' contents.
+
+    Parameters
+    ----------
+    bundle
+        The content.
+    asked
+        How many clients it may be of, and so how many contents may differ; any number unless given.
+
+    Returns
+    -------
+    The content of each client, and the error of each client without one, by client id.
+
+    Raises
+    ------
+    ValueError
+        If the content was not made by :func:`pack`, or is of more clients than were asked.
+    """
+    if not is_bundle(bundle):
+        found = list(bundle)[:20]
+        raise ValueError(f"content must be a bundle with a record {_INDEX!r}, its records are {found}")
+    try:
+        # Not bundle.config_records, which builds a dictionary of every client's records.
+        index: Any = json.loads(bundle[_INDEX]["index"])  # type: ignore[arg-type]
+        clients, layouts, errors = index["clients"], index["layout"], dict(index["errors"])
+        number = max(len(index["layouts"]), len(clients))
+        if asked is not None and number > asked:
+            raise ValueError(f"it must be of at most {asked} clients, it has {number} contents")
+        shared = [
+            RecordDict({key: bundle[name] for key, name in layout.items()}) for layout in index["layouts"]
+        ]
+        if not {*map(type, clients), *map(type, layouts), *map(type, errors)} <= {int}:
+            raise TypeError("clients and layouts must be whole numbers")
+        if min(layouts, default=0) < 0 or len(set(clients)) < len(clients) or errors.keys() & set(clients):
+            raise ValueError("each client must have one content or one error")
+        if not all(isinstance(reason, str) for reason in errors.values()):
+            raise TypeError("errors must be texts")
+        contents = {client: shared[layout] for client, layout in zip(clients, layouts, strict=True)}
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ValueError(f"content must be a bundle, its index does not fit: {error!r:.200}") from error
+    return contents, errors
+
+
+# -- Bytes --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """Bytes sent and received, from the server's side.
+
+    Attributes
+    ----------
+    down, up
+        To and from all nodes, as sent: one message per node, in which a record that clients share is once.
+    down_by_client, up_by_client
+        To and from each client, as if it had a separate message, shape (K,).
+    """
+
+    down: int
+    up: int
+    down_by_client: IntArray
+    up_by_client: IntArray
+
+    def plus(self, other: "Traffic", sign: int = 1) -> "Traffic":
+        """Add another reading, or subtract it with a `sign` of −1."""
+        return Traffic(
+            self.down + sign * other.down,
+            self.up + sign * other.up,
+            _sum_of(self.down_by_client, sign * other.down_by_client),
+            _sum_of(self.up_by_client, sign * other.up_by_client),
+        )
+
+    def since(self, earlier: "Traffic") -> "Traffic":
+        """Return the bytes since an earlier reading of the same meter."""
+        return self.plus(earlier, -1)
+
+    def totals(self) -> dict[str, int]:
+        """Add up over clients, by the keys of ``rounds.jsonl`` and ``summary.json``.
+
+        Returns
+        -------
+        ``bytes_down`` and ``bytes_up`` as sent, and ``bytes_down_unbundled`` and ``bytes_up_unbundled`` as
+        if every client had separate messages.
+        """
+        return {
+            "bytes_down": self.down,
+            "bytes_up": self.up,
+            "bytes_down_unbundled": int(self.down_by_client.sum()),
+            "bytes_up_unbundled": int(self.up_by_client.sum()),
+        }
+
+    def by_client(self, num_clients: int) -> dict[str, IntArray]:
+        """Return the columns of ``clients.parquet``, of the first K clients, each of shape (K,)."""
+        nothing = np.zeros(num_clients, dtype=np.int64)
+        each = {"bytes_down": self.down_by_client, "bytes_up": self.up_by_client}
+        return {name: _sum_of(values, nothing)[:num_clients] for name, values in each.items()}
+
+
+def _sum_of(one: IntArray, other: IntArray) -> IntArray:
+    """Add up two vectors over clients, of which some joined between the two."""
+    total = np.zeros(max(len(one), len(other)), dtype=np.int64)
+    total[: len(one)] += one
+    total[: len(other)] += other
+    return total
+
+
+class Meter:
+    """Adds up the bytes that a grid sends and receives."""
+
+    def __init__(self) -> None:
+        self._bytes = {"down": 0, "up": 0}
+        self._by_client: dict[str, Counter[int]] = {"down": Counter(), "up": Counter()}
+
+    def count(
+        self,
+        way: str,
+        bundle: RecordDict,
+        contents: Mapping[int, RecordDict],
+        sizes: dict[int, int] | None = None,
+    ) -> int:
+        """Count a message and the clients' contents in it.
+
+        Parameters
+        ----------
+        way
+            ``"down"`` for one to a node, ``"up"`` for its reply.
+        bundle
+            The message's content.
+        contents
+            The content of each client, by client id.
+        sizes
+            As of :func:`content_bytes`.
+
+        Returns
+        -------
+        The message's bytes.
+        """
+        sizes = {} if sizes is None else sizes
+        whole: dict[int, int] = {}  # clients of a cluster share their content, or at least its records
+        for client, content in contents.items():
+            if id(content) not in whole:
+                whole[id(content)] = content_bytes(content, sizes)
+            self._by_client[way][client] += whole[id(content)]
+        size = content_bytes(bundle, sizes)
+        self._bytes[way] += size
+        return size
+
+    def read(self, num_clients: int) -> Traffic:
+        """Return the bytes sent and received so far, of the first K clients: others may not have fitted."""
+        clients = range(num_clients)
+        each = {way: np.array([of[k] for k in clients], np.int64) for way, of in self._by_client.items()}
+        return Traffic(self._bytes["down"], self._bytes["up"], each["down"], each["up"])
+
+
+def content_bytes(content: RecordDict, sizes: dict[int, int] | None = None) -> int:
+    """Estimate the bytes of a content; see the module for what is counted.
+
+    Parameters
+    ----------
+    content
+        The content.
+    sizes
+        Sizes of records already measured, by ``id``; new ones are added. Valid while all records exist.
+
+    Returns
+    -------
+    Number of bytes.
+    """
+    sizes = {} if sizes is None else sizes
+    total = 0
+    for name, record in content.items():
+        size = sizes.get(id(record))
+        if size is None:
+            size = sizes[id(record)] = _record_bytes(record)
+        total += len(name) + size
+    return total
+
+
+def _record_bytes(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
+    if isinstance(record, ArrayRecord):
+        return sum(len(key) + len(array.data) for key, array in record.items())
+    total = 0
+    for key, value in record.items():  # a plain loop: every client of every round has such records
+        total += len(key) + (8 if type(value) is float or type(value) is int else _size(value))
+    return total
+
+
+def _size(value: object) -> int:
+    if isinstance(value, str | bytes):
+        return len(value.encode() if isinstance(value, str) else value)
+    if isinstance(value, list | tuple):  # one in a record has values of one type
+        fixed = bool(value) and isinstance(value[0], int | float)
+        return len(value) * _size(value[0]) if fixed else sum(map(_size, value))
+    return 1 if isinstance(value, bool) else 8
+
+
+# -- Grids --------------------------------------------------------------------------------------------------
+
+
+class WrappedGrid(BlockingGrid):
     """A grid that forwards all calls to another grid, for subclasses to change."""
 
     def __init__(self, grid: Grid) -> None:
@@ -43,17 +321,6 @@ class WrappedGrid(Grid):
     def run(self) -> Run:
         """The run of the wrapped grid."""
         return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message; deprecated in Flower in favour of ``Message(...)``."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def __getattr__(self, name: str) -> Any:
         """Look up what only some grids have, such as ``shared`` and ``grow`` of Ray's."""
@@ -69,22 +336,12 @@ class WrappedGrid(Grid):
         """Return what is known of the nodes, such as their keys and registered names."""
         return self._grid.get_nodes()
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages; return the ids to pull the replies by."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies to these messages that have arrived."""
-        return self._grid.pull_messages(message_ids)
-
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Send messages and wait for the replies."""
         return self._grid.send_and_receive(messages, timeout=timeout)
 
-
-logger = logging.getLogger(__name__)
 
 _OF_A_ROUND = (MessageType.TRAIN, MessageType.EVALUATE)
 _SETTLE = 30.0  # seconds; once enough clients are back, how long nobody else must have come back
@@ -209,18 +466,6 @@ def is_lost(reply: Message) -> bool:
     return reply.has_error() and reply.error.code in NODE_LOST
 
 
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Parcel:
-    """One message to a node, and the messages to its clients that it contains, by their partition's ids."""
-
-    message: Message
-    by_place: dict[int, Message]
-    most_bytes: int
-
-
 # Of a node's reply, before it is looked into: so many times what it was sent, as a mean may be in float64 and
 # a client sends a model of its own; and so many bytes for each client, for what is no model.
 _TIMES_SENT, _BYTES_PER_CLIENT = 16, 2**28
@@ -266,20 +511,14 @@ class ClientGrid(WrappedGrid):
         self._wait, self._poll, self._say = wait, poll, say
         self._min_clients = min_clients
         self._connected = False
-        self._nodes = NodeRegistry(grid, wait, say, hosts, self._reader())
+        self._nodes = NodeRegistry(grid, wait, say, hosts)
         self._places: list[int] = []  # of each client here, its id in the partition
         self._ids: dict[int, int] = {}  # and back
         self._refused: dict[int, int] = {}  # client of the partition that did not fit: its node then
-        self._pushed: dict[str, _Parcel] = {}
-        self._arrived: dict[str, Message] = {}
         self._meter = Meter()
         self._outages = outages or Outages()
 
     # -- Online clients -------------------------------------------------------------------------------------
-
-    def _reader(self) -> Callable[[Message, Host], Host] | None:
-        """Return what reads a node's reply about its clients; None for one of ids."""
-        return None
 
     def connect(self, known: Sequence[Any] = ()) -> int:
         """Wait until enough clients are online.
@@ -305,7 +544,8 @@ class ClientGrid(WrappedGrid):
             self._nodes.update()
             self._nodes.check()
             size, online = self._nodes.size, len(self._nodes.node_of)
-            if size is not None and online >= self._needed(size):
+            fewest = size if self._min_clients is None else self._min_clients
+            if size is not None and online >= min(size, fewest or 0):
                 self._nodes.start()
                 self._connected = True
                 self.admit(known or sorted(self._nodes.node_of))
@@ -314,8 +554,9 @@ class ClientGrid(WrappedGrid):
                 shown = online
                 self._say(f"waiting for clients: {shown} of {size or 'an unknown number'} online")
             if time.monotonic() >= deadline:
+                number = "all clients" if fewest == size else f"{fewest} clients (min_clients)"
                 raise FederationError(
-                    f"{self._fewest()} must be online within {self._wait:g} s, {self._nodes.missing()}"
+                    f"{number} must be online within {self._wait:g} s, {self._nodes.missing()}"
                 )
             time.sleep(self._poll)
 
@@ -383,15 +624,8 @@ class ClientGrid(WrappedGrid):
 
     def withdraw(self, number: int) -> None:
         """Take the clients back that joined last, because they do not fit."""
-        for place in self._places[len(self._places) - number :]:
-            del self._ids[place]
         del self._places[len(self._places) - number :]
-
-    def _needed(self, size: int) -> int:
-        return size if self._min_clients is None else min(size, self._min_clients)
-
-    def _fewest(self) -> str:
-        return "all clients" if self._min_clients is None else f"{self._min_clients} clients (min_clients)"
+        self.admit(())
 
     # -- Messages -------------------------------------------------------------------------------------------
 
@@ -410,102 +644,75 @@ class ClientGrid(WrappedGrid):
         return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
 
     def _exchange(self, messages: Sequence[Message], timeout: float | None) -> list[Message]:
-        parcels, replies = self._pack(messages)
-        waiting = [parcel.message for parcel in parcels]
-        answers = self._grid.send_and_receive(waiting, timeout=timeout) if waiting else ()
-        by_message = {answer.metadata.reply_to_message_id: answer for answer in answers}
-        for parcel in parcels:
-            answer = by_message.get(parcel.message.metadata.message_id)
-            if answer is None:
-                replies += _fail(parcel, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"no reply within {timeout} s")
-            else:
-                replies += self._open(parcel, answer)
+        """Send one message per node, and split its answer; clients that are offline get an error at once."""
+        replies: list[Message] = []
+        parcels: list[tuple[Message, dict[int, Message], int]] = []
+        for (node, kind, group), by_place in self._by_node(messages, replies).items():
+            contents = {place: by_place[place].content for place in sorted(by_place)}
+            content = pack(contents)
+            sent = self._meter.count("down", content, self._by_client(contents))
+            most = len(by_place) * (_TIMES_SENT * sent + _BYTES_PER_CLIENT)
+            ttl = max(message.metadata.ttl for message in by_place.values())
+            parcels.append((Message(content, node, kind, ttl=ttl, group_id=group), by_place, most))
+        waiting = [parcel[0] for parcel in parcels]
+        answers = {
+            answer.metadata.reply_to_message_id: answer
+            for answer in (self._grid.send_and_receive(waiting, timeout=timeout) if waiting else ())
+        }
+        for asked, by_place, most in parcels:
+            replies += self._open(answers.get(asked.metadata.message_id), by_place, most, timeout)
         return replies
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Send messages to clients; return the ids to pull the replies by."""
-        parcels, replies = self._pack(messages)
-        ids = []
-        for parcel, message_id in zip(
-            parcels, self._grid.push_messages([p.message for p in parcels]), strict=True
-        ):
-            self._pushed[message_id] = parcel
-            ids += [f"{message_id}/{message.metadata.dst_node_id}" for message in parcel.by_place.values()]
-        for reply in replies:
-            ids.append(f"offline-{id(reply)}/{reply.metadata.src_node_id}")
-            self._arrived[ids[-1]] = reply
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies to these messages that have arrived, each once."""
-        wanted = list(message_ids)
-        nodes_waited_for = {name.rpartition("/")[0] for name in wanted} & self._pushed.keys()
-        for answer in self._grid.pull_messages(sorted(nodes_waited_for)):
-            message_id = answer.metadata.reply_to_message_id
-            for reply in self._open(self._pushed.pop(message_id), answer):
-                self._arrived[f"{message_id}/{reply.metadata.src_node_id}"] = reply
-        return [self._arrived.pop(name) for name in wanted if name in self._arrived]
-
-    def _pack(self, messages: Iterable[Message]) -> tuple[list[_Parcel], list[Message]]:
-        """Group messages into one parcel per node; messages to offline clients get an error at once."""
-        messages = list(messages)
-        replies: list[Message] = []
-        if not messages:
-            return [], replies
-        self._nodes.update()
-        node_of = self._nodes.divide({self._place(message) for message in messages})
+    def _by_node(
+        self, messages: Sequence[Message], replies: list[Message]
+    ) -> dict[tuple[int, str, str], dict[int, Message]]:
+        """Group messages by node, kind and group; each client that is offline gets an error in `replies`."""
+        if messages:
+            self._nodes.update()
+        known = range(len(self._places))
+        places = [self._places[c] if (c := each.metadata.dst_node_id) in known else -1 for each in messages]
+        node_of = self._nodes.divide(set(places))
         grouped: dict[tuple[int, str, str], dict[int, Message]] = {}
-        for message in messages:
+        for place, message in zip(places, messages, strict=True):
             client, kind = message.metadata.dst_node_id, message.metadata.message_type
-            place = self._place(message)
-            node = node_of.get(place)
-            if node is None:
-                replies.append(_error(message, ErrorCode.NODE_UNAVAILABLE, f"client {client} is offline"))
+            if place not in node_of:
+                error = _error(ErrorCode.NODE_UNAVAILABLE, f"client {client} is offline")
+                replies.append(Message(error, reply_to=message))
                 continue
-            by_place = grouped.setdefault((node, kind, message.metadata.group_id), {})
+            by_place = grouped.setdefault((node_of[place], kind, message.metadata.group_id), {})
             if place in by_place:
                 raise ValueError(f"a client gets one message of a kind at a time, client {client} got two")
             by_place[place] = message
-        parcels = []
-        for (node, kind, group), by_place in grouped.items():
-            contents = {place: by_place[place].content for place in sorted(by_place)}
-            content = pack(contents)
-            sent = self._meter.sent(content, self._by_client(contents))
-            most = len(by_place) * (_TIMES_SENT * sent + _BYTES_PER_CLIENT)
-            ttl = max(message.metadata.ttl for message in by_place.values())
-            parcels.append(_Parcel(Message(content, node, kind, ttl=ttl, group_id=group), by_place, most))
-        return parcels, replies
+        return grouped
 
-    def _place(self, message: Message) -> int:
-        client = message.metadata.dst_node_id
-        place: int = self._places[client] if 0 <= client < len(self._places) else -1
-        return place
-
-    def _open(self, parcel: _Parcel, answer: Message) -> list[Message]:
+    def _open(
+        self, answer: Message | None, asked: Mapping[int, Message], most: int, timeout: float | None
+    ) -> list[Message]:
         """Split a node's answer into one reply per client."""
-        if answer.has_error():
-            return _fail(parcel, answer.error.code, error_reason(answer.error))
-        if not is_bundle(answer.content):
-            found = list(answer.content)[:20]
-            return _fail(parcel, ErrorCode.UNKNOWN, f"the node's reply is not a bundle: {found}")
+        contents: dict[int, RecordDict] = {}
+        errors: dict[int, str] = {}
         sizes: dict[int, int] = {}
-        if (size := content_bytes(answer.content, sizes)) > parcel.most_bytes:
-            reason = f"the node's reply must have at most {parcel.most_bytes} bytes, it has {size}"
-            return _fail(parcel, ErrorCode.UNKNOWN, reason)
-        try:
-            contents, errors = unpack(answer.content, len(parcel.by_place))
-        except ValueError as error:
-            return _fail(parcel, ErrorCode.UNKNOWN, f"the node's reply cannot be read: {error}")
-        contents = {place: contents[place] for place in parcel.by_place if place in contents}
-        self._meter.received(answer.content, self._by_client(contents), sizes)
-        replies = []
-        for place, message in parcel.by_place.items():
-            if place in contents:
-                replies.append(Message(contents[place], reply_to=message))
-            else:
-                reason = errors.get(place, "the node's reply lacks this client")
-                replies.append(_error(message, ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason))
-        return replies
+        code: int = ErrorCode.UNKNOWN
+        if answer is None:
+            code, reason = ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"no reply within {timeout} s"
+        elif answer.has_error():
+            code, reason = answer.error.code, error_reason(answer.error)
+        elif (size := content_bytes(answer.content, sizes)) > most:
+            reason = f"the node's reply must have at most {most} bytes, it has {size}"
+        else:
+            try:
+                found, errors = unpack(answer.content, len(asked))
+                code, reason = ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "the node's reply lacks this client"
+                contents = {place: found[place] for place in asked if place in found}
+                self._meter.count("up", answer.content, self._by_client(contents), sizes)
+            except ValueError as error:
+                reason = f"the node's reply cannot be read: {error}"
+        return [
+            Message(contents[place], reply_to=message)
+            if place in contents
+            else Message(_error(code, errors.get(place, reason)), reply_to=message)
+            for place, message in asked.items()
+        ]
 
     def _by_client(self, contents: Mapping[int, RecordDict]) -> dict[int, RecordDict]:
         return {self._ids[place]: content for place, content in contents.items()}
@@ -534,9 +741,5 @@ class CohortView(WrappedGrid):
     get_nodes = Grid.get_nodes
 
 
-def _fail(parcel: _Parcel, code: int, reason: str) -> list[Message]:
-    return [_error(message, code, reason) for message in parcel.by_place.values()]
-
-
-def _error(message: Message, code: int, reason: str) -> Message:
-    return Message(Error(code, one_line(reason)), reply_to=message)
+def _error(code: int, reason: str) -> Error:
+    return Error(code, one_line(reason))

@@ -1,8 +1,24 @@
-"""Nodes in this process."""
+"""Nodes in this process, and what ends work in it that takes too long.
 
+Python cannot end a thread. In the main thread a signal interrupts what waits, sleeps or loops in Python, and
+the run fails with a line that says so. Work that no signal interrupts, such as a call into C that never
+returns or a wait for another thread's end, is given some seconds more; then the process of the command line
+ends, and where the work does not let go of Python's lock, so that no line can be printed, with a traceback.
+Another program's process, such as a notebook's, is not ended: there, it is only logged.
+"""
+
+import faulthandler
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from types import FrameType
+from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -12,10 +28,118 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedclust.grids import options
-from fedclust.grids.failures import time_limit
+from fedclust.grids.nodes import RunFailed
+
+logger = logging.getLogger(__name__)
+
+# -- A limit of time ----------------------------------------------------------------------------------------
+
+_GRACE = 10.0  # seconds that interrupted work has to end
+_LONGEST = 1e8  # seconds; what a timer takes
+_LOOK = 1.0  # seconds between looks at the clock
+_owned = False
+_deadlines: dict[object, tuple[float, str]] = {}  # of the work at hand, and what to say of it
+_watcher: threading.Thread | None = None
 
 
-def assume_identity(run_id: int = 1, node_id: int = SUPERLINK_NODE_ID) -> None:
+class _TimeIsUp(BaseException):
+    """No Exception: those of a client's own code are caught client by client."""
+
+
+def end_process_when_stuck() -> None:
+    """Allow :func:`time_limit` to end this process; for the command line."""
+    global _owned
+    _owned = True
+
+
+@contextmanager
+def time_limit(seconds: float | None, what: str) -> Iterator[None]:
+    """Limit the time of the work in a ``with`` block.
+
+    Parameters
+    ----------
+    seconds
+        The limit, > 0; None for none.
+    what
+        The work, for the message.
+
+    Raises
+    ------
+    RunFailed
+        If it takes longer and could be interrupted.
+    """
+    if seconds is None or seconds > _LONGEST:
+        yield
+        return
+    line = f"{what} must end within timeout={seconds:g} s, it did not (engine=ray replaces a node that hangs)"
+    key = object()
+    _watch(key, time.monotonic() + seconds + _GRACE, line)
+    stream = sys.__stderr__  # the process's own: what stands in for it may be no file
+    if _owned and stream is not None:  # where not even this thread runs, as the work keeps Python's lock
+        faulthandler.dump_traceback_later(seconds + 1.5 * _GRACE, exit=True, file=stream)
+    try:
+        with _alarm(seconds) if _alarm_is_free() else nullcontext():
+            yield
+    except _TimeIsUp:
+        raise RunFailed(line) from None
+    finally:
+        _deadlines.pop(key, None)
+        if _owned:
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _watch(key: object, deadline: float, line: str) -> None:
+    """Have one thread for all work: starting one per message took 3 % of a round of a small model."""
+    global _watcher
+    _deadlines[key] = deadline, line
+    if _watcher is None or not _watcher.is_alive():  # the thread of a parent process is not here
+        _watcher = threading.Thread(target=_look, name="fedclust-watchdog", daemon=True)
+        _watcher.start()
+
+
+def _look() -> None:
+    while True:
+        time.sleep(_LOOK)
+        for key, (deadline, line) in list(_deadlines.items()):
+            if time.monotonic() < deadline or _deadlines.pop(key, None) is None:
+                continue
+            if not _owned:
+                logger.error("%s, and nothing in this process can stop it", line)
+                continue
+            print(f"fedclust: {line}; nothing else stops it, the process ends", file=sys.stderr, flush=True)
+            os._exit(1)
+
+
+def _alarm_is_free() -> bool:
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        return False
+    return signal.getsignal(signal.SIGALRM) == signal.SIG_DFL  # else it is another library's
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    signal.signal(signal.SIGALRM, _raise)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    raise _TimeIsUp
+
+
+# -- Grids --------------------------------------------------------------------------------------------------
+
+_RUN_ID = 1
+FIRST_NODE_ID = SUPERLINK_NODE_ID + 1
+
+RunConfig = Mapping[str, str | int | float | bool]
+
+
+def assume_identity(run_id: int = _RUN_ID, node_id: int = SUPERLINK_NODE_ID) -> None:
     """Allow this process to create Flower messages.
 
     Parameters
@@ -30,14 +154,6 @@ def assume_identity(run_id: int = 1, node_id: int = SUPERLINK_NODE_ID) -> None:
     TaskIdentity.node_id = node_id
 
 
-logger = logging.getLogger(__name__)
-
-_RUN_ID = 1
-FIRST_NODE_ID = SUPERLINK_NODE_ID + 1
-
-RunConfig = Mapping[str, str | int | float | bool]
-
-
 def answer(app: ClientApp, message: Message, context: Context) -> Message:
     """Call a ClientApp with a message; an exception becomes an error reply, as in Flower itself."""
     try:
@@ -49,25 +165,13 @@ def answer(app: ClientApp, message: Message, context: Context) -> Message:
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
 
-class DirectGrid(Grid):
-    """Base class of the grids that call their nodes directly.
+class BlockingGrid(Grid):
+    """Base class of the grids here: a message that is pushed is answered when :meth:`push_messages` returns.
 
-    A subclass implements ``get_node_ids``, ``push_messages`` and ``pull_messages``.
+    A subclass implements ``set_run``, ``run``, ``get_node_ids`` and ``send_and_receive``.
     """
 
-    def __init__(self) -> None:
-        assume_identity(_RUN_ID)
-        self._run = Run.create_empty(_RUN_ID)
-        self._message_ids = itertools.count(1)
-
-    def set_run(self, run: Run) -> None:
-        """Set the run of this grid."""
-        self._run = run
-
-    @property
-    def run(self) -> Run:
-        """The run of this grid."""
-        return self._run
+    _pushed: Mapping[str, Message] = {}
 
     def create_message(
         self,
@@ -80,45 +184,67 @@ class DirectGrid(Grid):
         """Create a message; deprecated in Flower in favour of ``Message(...)``."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Send messages and wait for the replies; return the ids to pull them by."""
+        replies = {f"reply-{id(reply)}": reply for reply in self.send_and_receive(messages)}
+        self._pushed = {**self._pushed, **replies}
+        return list(replies)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies to messages that were pushed, each once."""
+        left = dict(self._pushed)
+        found = [left.pop(name) for name in message_ids if name in left]
+        self._pushed = left
+        return found
+
+
+class DirectGrid(BlockingGrid):
+    """Base class of the grids that call their nodes directly.
+
+    A subclass implements ``get_node_ids`` and ``send_and_receive``.
+    """
+
+    def __init__(self) -> None:
+        assume_identity()
+        self._run = Run.create_empty(_RUN_ID)
+        self._message_ids = itertools.count(1)
+
+    def set_run(self, run: Run) -> None:
+        """Set the run of this grid."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run of this grid."""
+        return self._run
+
     def context(
         self, node: int, num_nodes: int, run_config: RunConfig, **config: str | int | float | bool
     ) -> Context:
         """Make the context of a node by its number, from 0, with further settings of it alone."""
-        return Context(
-            run_id=_RUN_ID,
-            node_id=FIRST_NODE_ID + node,
-            node_config={
-                "partition-id": node,
-                "num-partitions": num_nodes,
-                "allow": "*",
-                "predictions": "reply",
-                **config,
-            },
-            state=RecordDict(),
-            run_config=dict(run_config),
-        )
+        own: dict[str, Any] = {"partition-id": node, "num-partitions": num_nodes}
+        own |= {"allow": "*", "predictions": "reply", **config}
+        return Context(_RUN_ID, FIRST_NODE_ID + node, own, RecordDict(), dict(run_config))
 
-    def label(self, message: Message) -> str:
-        """Set and return the message id that the reply refers to."""
-        message_id = str(next(self._message_ids))
-        message.metadata.__dict__["_message_id"] = message_id
-        return message_id
+    def label(self, message: Message) -> None:
+        """Set the message id that the reply refers to."""
+        message.metadata.__dict__["_message_id"] = str(next(self._message_ids))
 
 
 class LocalGrid(DirectGrid):
-    """Nodes in this process, called one after another when their messages are pushed.
+    """Nodes in this process, called one after another.
 
-    A node that does not return in time ends the run, see :mod:`fedclust.grids.failures`: it runs in the
-    server's own process, so there is no other node to go on with. ``engine=ray`` replaces it.
+    A node that does not return in time ends the run, see this module: it runs in the server's own process, so
+    there is no other node to go on with. ``engine=ray`` replaces it.
 
     Parameters
     ----------
     app
         The ClientApp that every node runs.
-    num_nodes
-        Number of nodes, >= 1.
     run_config
         The run's configuration, as a ClientApp finds it in ``context.run_config``.
+    num_nodes
+        Number of nodes, >= 1.
 
     Raises
     ------
@@ -132,28 +258,10 @@ class LocalGrid(DirectGrid):
         self._app = app
         contexts = [self.context(node, num_nodes, run_config) for node in range(num_nodes)]
         self._contexts = {context.node_id: context for context in contexts}
-        self._replies: dict[str, Message] = {}
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of the nodes."""
         return list(self._contexts)
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Call the nodes with their messages; return the ids to pull the replies by."""
-        return self._call(messages, None)
-
-    def _call(self, messages: Iterable[Message], timeout: float | None) -> list[str]:
-        ids = []
-        for message in messages:
-            ids.append(self.label(message))
-            with time_limit(timeout, f"a node's work on a message of type {message.metadata.message_type}"):
-                reply = answer(self._app, message, self._contexts[message.metadata.dst_node_id])
-            self._replies[ids[-1]] = reply
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies to these messages, each once."""
-        return [self._replies.pop(message_id) for message_id in message_ids if message_id in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Call the nodes and return their replies.
@@ -163,4 +271,9 @@ class LocalGrid(DirectGrid):
         RunFailed
             If a node does not answer within ``timeout`` seconds.
         """
-        return self.pull_messages(self._call(messages, timeout))
+        replies = []
+        for message in messages:
+            self.label(message)
+            with time_limit(timeout, f"a node's work on a message of type {message.metadata.message_type}"):
+                replies.append(answer(self._app, message, self._contexts[message.metadata.dst_node_id]))
+        return replies

@@ -19,9 +19,9 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -60,7 +60,10 @@ def hosted_clients(node_config: Mapping[str, object], num_clients: int) -> tuple
     if node_config.get("shared"):
         return tuple(range(num_clients))
     if "clients" in node_config:
-        return _listed(str(node_config["clients"]), num_clients)
+        clients = listed_clients(str(node_config["clients"]))
+        if outside := [client for client in clients if client >= num_clients]:
+            raise ValueError(f"clients must be in 0..{num_clients - 1}, got {outside}")
+        return clients
     if "partition-id" not in node_config or "num-partitions" not in node_config:
         raise ValueError(
             "node_config must have 'clients', or 'partition-id' and 'num-partitions', "
@@ -70,13 +73,6 @@ def hosted_clients(node_config: Mapping[str, object], num_clients: int) -> tuple
     if not 0 <= node < num_nodes:
         raise ValueError(f"partition-id must be in 0..{num_nodes - 1}, got {node}")
     return tuple(range(node, num_clients, num_nodes))
-
-
-def _listed(text: str, num_clients: int) -> tuple[int, ...]:
-    clients = listed_clients(text)
-    if outside := [client for client in clients if client >= num_clients]:
-        raise ValueError(f"clients must be in 0..{num_clients - 1}, got {outside}")
-    return clients
 
 
 def listed_clients(text: str) -> tuple[int, ...]:
@@ -135,6 +131,7 @@ def longest_first(steps: Mapping[int, int], nodes: Sequence[int]) -> dict[int, i
 
 
 T = TypeVar("T", int, str)
+Said = TypeVar("Said")
 
 _FINGERPRINT = "SHA256:"
 
@@ -195,101 +192,62 @@ class Host:
         return self.clients == other.clients
 
 
-@dataclass(frozen=True)
-class Refused:
-    """A claim that is refused.
+def owner_by_file(wanted: str) -> str:
+    """Say whom the file of hosts names, by what it has for a client or site; empty for none."""
+    return f"{wanted!r} by the file of hosts" if wanted else "no node of the file of hosts"
 
-    Attributes
+
+def settle_claims(
+    online: Sequence[Host], holders: Mapping[int, Host], given: Mapping[int, str] | None = None
+) -> tuple[dict[int, Host], dict[int, int], list[str]]:
+    """Find the node that speaks for each client, by the rules of this module.
+
+    Parameters
     ----------
-    host
-        The node that claims.
-    clients
-        The clients that it does not get.
-    holder
-        Whom they belong to, in words.
-    """
-
-    host: Host
-    clients: tuple[int, ...]
-    holder: str
-
-    @property
-    def reason(self) -> str:
-        """The reason in one line."""
-        claimed, whose = ranges(self.clients), self.holder
-        return f"{self.host.label} claims clients {claimed}, which belong to {whose}: refused"
-
-
-@dataclass(frozen=True)
-class Claims:
-    """Whom each client belongs to.
-
-    Attributes
-    ----------
+    online
+        The nodes that are online, in the order in which they came.
     holders
-        By client, the node that it belongs to.
+        By client, the node that it belongs to so far.
     given
         The file of hosts: by client, the registered name or key fingerprint of its node; None without one.
+
+    Returns
+    -------
+    holders
+        With the clients that nobody hosted before.
+    node_of
+        By client, the id of the node that speaks for it; none for those whose node is away.
+    refused
+        The claims that are refused, a line each, in the order of the nodes. A node that may stand in for one
+        that is still online waits, and is not refused.
     """
-
-    holders: Mapping[int, Host] = field(default_factory=dict)
-    given: Mapping[int, str] | None = None
-
-    def settle(self, online: Sequence[Host]) -> tuple["Claims", dict[int, int], list[Refused]]:
-        """Find the node that speaks for each client.
-
-        Parameters
-        ----------
-        online
-            The nodes that are online, in the order in which they came.
-
-        Returns
-        -------
-        claims
-            With the clients that nobody hosted before.
-        node_of
-            By client, the id of the node that speaks for it; none for those whose node is away.
-        refused
-            The claims that are refused, in the order of the nodes. A node that may stand in for one that is
-            still online waits, and is not refused.
-        """
-        holders = dict(self.holders)
-        node_of: dict[int, int] = {}
-        refused: dict[tuple[int, str], list[int]] = {}
-        by_client: dict[int, list[Host]] = {}
-        for host in online:
-            for client in host.clients:
-                by_client.setdefault(client, []).append(host)
-        for client, claiming in sorted(by_client.items()):
-            entitled = claiming
-            if self.given is not None:
-                wanted = self.given.get(client, "")
-                entitled = [host for host in claiming if host.is_meant(wanted)]
-                whose = f"{wanted!r} by the file of hosts" if wanted else "no node of the file of hosts"
-                for host in claiming:
-                    if host not in entitled:
-                        refused.setdefault((host.node, whose), []).append(client)
-            if not entitled:
-                continue
-            holder = holders.setdefault(client, entitled[0])
-            own = [host for host in entitled if host.is_same(holder)]
-            others = [host for host in entitled if not host.is_same(holder)]
-            # Where the file names a node's key or name, whoever has it is the one.
-            able = others if self.given is not None else [h for h in others if h.stands_in_for(holder)]
-            speaking = own or able
-            if speaking:
-                node_of[client] = speaking[0].node
-            for host in others:
-                if host not in able:
-                    refused.setdefault((host.node, holder.label), []).append(client)
-        nodes = {host.node: host for host in online}
-        found = [Refused(nodes[node], tuple(clients), whose) for (node, whose), clients in refused.items()]
-        order = list(nodes)
-        return (
-            Claims(holders, self.given),
-            node_of,
-            sorted(found, key=lambda each: (order.index(each.host.node), each.clients)),
-        )
+    belonging, node_of = dict(holders), dict[int, int]()
+    refused: dict[tuple[int, str], list[int]] = {}  # by the claiming host's place and whose they are
+    claiming: dict[int, list[int]] = {}
+    for place, host in enumerate(online):
+        for client in host.clients:
+            claiming.setdefault(client, []).append(place)
+    for client, places in sorted(claiming.items()):
+        wanted = given.get(client, "") if given is not None else ""
+        entitled = [place for place in places if given is None or online[place].is_meant(wanted)]
+        for place in set(places) - set(entitled):
+            refused.setdefault((place, owner_by_file(wanted)), []).append(client)
+        if not entitled:
+            continue
+        holder = belonging.setdefault(client, online[entitled[0]])
+        own = [place for place in entitled if online[place].is_same(holder)]
+        others = [place for place in entitled if place not in own]
+        # Where the file names a node's key or name, whoever has it is the one.
+        able = [place for place in others if given is not None or online[place].stands_in_for(holder)]
+        if speaking := own or able:
+            node_of[client] = online[speaking[0]].node
+        for place in set(others) - set(able):
+            refused.setdefault((place, holder.label), []).append(client)
+    lines = [
+        f"{online[place].label} claims clients {ranges(clients)}, which belong to {whose}: refused"
+        for (place, whose), clients in sorted(refused.items(), key=lambda each: (each[0][0], each[1]))
+    ]
+    return belonging, node_of, lines
 
 
 def key_fingerprint(public_key: bytes) -> str:
@@ -395,6 +353,13 @@ class FederationError(RuntimeError):
     """The federation cannot start: a node has an error, or clients are missing or hosted twice."""
 
 
+class RunFailed(RuntimeError):
+    """A run cannot continue, or has no result at its end; the message gives the reason."""
+
+    PHRASE: ClassVar[str] = "the run failed in round"
+    """Part of every message, to recognise the error where only its text arrives."""
+
+
 class NodeRegistry:
     """The nodes of a grid and their clients, by the clients' ids in the partition.
 
@@ -407,9 +372,7 @@ class NodeRegistry:
     say
         Called with a line about each node or claim that is left out.
     hosts
-        Which node may host which client, see :func:`fedclust.grids.nodes.read_hosts`; None for the
-        rules of :mod:`fedclust.grids.nodes`.
-
+        Which node may host which client, see :func:`read_hosts`; None for the rules of this module.
     read
         Adds to a node what its reply says; a reply of ids unless given.
 
@@ -420,6 +383,8 @@ class NodeRegistry:
     node_of
         By client, the node that speaks for it; only those that are online. Where any node may train any
         client, see :meth:`divide`.
+    online
+        What each node that is online said of itself, by its id, oldest first.
     """
 
     def __init__(
@@ -432,13 +397,14 @@ class NodeRegistry:
     ) -> None:
         self.size: int | None = None
         self.node_of: dict[int, int] = {}
+        self.online: dict[int, Host] = {}
         self._grid, self._timeout, self._say = grid, timeout, say
         self._read = read or self._read_ids
         # Only a grid that starts its nodes itself may say so: elsewhere a node would get others' clients.
         self._sharing = bool(getattr(grid, "shared", False))
         self._started = False
-        self._online: dict[int, Host] = {}  # what each node said of itself, oldest node first
-        self._claims = Claims(given=hosts)
+        self._hosts = hosts
+        self._holders: dict[int, Host] = {}
         self._said: set[str] = set()
         self._data = ""  # the digest of the nodes' data
 
@@ -454,19 +420,20 @@ class NodeRegistry:
         if self._sharing and self._started:
             self._grid.grow()  # type: ignore[attr-defined]
         nodes = set(self._grid.get_node_ids())
-        if nodes == self._online.keys():
+        if nodes == self.online.keys():
             return
-        self._online = {node: host for node, host in self._online.items() if node in nodes}
+        self.online = {node: host for node, host in self.online.items() if node in nodes}
         questions = [
             Message(RecordDict(), dst_node_id=node, message_type=QUERY_CLIENTS)
-            for node in sorted(nodes - self._online.keys())
+            for node in sorted(nodes - self.online.keys())
         ]
         known = {info.node_id: info for info in self._grid.get_nodes()} if questions else {}
         for reply in self._grid.send_and_receive(questions, timeout=self._timeout) if questions else ():
             if reply.has_error() and reply.error.code in NODE_LOST:
                 continue
             node = reply.metadata.src_node_id
-            host = _known_host(node, known.get(node))
+            info = known.get(node, NodeInfo())
+            host = Host(node, (), key_fingerprint(info.public_key), info.name)
             try:
                 host = self._read(reply, host)
                 if self._data and host.data and host.data != self._data:
@@ -474,12 +441,12 @@ class NodeRegistry:
                         f"clients {ranges(host.clients)}: all nodes must hold the same data and partition, "
                         "its data is another"
                     )
-                self._online[node] = host
+                self.online[node] = host
             except FederationError as error:
                 if not self._started:
-                    raise
+                    raise FederationError(f"{host.label}: {error}") from error
                 # The run continues without the faulty node.
-                self._online[node] = replace(host, clients=())
+                self.online[node] = replace(host, clients=())
                 self._say(f"{host.label} is left out: {error}")
         self._settle()
 
@@ -487,7 +454,7 @@ class NodeRegistry:
         """Find the node of each client of a message, for those that are online.
 
         Where any node may train any client, the clients are divided so that the nodes finish at about the
-        same time, see :func:`fedclust.grids.nodes.longest_first`; else each node has its own.
+        same time, see :func:`longest_first`; else each node has its own.
         """
         sharing = self._shared()
         if not sharing:
@@ -496,16 +463,10 @@ class NodeRegistry:
         mine = {client: steps[client] for client in clients if client in self.node_of}
         return longest_first(mine, [host.node for host in sharing])
 
-    @property
-    def online(self) -> Mapping[int, Host]:
-        """The nodes that are online, oldest first."""
-        return self._online
-
     def rehost(self, clients: Mapping[int, tuple[int, ...]]) -> None:
         """Set the clients of nodes that had none to name yet."""
-        self._online = {
-            node: replace(host, clients=clients.get(node, ())) for node, host in self._online.items()
-        }
+        for node, host in self.online.items():
+            self.online[node] = replace(host, clients=clients.get(node, ()))
         self._settle()
 
     def check(self) -> None:
@@ -517,15 +478,14 @@ class NodeRegistry:
             If one is, with both nodes. With a file of hosts it says which of them counts.
         """
         hosting: dict[int, int] = {}
-        for node, host in self._online.items() if self._claims.given is None else ():
-            if host.steps:
-                continue
-            for client in host.clients:
-                if hosting.setdefault(client, node) != node:
-                    raise FederationError(
-                        f"client {client} must be hosted by one node, "
-                        f"nodes {hosting[client]} and {node} claim it"
-                    )
+        claims = (
+            (client, host.node) for host in self.online.values() if not host.steps for client in host.clients
+        )
+        for client, node in claims if self._hosts is None else ():
+            if hosting.setdefault(client, node) != node:
+                raise FederationError(
+                    f"client {client} must be hosted by one node, nodes {hosting[client]} and {node} claim it"
+                )
 
     def start(self) -> None:
         """Bind clients to the nodes that host them now; from now on, a faulty node does not end the run.
@@ -535,7 +495,7 @@ class NodeRegistry:
         FederationError
             If the nodes hold different data; the message names those that differ from most.
         """
-        serving = {*self._shared()} or {self._online[node] for node in self.node_of.values()}
+        serving = {*self._shared()} or {self.online[node] for node in self.node_of.values()}
         digests = Counter(host.data for host in serving if host.data)
         if digests:
             (self._data, most), *others = digests.most_common()
@@ -560,12 +520,7 @@ class NodeRegistry:
 
     def _read_ids(self, reply: Message, host: Host) -> Host:
         """Read which clients a node hosts."""
-        if reply.has_error():
-            raise FederationError(f"a node cannot serve its clients: {error_reason(reply.error)}")
-        try:
-            told = read_from_node(Hosted, reply.content)
-        except BadReply as error:
-            raise FederationError(str(error)) from error
+        told = read_answer(Hosted, reply)
         if self.size not in (None, told.num_clients):
             raise FederationError(
                 "all nodes must have the same number of clients, "
@@ -577,7 +532,7 @@ class NodeRegistry:
         return replace(host, clients=told.clients, declared=told.name, data=told.data, steps=steps)
 
     def _shared(self) -> list[Host]:
-        return [host for host in self._online.values() if host.steps and host.clients]
+        return [host for host in self.online.values() if host.steps and host.clients]
 
     def _settle(self) -> None:
         # A node that reconnects has a new id while the old one still counts as online. The old one keeps its
@@ -585,20 +540,29 @@ class NodeRegistry:
         if sharing := self._shared():
             self.node_of = dict.fromkeys(sharing[0].clients, sharing[0].node)
             return
-        claims, self.node_of, refused = self._claims.settle(list(self._online.values()))
+        holders, self.node_of, refused = settle_claims([*self.online.values()], self._holders, self._hosts)
         if self._started:
-            self._claims = claims  # before, nobody has served anybody
-        for each in refused if self._started or self._claims.given is not None else ():
-            if each.reason not in self._said:
-                self._said.add(each.reason)
-                self._say(each.reason)
+            self._holders = holders  # before, nobody has served anybody
+        for line in refused if self._started or self._hosts is not None else ():
+            if line not in self._said:
+                self._said.add(line)
+                self._say(line)
 
 
-def _known_host(node: int, info: NodeInfo | None) -> Host:
-    """Note what Flower knows of a node."""
-    if info is None:
-        return Host(node, ())
-    return Host(node, (), key_fingerprint(info.public_key), info.name)
+def read_answer(kind: type[Said], reply: Message) -> Said:
+    """Read what a node says of itself.
+
+    Raises
+    ------
+    FederationError
+        If the reply is an error, or cannot be used.
+    """
+    if reply.has_error():
+        raise FederationError(f"cannot serve its clients: {error_reason(reply.error)}")
+    try:
+        return read_from_node(kind, reply.content)
+    except BadReply as error:
+        raise FederationError(str(error)) from error
 
 
 def one_line(reason: str) -> str:

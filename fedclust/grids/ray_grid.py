@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -19,9 +19,8 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, Run
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedclust.grids import options
-from fedclust.grids.client_grid import FederationError
-from fedclust.grids.failures import RunFailed
 from fedclust.grids.local_grid import FIRST_NODE_ID, DirectGrid, RunConfig, answer, assume_identity
+from fedclust.grids.nodes import FederationError, RunFailed
 from fedclust.messages.description import QUERY_CLIENTS
 
 _MOST_NODES = 8  # default limit on CPUs: more nodes leave each too few clients to train together
@@ -70,63 +69,44 @@ def share_out(
         If a number is outside its range, or the nodes do not fit.
     """
     options.RayGrid(num_nodes, num_cpus, num_gpus)
-    gpus = _gpu_share(machines, num_nodes) if num_gpus is None else float(num_gpus)
+    total_cpus, total_gpus = sum(each.cpus for each in machines), sum(int(each.gpus) for each in machines)
+    if num_gpus is None:
+        per_gpu = 1 if num_nodes is None else max(1, math.ceil(num_nodes / max(1, total_gpus)))
+        num_gpus = 1 / per_gpu if total_gpus else 0.0
     if num_nodes is None:
-        most = _places(machines, num_cpus or 0.0, gpus)
-        num_nodes = max(1, int(most) if gpus or num_cpus else min(_MOST_NODES, int(_total_cpus(machines))))
-    cpus = _cpu_share(machines, num_nodes, gpus) if num_cpus is None else float(num_cpus)
-    fitting = _places(machines, cpus, gpus)
+        bounded = num_gpus or num_cpus
+        most = _places(machines, num_cpus or 0.0, num_gpus) if bounded else min(_MOST_NODES, total_cpus)
+        num_nodes = max(1, int(most))
+    cpus = _cpu_share(machines, num_nodes, num_gpus) if num_cpus is None else float(num_cpus)
+    fitting = _places(machines, cpus, num_gpus)
     if fitting < num_nodes:
         offered = "; ".join(f"{machine.cpus:g} CPUs, {machine.gpus:g} GPUs" for machine in machines)
         raise ValueError(
-            f"{num_nodes} nodes of {cpus:g} CPUs and {gpus:g} GPUs must fit into the Ray cluster, "
+            f"{num_nodes} nodes of {cpus:g} CPUs and {num_gpus:g} GPUs must fit into the Ray cluster, "
             f"{int(fitting)} do; its machines have {offered or 'nothing'}"
         )
-    return Shares(num_nodes, cpus, gpus)
-
-
-def places(machine: Machine, shares: Shares) -> int:
-    """Count the nodes of a given size that fit on one machine."""
-    found = _places([machine], shares.cpus, shares.gpus)
-    return int(found) if math.isfinite(found) else 0
-
-
-def _total_cpus(machines: Sequence[Machine]) -> float:
-    return sum(machine.cpus for machine in machines)
-
-
-def _gpu_share(machines: Sequence[Machine], num_nodes: int | None) -> float:
-    total = sum(int(machine.gpus) for machine in machines)
-    if total == 0:
-        return 0.0
-    return 1.0 if num_nodes is None else 1 / max(1, math.ceil(num_nodes / total))
+    return Shares(num_nodes, cpus, float(num_gpus))
 
 
 def _cpu_share(machines: Sequence[Machine], num_nodes: int, gpus: float) -> float:
     """Compute the most CPUs per node with which all nodes fit; a fraction if there are few CPUs."""
-    for cpus in range(int(_total_cpus(machines) / num_nodes), 0, -1):
+    most = int(sum(machine.cpus for machine in machines) / num_nodes)
+    for cpus in [*map(float, range(most, 0, -1)), *(1 / each for each in range(1, num_nodes))]:
         if _places(machines, cpus, gpus) >= num_nodes:
-            return float(cpus)
-    per_cpu = 1
-    while _places(machines, 1 / per_cpu, gpus) < num_nodes and per_cpu < num_nodes:
-        per_cpu += 1
-    return 1 / per_cpu
+            return cpus
+    return 1 / num_nodes
 
 
-def _places(machines: Sequence[Machine], cpus: float, gpus: float) -> float:
+def _places(machines: Iterable[Machine], cpus: float, gpus: float) -> float:
     """Count the nodes of a given size that fit."""
-    return sum(
-        min(
-            math.floor(machine.cpus / cpus + _ROUNDING) if cpus else math.inf,
-            _gpu_places(machine.gpus, gpus) if gpus else math.inf,
-        )
-        for machine in machines
-    )
-
-
-def _gpu_places(available: float, each: float) -> int:
-    # A share must be on one GPU: two GPUs fit two nodes of two thirds each, not three.
-    return int(available) * math.floor(1 / each + _ROUNDING) if each < 1 else int(available / each)
+    places = 0.0
+    for machine in machines:
+        here = math.floor(machine.cpus / cpus + _ROUNDING) if cpus else math.inf
+        if gpus:  # a share must be on one GPU: two GPUs fit two nodes of two thirds each, not three
+            per_gpu = math.floor(1 / gpus + _ROUNDING)
+            here = min(here, int(machine.gpus) * per_gpu if gpus < 1 else int(machine.gpus / gpus))
+        places += here
+    return places
 
 
 PROBE_SECONDS = 10.0
@@ -136,14 +116,20 @@ PROBE_SECONDS = 10.0
 def raylet_is_gone() -> bool:
     """Check whether Ray's process on this machine has died; some ten seconds later Ray ends this process."""
     here = ray.get_runtime_context().get_node_id()
-    for node in ray.nodes():
-        if node["NodeID"] == here:
-            try:
-                where = node["NodeManagerAddress"], node["NodeManagerPort"]
-                socket.create_connection(where, timeout=PROBE_SECONDS).close()
-            except OSError:
-                return True
-    return False
+    return any(
+        _unreachable(node["NodeManagerAddress"], node["NodeManagerPort"]) is not None
+        for node in ray.nodes()
+        if node["NodeID"] == here
+    )
+
+
+def _unreachable(host: str, port: int) -> Exception | None:
+    """Return why an address does not accept connections; None if it does."""
+    try:
+        socket.create_connection((host, port), timeout=PROBE_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        return error
+    return None
 
 
 def machines_of_cluster() -> dict[str, Machine]:
@@ -165,7 +151,7 @@ _ENVIRONMENT = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Pool:
     """The actors of a cluster, kept between grids."""
 
@@ -173,13 +159,7 @@ class _Pool:
     app: ClientApp
     shares: Shares
     runtime_env: dict[str, Any]
-    actors: list[ActorHandle]
-
-    @classmethod
-    def start(cls, cluster: str, app: ClientApp, shares: Shares, runtime_env: dict[str, Any]) -> "_Pool":
-        pool = cls(cluster, app, shares, runtime_env, [])
-        pool.actors.extend(pool.actor() for _ in range(shares.num_nodes))
-        return pool
+    actors: list[ActorHandle] = field(default_factory=list, compare=False)
 
     def actor(self, machine: str | None = None) -> ActorHandle:
         """Start an actor, on the machine with this id of Ray's if it has room."""
@@ -198,16 +178,6 @@ class _Pool:
         ray.kill(actor)  # it may still run if Ray only lost the connection
         made = self.actors[self.actors.index(actor)] = self.actor()
         return made
-
-    def remove(self, actor: ActorHandle) -> None:
-        """Remove an actor for which there is no room; messages that wait for it fail."""
-        self.actors.remove(actor)
-        ray.kill(actor)
-
-    def serves(self, cluster: str, app: ClientApp, shares: Shares, runtime_env: dict[str, Any]) -> bool:
-        same = self.cluster == cluster and self.app is app
-        whole = len(self.actors) >= shares.num_nodes  # unless some had no room any more
-        return same and whole and self.shares == shares and self.runtime_env == runtime_env
 
 
 # Ray and the nodes, with their loaded data, stay up between the jobs of a sweep. Only one pool at a time: a
@@ -281,7 +251,6 @@ class RayGrid(DirectGrid):
         # A cluster's machines when last looked at; None where there is just this one.
         self._machines = set(machines) if address is not None else None
         self._starting: list[tuple[ActorHandle, ray.ObjectRef]] = []
-        self._pending: dict[ray.ObjectRef, tuple[Message, ActorHandle]] = {}
 
     def _context(self, position: int) -> ray.ObjectRef:
         number = max(position + 1, len(self._pool.actors))
@@ -294,7 +263,10 @@ class RayGrid(DirectGrid):
         machines = machines_of_cluster()
         self._leave_out(machines)
         for name in sorted(machines.keys() - self._machines):
-            for _ in range(self._wanted(places(machines[name], self._pool.shares))):
+            number = int(_places([machines[name]], self._pool.shares.cpus, self._pool.shares.gpus))
+            if self._most is not None:
+                number = min(number, self._most - len(self._actors) - len(self._starting))
+            for _ in range(number):
                 actor = self._pool.actor(name)
                 # The question that every node is asked first: to answer it, the node loads its data.
                 node = self._next + len(self._starting)
@@ -317,21 +289,16 @@ class RayGrid(DirectGrid):
             self._pool.actors.append(actor)
             self._next += 1
 
-    def _wanted(self, places: int) -> int:
-        """Return how many of a machine's places for nodes are to be used."""
-        if self._most is None:
-            return places
-        return min(places, self._most - len(self._actors) - len(self._starting))
-
     def _leave_out(self, machines: Mapping[str, Machine]) -> None:
         """Leave nodes out that died, and that would wait for ever: no machine has room for them."""
-        room = sum(places(machine, self._pool.shares) for machine in machines.values())
+        room = int(_places(machines.values(), self._pool.shares.cpus, self._pool.shares.gpus))
         for node in sorted(self._replaced, reverse=True):
             if len(self._actors) + len(self._starting) <= room:
                 return
             logger.warning("a node died and is left out: the Ray cluster has room for %d", room)
-            self._pool.remove(self._actors.pop(node))
             self._replaced.remove(node)
+            self._pool.actors.remove(actor := self._actors.pop(node))
+            ray.kill(actor)  # messages that wait for it fail
 
     def _replace(self, actor: ActorHandle) -> None:
         for node, each in self._actors.items():
@@ -344,60 +311,41 @@ class RayGrid(DirectGrid):
         """Return the ids of the nodes."""
         return list(self._actors)
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Send the messages to their nodes; return the ids to pull the replies by."""
-        ids = []
-        for message in messages:
-            ids.append(self.label(message))
-            node = message.metadata.dst_node_id
-            actor = self._actors[node]
-            reply: ray.ObjectRef = actor.answer.remote(message, self._contexts[node])
-            self._pending[reply] = message, actor
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies to these messages that are ready, each once."""
-        wanted = set(message_ids)
-        waiting = self._waiting_for(wanted)
-        if not waiting:
-            return []
-        ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
-        return [self._take(ref) for ref in ready]
-
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Send the messages and wait for the replies, for at most ``timeout`` seconds."""
-        ids = set(self.push_messages(messages))
-        waiting = self._waiting_for(ids)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        replies = []
+        pending: dict[ray.ObjectRef, tuple[Message, ActorHandle]] = {}
+        for message in messages:
+            self.label(message)
+            node = message.metadata.dst_node_id
+            actor = self._actors[node]
+            pending[actor.answer.remote(message, self._contexts[node])] = message, actor
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        waiting, replies = list(pending), []
         while waiting:
-            left = _LOOK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+            left = max(0.0, deadline - time.monotonic())
             ready, waiting = ray.wait(waiting, timeout=min(left, _LOOK_SECONDS))
             if not ready and left == 0:
                 break
             if not ready and self._replaced and self._machines is not None:
                 self._leave_out(machines_of_cluster())  # what waits for such a node then fails
-            replies += [self._take(ref) for ref in ready]
+            replies += [self._take(ref, *pending[ref]) for ref in ready]
         for ref in waiting:
-            _, actor = self._pending.pop(ref)  # too late: a later reply is dropped
             # It would hold up every later message to it, perhaps for ever.
             logger.warning("a node did not answer within %g s and is replaced", timeout)
-            self._replace(actor)
+            self._replace(pending[ref][1])
         return replies
 
-    def _waiting_for(self, message_ids: set[str]) -> list[ray.ObjectRef]:
-        pending = self._pending.items()
-        return [ref for ref, (message, _) in pending if message.metadata.message_id in message_ids]
-
-    def _take(self, ref: ray.ObjectRef) -> Message:
+    def _take(self, ref: ray.ObjectRef, message: Message, actor: ActorHandle) -> Message:
         """Return a reply that is ready, or an error reply with the reason."""
-        message, actor = self._pending.pop(ref)
+        node = message.metadata.dst_node_id
         try:
             reply, state = ray.get(ref)
-            if self._actors.get(message.metadata.dst_node_id) == actor:
-                self._replaced.discard(message.metadata.dst_node_id)
-            if state is not None:
-                self._keep(message.metadata.dst_node_id, state)
+            if self._actors.get(node) == actor:
+                self._replaced.discard(node)
+            if state is not None:  # later messages have it, as in Flower, also if the actor is replaced
+                context = ray.get(self._contexts[node])
+                context.state = state
+                self._contexts[node] = ray.put(context)
             return reply
         except RayError as error:
             code, reason = _explain(error)
@@ -410,12 +358,6 @@ class RayGrid(DirectGrid):
                     ) from error
                 self._replace(actor)
             return Message(Error(code, reason), reply_to=message)
-
-    def _keep(self, node: int, state: RecordDict) -> None:
-        """Hand a node's state on to its later messages, as Flower does, also if its actor is replaced."""
-        context = ray.get(self._contexts[node])
-        context.state = state
-        self._contexts[node] = ray.put(context)
 
 
 @ray.remote
@@ -442,12 +384,14 @@ class _Node:
 def _pool_of(app: ClientApp, shares: Shares, runtime_env: dict[str, Any]) -> _Pool:
     """Return the actors of an earlier grid if they match, else replace them with new ones."""
     global _pool
-    cluster = ray.get_runtime_context().get_node_id()
-    if _pool is None or not _pool.serves(cluster, app, shares, runtime_env):
-        if _pool is not None and _pool.cluster == cluster:
-            for actor in _pool.actors:
-                ray.kill(actor)
-        _pool = _Pool.start(cluster, app, shares, runtime_env)
+    before, _pool = _pool, _Pool(ray.get_runtime_context().get_node_id(), app, shares, runtime_env)
+    # Some may have had no room any more.
+    if before is not None and before == _pool and len(before.actors) >= shares.num_nodes:
+        _pool = before
+        return before
+    for actor in before.actors if before is not None and before.cluster == _pool.cluster else ():
+        ray.kill(actor)
+    _pool.actors.extend(_pool.actor() for _ in range(shares.num_nodes))
     return _pool
 
 
@@ -466,23 +410,15 @@ def _start_ray(address: str | None) -> None:
         ray.shutdown()
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    _probe(address)
+    # Ray itself would retry for many minutes. "auto", or an address that Ray reports, has no such parts.
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if host and port.isdigit() and (reason := _unreachable(host, int(port))):
+        raise FederationError(f"there must be a Ray cluster at {address}: {reason}") from reason
     try:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
         raise FederationError(f"there must be a Ray cluster at {address}: {_lines(error)[0]}") from error
     _address = address
-
-
-def _probe(address: str | None) -> None:
-    """Check that the cluster's address accepts connections: Ray itself would retry for many minutes."""
-    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():  # "auto", or an address that Ray itself reports
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=PROBE_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise FederationError(f"there must be a Ray cluster at {address}: {error}") from error
 
 
 def _explain(error: RayError) -> tuple[int, str]:

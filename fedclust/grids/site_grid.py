@@ -6,24 +6,22 @@ names; :class:`SiteGrid` waits until those that take part are there, sorts their
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedclust.data.sites.agreement import Agreement, Statement, Wanted, agree, other_units, unfit_for
-from fedclust.grids.client_grid import ClientGrid, FederationError, Outages, error_reason, is_lost, logger
-from fedclust.grids.nodes import Host
-from fedclust.messages.codec import BadReply, encode
+from fedclust.grids.client_grid import ClientGrid, Outages, is_lost, logger
+from fedclust.grids.nodes import FederationError, Host, NodeRegistry, owner_by_file, read_answer
+from fedclust.messages.codec import encode
 from fedclust.messages.description import (
     QUERY_AGREEMENT,
     QUERY_STATEMENT,
     Agreed,
     Registered,
     Stated,
-    read_from_node,
 )
 
 
@@ -70,19 +68,16 @@ class Rules:
         """
         if self.hosts is None:
             return registered, []
-        claimed = sorted({*registered.clients, *registered.refused})
-        others = [site for site in claimed if not host.is_meant(self.hosts.get(site, ""))]
-        lines = []
-        for site in others:
-            wanted = self.hosts.get(site)
-            whose = f"{wanted!r} by the file of hosts" if wanted else "no node of the file of hosts"
-            lines.append(f"{host.label} claims site {site}, which belongs to {whose}: refused")
+        lines, others = [], set()
+        for site in sorted({*registered.clients, *registered.refused}):
+            if not host.is_meant(wanted := self.hosts.get(site, "")):
+                others.add(site)
+                whose = owner_by_file(wanted)
+                lines.append(f"{host.label} claims site {site}, which belongs to {whose}: refused")
         clients = {site: names for site, names in registered.clients.items() if site not in others}
         refused = {site: why for site, why in registered.refused.items() if site not in others}
         return Registered.of(clients, refused), lines
 
-
-T = TypeVar("T")
 
 _TRIES = 3  # to ask a node whose process did not start
 
@@ -98,6 +93,17 @@ class SiteGrid(ClientGrid):
         When to start.
     wanted
         What the run's configuration says of the encoding.
+
+    Attributes
+    ----------
+    agreement
+        The encoding that all sites use; known after :meth:`connect`.
+    cautions
+        What an operator should look at, a line each.
+    refused
+        Why each site that does not take part was refused, by its name.
+    stood
+        Whether the agreement of a run that goes on stands.
     """
 
     def __init__(
@@ -111,29 +117,22 @@ class SiteGrid(ClientGrid):
         say: Callable[[str], None] = logger.info,
         outages: Outages | None = None,
     ) -> None:
+        super().__init__(grid, wait=wait, poll=poll, say=say, outages=outages)
+        self._nodes = NodeRegistry(grid, wait, say, read=self._hosted)
         self._rules, self._wanted = rules, wanted
-        self._agreement: Agreement | None = None
-        self._cautions: tuple[str, ...] = ()
         self._registered: dict[int, Registered] = {}  # node: its sites
         self._names: tuple[str, ...] = ()  # of all clients that may take part, once these are known
-        self._left_out: dict[str, str] = {}  # site: the reason
+        self.agreement: Agreement
+        self.cautions: tuple[str, ...] = ()
+        self.refused: dict[str, str] = {}
         self.stood = False
-        super().__init__(grid, wait=wait, poll=poll, say=say, outages=outages)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the clients in order of their ids, shape (K,); known after :meth:`connect`."""
         return tuple(self._names[place] for place in self._places)
 
-    @property
-    def places(self) -> tuple[str, ...]:
-        """What tells the clients of a run apart when it goes on: their names."""
-        return self.names
-
-    @property
-    def refused(self) -> Mapping[str, str]:
-        """Why each site that does not take part was refused, by its name."""
-        return dict(self._left_out)
+    places = names  # what tells the clients of a run apart when it goes on
 
     def connect(
         self, known: Sequence[str] = (), standing: tuple[Agreement, tuple[str, ...]] | None = None
@@ -171,36 +170,23 @@ class SiteGrid(ClientGrid):
         self.admit([self._names.index(name) for name in first])
         return self.num_clients
 
-    def _stand(self, agreement: Agreement, known: Sequence[str]) -> None:
-        """Tell the nodes an agreement that they need not make; leave those out that do not fit it."""
-        self.stood, self._agreement, self._names = True, agreement, tuple(known)
-        clients: dict[int, tuple[int, ...]] = {}
-        for node, registered in self._registered.items():
-            try:
-                clients[node] = self._welcome(node, registered)
-            except FederationError as error:
-                self._say(f"node {node} is left out: {error}")
-        self._nodes.rehost(clients)
-
-    @property
-    def agreement(self) -> Agreement:
-        """The encoding that all sites use; known after :meth:`connect`."""
-        if self._agreement is None:
-            raise FederationError("the agreement is known once connect() has returned")
-        return self._agreement
-
-    @property
-    def cautions(self) -> tuple[str, ...]:
-        """What an operator should look at, a line each."""
-        return self._cautions
+    def refuse(self, place: int | str, reason: str) -> None:
+        """Leave a client or a site out of the run, and say so once."""
+        if isinstance(place, int):
+            self._refused[place] = self._nodes.node_of.get(place, 0)
+        site = self._names[place] if isinstance(place, int) else place
+        if site not in self.refused:
+            self.refused[site] = reason
+            self._say(f"{site} is refused: {' '.join(reason.split())}")
 
     # -- Agreement ------------------------------------------------------------------------------------------
 
     def _agree(self) -> None:
         """Agree on an encoding, number the clients, and tell each node both; refuse who does not fit."""
-        statements = self._statements()
-        while True:
-            left = {site: each for site, each in statements.items() if site not in self._left_out}
+        statements = self._statements({node: each.clients for node, each in self._registered.items()})
+        failed: Mapping[str, str] = {"": "not asked yet"}
+        while failed:
+            left = {site: each for site, each in statements.items() if site not in self.refused}
             try:
                 outcome = agree(left, self._wanted)
             except ValueError as error:
@@ -209,72 +195,99 @@ class SiteGrid(ClientGrid):
                 self.refuse(site, reason)
             present = self._present()
             if outcome.agreement is None or len(present) < self._rules.min_clients:
-                raise FederationError(self._too_few(present, []))
-            self._agreement, self._cautions = outcome.agreement, outcome.cautions
-            self._number(sorted(present))
-            told = {node: self._told(registered) for node, registered in self._registered.items()}
-            replies = self._ask_nodes({node: each for node, each in told.items() if each}, QUERY_AGREEMENT)
-            failed = {
-                site: reason
-                for node in told
-                if told[node]
-                for site, reason in self._failed(node, replies.get(node)).items()
-            }
+                raise self._too_few(present)
+            self.agreement, self.cautions = outcome.agreement, outcome.cautions
+            self._names = tuple(sorted(present))
+            self._nodes.rehost({node: self._hosting(each) for node, each in self._registered.items()})
+            failed = self._tell(self._registered)
             for site, reason in failed.items():
                 self.refuse(site, reason)
-            if not failed:
-                break
-        for caution in self._cautions:
+        for caution in self.cautions:
             self._say(f"warning: {caution}")
 
-    def _statements(self) -> dict[str, Statement]:
-        """Ask every site for what all must know of its data; refuse those that do not say it."""
-        nodes = [
-            node for node, each in self._registered.items() if each.clients.keys() - self._left_out.keys()
-        ]
-        replies = self._ask_nodes({node: RecordDict() for node in nodes}, QUERY_STATEMENT)
+    def _stand(self, agreement: Agreement, known: Sequence[str]) -> None:
+        """Tell the nodes an agreement that they need not make; leave those out that do not fit it."""
+        self.stood, self.agreement, self._names = True, agreement, tuple(known)
+        clients: dict[int, tuple[int, ...]] = {}
+        for node, registered in self._registered.items():
+            try:
+                clients[node] = self._welcome(node, registered)
+            except FederationError as error:
+                self._say(f"node {node} is left out: {error}")
+        self._nodes.rehost(clients)
+
+    def _welcome(self, node: int, registered: Registered) -> tuple[int, ...]:
+        """Tell a node that came later, or back, the encoding; return its clients."""
+        site_of = registered.site_of
+        new = [name for name in sorted(site_of) if name not in self._names]
+        for site, statement in self._statements({node: sorted({site_of[name] for name in new})}).items():
+            if reason := unfit_for(statement, self.agreement):
+                self.refuse(site, reason)
+                continue
+            units = other_units(site, statement, self.agreement)
+            self.cautions += tuple(units)
+            for line in units:
+                self._say(f"warning: {line}")
+        self._names += tuple(name for name in new if site_of[name] not in self.refused)
+        for site, reason in self._tell({node: registered}).items():
+            raise FederationError(f"{site}: {reason}")
+        return self._hosting(registered)
+
+    def _statements(self, sites: Mapping[int, Iterable[str]]) -> dict[str, Statement]:
+        """Ask nodes for what all must know of their sites' data; refuse those that do not say it."""
+        left = {node: [site for site in each if site not in self.refused] for node, each in sites.items()}
+        stated = self._ask({node: RecordDict() for node, each in left.items() if each}, QUERY_STATEMENT)
         statements: dict[str, Statement] = {}
-        for node in nodes:
-            sites = [site for site in self._registered[node].clients if site not in self._left_out]
-            said, refused = self._said(node, replies.get(node))
-            for site in sites:
-                if site in said:
-                    statements[site] = said[site]
-                    self._say(f"{site} sent: {said[site].said()}")
+        for node, answer in stated.items():
+            for site in left[node]:
+                if site in answer.statements:
+                    statements[site] = answer.statements[site]
+                    self._say(f"{site} sent: {statements[site].said()}")
                 else:
-                    self.refuse(site, refused.get(site, "it said nothing of its data"))
+                    self.refuse(site, answer.refused.get(site, "it said nothing of its data"))
         return statements
 
-    def _said(self, node: int, reply: Message | None) -> tuple[Mapping[str, Statement], Mapping[str, str]]:
-        """Return what a node's sites say, and why each other one does not."""
-        sites = list(self._registered[node].clients)
-        stated, why = self._read_answer(reply, Stated)
-        return ({}, dict.fromkeys(sites, why)) if stated is None else (stated.statements, stated.refused)
+    def _tell(self, nodes: Mapping[int, Registered]) -> dict[str, str]:
+        """Tell nodes the encoding and their clients' ids; return why sites in the run cannot use it."""
+        contents: dict[int, RecordDict] = {}
+        for node, registered in nodes.items():
+            mine = registered.site_of.keys()
+            if ids := {name: client for client, name in enumerate(self._names) if name in mine}:
+                contents[node] = encode(Agreed(self.agreement, ids, len(self._names)))
+        return {
+            site: reason
+            for node, answer in self._ask(contents, QUERY_AGREEMENT).items()
+            for site, reason in answer.refused.items()
+            if site in nodes[node].clients and site not in self.refused
+        }
 
-    def _told(self, registered: Registered) -> RecordDict | None:
-        """Make the message that tells a node the encoding; None for one without a client in the run."""
-        mine = set(registered.site_of)
-        ids = {name: client for client, name in enumerate(self._names) if name in mine}
-        return encode(Agreed(self.agreement, ids, len(self._names))) if ids else None
+    def _hosting(self, registered: Registered) -> tuple[int, ...]:
+        number = {name: place for place, name in enumerate(self._names)}
+        mine = sorted(registered.site_of.items())
+        return tuple(number[name] for name, site in mine if name in number and site not in self.refused)
 
-    def _failed(self, node: int, reply: Message | None) -> Mapping[str, str]:
-        """Return why sites of a node cannot use the encoding that it was told."""
-        sites = [site for site in self._registered[node].clients if site not in self._left_out]
-        stated, why = self._read_answer(reply, Stated)
-        if stated is None:
-            return dict.fromkeys(sites, why)
-        return {site: reason for site, reason in stated.refused.items() if site in sites}
-
-    def _read_answer(self, reply: Message | None, kind: type[T]) -> tuple[T | None, str]:
-        """Read a node's answer, if there is one, or return the reason why there is none."""
-        if reply is None:
-            return None, f"no answer within {self._wait:g} s"
-        if reply.has_error():
-            return None, error_reason(reply.error)
-        try:
-            return read_from_node(kind, reply.content), ""
-        except BadReply as error:
-            return None, str(error)
+    def _ask(self, contents: Mapping[int, RecordDict], query: str) -> dict[int, Stated]:
+        """Ask nodes, not clients; where one does not answer, each of its sites is refused with the reason."""
+        replies: dict[int, Message] = {}
+        asked = dict(contents)
+        for _ in range(_TRIES):
+            questions = [Message(each, dst_node_id=node, message_type=query) for node, each in asked.items()]
+            for reply in self._grid.send_and_receive(questions, timeout=self._wait) if questions else ():
+                # The SuperLink replies for a node that is lost, under its own id.
+                sent = {each.metadata.message_id or None: each.metadata.dst_node_id for each in questions}
+                about = reply.metadata
+                replies[sent.get(about.reply_to_message_id, about.src_node_id)] = reply
+            # A process that a busy machine could not start in time is not the site's fault.
+            asked = {node: each for node, each in asked.items() if node in replies and is_lost(replies[node])}
+        stated: dict[int, Stated] = {}
+        for node in contents:
+            try:
+                if node not in replies:
+                    raise FederationError(f"no answer within {self._wait:g} s")
+                stated[node] = read_answer(Stated, replies[node])
+            except FederationError as error:
+                stated[node] = Stated(refused=dict.fromkeys(self._registered[node].clients, str(error)))
+        return stated
 
     # -- Registration ---------------------------------------------------------------------------------------
 
@@ -282,56 +295,51 @@ class SiteGrid(ClientGrid):
         start = changed = time.monotonic()
         before: set[str] = set()
         while True:
-            self._update_nodes()
-            self._refuse_double_names()
-            present = set(self._present())
-            sites = {site for each in self._registered.values() for site in (*each.clients, *each.refused)}
-            now = time.monotonic()
+            self._nodes.update()
+            self._registered = {
+                node: each for node, each in self._registered.items() if node in self._nodes.online
+            }
+            sites, present, now = self._sites(), set(self._present()), time.monotonic()
             if present | sites != before:
                 before, changed = present | sites, now
                 self._say(f"clients that are here: {', '.join(sorted(present)) or 'none'}")
-            if self._rules.ready(len(present), sites, now - changed):
-                break
-            if now - start >= self._wait:
-                missing = sorted(set(self._rules.expected or ()) - sites)
-                if len(present) < self._rules.min_clients:
-                    raise FederationError(self._too_few(present, missing))
-                if missing:
-                    self._say(f"the run starts without {', '.join(missing)}, after {self._wait:g} s")
+            if self._rules.ready(len(present), sites, now - changed) or now - start >= self._wait:
                 break
             time.sleep(self._poll)
+        missing = sorted(set(self._rules.expected or ()) - sites)
         if len(present) < self._rules.min_clients:
-            raise FederationError(self._too_few(present, []))
+            raise self._too_few(present, missing)
+        if missing:
+            self._say(f"the run starts without {', '.join(missing)}, after {self._wait:g} s")
 
-    def _present(self) -> dict[str, int]:
-        """Return the node of each client whose site may take part."""
-        return {
-            client: node
-            for node, registered in self._registered.items()
-            for site, clients in registered.clients.items()
-            if site not in self._left_out
-            for client in clients
-        }
+    def _sites(self) -> set[str]:
+        """List the sites that are here, refused or not; no two have the same name."""
+        node_of: dict[str, int] = {}
+        for node, registered in self._registered.items():
+            for site in (*registered.clients, *registered.refused):
+                if node_of.setdefault(site, node) != node:
+                    raise FederationError(
+                        f"sites must have different names, nodes {node_of[site]} and {node} are both {site}"
+                    )
+        return set(node_of)
 
-    def _too_few(self, present: Collection[str], missing: Collection[str]) -> str:
+    def _present(self) -> list[str]:
+        """List the clients whose site may take part."""
+        names = (each.site_of.items() for each in self._registered.values())
+        return [name for each in names for name, site in each if site not in self.refused]
+
+    def _too_few(self, present: Collection[str], missing: Collection[str] = ()) -> FederationError:
         text = f"partition.min_clients must be there, {self._rules.min_clients}, got {len(present)}"
         if missing:
             text += f"; not here: {', '.join(missing)}"
-        if self._left_out:
-            text += "; refused: " + "; ".join(f"{site}: {why}" for site, why in self._left_out.items())
-        return text
-
-    def _reader(self) -> Callable[[Message, Host], Host]:
-        return self._hosted
+        if self.refused:
+            text += "; refused: " + "; ".join(f"{site}: {why}" for site, why in self.refused.items())
+        return FederationError(text)
 
     def _hosted(self, reply: Message, host: Host) -> Host:
         """Remember the sites of a node; add its clients, and its sites' names."""
-        node = reply.metadata.src_node_id
-        said, why = self._read_answer(reply, Registered)
-        if said is None:
-            lost = " cannot serve its clients" if reply.has_error() else ""
-            raise FederationError(f"node {node}{lost}: {why}")
-        registered, others = self._rules.divided(said, host)
+        node = host.node
+        registered, others = self._rules.divided(read_answer(Registered, reply), host)
         for claim in others:
             self._say(claim)
         self._registered[node] = registered
@@ -340,90 +348,5 @@ class SiteGrid(ClientGrid):
         for site in registered.clients:
             if self._rules.expected is not None and site not in self._rules.expected:
                 self.refuse(site, f"partition.sites names {', '.join(sorted(self._rules.expected))}")
-        host = replace(host, declared=", ".join(sorted(registered.clients)))
-        return replace(host, clients=self._welcome(node, registered)) if self._connected else host
-
-    def _welcome(self, node: int, registered: Registered) -> tuple[int, ...]:
-        """Tell a node that came later, or back, the encoding; return its clients."""
-        site_of = registered.site_of
-        new = [name for name in sorted(site_of) if name not in self._names]
-        if late := {site_of[name] for name in new} - self._left_out.keys():
-            said, unknown = self._said(node, self._ask_nodes({node: RecordDict()}, QUERY_STATEMENT).get(node))
-            for site in sorted(late):
-                if site in said:
-                    self._say(f"{site} sent: {said[site].said()}")
-                    reason = unfit_for(said[site], self.agreement)
-                    units = [] if reason else other_units(site, said[site], self.agreement)
-                    self._cautions += tuple(units)
-                    for line in units:
-                        self._say(f"warning: {line}")
-                else:
-                    reason = unknown.get(site, "it said nothing of its data")
-                if reason:
-                    self.refuse(site, reason)
-        self._names += tuple(name for name in new if site_of[name] not in self._left_out)
-        if (told := self._told(registered)) is None:
-            return ()
-        replies = self._ask_nodes({node: told}, QUERY_AGREEMENT)
-        for site, reason in self._failed(node, replies.get(node)).items():
-            raise FederationError(f"{site}: {reason}")
-        return self._hosting(registered)
-
-    def _hosting(self, registered: Registered) -> tuple[int, ...]:
-        number = {name: place for place, name in enumerate(self._names)}
-        site_of = registered.site_of
-        return tuple(
-            number[name] for name in sorted(site_of) if name in number and site_of[name] not in self._left_out
-        )
-
-    def refuse(self, place: int | str, reason: str) -> None:
-        """Leave a client or a site out of the run, and say so once."""
-        if isinstance(place, int):
-            self._refused[place] = self._nodes.node_of.get(place, 0)
-        site = self._names[place] if isinstance(place, int) else place
-        if site not in self._left_out:
-            self._left_out[site] = reason
-            self._say(f"{site} is refused: {' '.join(reason.split())}")
-
-    def _update_nodes(self) -> None:
-        self._nodes.update()
-        online = self._nodes.online
-        self._registered = {node: each for node, each in self._registered.items() if node in online}
-
-    def _refuse_double_names(self) -> None:
-        node_of: dict[str, int] = {}
-        for node, registered in self._registered.items():
-            for site in (*registered.clients, *registered.refused):
-                if site in node_of:
-                    raise FederationError(
-                        f"sites must have different names, nodes {node_of[site]} and {node} are both {site}"
-                    )
-                node_of[site] = node
-
-    def _number(self, names: Collection[str]) -> None:
-        """Give the clients their ids."""
-        self._names = tuple(names)
-        self._nodes.rehost({node: self._hosting(each) for node, each in self._registered.items()})
-
-    def _ask_nodes(self, contents: Mapping[int, RecordDict], query: str) -> dict[int, Message]:
-        """Ask nodes, not clients; return the reply of each node that sent one, an error or not."""
-        replies: dict[int, Message] = {}
-        asked = dict(contents)
-        for _ in range(_TRIES):
-            questions = [Message(each, dst_node_id=node, message_type=query) for node, each in asked.items()]
-            if not questions:
-                break
-            arrived = self._grid.send_and_receive(questions, timeout=self._wait)
-            replies |= {_node_of(reply, questions): reply for reply in arrived}
-            # A process that a busy machine could not start in time is not the site's fault.
-            asked = {
-                node: each for node, each in asked.items() if (reply := replies.get(node)) and is_lost(reply)
-            }
-        return replies
-
-
-def _node_of(reply: Message, questions: Sequence[Message]) -> int:
-    """Return the node that was asked: the SuperLink replies for one that is lost, under its own id."""
-    asked = {each.metadata.message_id: each.metadata.dst_node_id for each in questions}
-    asked.pop("", None)
-    return asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+        clients = self._welcome(node, registered) if self._connected else ()
+        return replace(host, declared=", ".join(sorted(registered.clients)), clients=clients)

@@ -1,8 +1,10 @@
-"""Flower's SuperLink: submit a run to it, and on it notice replies soon after they arrive."""
+"""Flower's own grids: submit a run to a SuperLink, notice replies soon after they arrive, end what hangs."""
 
+import gc
 import json
 import os
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
@@ -14,8 +16,8 @@ from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from fedclust.grids.client_grid import FederationError, WrappedGrid
-from fedclust.grids.failures import RunFailed
+from fedclust.grids.client_grid import WrappedGrid
+from fedclust.grids.nodes import FederationError, RunFailed
 from fedclust.settings.composition import CONF, ConfigError, join_overrides
 
 _SHORTEST, _LONGEST = 0.001, 1.0  # seconds
@@ -40,7 +42,7 @@ class PromptGrid(WrappedGrid):
         that the other grid did not take has an error.
         """
         messages = list(messages)
-        pushed: list[str | None] = list(self.push_messages(messages))
+        pushed: list[str | None] = list(self._grid.push_messages(messages))
         missing = {str(message_id) for message_id in pushed if message_id}
         # One id is missing for a malformed message, all are where one is too large.
         taken = pushed or [None] * len(messages)
@@ -54,7 +56,7 @@ class PromptGrid(WrappedGrid):
             looked = time.monotonic()
             # Asked before the look, so that there is always one after the time is up.
             late = timeout is not None and looked - began >= timeout
-            found = list(self.pull_messages(missing))
+            found = list(self._grid.pull_messages(missing))
             replies += found
             missing -= {reply.metadata.reply_to_message_id for reply in found}
             if late:
@@ -67,15 +69,24 @@ class PromptGrid(WrappedGrid):
         return replies
 
 
+def end_hung_actors() -> None:
+    """End what still runs in Flower's simulation when the server has ended; Flower would wait for it."""
+    simulation = sys.modules.get("flwr.simulation.ray_transport.ray_actor")
+    if simulation is None:
+        return
+    import ray
+
+    # Flower keeps its actors to itself.
+    for pool in (each for each in gc.get_objects() if type(each) is simulation.BasicActorPool):
+        for actor in list(pool._future_to_actor.values()):
+            ray.kill(actor)
+
+
 _APP = CONF.parent
 _LOCAL = "local"  # the connection for which Flower itself starts a SuperLink
 # Without it, a SuperLink reinstalls all dependencies, gigabytes, for every run.
 _NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
-_NOT_SENT = (
-    "engine",
-    "output_dir",
-    "hydra",
-)  # sent in other ways, or only for the local Hydra
+_NOT_SENT = ("engine", "output_dir", "hydra")  # sent in other ways, or only for the local Hydra
 
 
 class SuperLink:

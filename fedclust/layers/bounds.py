@@ -30,9 +30,8 @@ from fedclust.aggregation.replies import (
     too_long_line,
     update_norm,
 )
-from fedclust.federation.asking import Failure
+from fedclust.federation.asking import NO_REPLY, Failure
 from fedclust.federation.clusters import Clusters
-from fedclust.federation.replies import NO_REPLY
 from fedclust.federation.run import Run
 from fedclust.layers.layer import Layer
 from fedclust.messages.evaluation import Evaluation

@@ -4,7 +4,7 @@ import numpy as np
 from flwr.app import ConfigRecord
 
 from fedclust.federation.run import Run
-from fedclust.grids.failures import RunFailed
+from fedclust.grids.nodes import RunFailed
 from fedclust.layers.layer import Layer
 from fedclust.messages.training import instruct, read_pooled
 from fedclust.typing import IntArray

@@ -16,10 +16,10 @@ from fedclust.aggregation.optimiser_state import pack_state, restored
 from fedclust.aggregation.replies import ANY, Caps, Reply, by_cluster
 from fedclust.clustering.loss_traces import Trace
 from fedclust.clustering.proposals import place
+from fedclust.federation.asking import read_replies
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import ask_differences
-from fedclust.federation.replies import read_replies
 from fedclust.federation.run import Run
 from fedclust.grids.client_grid import CohortView
 from fedclust.layers.bounds import failure_order, within

@@ -10,9 +10,9 @@ from flwr.app import ArrayRecord
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
-from fedclust.federation.evaluations import Measured
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import shifts_for
+from fedclust.federation.run import Measured
 from fedclust.messages.description import Description
 from fedclust.messages.evaluation import EvaluateQuestion, ProofQuestion
 from fedclust.proof import compare, holm

@@ -14,7 +14,7 @@ import pandas as pd
 import yaml
 from numpy.typing import ArrayLike, NDArray
 
-from fedclust.grids.failures import RunFailed
+from fedclust.grids.nodes import RunFailed
 from fedclust.support.checks import dumps, dumps_by_key, plain, replace_file
 
 

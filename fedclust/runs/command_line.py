@@ -98,7 +98,7 @@ def _main(config: DictConfig) -> float | None:
 def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
     from flwr.serverapp import Grid
 
-    from fedclust.grids.failures import end_process_when_stuck
+    from fedclust.grids.local_grid import end_process_when_stuck
     from fedclust.runs.server import federate, make_engine
 
     end_process_when_stuck()

@@ -234,7 +234,7 @@ def simulate(
         What leaves the clients: ``"none"``, ``"client_dp"``, or one of :mod:`fedclust.privacy` such as
         ``ClientDP(noise_multiplier=2.0)``; see docs/PRIVACY.md.
     timeout
-        Seconds that the clients of a round have, > 0; see :mod:`fedclust.grids.failures`.
+        Seconds that the clients of a round have, > 0; see :mod:`fedclust.grids.local_grid`.
     min_replies
         Share of a round's clients that must answer, in [0, 1]; 0 to go on whatever happens.
     keep_matrices

@@ -18,10 +18,16 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from fedclust.aggregation.flower import buffer_names
-from fedclust.federation import Descriptions, Federation, Measured, RunFailed, Traffic, confuse_clusters
-from fedclust.federation.questions import Serving, ask_differences, ask_encoder, ask_personal
-from fedclust.federation.run import RunState
-from fedclust.grids.failures import check_answered, check_round
+from fedclust.federation import Descriptions, Federation, Measured, RunFailed, Traffic
+from fedclust.federation.clusters import Observer
+from fedclust.federation.questions import (
+    Serving,
+    ask_differences,
+    ask_encoder,
+    ask_personal,
+    confuse_clusters,
+)
+from fedclust.federation.run import RunState, check_answered, check_round
 from fedclust.layers.client_dp import ClientPrivacy
 from fedclust.messages.models import from_state
 from fedclust.messages.training import NUM_EXAMPLES
@@ -59,7 +65,7 @@ OnRound = Callable[[Mapping[str, Any]], None]
 """Called after every round with its line of ``rounds.jsonl``."""
 
 
-class StrategyRun:
+class StrategyRun(Observer):
     """A strategy's run.
 
     Parameters

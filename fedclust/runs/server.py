@@ -28,15 +28,13 @@ from fedclust.federation import (
     RunFailed,
     left_out_line,
 )
-from fedclust.federation.descriptions import imbalance_line
-from fedclust.federation.federation import RosterState
+from fedclust.federation.federation import RosterState, imbalance_line
 from fedclust.federation.questions import save_predictions
 from fedclust.federation.run import RunState
 from fedclust.grids.client_grid import Outages
-from fedclust.grids.failures import end_hung_actors
 from fedclust.grids.local_grid import DirectGrid
 from fedclust.grids.nodes import read_hosts
-from fedclust.grids.superlink import PromptGrid
+from fedclust.grids.superlink import PromptGrid, end_hung_actors
 from fedclust.layers.pooling import Pooling
 from fedclust.models import construction
 from fedclust.personal.layers import Personal, check_validation

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedclust.federation.evaluations import evaluation_sample
+from fedclust.federation.run import evaluation_sample
 from fedclust.personal.layers import NoLayer
 from fedclust.privacy import ClientDP
 from fedclust.runs.privacy_checks import check_strategy

@@ -10,8 +10,15 @@ from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Krum, Strategy
 from hypothesis import given, strategies as st
 
 from fedclust.aggregation.flower import aggregate
-from fedclust.aggregation.robust_rules import bulyan_attackers, geometric_median, krum_attackers
-from fedclust.federation import Bulyan, GeometricMedian, MultiKrum, Reply
+from fedclust.aggregation.replies import Reply
+from fedclust.aggregation.robust_rules import (
+    Bulyan,
+    GeometricMedian,
+    MultiKrum,
+    bulyan_attackers,
+    geometric_median,
+    krum_attackers,
+)
 from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.codec import encode
 from fedclust.messages.training import TrainAnswer

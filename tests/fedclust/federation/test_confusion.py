@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 
-from fedclust.federation import Clusters, Federation, confuse_clusters
+from fedclust.federation import Clusters, Federation
+from fedclust.federation.questions import confuse_clusters
 from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.codec import ARRAYS, encode
 from fedclust.messages.evaluation import Confusion

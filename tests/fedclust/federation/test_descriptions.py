@@ -16,7 +16,7 @@ from fedclust.federation import (
     pack,
     unpack,
 )
-from fedclust.federation.descriptions import imbalance_line
+from fedclust.federation.federation import imbalance_line
 from fedclust.messages.codec import encode
 from fedclust.messages.description import Description, Hosted, Names
 

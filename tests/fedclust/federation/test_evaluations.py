@@ -5,7 +5,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from fedclust.federation import Clusters, Measured, round_figures
-from fedclust.federation.evaluations import evaluation_messages, evaluation_sample
+from fedclust.federation.run import evaluation_messages, evaluation_sample
 from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.evaluation import Evaluation
 from fedclust.metrics import outcomes

@@ -4,7 +4,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from fedclust.federation import ClientGrid, LocalGrid, hosted_clients, is_bundle, pack, unpack
-from fedclust.grids.bundle import Meter, content_bytes
+from fedclust.grids.client_grid import Meter, content_bytes
 from fedclust.messages.codec import encode
 from fedclust.messages.description import Hosted
 
@@ -174,7 +174,7 @@ def test_since_and_totals() -> None:
     lap = over.traffic.since(first)
     assert lap.totals()["bytes_down_unbundled"] == 2 * DOWN
     assert over.traffic.since(before).totals()["bytes_down_unbundled"] == 3 * DOWN
-    assert lap.by_client()["bytes_up"].tolist() == [UP, UP, 0, 0, 0, 0]
+    assert lap.by_client(K)["bytes_up"].tolist() == [UP, UP, 0, 0, 0, 0]
     assert before.totals() == dict.fromkeys(
         ("bytes_down", "bytes_up", "bytes_down_unbundled", "bytes_up_unbundled"), 0
     )
@@ -185,7 +185,7 @@ def test_nothing_is_serialised(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (RecordDict, ArrayRecord):
         monkeypatch.setattr(kind, "deflate", lambda *_: pytest.fail("serialised"))
     meter = Meter()
-    meter.sent(pack({0: content, 1: content}), {0: content, 1: content})
+    meter.count("down", pack({0: content, 1: content}), {0: content, 1: content})
     assert meter.read(2).down_by_client.tolist() == [7 + MODEL_BYTES] * 2
 
 

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, strategies as st
 
 from fedclust.federation import hosted_clients
-from fedclust.grids.nodes import Claims, Host, key_fingerprint, longest_first, ranges, read_hosts
+from fedclust.grids.nodes import Host, key_fingerprint, longest_first, ranges, read_hosts, settle_claims
 
 
 def test_nodes_take_turns() -> None:
@@ -86,24 +86,24 @@ SOUTH = Host(12, (2,), key="SHA256:s", registered="south")
 
 def test_the_second_to_claim_a_site_s_clients_gets_none_of_them_and_the_first_has_them_again() -> None:
     mallory = Host(13, (0, 1, 2), key="SHA256:m", registered="mallory")
-    claims, node_of, refused = Claims().settle([NORTH, SOUTH])
+    claims, node_of, refused = settle_claims([NORTH, SOUTH], {})
     assert (node_of, refused) == ({0: 11, 1: 11, 2: 12}, [])
     # North is killed; its clients stay its own.
-    claims, node_of, refused = claims.settle([SOUTH, mallory])
+    claims, node_of, refused = settle_claims([SOUTH, mallory], claims)
     assert node_of == {2: 12}
-    assert [each.reason for each in refused] == [
+    assert refused == [
         "node 'mallory' claims clients 0-1, which belong to node 'north': refused",
         "node 'mallory' claims clients 2, which belong to node 'south': refused",
     ]
     # Back with its key, and so its id, although mallory was there before it.
-    _, node_of, _ = claims.settle([SOUTH, mallory, NORTH])
+    _, node_of, _ = settle_claims([SOUTH, mallory, NORTH], claims)
     assert node_of == {0: 11, 1: 11, 2: 12}
 
 
 def test_a_node_with_another_id_and_the_same_key_is_the_same() -> None:
-    claims, _, _ = Claims().settle([NORTH])
+    claims, _, _ = settle_claims([NORTH], {})
     again = Host(99, (0, 1), key="SHA256:n")
-    _, node_of, refused = claims.settle([again])
+    _, node_of, refused = settle_claims([again], claims)
     assert (node_of, refused) == ({0: 99, 1: 99}, [])
 
 
@@ -123,18 +123,18 @@ def test_a_node_with_another_id_and_the_same_key_is_the_same() -> None:
     ],
 )
 def test_who_may_stand_in_while_a_node_is_away(first: Host, second: Host, stands_in: bool) -> None:
-    claims, _, _ = Claims().settle([first])
-    later, node_of, refused = claims.settle([second])
+    claims, _, _ = settle_claims([first], {})
+    later, node_of, refused = settle_claims([second], claims)
     assert node_of.get(0) == (2 if stands_in else None)
     assert bool(refused) != stands_in or second.clients != first.clients
     # Beside the first it gets nothing, and once that is back it has nothing any more.
     for online in ([first, second], [second, first]):
-        assert later.settle(online)[1][0] == 1
+        assert settle_claims(online, later)[1][0] == 1
 
 
 def test_a_node_that_stands_in_waits_without_a_word() -> None:
-    claims, _, _ = Claims().settle([Host(1, (0,))])
-    assert claims.settle([Host(1, (0,)), Host(2, (0,))])[2] == []
+    claims, _, _ = settle_claims([Host(1, (0,))], {})
+    assert settle_claims([Host(1, (0,)), Host(2, (0,))], claims)[2] == []
 
 
 def test_a_file_of_hosts_decides(tmp_path: Path) -> None:
@@ -142,17 +142,17 @@ def test_a_file_of_hosts_decides(tmp_path: Path) -> None:
     given = read_hosts(tmp_path / "hosts.toml")
     assert given == {0: "north", 1: "north", 2: "SHA256:s"}
     greedy = Host(14, (0, 2, 3), key="SHA256:s")  # first, and hosts one that is its own
-    _, node_of, refused = Claims(given=given).settle([greedy, NORTH])
+    _, node_of, refused = settle_claims([greedy, NORTH], {}, given)
     assert node_of == {0: 11, 1: 11, 2: 14}
-    assert [each.reason for each in refused] == [
+    assert refused == [
         "node 14 claims clients 0, which belong to 'north' by the file of hosts: refused",
         "node 14 claims clients 3, which belong to no node of the file of hosts: refused",
     ]
     # A name that a node gives itself proves nothing.
-    assert Claims(given=given).settle([Host(15, (0,), declared="north")])[1] == {}
+    assert settle_claims([Host(15, (0,), declared="north")], {}, given)[1] == {}
     # Nor does a name that looks like a key, under which another key was registered.
     imposter = Host(16, (2,), key="SHA256:other", registered="SHA256:s")
-    assert Claims(given=given).settle([imposter])[1] == {}
+    assert settle_claims([imposter], {}, given)[1] == {}
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from flwr.app import Message, RecordDict
+from flwr.simulation.ray_transport.ray_actor import BasicActorPool
 
 from fedclust.federation import FederationError, RunFailed
 from fedclust.grids import superlink
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.grids.local_grid import assume_identity
-from fedclust.grids.superlink import PromptGrid, SuperLink
+from fedclust.grids.superlink import PromptGrid, SuperLink, end_hung_actors
 from fedclust.settings.allowed import from_run_config
 from fedclust.settings.composition import ConfigError
 
@@ -298,3 +299,26 @@ def test_a_resumed_run_is_sent_expanded(flower: Flower, tmp_path: Path) -> None:
     }
     config = from_run_config(flower.run_config)
     assert (config.seed, config.rounds, config.resume) == (3, 7, str(elsewhere))
+
+
+class Actor:
+    """What Flower's pool creates: an actor whose work never ends."""
+
+    @classmethod
+    def options(cls, **_: float) -> type["Actor"]:
+        return cls
+
+    remote = classmethod(lambda cls: cls())
+
+
+def test_what_hangs_in_flowers_simulation_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[object] = []
+    monkeypatch.setattr("flwr.simulation.ray_transport.ray_actor.pool_size_from_resources", lambda _: 2)
+    monkeypatch.setattr("ray.kill", ended.append)
+    pool = BasicActorPool(Actor, {"num_cpus": 1}, {})
+    pool.add_actors_to_pool(2)
+    idle, busy = pool.pool
+    pool.submit(lambda *_: "a future", (None, None, "0", None))  # to the last one
+    end_hung_actors()
+    assert ended == [busy]
+    assert pool.pool == [idle]

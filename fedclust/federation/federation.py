@@ -55,7 +55,7 @@ class Descriptions:
         Number of each client's training rows that are held out for the proof, shape (K,); empty if unknown.
     """
 
-    counts: tuple[IntArray, IntArray] | None
+    counts: tuple[IntArray, ...] | None
     num_train: IntArray
     num_test: IntArray
     num_classes: int
@@ -101,7 +101,7 @@ class Descriptions:
             for client in range(len(train))
         ]
 
-    def _counts(self) -> tuple[IntArray, IntArray]:
+    def _counts(self) -> tuple[IntArray, ...]:
         if self.counts is None:
             raise FederationError(
                 "label counts were not asked for, by privacy.label_counts=false or client_dp"

@@ -214,7 +214,8 @@ def page_of_liars(runs: pd.DataFrame) -> Iterator[str]:
                     own, common = same[same["name"] == method], same[same["name"] == FEDAVG]
                     found = f"{own['rand'].mean():.2f} ({own['clusters'].mean():g})" if len(own) else "–"
                     row += [found + "".join(own["alone"][:1]), _accuracy(own), _accuracy(common)]
-                rows.append(row)
+                if any(each != "–" for each in row[2:]):
+                    rows.append(row)
         header = ["method", "lie"]
         for number in told:
             header += [f"{number}: Rand (clusters), named", "accuracy", "FedAvg's"]

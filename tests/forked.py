@@ -12,7 +12,7 @@ import fedclust.results.charts
 import fedclust.runs.server  # noqa: F401
 from fedclust import clients  # noqa: F401
 from fedclust.runs.command_line import main
-from fedclust.strategies import FedGMCC, FedGWC  # noqa: F401
+from fedclust.strategies import FedGWC  # noqa: F401
 
 
 def _child(arguments: list[str]) -> None:

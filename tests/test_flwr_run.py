@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 
 import fedclust
 from fedclust.results import SavedRun
@@ -28,6 +27,8 @@ SCRIPTS = Path(sysconfig.get_path("scripts"))
 # Splits in round 4, so that there is an assignment to agree on, and trains the same way everywhere.
 OVERRIDES = (
     "rounds=6",
+    "partition.num_clients=8",
+    "partition.groups=[5,3]",
     "compare=[]",
     "personal=finetune",
     "seed=2",
@@ -51,18 +52,20 @@ class Flower:
     environment: dict[str, str]
     folder: Path
 
-    def __call__(self, *arguments: str, command: str = "flwr") -> str:
-        """Run a command in a folder that is not the app's; give what it prints."""
-        done = subprocess.run(
+    def start(self, *arguments: str, command: str = "flwr") -> subprocess.Popen:
+        """Start a command in a folder that is not the app's."""
+        return subprocess.Popen(
             [SCRIPTS / command, *arguments],
             env=self.environment,
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=600,
         )
-        return done.stdout
+
+    def __call__(self, *arguments: str, command: str = "flwr") -> str:
+        """Run a command; give what it prints."""
+        return self.start(*arguments, command=command).communicate(timeout=600)[0]
 
     def state(self, printed: str) -> dict[str, Any]:
         """Get the state of the run that a command's output names."""
@@ -127,6 +130,12 @@ def _wait_for(address: str, process: subprocess.Popen) -> None:
     raise TimeoutError(f"no SuperLink at {address}")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def refused(flower: Flower) -> subprocess.Popen:
+    """Start a run with a wrong override; it goes on while the other tests do."""
+    return flower.start("run", str(APP), "--stream", "--run-config", 'overrides="stratgy=fedavg"')
+
+
 @pytest.fixture(scope="module")
 def local_run(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
     """The same federation in this process."""
@@ -188,7 +197,7 @@ def test_the_bundle_runs_and_our_own_command_line_resumes_it(
     assert len(before.rounds) == 4
     assert 'data-live="no"' in (results / "report.html").read_text()
     assert before.changes == local_run.changes
-    engine = ("engine=superlink", "engine.connection=local", "engine.federation_config='num-supernodes=30'")
+    engine = ("engine=superlink", "engine.connection=local", "engine.federation_config='num-supernodes=8'")
     printed = flower(*engine, "resume=resumed", "rounds=6", command="fedclust")
     assert f"results: {results}" in printed, printed
     run = SavedRun(results)
@@ -205,20 +214,8 @@ def test_the_bundle_runs_and_our_own_command_line_resumes_it(
     assert {**plain(told), **written} == {**run.config, **written}
 
 
-def test_nodes_that_are_ray_actors(local_run: SavedRun, tmp_path: Path) -> None:
-    """``engine=ray``: with the tests above, one seed gives one result under all engines, resumed too."""
-    engine = ("engine=ray", "engine.num_nodes=2", "engine.num_cpus=0.5")
-    short = [*(text for text in OVERRIDES if not text.startswith("rounds=")), "rounds=4"]
-    try:
-        fedclust.run([*short, *engine, f"output_dir={tmp_path / 'ray'}"])
-        fedclust.run([f"resume={tmp_path / 'ray'}", "rounds=6"])
-    finally:
-        ray.shutdown()
-    _assert_same(SavedRun(tmp_path / "ray"), local_run)
-
-
-def test_a_wrong_override_fails_with_one_line(flower: Flower) -> None:
-    printed = flower("run", str(APP), "--stream", "--run-config", 'overrides="stratgy=fedavg"')
+def test_a_wrong_override_fails_with_one_line(flower: Flower, refused: subprocess.Popen) -> None:
+    printed, _ = refused.communicate(timeout=600)
     state = flower.state(printed)
     assert state["status"] == "finished:failed"
     assert "unknown key 'stratgy': did you mean 'strategy'?" in state["status-details"]

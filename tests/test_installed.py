@@ -23,7 +23,6 @@ from fedclust.settings.composition import CONF
 
 ROOT = CONF.parent
 PARTS = ("fedclust", "strategies", "clients", "conf")
-SMALL = ("rounds=2", "partition.num_clients=6", "partition.groups=[4,2]", "training.steps=1", "compare=[]")
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +57,11 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 Python = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def _install(wheel: Path, *where: Any, python: Path | str = sys.executable) -> None:
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--disable-pip-version-check", *where, wheel], check=True, timeout=120)
+
+
 def _environment(folder: Path, wheel: Path) -> Python:
     """Install a wheel into a fresh environment; return what runs its Python in a folder."""
     venv.create(folder, with_pip=False)
@@ -66,8 +70,7 @@ def _environment(folder: Path, wheel: Path) -> Python:
     inherited = [path for path in sys.path if path.endswith("-packages")]
     (packages / "dependencies.pth").write_text("\n".join(inherited) + "\n")
     python = folder / "bin" / "python"
-    install = ["install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", wheel]
-    subprocess.run([sys.executable, "-m", "pip", "--python", python, *install], check=True, timeout=120)
+    _install(wheel, python=python)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
     def run(*arguments: Any, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -131,18 +134,9 @@ def own_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_wheel_runs_where_a_user_has_folders_of_these_names(installed: Python, own_folder: Path) -> None:
-    done = installed("-m", "fedclust", *SMALL, "output_dir=results", cwd=own_folder)
-    assert done.returncode == 0, done.stderr
-    run = SavedRun(own_folder / "results")
-    assert len(run.rounds) == 2
-    assert 'data-live="no"' in (run.folder / "report.html").read_text()
-    assert run.config["strategy"]["_target_"] == "fedclust.strategies.FedGWCTraces"
-
-
-def test_a_users_package_beside_a_wheel(installed: Python, tmp_path: Path) -> None:
+def test_a_wheel_beside_a_users_package_and_folders_of_our_names(installed: Python, own_folder: Path) -> None:
     """``--config-dir`` adds a strategy, a dataset, a model and an experiment; ours stay."""
-    package = shutil.copytree(ROOT / "examples" / "own_package", tmp_path / "own_package")
+    package = shutil.copytree(ROOT / "examples" / "own_package", own_folder / "own_package")
     own_csv = "name: own_csv\npath: own.csv\nlabel: state\nnum_classes: 2\ninput_shape: [2]\n"
     for group, name, text in (
         ("dataset", "own_csv", f"defaults: [csv]\n{own_csv}"),
@@ -152,23 +146,26 @@ def test_a_users_package_beside_a_wheel(installed: Python, tmp_path: Path) -> No
         folder.mkdir(exist_ok=True)
         (folder / f"{name}.yaml").write_text(text)
     rows = ["a,b,state", *(f"{row % 7},{row % 5},{row % 2}" for row in range(300))]
-    (tmp_path / "own.csv").write_text("\n".join(rows) + "\n")
+    (own_folder / "own.csv").write_text("\n".join(rows) + "\n")
     done = installed(
         *("-m", "fedclust", "--config-dir", "own_package/conf", "experiment=own_experiment", "rounds=2"),
-        *("dataset=own_csv", "model=own_linear", "partition.num_clients=6", "compare=fedavg"),
+        *("dataset=own_csv", "model=own_linear", "partition.num_clients=6", "compare=fedgwc"),
         "output_dir=results",
-        cwd=tmp_path,
+        cwd=own_folder,
     )
     assert done.returncode == 0, done.stderr
-    run = SavedRun(tmp_path / "results")
+    run = SavedRun(own_folder / "results")
+    assert len(run.rounds) == 2
+    assert 'data-live="no"' in (run.folder / "report.html").read_text()
     assert run.config["strategy"]["_target_"] == "own_package.ByMajority"
     assert run.config["dataset"]["name"] == "own_csv"
-    assert run.compared.keys() == {"fedavg"}
+    (beside,) = run.compared.values()
+    assert beside.config["strategy"]["_target_"] == "fedclust.strategies.FedGWCTraces"
 
 
 # What the layouts share is imported once; a forked process then imports from each of the folders.
 _TELL = """
-import importlib.util, json, os, sys
+import importlib.util, json, os, site, sys, sysconfig
 from pathlib import Path
 import flwr.clientapp, flwr.serverapp, hydra, pandas, scipy.optimize, sklearn.cluster, torch
 
@@ -194,6 +191,9 @@ for folder in sys.argv[1:]:
     if os.fork() == 0:
         if folder != "installed":
             sys.path.insert(0, folder)
+        if list(Path(folder).glob("*.pth")):  # of an editable install, in place of the wheel's folder
+            sys.path.remove(sysconfig.get_path("purelib"))
+            site.addsitedir(folder)
         tell()
         os._exit(0)
     assert os.wait()[1] == 0, folder
@@ -204,22 +204,16 @@ def test_imports_are_the_same_in_every_layout(
     source: Path, installed: Python, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Installed, editable, checkout, and what Flower unpacks: folders side by side without links."""
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    editable = _environment(
-        tmp_path_factory.mktemp("editable"), _build(source, "editable", tmp_path_factory.mktemp("built"))
-    )
+    editable = tmp_path_factory.mktemp("editable")
+    _install(_build(source, "editable", tmp_path_factory.mktemp("built")), "--target", editable)
     bundle = shutil.copytree(source, tmp_path_factory.mktemp("unpacked") / "app", symlinks=True)
     for part in PARTS[1:]:
         (bundle / "fedclust" / part).unlink()
 
-    def ask(python: Python, *folders: Any) -> list[dict[str, Any]]:
-        done = python("-P", "-c", _TELL, *folders, cwd=elsewhere)
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    wheel, checkout, unpacked = ask(installed, "installed", source, bundle)
-    told = {"wheel": wheel, "checkout": checkout, "bundle": unpacked}
-    (told["editable"],) = ask(editable, "installed")
+    folders = {"wheel": "installed", "checkout": source, "bundle": bundle, "editable": editable}
+    done = installed("-P", "-c", _TELL, *folders.values(), cwd=tmp_path_factory.mktemp("elsewhere"))
+    assert done.returncode == 0, done.stderr
+    told = dict(zip(folders, map(json.loads, done.stdout.splitlines()), strict=True))
     where = {layout: Path(each.pop("where")) for layout, each in told.items()}
     files = {layout: Path(each.pop("strategies' file")) for layout, each in told.items()}
     assert where["editable"] == where["checkout"] == source / "fedclust"

@@ -13,6 +13,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; read when Py
 
 import numpy as np
 import pytest
+import vl_convert
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import settings
@@ -56,6 +57,7 @@ settings.load_profile("fedclust")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 _HERE = Path(__file__).parent
+_DRAWS = {name: getattr(vl_convert, name) for name in ("vegalite_to_svg", "svg_to_png")}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,6 +71,22 @@ def _no_cache_in_the_home_folder(tmp_path_factory: pytest.TempPathFactory) -> It
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDCLUST_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _blank_pictures() -> Iterator[None]:
+    """Whole runs draw nothing: a third of a small run's time. ``drawn`` lets a test draw."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vl_convert, "vegalite_to_svg", lambda *_, **__: '<svg width="9" height="9"></svg>')
+        patch.setattr(vl_convert, "svg_to_png", lambda *_, **__: b"\x89PNG blank")
+        yield
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw pictures as a user's run does."""
+    for name, function in _DRAWS.items():
+        monkeypatch.setattr(vl_convert, name, function)
 
 
 @dataclass

@@ -35,7 +35,7 @@ lint: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --strict --cache-dir .mypy_cache/surface --follow-imports=silent fedclust/__init__.py fedclust/runs/library.py fedclust/runs/result.py
+	$(BIN)/mypy --strict --cache-dir .mypy_cache/surface --follow-imports=silent fedclust/__init__.py fedclust/runs/library.py
 
 check: lint test
 

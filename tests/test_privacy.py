@@ -12,7 +12,7 @@ from fedclust.federation import Federation, FederationError
 from fedclust.privacy import ClientDP, NoPrivacy
 from fedclust.privacy.accountant import epsilon_of
 from fedclust.results import SavedRun
-from fedclust.runs.privacy_checks import check_network
+from fedclust.runs.server import check_network
 from fedclust.settings.checks import run_settings
 from fedclust.settings.composition import ConfigError, compose
 from fedclust.settings.folders import expand

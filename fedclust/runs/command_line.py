@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -17,15 +18,26 @@ from hydra._internal.utils import get_args_parser
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from fedclust.runs import sweep
-from fedclust.settings.checks import check, check_built
-from fedclust.settings.composition import CONF, ConfigError, compose, with_choices
-from fedclust.settings.folders import expand, named_by_time, results_folder
+from fedclust.settings import checks, folders
+from fedclust.settings.composition import ConfigError, compose, with_choices
 
 # What runs a federation takes seconds to import, which neither --help nor a wrong option should: see _run.
 from fedclust.support.hydra_versions import VERSION_BASE
+from fedclust.support.layout import CONF
+
+_VERBS = {"watch": "fedclust.runs.watch", "predict": "fedclust.runs.predict"}
+_HELP = """fedclust GROUP=CHOICE … KEY=VALUE …: run a clustered federation; -m runs a sweep
+fedclust watch FOLDER, fedclust predict FOLDER ROWS: see their --help
+
+== Groups and their choices ==
+{groups}
+
+== Values ==
+{values}
+Powered by Hydra (https://hydra.cc): --hydra-help lists its own options"""
 
 _failures: sweep.Failures | None = None  # of the sweep that this process runs or is a worker of
 
@@ -37,18 +49,12 @@ def main() -> None:
     1. A job of a sweep that fails does not end the sweep: it is named at the end, and the exit code is 1.
     """
     global _failures
-    if sys.argv[1:2] == ["watch"]:
-        from fedclust.runs import watch
-
-        sys.exit(watch.main(sys.argv[2:]))
-    if sys.argv[1:2] == ["predict"]:
-        from fedclust.runs.predict import main as predict_main
-
-        sys.exit(predict_main(sys.argv[2:]))
+    if (verb := "".join(sys.argv[1:2])) in _VERBS:
+        sys.exit(import_module(_VERBS[verb]).main(sys.argv[2:]))
     with tempfile.TemporaryDirectory(prefix="fedclust_") as folder:
         _failures = sweep.Failures(Path(folder) / "failures.txt")
         try:
-            sys.argv[1:] = expand(sys.argv[1:])
+            sys.argv[1:] = folders.expand(sys.argv[1:])
             asked = get_args_parser().parse_args(sys.argv[1:])
             with _checked(asked):
                 _main()
@@ -64,18 +70,18 @@ def main() -> None:
 
 @hydra.main(config_path=str(CONF), config_name="config", **VERSION_BASE)
 def _main(config: DictConfig) -> float | None:
-    hydra_config = HydraConfig.get()
-    returned = None
+    hydra_config, returned = HydraConfig.get(), None
+    sweeps = hydra_config.mode == RunMode.MULTIRUN
     try:
         summary = _run(with_choices(config, hydra_config), hydra_config)
-        if hydra_config.mode == RunMode.MULTIRUN:
+        if sweeps:
             returned = sweep.objective(summary, str(config.objective))
     except Exception as error:
         from fedclust.federation import RunFailed
         from fedclust.runs.server import USER_ERRORS
 
         expected = isinstance(error, (*USER_ERRORS, RunFailed))
-        if hydra_config.mode == RunMode.MULTIRUN:  # the other jobs still run
+        if sweeps:  # the other jobs still run
             job = hydra_config.job.num, list(hydra_config.overrides.task)
             if _failures is None or not _failures.add(*job, error, expected):
                 raise  # Hydra raises it again when all jobs have ended
@@ -88,7 +94,7 @@ def _main(config: DictConfig) -> float | None:
         ended, code = ("terminated", 143) if isinstance(error, _Terminated) else ("interrupted", 130)
         print(f"fedclust: {ended}; to resume: fedclust resume={folder}", file=sys.stderr)
         sys.exit(code)  # as shells do
-    if hydra_config.mode == RunMode.MULTIRUN:
+    if sweeps:
         from fedclust.results.page import write_sweep_page
 
         write_sweep_page(Path(hydra_config.sweep.dir))
@@ -108,8 +114,7 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
         signal.signal(signal.SIGTERM, _terminate)  # of schedulers, containers, services; after Ray's own
     if isinstance(engine, Grid):
         return federate(config, engine, folder)
-    # The server runs on another machine too.
-    check_built(config)
+    checks.check_built(config)  # the server runs on another machine too
     engine.submit(list(hydra_config.overrides.task), folder, config.get("searchpath") or ())
     return {}
 
@@ -140,31 +145,43 @@ def _checked(asked: argparse.Namespace) -> AbstractContextManager[object]:
         If an override, or one choice of a sweep, names something that does not exist, or a setting is
         outside its range.
     """
-    if asked.help or asked.hydra_help or asked.info or asked.shell_completion:
+    if asked.hydra_help or asked.info or asked.shell_completion:
         return nullcontext()
     if asked.config_path:
         raise ConfigError(
             "--config-path would replace fedclust's own configuration; --config-dir adds a folder to it"
         )
-    where: dict[str, Any] = {
-        "searchpath": [asked.config_dir] if asked.config_dir else [],
-        "name": (asked.config_name or "config").removesuffix(".yaml"),
-    }
+    added = [asked.config_dir] if asked.config_dir else []
+    name = (asked.config_name or "config").removesuffix(".yaml")
+    where: dict[str, Any] = {"searchpath": added, "name": name}
+    if asked.help:
+        _print_help(compose(asked.overrides, **where), [CONF, *map(Path, added)])
     if not asked.multirun:
         config = compose(asked.overrides, **where)
         if not asked.cfg:
             _check_device(config)
-        check(config)
+        checks.check(config)
         return nullcontext() if asked.cfg else _folder(config, asked.overrides)
     options = [sweep.choices(override) for override in asked.overrides]
     for overrides in sweep.jobs(options):
-        check(config := compose(overrides, **where))
+        checks.check(config := compose(overrides, **where))
     try:  # Hydra first composes the overrides that are not swept
         config = compose([choices[0] for choices in options if len(choices) == 1], **where)
     except ConfigError as error:
         raise ConfigError(f"{error}; a key that only the swept choices have takes ++ before it") from error
     swept = {choices[0].partition("=")[0] for choices in options if len(choices) > 1}
     return nullcontext() if asked.cfg or "output_dir" in swept else _folder(config, asked.overrides)
+
+
+def _print_help(config: DictConfig, places: Sequence[Path]) -> NoReturn:
+    """Print the groups with their choices, and the values that overrides may name; Hydra's takes a second."""
+    choices: dict[str, set[str]] = {}
+    for file in (file for place in places for file in place.glob("*/*.yaml")):
+        choices.setdefault(file.parent.name, set()).add(file.stem)
+    groups = "\n".join(f"{group}: {', '.join(sorted(names))}" for group, names in sorted(choices.items()))
+    shown = OmegaConf.masked_copy(config, [key for key in config if key not in ("choices", "overrides")])
+    print(_HELP.format(groups=groups, values=OmegaConf.to_yaml(shown)))
+    sys.exit(0)
 
 
 def _check_device(config: DictConfig) -> None:
@@ -193,8 +210,8 @@ def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[None]:
     if any(key.startswith(("hydra.run", "hydra.sweep")) for key in keys):
         yield  # Hydra makes its own folder
         return
-    by_time = named_by_time(config)
-    with results_folder(Path(config.output_dir), new=by_time) as folder:
+    by_time = folders.named_by_time(config)
+    with folders.results_folder(Path(config.output_dir), new=by_time) as folder:
         if by_time:
             quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
             sys.argv = [*sys.argv, f"output_dir='{quoted}'"]

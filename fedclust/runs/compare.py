@@ -4,12 +4,12 @@ With ``--plots DIR``, draw them as the pictures of a paper instead of printing a
 """
 
 import argparse
-import csv
 import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -25,7 +25,7 @@ _METRICS = (
 _DIGITS = {"num_clusters": 1, "newcomers.none": 1, "seconds": 1, "rounds": 0, "num_clients": 0}
 
 
-def as_text(comparison: Comparison, metrics: Sequence[str], width: int | None = None) -> str:
+def as_text(comparison: Comparison, metrics: Sequence[str]) -> str:
     """Format the comparison for a terminal.
 
     Parameters
@@ -34,17 +34,17 @@ def as_text(comparison: Comparison, metrics: Sequence[str], width: int | None = 
         The comparison.
     metrics
         Keys of ``summary.json``, one column each.
-    width
-        Characters per line; unlimited unless given.
     """
     table = Table(box=box.SIMPLE_HEAD, caption="mean ± sample standard deviation over seeds")
     for place, title in enumerate(_titles(comparison, metrics)):
         table.add_column(title, justify="right" if place > len(comparison.settings) else "left")
     for row in comparison.rows:
         table.add_row(*_cells(row, metrics))
-    console = Console(file=io.StringIO(), width=width or 10_000)
-    console.print(table)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"  # type: ignore[attr-defined]
+    terminal = Console()
+    console = Console(file=io.StringIO(), width=terminal.width if terminal.is_terminal else 10_000)
+    with console.capture() as printed:
+        console.print(table)
+    return "".join(f"{line.rstrip()}\n" for line in printed.get().splitlines())
 
 
 def as_markdown(comparison: Comparison, metrics: Sequence[str]) -> str:
@@ -60,18 +60,15 @@ def as_csv(comparison: Comparison, metrics: Sequence[str]) -> str:
 
     A missing value and the deviation of a single run are empty.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    spread = [title for metric in metrics for title in (f"{metric}_mean", f"{metric}_std")]
-    writer.writerow(["strategy", *comparison.settings, "seeds", *spread])
+    lines = []
     for row in comparison.rows:
-        figures: list[float | str] = []
+        line = {"strategy": row.strategy, **dict(zip(comparison.settings, row.settings, strict=True))}
+        line |= {"seeds": len(row.summaries)}
         for metric in metrics:
-            values = row.values(metric)
-            figures.append(float(values.mean()) if values.size else "")
-            figures.append(float(values.std(ddof=1)) if values.size > 1 else "")
-        writer.writerow([row.strategy, *row.settings, len(row.summaries), *figures])
-    return text.getvalue()
+            values = pd.Series(row.values(metric), dtype=float)
+            line |= {f"{metric}_mean": values.mean(), f"{metric}_std": values.std()}
+        lines.append(line)
+    return pd.DataFrame(lines).to_csv(index=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,19 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m fedclust.runs.compare",
         description="Compare finished runs: a table of mean ± standard deviation over seeds, or pictures.",
     )
-    parser.add_argument("folders", nargs="+", type=Path, metavar="folder", help="searched with subfolders")
-    parser.add_argument(
-        "--format",
-        metavar="FORMAT",
-        help="text (default), markdown or csv; with --plots some of svg,pdf,png (default svg,pdf)",
-    )
-    parser.add_argument(
-        "--metrics", metavar="KEY,KEY", help="keys of summary.json to show, or to draw maps of"
-    )
-    parser.add_argument(
-        "--plots", type=Path, metavar="DIR", help="draw pictures into this folder, print no table"
-    )
-    parser.add_argument("--width", choices=("column", "page"), help="of pictures: 3.4 (default) or 7 inches")
+    add = parser.add_argument
+    formats = "text (default), markdown or csv; with --plots some of svg,pdf,png (default svg,pdf)"
+    add("folders", nargs="+", type=Path, metavar="folder", help="searched with subfolders")
+    add("--format", metavar="FORMAT", help=formats)
+    add("--metrics", metavar="KEY,KEY", help="keys of summary.json to show, or to draw maps of")
+    add("--plots", type=Path, metavar="DIR", help="draw pictures into this folder, print no table")
+    add("--width", choices=("column", "page"), help="of pictures: 3.4 (default) or 7 inches")
     options = parser.parse_args(arguments)
     formats = _formats(parser, options)
     try:
@@ -115,15 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"fedclust.runs.compare: {error}", file=sys.stderr)
         return 1
-    if options.plots is not None:
-        pass
-    elif formats == ["csv"]:
-        print(as_csv(comparison, metrics), end="")
-    elif formats == ["markdown"]:
-        print(as_markdown(comparison, metrics), end="")
-    else:
-        terminal = Console()
-        print(as_text(comparison, metrics, terminal.width if terminal.is_terminal else None), end="")
+    if options.plots is None:
+        write = {"text": as_text, "markdown": as_markdown, "csv": as_csv}[formats[0]]
+        print(write(comparison, metrics), end="")
     _print_left_out("not finished", unfinished)
     _print_left_out("with the strategy, settings and seed of another run", comparison.repeats)
     return 0
@@ -133,10 +118,11 @@ def _formats(parser: argparse.ArgumentParser, options: argparse.Namespace) -> li
     """Read ``--format``; a wrong one ends the program as argparse does."""
     if options.plots is None and options.width is not None:
         parser.error("--width is of pictures, --plots must be given with it")
-    known = ("text", "markdown", "csv") if options.plots is None else ("svg", "pdf", "png")
-    formats = (options.format or ("text" if options.plots is None else "svg,pdf")).split(",")
-    if not set(formats) <= set(known) or (options.plots is None and len(formats) > 1):
-        rule = "be one of" if options.plots is None else "with --plots be among"
+    table = options.plots is None
+    known = ("text", "markdown", "csv") if table else ("svg", "pdf", "png")
+    formats: list[str] = (options.format or ("text" if table else "svg,pdf")).split(",")
+    if not {*formats} <= {*known} or (table and len(formats) > 1):
+        rule = "be one of" if table else "with --plots be among"
         parser.error(f"--format must {rule} {', '.join(known)}, got {options.format}")
     return formats
 

@@ -6,41 +6,50 @@ import io
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from flwr.serverapp import Grid
 from rich.console import Console
 from torch import nn
 
 from fedclust.aggregation.flower import check_aggregator
-from fedclust.data.arrays import from_arrays
+from fedclust.clustering.shared.placement import Placement
+from fedclust.data.arrays import from_arrays, to_inputs, to_targets
 from fedclust.data.dataset import FederatedData
 from fedclust.federation import ClientGrid, Federation, LocalGrid, RunFailed
+from fedclust.federation.run import RunState
+from fedclust.messages.models import to_state
 from fedclust.models import construction
-from fedclust.models.encoders import build_encoder
-from fedclust.personal.layers import Auto, Personal, check_validation, named
-from fedclust.privacy import NoPrivacy, Privacy, named as named_privacy
+from fedclust.models.encoders import PixelEncoder, build_encoder
+from fedclust.newcomers.placing import placed_by_losses, unpacked
+from fedclust.newcomers.rows import place_rows
+from fedclust.personal.layers import PRIOR, Auto, Personal, check_validation, named
+from fedclust.privacy import ClientDP, NoPrivacy, Privacy, named as named_privacy
+from fedclust.results import Checkpoints, Recorder, SavedRun
+from fedclust.results.page import write_page
 from fedclust.results.recorder import write_summary, writing
-from fedclust.runs.privacy_checks import check_delta, check_loss, check_network, check_strategy
-from fedclust.runs.result import Result
 from fedclust.runs.runner import OnRound
-from fedclust.runs.server import Plan, Session, federate, make_engine
+from fedclust.runs.server import Plan, Session, check_network, check_strategy, federate, make_engine
+from fedclust.serving import Served, write_export
+from fedclust.settings import folders, run_options
 from fedclust.settings.allowed import EVERYTHING, check_folder
 from fedclust.settings.checks import check, run_settings
 from fedclust.settings.composition import ConfigError, build, compose
-from fedclust.settings.folders import check_same_run, expand, named_by_time, results_folder
-from fedclust.settings.run_options import COMMON, MIN_REPLIES, NEEDS_PROOF, SERVE, VOTES, RunSettings
-from fedclust.support.checks import DEFAULT_FRACTION, plain
+from fedclust.settings.run_options import COMMON, MIN_REPLIES, RunSettings
+from fedclust.support.checks import DEFAULT_FRACTION, check_choice, plain
 from fedclust.support.devices import check_device
 from fedclust.training import LocalTraining
+from fedclust.training.device_data import normalised
 from fedclust.training.evaluation import Metric
-from fedclust.training.losses import WeightedCrossEntropy, cross_entropy, least_loss
+from fedclust.training.losses import Loss, WeightedCrossEntropy, cross_entropy, example_losses, least_loss
+from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from fedclust.models.encoders import Encoder
@@ -49,40 +58,361 @@ if TYPE_CHECKING:
 __all__ = ["Result", "describe_run", "load", "one_for_all", "run", "simulate", "strategy_of"]
 
 
+class Result:
+    """The results of a run: its figures, its clusters, and the models that serve its clients.
+
+    If the run had a proof and ``serve="best"``, a cluster's model here is the one that serves its clients:
+    its own, or the one for all.
+
+    Parameters
+    ----------
+    folder
+        The run's folder.
+    module
+        Makes the network that the run trained; its weights do not matter. None if no models are needed.
+    loss
+        Loss that the run's clients trained with.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder does not hold a run.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        module: Callable[[], nn.Module] | None = None,
+        loss: Loss = cross_entropy,
+        encoder: "Callable[[], Encoder] | None" = None,
+    ) -> None:
+        self.saved = SavedRun(Path(folder))
+        self._module, self._loss, self._encoder = module, loss, encoder
+
+    def __repr__(self) -> str:
+        summary = self.summary
+        return (
+            f"Result({summary.get('strategy')}, {summary.get('num_clients')} clients, "
+            f"{summary.get('rounds')} rounds, clusters of {summary.get('cluster_sizes')}, "
+            f"accuracy {summary.get('mean_client_accuracy')})"
+        )
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder; if the run was given none, a temporary one that is deleted with this object."""
+        return self.saved.folder
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The figures of ``summary.json``."""
+        return self.saved.summary
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """A row per round."""
+        return pd.DataFrame(self.saved.rounds)
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """A row per client."""
+        if self.saved.clients is None:
+            raise ValueError(f"the run in {self.folder} must be finished, it has no clients.parquet")
+        return self.saved.clients
+
+    @property
+    def verdict(self) -> dict[str, Any] | None:
+        """Whether to train in groups, and how certain that is; None for a run without proof.
+
+        The keys are ``text``, ``grouped``, ``gain``, ``interval``, ``p_value`` and ``better_for``.
+        """
+        return self.summary.get("verdict")
+
+    @property
+    def assignment(self) -> IntArray:
+        """Cluster of each client, shape (K,)."""
+        saved = self.saved.assignment
+        return self._state.assignment if saved is None else saved.copy()
+
+    @property
+    def num_clusters(self) -> int:
+        """Number of clusters that have clients."""
+        return len(np.unique(self.assignment))
+
+    def model_for(self, client: int) -> nn.Module:
+        """Get a copy of the network that serves a client, in evaluation mode.
+
+        Raises
+        ------
+        IndexError
+            If there is no such client.
+        """
+        if not 0 <= client < len(self.assignment):
+            raise IndexError(f"client must be in 0 to {len(self.assignment) - 1}, got {client}")
+        return self.model_of(int(self.assignment[client]))
+
+    def model_of(self, cluster: int) -> nn.Module:
+        """Get a copy of a cluster's network, in evaluation mode.
+
+        Raises
+        ------
+        IndexError
+            If there is no such cluster.
+        """
+        if not 0 <= cluster < len(self._state.models):
+            raise IndexError(f"cluster must be in 0 to {len(self._state.models) - 1}, got {cluster}")
+        if self._module is None:
+            raise ValueError("model must be given to get networks: load(folder, model)")
+        network = self._module()
+        network.load_state_dict(to_state(self._serving[cluster]))
+        return network.eval()
+
+    def predict(self, client: int, inputs: Any) -> torch.Tensor:
+        """Predict class probabilities for rows of a client, with the model that serves it.
+
+        Where the client uses the label-prior correction (``personal=prior``, or ``auto`` that chose it), that
+        is applied. A fine-tuned model stays with its client: for such a client this is the model without it.
+
+        Parameters
+        ----------
+        client
+            Client id.
+        inputs
+            Rows in the format of the client's own, shape (n, *shape): uint8 images are normalised as in
+            training.
+
+        Returns
+        -------
+        Probabilities, shape (n, C); (n, positions, C) where each position has its own label.
+
+        Raises
+        ------
+        IndexError
+            If there is no such client.
+        ValueError
+            If the inputs do not have the format of the training data.
+        """
+        with torch.no_grad():
+            logits: torch.Tensor = self.model_for(client)(self._prepared(inputs))
+            table = self.saved.clients
+            if table is not None and "prior_shift" in table and table["personal"].iloc[client] == PRIOR:
+                logits = logits + torch.as_tensor(np.array(table["prior_shift"].iloc[client])).to(logits)
+            return logits.softmax(-1)
+
+    def served(self) -> Served:
+        """Return the models that serve the clients, for raw rows: what :meth:`export` writes.
+
+        Raises
+        ------
+        ValueError
+            If the run is not finished, or its folder does not say how raw rows become inputs.
+        """
+        return Served.of_run(self.saved, self.model_of)
+
+    def export(
+        self, target: Path | str, *, formats: Sequence[str] = (), example: torch.Tensor | None = None
+    ) -> Path:
+        """Write the models for use without the run: a folder per cluster, with a model card each.
+
+        A folder holds the weights, what turns raw rows into inputs, the names of the classes and how the
+        network is built; :func:`fedclust.load_export` opens it, ``fedclust predict`` uses it.
+
+        Parameters
+        ----------
+        target
+            The folder; it must not exist, or be empty.
+        formats
+            Further formats of each model: ``"onnx"``, ``"torch"`` (``torch.export``). Each takes encoded rows
+            and returns probabilities, and is compared with the network after writing.
+        example
+            Encoded rows to compare on, at least 2; random ones unless given.
+
+        Returns
+        -------
+        The folder.
+
+        Raises
+        ------
+        FileExistsError
+            If the folder is not empty.
+        ModuleNotFoundError
+            If a format needs packages that are not installed.
+        ValueError
+            If the run is not finished, a format is unknown, or a file predicts something else.
+        """
+        model = self.saved.config.get("model")
+        known = model if isinstance(model, Mapping) else None
+        return write_export(self.served(), self.saved, Path(target), known, formats, example)
+
+    def assign(self, inputs: Any, targets: Any = None) -> int | None:
+        """Find the cluster of a client that was not in the run, by the method's own rule; see :meth:`place`.
+
+        Parameters
+        ----------
+        inputs, targets
+            As for :meth:`place`.
+
+        Returns
+        -------
+        Cluster index; None if no cluster fits the client.
+
+        Raises
+        ------
+        ValueError
+            As for :meth:`place`.
+        """
+        return self.place(inputs, targets).cluster
+
+    def place(self, inputs: Any, targets: Any = None) -> Placement:
+        """Find the cluster of a client that was not in the run, by the method's own rule, with the evidence.
+
+        Methods that formed clusters by what clients told of their data (Clust-PSI-PFL by label counts, FMCL
+        by prototypes, PACFL by subspaces) compare the client's with theirs. For others it is the cluster
+        whose model has the least loss, unless all are no better than guessing.
+
+        Parameters
+        ----------
+        inputs
+            Rows of the new client in the format of the others', shape (n, *shape).
+        targets
+            Their classes, shape (n,); None if they are not known, which only FMCL's rule can do without.
+
+        Returns
+        -------
+        The cluster, None for none of them; the reason; and the numbers behind it. Clusters without clients
+        do not count.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`losses`; if no model has a finite loss; or if the rule needs targets.
+        """
+        # Where clients chose privately, none of them is recorded in what it chose.
+        serving = np.asarray(self.summary.get("choose_among") or np.unique(self.assignment))
+        rule = unpacked(self.saved.placing)
+        if targets is None and rule is None:
+            raise ValueError("targets must be given: the loss of a model needs the rows' classes")
+        labels = None if targets is None else self._targets(inputs, targets)
+        if rule is None:
+            losses = self.losses(inputs, targets)[serving]
+            if not np.isfinite(losses).any():
+                raise ValueError("some cluster's model must have a finite loss on the rows, none has")
+            known = self._loss is cross_entropy
+            chance = float(np.log(self._num_classes(inputs))) if known else np.inf
+            return placed_by_losses(losses, serving, chance)
+        rows, _ = to_inputs(inputs), self._prepared(inputs)  # which checks the format
+        mean, std = (self.saved.inputs.get(name) or () for name in ("mean", "std"))
+        make = self._encoder or (lambda: PixelEncoder(tuple(rows.shape[1:])))
+        return place_rows(rule, rows, labels, make, self._num_classes(inputs), mean, std)
+
+    def losses(self, inputs: Any, targets: Any) -> FloatArray:
+        """Measure the mean loss of every cluster's model on some rows, shape (clusters,).
+
+        Raises
+        ------
+        ValueError
+            If there are no rows, inputs and targets differ in number, or a target is not a class.
+        """
+        x, y = self._prepared(inputs), self._targets(inputs, targets)
+        with torch.no_grad():
+            outputs = (self.model_of(cluster)(x) for cluster in range(len(self._state.models)))
+            return np.array([float(example_losses(logits, y, self._loss).mean()) for logits in outputs])
+
+    def report(self, folder: Path | str) -> Path:
+        """Write the run's tables and pictures into a folder.
+
+        Raises
+        ------
+        FileExistsError
+            If the folder holds another run.
+        ValueError
+            If it is inside the run's own.
+        """
+        target = Path(folder)
+        if target.resolve() != self.folder.resolve():
+            if self.folder.resolve() in target.resolve().parents:
+                raise ValueError(f"folder must not be inside the run's own, got {target}")
+            if (target / "rounds.jsonl").exists():
+                raise FileExistsError(f"folder must not hold another run, got {target}")
+            shutil.copytree(self.folder, target, dirs_exist_ok=True)
+        from fedclust.results.charts import draw  # Altair takes half a second to import
+
+        draw(target)
+        write_page(target)
+        return target
+
+    @cached_property
+    def _state(self) -> RunState:
+        return _newest(self.folder)
+
+    @cached_property
+    def _serving(self) -> list[Any]:
+        """The model that serves each cluster."""
+        served, table = list(self._state.models), self.saved.clients
+        if table is not None and "served" in table:
+            for cluster in np.unique(table.loc[table["served"] == "common", "cluster"]):
+                served[int(cluster)] = _newest(Recorder.compared_folder(self.folder, COMMON)).models[0]
+        return served
+
+    def _num_classes(self, inputs: Any) -> int:
+        if "label_counts" in self.clients:
+            return len(self.clients["label_counts"].iloc[0])
+        with torch.no_grad():  # clients did not tell: what the networks tell apart
+            return int(self.model_of(0)(self._prepared(inputs)[:1]).shape[-1])
+
+    def _targets(self, inputs: Any, targets: Any) -> torch.Tensor:
+        y = to_targets(targets)
+        if len(inputs) != len(y) or not len(y):
+            raise ValueError(
+                f"inputs and targets must have equally many rows, got {len(inputs)} and {len(y)}"
+            )
+        if int(y.max()) >= (number := self._num_classes(inputs)):
+            raise ValueError(f"targets must be below {number}, got {int(y.max())}")
+        return y
+
+    def _prepared(self, inputs: Any) -> torch.Tensor:
+        x = to_inputs(inputs)
+        if not (mean := self.saved.inputs.get("mean")):
+            return x.float() if x.dtype == torch.uint8 else x
+        if x.dtype != torch.uint8 or x.shape[1] != len(mean):
+            raise ValueError(
+                f"inputs must be uint8 images (n, {len(mean)}, height, width), as in training, "
+                f"got {str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
+            )
+        return normalised(x, tuple(mean), tuple(self.saved.inputs["std"]))
+
+
+def _newest(folder: Path) -> RunState:
+    state = Checkpoints(folder / "checkpoints", 1).newest()
+    if state is None:
+        raise FileNotFoundError(f"folder must hold a checkpoint of the run, got {folder}")
+    return state
+
+
 def strategy_of(
     strategy: "ClusteredStrategy | str", model: nn.Module, data: FederatedData, seed: int
 ) -> tuple[str, "ClusteredStrategy"]:
     """Return the name that a strategy has in results, and the strategy; build a named one at its defaults."""
     from fedclust.strategies import ClusteredStrategy
 
-    if not isinstance(strategy, str):
-        if not isinstance(strategy, ClusteredStrategy):
-            raise ValueError(
-                "strategy must be one of fedclust.strategies, such as FedGWC(participation=0.5), or a name, "
-                f"got {strategy!r}"
-            )
-        made = strategy.with_options(seed=seed)  # the caller's is not changed
+    if isinstance(strategy, str):
+        node = compose([f"strategy={strategy}"]).strategy
+        given: dict[str, Any] = {}
+        if "network" in node:
+            given = {"network": model} | ({"input_shape": data.input_shape} if "input_shape" in node else {})
+        if "vocabulary_size" in node:
+            tokens = data.inputs.dtype == torch.int64
+            given["vocabulary_size"] = int(data.inputs.max()) + 1 if tokens else None
+        rest = {key: value for key, value in node.items() if key not in given}
+        name, made = strategy, build(rest, seed=seed, **given)
+    elif isinstance(strategy, ClusteredStrategy):
+        name, made = type(strategy).__name__.lower(), strategy.with_options(seed=seed)  # a copy
         check_aggregator(made.make_aggregator())
-        _check_num_clusters(made, data.num_clients)
-        return type(strategy).__name__.lower(), made
-    node = compose([f"strategy={strategy}"]).strategy
-    own: dict[str, Any] = {}
-    if "network" in node:
-        own = {"network": model, "input_shape": data.input_shape}
-        own = {key: value for key, value in own.items() if key in node}
-    if "vocabulary_size" in node:
-        tokens = data.inputs.dtype == torch.int64
-        own["vocabulary_size"] = int(data.inputs.max()) + 1 if tokens else None
-    rest = {key: value for key, value in node.items() if key not in own}
-    built = build(rest, seed=seed, **own)
-    _check_num_clusters(built, data.num_clients)
-    return strategy, built
-
-
-def _check_num_clusters(strategy: "ClusteredStrategy", num_clients: int) -> None:
-    asked = getattr(getattr(strategy, "parameters", None), "num_clusters", None)
-    if isinstance(asked, int) and asked > num_clients:
-        raise ValueError(f"num_clusters must be <= {num_clients}, the number of clients, got {asked}")
+    else:
+        raise ValueError(
+            "strategy must be one of fedclust.strategies, such as FedGWC(participation=0.5), or a name, "
+            f"got {strategy!r}"
+        )
+    return name, made
 
 
 def one_for_all(strategy: "ClusteredStrategy") -> "ClusteredStrategy":
@@ -253,15 +583,19 @@ def simulate(
     """
     if timeout <= 0 or not 0 <= min_replies <= 1:
         raise ValueError(f"timeout must be > 0 and min_replies in [0, 1], got {timeout} and {min_replies}")
-    _check(rounds, seed, num_nodes, device, training, folder, resume)
-    if serve not in SERVE:
-        raise ValueError(f"serve must be one of {', '.join(SERVE)}, got {serve!r}")
+    for label, value, least in (("rounds", rounds, 1), ("seed", seed, 0), ("num_nodes", num_nodes, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{label} must be a whole number >= {least}, got {value!r}")
+    if not isinstance(training, LocalTraining):
+        raise ValueError(f"training must be a LocalTraining, got {type(training).__name__}")
+    if resume and folder is None:
+        raise ValueError("folder must be that of the run to resume, got None")
+    check_device(device)
+    check_choice("serve", serve, run_options.SERVE)
     settings = RunSettings(
         task="train",
         seed=seed,
         rounds=rounds,
-        participation=1.0,  # a strategy's own
-        evaluate_every=1,
         checkpoint_every=checkpoint_every,
         compare=(COMMON,) if proof else (),
         wait=timeout,
@@ -275,8 +609,8 @@ def simulate(
     data = clients
     if not isinstance(data, FederatedData):
         tests = any(getattr(strategy, each, False) for each in ("proves_splits", "holds_out_rows"))
-        held_out = proof or tests or strategy in (NEEDS_PROOF, VOTES) or isinstance(layer, Auto)
-        fraction = DEFAULT_FRACTION if held_out else 0.0
+        needs_rows = strategy in (run_options.NEEDS_PROOF, run_options.VOTES) or isinstance(layer, Auto)
+        fraction = DEFAULT_FRACTION if proof or tests or needs_rows else 0.0
         data = from_arrays(data, num_classes=num_classes, seed=seed, validation_fraction=fraction)
     elif not any(map(len, data.test)):
         raise ValueError("clients must have test rows to measure an accuracy on, none has any")
@@ -286,13 +620,16 @@ def simulate(
         layer = made.own_personal()  # a strategy that needs validation rows says so itself
     else:
         check_validation(layer, np.array([len(rows) for rows in data.validation]))
-    chosen = named_privacy(privacy)
-    check_strategy(chosen, name, made, layer, [COMMON] if proof else [])
     if getattr(made, "holds_out_rows", False) and not any(map(len, data.validation)):
         raise ValueError(f"clients must have validation rows for strategy {name} to vote on, none has any")
+    chosen = named_privacy(privacy)
+    check_strategy(chosen, name, made, layer, [COMMON] if proof else [])
     check_network(chosen, model)
-    check_loss(chosen, training.loss)
-    check_delta(chosen, data.num_clients)
+    if isinstance(chosen, ClientDP) and getattr(training.loss, "class_weights", None) == "balanced":
+        raise ValueError(
+            "loss.class_weights must be numbers with privacy=client_dp, got balanced: it weighs classes by "
+            "all clients' label counts"
+        )
     if proof and chosen.tells != "labels":
         raise ValueError(f"proof must be False with privacy={chosen.choice} without label counts, got True")
     strategies = {name: made, **({COMMON: one_for_all(made)} if proof else {})}
@@ -301,9 +638,10 @@ def simulate(
         each: describe_run(each, strategies[each], *told, encoder if each == name else None)
         for each in strategies
     }
-    if chosen != NoPrivacy():  # runs of before do not say
+    if chosen != NoPrivacy():
         described[name]["privacy"] = {"choice": chosen.choice, **dataclasses.asdict(chosen)}
     plan = Plan(settings, described, strategies, dict.fromkeys(strategies, layer), chosen)
+    plan.check_num_clients(data.num_clients)
     where = Path(tempfile.mkdtemp(prefix="fedclust-") if folder is None else folder)
     console, page = Console() if progress else None, folder is not None
     from fedclust.clients.app import app  # importing the client side takes as long as importing the server's
@@ -317,7 +655,7 @@ def simulate(
             grid = ClientGrid(LocalGrid(app, run_config, num_nodes))
             grid.connect()
             if resume:
-                check_same_run(described[name], where)
+                folders.check_same_run(described[name], where)
             least, names = least_loss(training.loss), tuple(metrics)
             federation = Federation(grid, rounds, own_metrics=names, least_loss=least, tells=chosen.tells)
             callbacks = [on_round] if callable(on_round) else list(on_round)
@@ -334,9 +672,8 @@ def simulate(
     network, loss = copy.deepcopy(model), training.loss  # the caller may change the original
     if isinstance(loss, WeightedCrossEntropy):
         loss = loss.fitted(data.label_counts().sum(axis=0).tolist())
-    result = Result(where, lambda: copy.deepcopy(network), loss)
-    if encoder is not None:
-        result._encoder = lambda: encoder
+    make_encoder = None if encoder is None else lambda: encoder
+    result = Result(where, partial(copy.deepcopy, network), loss, make_encoder)
     if folder is None:
         weakref.finalize(result, shutil.rmtree, where, ignore_errors=True)
     return result
@@ -354,7 +691,7 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
     FileExistsError
         If the results' folder holds another run.
     """
-    config = compose(expand(overrides))
+    config = compose(folders.expand(overrides))
     check(config)
     if run_settings(config).task not in ("train", "advise"):
         raise ConfigError(f"task must be train or advise to get a result, got {config.task}")
@@ -364,7 +701,8 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
             f"engine must run on this machine to get a result, such as local or ray, "
             f"got {config.choices.engine}"
         )
-    with results_folder(Path(config.output_dir).absolute(), new=named_by_time(config)) as folder:
+    new = folders.named_by_time(config)
+    with folders.results_folder(Path(config.output_dir).absolute(), new=new) as folder:
         federate(config, grid, folder, console or Console(file=io.StringIO()))
     return load(folder, allow=EVERYTHING)
 
@@ -393,43 +731,20 @@ def load(folder: Path | str, model: nn.Module | None = None, *, allow: str = "")
     ValueError
         If its configuration names what is not allowed.
     """
-    result = Result(folder)
-    config = result.saved.config
+    saved = SavedRun(Path(folder))
+    config = saved.config
     built = ("encoder",) if model is not None else ("encoder", "model", "training")
     given = {name: config[name] for name in built if isinstance(config.get(name), Mapping)}
-    check_folder(given, allow, result.folder / "config.yaml", "load")
-    if model is not None:
-        network = copy.deepcopy(model)
-        result._module = lambda: copy.deepcopy(network)
-    elif isinstance(config.get("model"), Mapping):
-        result._module = lambda: construction.build(config["model"], int(config.get("seed", 0)))
-        counts = result.saved.label_counts
+    check_folder(given, allow, saved.folder / "config.yaml", "load")
+    module, loss = None if model is None else partial(copy.deepcopy, copy.deepcopy(model)), cross_entropy
+    if "model" in given:
+        module = partial(construction.build, given["model"], int(config.get("seed", 0)))
+        counts = saved.label_counts
         loss = build(config["training"]).loss
         if isinstance(loss, WeightedCrossEntropy) and counts is not None:
             loss = loss.fitted(counts.sum(axis=0).tolist())
-        result._loss = loss
-    if isinstance(config.get("encoder"), Mapping):
-        result._encoder = partial(build_encoder, config["encoder"])
-    return result
-
-
-def _check(
-    rounds: int,
-    seed: int,
-    num_nodes: int,
-    device: str,
-    training: LocalTraining,
-    folder: Path | str | None,
-    resume: bool,
-) -> None:
-    for name, value, least in (("rounds", rounds, 1), ("seed", seed, 0), ("num_nodes", num_nodes, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
-    if not isinstance(training, LocalTraining):
-        raise ValueError(f"training must be a LocalTraining, got {type(training).__name__}")
-    if resume and folder is None:
-        raise ValueError("folder must be that of the run to resume, got None")
-    check_device(device)
+    encoder = partial(build_encoder, given["encoder"]) if "encoder" in given else None
+    return Result(folder, module, loss, encoder)
 
 
 def _check_model(model: nn.Module, data: FederatedData) -> None:

@@ -26,33 +26,25 @@ def newcomers_table(newcomers: Newcomers, num_classes: int, with_names: bool) ->
     with_names
         Whether clients have names.
     """
-    clients = list(newcomers.placements)
+    clients, measured, placements = list(newcomers.placements), newcomers.measured, newcomers.placements
     nothing = np.zeros(num_classes, dtype=np.int64)
     told = [newcomers.described.get(client) for client in clients]
+    train = [nothing if each is None else each.train_counts for each in told]
     groups = [-1 if each is None or each.group is None else each.group for each in told]
-    figures = [
-        {name: float(values[client]) for name, values in newcomers.measured.figures.items()}
-        for client in clients
-    ]
-    outcomes = {
-        row: newcomers.measured.outcomes[client]
-        for row, client in enumerate(clients)
-        if client in newcomers.measured.outcomes
-    }
+    names = [str(client if each is None else each.name) for client, each in zip(clients, told, strict=True)]
+    outcomes = {row: measured.outcomes.get(client) for row, client in enumerate(clients)}
     table = client_table(
-        [NONE if each.cluster is None else each.cluster for each in newcomers.placements.values()],
-        [0 if each is None else each.train_counts.sum() for each in told],
+        [NONE if each.cluster is None else each.cluster for each in placements.values()],
+        [counts.sum() for counts in train],
         [0 if each is None else each.test_counts.sum() for each in told],
-        [nothing if each is None else each.train_counts for each in told],
-        figures,
+        train,
+        [{name: float(values[client]) for name, values in measured.figures.items()} for client in clients],
         None if -1 in groups else groups,
-        [str(client if each is None else each.name) for client, each in zip(clients, told, strict=True)]
-        if with_names
-        else None,
-        outcomes,
+        names if with_names else None,
+        {row: each for row, each in outcomes.items() if each is not None},
         served=[newcomers.served[client] for client in clients],
         newcomer=[True] * len(clients),
-        placed_by=[each.reason for each in newcomers.placements.values()],
+        placed_by=[each.reason for each in placements.values()],
     )
     return table.assign(client=clients)
 
@@ -100,19 +92,17 @@ def newcomers_summary(newcomers: Newcomers, table: pd.DataFrame, names: Sequence
     ``none`` (how many are in none), ``common`` (how many are served one model for all), ``failures`` and
     ``placements``.
     """
-    accuracy = table["accuracy"].to_numpy(dtype=float)
-    balanced = table["balanced_accuracy"].to_numpy(dtype=float)
     clusters = table["cluster"].to_numpy(dtype=np.int64)
     # Each client in no cluster is one of its own.
     apart = np.where(clusters == NONE, clusters.max() + 1 + np.arange(len(clusters)), clusters)
-    known = bool(table["group"].notna().all()) and len(table) > 1
+    known, agreement = bool(table["group"].notna().all()) and len(table) > 1, None
+    if known:
+        agreement = metrics.adjusted_rand_index(table["group"].to_numpy(dtype=np.int64), apart)
     return {
         "clients": len(table),
-        "accuracy": _mean(accuracy),
-        "balanced_accuracy": _mean(balanced),
-        "adjusted_rand": metrics.adjusted_rand_index(table["group"].to_numpy(dtype=np.int64), apart)
-        if known
-        else None,
+        "accuracy": _mean(table["accuracy"].to_numpy(dtype=float)),
+        "balanced_accuracy": _mean(table["balanced_accuracy"].to_numpy(dtype=float)),
+        "adjusted_rand": agreement,
         "none": int((clusters == NONE).sum()),
         "common": sum(each == COMMON for each in newcomers.served.values()),
         "failures": named(list(newcomers.failures), names or None),

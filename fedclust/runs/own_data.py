@@ -1,7 +1,7 @@
 """Start a run over sites that hold their own data; see docs/OWN_DATA.md."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ def join_sites(
     grid: Grid,
     settings: RunSettings,
     folder: Path,
-    say: Callable[[str], None],
-    places: Sequence[str] = (),
+    outages: Outages,
+    places: Sequence[str],
 ) -> tuple[DictConfig, SiteGrid]:
     """Wait for the sites, have them agree on an encoding, and give the clients their ids.
 
@@ -43,8 +43,8 @@ def join_sites(
         The run's settings.
     folder
         Folder of the results.
-    say
-        Prints a line.
+    outages
+        How long to wait for clients; prints lines.
     places
         Names of the clients of a run to resume, in the order of their ids, with those that joined it.
 
@@ -68,21 +68,21 @@ def join_sites(
             "no site knows how many rows of each class the others have"
         )
     known = known_of(config)
+    dataset, names = known["dataset"], known["dataset"].get("class_names")
     try:
-        own = Own.of(known["partition"])
-        dataset = known["dataset"]
-        names = dataset.get("class_names")
-        wanted = wanted_of(
-            builder_of(dataset, Path()), dataset.get("num_classes"), None if names is None else tuple(names)
-        )
+        own, builder = Own.of(known["partition"]), builder_of(dataset, Path())
+        wanted = wanted_of(builder, dataset.get("num_classes"), None if names is None else tuple(names))
         hosts = None if settings.hosts is None else read_site_hosts(Path(settings.hosts).expanduser())
         rules = Rules(own.min_clients, own.settle, own.expected(), hosts)
     except (SiteError, ValueError, TypeError) as error:
         raise ConfigError(str(error)) from error
-    outages = Outages(settings.max_outage, settings.min_replies, say=say)
-    sites = SiteGrid(grid, rules, wanted, wait=settings.wait, say=say, outages=outages)
-    resumed = bool(config.get("resume"))
-    sites.connect(places, _standing(folder) if resumed and places else None)
+    sites = SiteGrid(grid, rules, wanted, wait=settings.wait, say=outages.say, outages=outages)
+    file, resumed = folder / AGREEMENT_FILE, bool(config.get("resume"))
+    saved = json.loads(file.read_text(encoding="utf-8")) if resumed and file.is_file() else None
+    standing = None
+    if saved is not None and places:
+        standing = Agreement.from_json(json.dumps(saved["agreement"])), tuple(saved["clients"])
+    sites.connect(places, standing)
     agreed = sites.agreement.settings()
     given: Any = OmegaConf.to_container(config.dataset, resolve=False)
     for key, value in agreed.items():
@@ -90,42 +90,29 @@ def join_sites(
             raise ConfigError(
                 f"dataset.{key} must be {value}, as the sites' data has it, got {given[key]}; or leave it out"
             )
+    if sites.stood:  # then what the folder holds is what counts
+        return fill(config, agreed), sites
     about = {
         "clients": list(sites.names),
         "agreement": asdict(sites.agreement),
         "refused": dict(sites.refused),
         "cautions": list(sites.cautions),
     }
-    if not sites.stood:  # else what the folder holds is what counts
-        _keep(folder, json.loads(json.dumps(about)), resumed=resumed)
+    if resumed:
+        _check_same(saved, json.loads(json.dumps(about)), folder)
+    elif not (folder / "config.yaml").exists():  # else it holds another run, which the recorder refuses
+        file.write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
     return fill(config, agreed), sites
 
 
-def _standing(folder: Path) -> tuple[Agreement, tuple[str, ...]] | None:
-    """Read the agreement of a run to resume, and the names of the clients that made it."""
-    path = folder / AGREEMENT_FILE
-    if not path.is_file():
-        return None
-    saved = json.loads(path.read_text(encoding="utf-8"))
-    return Agreement.from_json(json.dumps(saved["agreement"])), tuple(saved["clients"])
-
-
-def _keep(folder: Path, about: dict[str, Any], *, resumed: bool) -> None:
-    path = folder / AGREEMENT_FILE
-    if resumed:
-        if not path.is_file():
-            raise ConfigError(f"resume must be a run of sites with their own data, {folder} is not")
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        for key, what in (("clients", "clients"), ("agreement", "encoding")):
-            if saved.get(key) != about[key]:
-                detail = f", {_changes(saved[key], about[key])}" if key == "clients" else ""
-                raise ConfigError(f"resume must have the {what} of {folder}, got others{detail}")
-    elif not (folder / "config.yaml").exists():  # else it holds another run, which the recorder refuses
-        path.write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
-
-
-def _changes(before: list[str], now: list[str]) -> str:
-    gone, new = sorted(set(before) - set(now)), sorted(set(now) - set(before))
-    return "; ".join(
-        f"{what} {', '.join(names)}" for what, names in (("without", gone), ("also", new)) if names
-    )
+def _check_same(saved: dict[str, Any] | None, now: dict[str, Any], folder: Path) -> None:
+    """Check that a run to resume had the same clients and the same encoding."""
+    if saved is None:
+        raise ConfigError(f"resume must be a run of sites with their own data, {folder} is not")
+    before, names = set(saved["clients"]), set(now["clients"])
+    if saved["clients"] != now["clients"]:
+        lists = {"without": sorted(before - names), "also": sorted(names - before)}
+        detail = "; ".join(f"{what} {', '.join(listed)}" for what, listed in lists.items() if listed)
+        raise ConfigError(f"resume must have the clients of {folder}, got others, {detail}")
+    if saved["agreement"] != now["agreement"]:
+        raise ConfigError(f"resume must have the encoding of {folder}, got others")

@@ -1,7 +1,7 @@
 """The server: plan a run, run its strategies over any grid, and write the results."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid, ServerApp, strategy as flower
 from hydra.errors import InstantiationException
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
@@ -18,17 +18,11 @@ from rich.console import Console
 from torch import nn
 
 from fedclust import data
+from fedclust.aggregation.fairavg import FairAvg
 from fedclust.aggregation.flower import check_aggregator
 from fedclust.data.dataset import num_held_out
-from fedclust.federation import (
-    ClientGrid,
-    Descriptions,
-    Federation,
-    FederationError,
-    RunFailed,
-    left_out_line,
-)
-from fedclust.federation.federation import RosterState, imbalance_line
+from fedclust.federation import ClientGrid, Descriptions, Federation, FederationError, RunFailed
+from fedclust.federation.federation import RosterState, imbalance_line, left_out_line
 from fedclust.federation.questions import save_predictions
 from fedclust.federation.run import RunState
 from fedclust.grids.client_grid import Outages
@@ -36,9 +30,11 @@ from fedclust.grids.local_grid import DirectGrid
 from fedclust.grids.nodes import read_hosts
 from fedclust.grids.superlink import PromptGrid, end_hung_actors
 from fedclust.layers.pooling import Pooling
+from fedclust.messages import description, evaluation, training
 from fedclust.models import construction
 from fedclust.personal.layers import Personal, check_validation
-from fedclust.privacy import NoPrivacy, Privacy
+from fedclust.privacy import ClientDP, NoPrivacy, Privacy
+from fedclust.privacy.accountant import require
 from fedclust.results.checkpoints import Checkpoints
 from fedclust.results.page import LivePage
 from fedclust.results.progress import Progress
@@ -47,11 +43,11 @@ from fedclust.results.report import print_report
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.trackers import Tracker, Tracking
 from fedclust.runs.own_data import join_sites
-from fedclust.runs.privacy_checks import check_delta, check_network, check_strategy, leaving_line, setting
 from fedclust.runs.runner import OnRound, StrategyRun
 from fedclust.runs.sweep import take_from_sweep
+from fedclust.selection import LeastSampled, Uniform
+from fedclust.settings import checks, folders
 from fedclust.settings.allowed import from_run_config
-from fedclust.settings.checks import check, check_num_clients, run_settings
 from fedclust.settings.composition import (
     ConfigError,
     build,
@@ -61,8 +57,7 @@ from fedclust.settings.composition import (
     to_run_config,
     with_strategy,
 )
-from fedclust.settings.folders import check_same_run, locked, named_by_time, results_folder
-from fedclust.settings.run_options import COMMON, RunOptions, RunSettings
+from fedclust.settings.run_options import COMMON, RunSettings
 from fedclust.training.losses import least_loss
 
 if TYPE_CHECKING:
@@ -155,8 +150,16 @@ class Plan:
         names = [chosen, *(name for name in settings.compare if name != chosen)]
         configs = {name: config if name == chosen else with_strategy(config, name) for name in names}
         strategies = {name: _strategy(configs[name], settings) for name in names}
-        layers = {name: _personal(config, each) for name, each in strategies.items()}
-        privacy = _privacy(config, settings, strategies, layers)
+        layers = {name: strategy.own_personal() for name, strategy in strategies.items()}
+        if config.get("personal"):
+            layers = dict.fromkeys(names, _built_as(Personal, "personal", config))
+        privacy = _built_as(Privacy, "privacy", config) if config.get("privacy") else NoPrivacy()
+        if privacy.tells != "labels" and settings.task != "train":
+            raise ConfigError(f"task must be train with {setting(privacy)}, got {settings.task}")
+        with _as_config_error():
+            for name, strategy in strategies.items():
+                beside = names[1:] if name == chosen else []
+                check_strategy(privacy, name, strategy, layers[name], beside)
         return cls(settings, configs, strategies, layers, privacy)
 
     @property
@@ -165,7 +168,7 @@ class Plan:
         return next(iter(self.strategies))
 
     @property
-    def config(self) -> DictConfig:
+    def config(self) -> Any:
         """The run's configuration, which is that of the chosen strategy."""
         return self.configs[self.chosen]
 
@@ -193,9 +196,14 @@ class Plan:
             )
         with _as_config_error():
             left_out = num_held_out(num_clients, self.settings.holdout_clients)
-            nodes = {name: each.strategy for name, each in self.configs.items()}
-            check_num_clients(nodes, num_clients - left_out)
             check_delta(self.privacy, num_clients - left_out)
+        for name, strategy in self.strategies.items():
+            asked = getattr(getattr(strategy, "parameters", None), "num_clusters", None)
+            if isinstance(asked, int) and asked > num_clients - left_out:
+                raise ConfigError(
+                    f"strategy.parameters.num_clusters must be <= {num_clients - left_out}, the number of "
+                    f"clients, got {asked} for {name}"
+                )
         return left_out
 
     def check_described(self, described: Descriptions) -> None:
@@ -233,57 +241,143 @@ def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
     aggregator = build(config.aggregator)  # to find wrong options now: the clusters' are made in round 1
     with _as_config_error("aggregator."):
         check_aggregator(aggregator)
-    options = RunOptions(
-        participation=settings.participation,
-        seed=settings.seed,
-        aggregator=partial(build, config.aggregator),
-        selection=build(config.selection) if config.selection else None,
-        evaluate_every=settings.evaluate_every,
-        evaluate_clients=settings.evaluate_clients,
-        update_norm_cap=settings.update_norm_cap,
-        update_pull_cap=settings.update_pull_cap,
-        drift_every=settings.drift_every,
-    )
-    return build_strategy(config.strategy, options)
+    selection = build(config.selection) if config.selection else None
+    return build_strategy(config.strategy, settings.options(partial(build, config.aggregator), selection))
 
 
-def _personal(config: DictConfig, strategy: "ClusteredStrategy") -> Personal:
-    if not config.get("personal"):
-        return strategy.own_personal()
-    made = build(config.personal)
-    if not isinstance(made, Personal):
-        raise ConfigError(f"personal must be of fedclust.personal.layers, got {type(made).__name__}")
+def _built_as(kind: Any, name: str, config: DictConfig) -> Any:
+    made = build(config[name])
+    if not isinstance(made, kind):
+        raise ConfigError(f"{name} must be a {kind.__module__}.{kind.__name__}, got {type(made).__name__}")
     return made
 
 
-def _privacy(
-    config: DictConfig,
-    settings: RunSettings,
-    strategies: Mapping[str, "ClusteredStrategy"],
-    layers: Mapping[str, Personal],
-) -> Privacy:
-    """Build what leaves clients, and refuse what cannot be had with it."""
-    privacy = build(config.privacy) if config.get("privacy") else NoPrivacy()
-    if not isinstance(privacy, Privacy):
-        raise ConfigError(f"privacy must be of fedclust.privacy, got {type(privacy).__name__}")
-    if privacy.tells != "labels" and settings.task != "train":
-        raise ConfigError(f"task must be train with {setting(privacy)}, got {settings.task}")
-    chosen = str(config.choices.strategy)
-    for name, strategy in strategies.items():
-        beside = [other for other in strategies if other != chosen] if name == chosen else []
-        with _as_config_error():
-            check_strategy(privacy, name, strategy, layers[name], beside)
-    return privacy
+# They need no more of the replies than their mean, which is what gets the noise.
+_MEANS = (
+    *(flower.FedAvg, flower.FedAvgM, flower.FedProx, flower.FedAdam, flower.FedYogi, flower.FedAdagrad),
+    FairAvg,
+)
+_SELECTIONS = (Uniform, LeastSampled)  # they look at no client's data
 
 
-def saved_state(folder: Path, rounds: int) -> RunState | None:
-    """Read the newest state of the run in a folder; None if it has no checkpoint yet.
+def check_strategy(
+    privacy: Privacy,
+    name: str,
+    strategy: "ClusteredStrategy",
+    personal: Personal,
+    compare: Sequence[str] = (),
+) -> None:
+    """Check that a strategy, and what comes with it, can keep what a choice of privacy promises.
+
+    Parameters
+    ----------
+    privacy
+        The choice.
+    name
+        The strategy's name, for messages.
+    strategy
+        The strategy.
+    personal
+        The personal layers after the last round.
+    compare
+        Names of further strategies that are run on the same clients.
 
     Raises
     ------
-    ConfigError
-        If it has checkpoints, and none can be used.
+    ValueError
+        If it cannot.
+    ModuleNotFoundError
+        If the accountant's package is missing.
     """
+    if privacy.tells == "labels":
+        return
+    said, options = setting(privacy), strategy.options
+    if personal.asked:
+        raise ValueError(f"personal must be none with {said}, got {personal.choice} for {name}")
+    if not isinstance(privacy, ClientDP):
+        for thing in (strategy, strategy.selection):
+            if getattr(thing, "needs_label_counts", False):
+                raise ValueError(f"{said} cannot hold {name}: {type(thing).__name__} needs label counts")
+        return
+    aggregator, selection = type(strategy.make_aggregator()), type(strategy.selection)
+
+    def refuse(broken: object, message: str) -> None:
+        if broken:
+            raise ValueError(message)
+
+    refuse(
+        vars(type(strategy)).get("holds_client_dp") is None,
+        f"{said} cannot hold strategy {name}: it reads more of single clients than a noisy mean of their "
+        "updates; fedavg, known_groups and private_groups can",
+    )
+    refuse(
+        selection not in _SELECTIONS,
+        f"{said} cannot hold selection {selection.__name__}, only uniform and least_sampled read no client",
+    )
+    refuse(
+        aggregator not in _MEANS,
+        f"{said} cannot hold aggregator {aggregator.__name__}, which needs single clients' models; "
+        f"{', '.join(each.__name__ for each in _MEANS)} can",
+    )
+    refuse(
+        compare,
+        f"compare must be [] with {said}, got {list(compare)}: start a second run on its own, and add what "
+        "both cost",
+    )
+    clients, drift = options.evaluate_clients, options.drift_every
+    refuse(
+        clients is not None,
+        f"evaluate_clients must be null with {said}, whose noise is for the mean over all, got {clients}",
+    )
+    refuse(drift, f"drift_every must be 0 with {said}: it compares models on single clients, got {drift}")
+    require()
+
+
+def setting(privacy: Privacy) -> str:
+    """Name a choice that keeps label counts as the command line does."""
+    return "privacy=client_dp" if isinstance(privacy, ClientDP) else "privacy.label_counts=false"
+
+
+def check_delta(privacy: Privacy, num_clients: int) -> None:
+    """Check that δ is below one over the number of clients.
+
+    Raises
+    ------
+    ValueError
+        If it is not: publishing all of one client, drawn at random, would pass for private.
+    """
+    if isinstance(privacy, ClientDP) and privacy.delta * num_clients >= 1:
+        raise ValueError(
+            f"privacy.delta must be below one over the number of clients, {1 / num_clients:.3g}, "
+            f"got {privacy.delta:g}"
+        )
+
+
+def check_network(privacy: Privacy, network: nn.Module) -> None:
+    """Check that all that training changes in a network can be clipped and get noise.
+
+    Raises
+    ------
+    ValueError
+        If it keeps statistics of the clients' batches, shares parameters between layers, or trains none.
+    """
+    if not isinstance(privacy, ClientDP):
+        return
+    for name, module in network.named_modules():
+        if getattr(module, "track_running_stats", False):
+            raise ValueError(
+                f"privacy=client_dp cannot hold a network with batch statistics, {name} is a "
+                f"{type(module).__name__}: use GroupNorm"
+            )
+    names = [name for name, _ in network.named_parameters(remove_duplicate=False)]
+    if len(names) != len(list(network.named_parameters())):
+        raise ValueError("privacy=client_dp cannot hold a network whose layers share parameters")
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise ValueError("privacy=client_dp must have a network with parameters to train, this has none")
+
+
+def _saved_state(folder: Path, rounds: int) -> RunState | None:
+    """Read the newest state of the run in a folder; None if it has no checkpoint yet."""
     with _as_config_error(f"resume cannot continue {folder}: "):
         return Checkpoints(folder / "checkpoints", rounds).newest(Recorder.rounds_in(folder))
 
@@ -343,7 +437,7 @@ class Session:
             If the folder can no longer be written; the message says where the runs are.
         """
         runs: dict[str, StrategyRun] = {}
-        with locked(folder, resumed=resumed), ExitStack() as opened, rescuing(runs):
+        with folders.locked(folder, resumed=resumed), ExitStack() as opened, rescuing(runs):
             tracking = None if tracker is None else opened.enter_context(Tracking(tracker, folder, say))
             live = LivePage(folder) if page else None
             yield cls(folder, resumed, say, console, tracking, live, opened, runs)
@@ -395,9 +489,12 @@ class Session:
                     self.end_tracking(name)
         run, common = self.runs[plan.chosen], None
         if plan.settings.proof and COMMON in compared:
-            common = self._one_for_all(plan.settings.rounds)
-        if common is not None:
-            run.prove(federation, common, serve=plan.settings.serve)
+            beside = Recorder.compared_folder(self.folder, COMMON) / "checkpoints"
+            common = Checkpoints(beside, plan.settings.rounds).newest()
+            if common is None:  # such as a run that another job of a sweep made, and whose files were removed
+                self.say(f"no verdict: {COMMON} has no checkpoint in {beside}")
+            else:
+                run.prove(federation, common, serve=plan.settings.serve)
         summary = run.personalise(federation, plan.layers[plan.chosen])
         return {**summary, "compare": compared}, common
 
@@ -406,17 +503,16 @@ class Session:
         rounds, names, config = plan.settings.rounds, list(plan.strategies), plan.configs[name]
         folder = self.folder if name == plan.chosen else Recorder.compared_folder(self.folder, name)
         written = OmegaConf.to_yaml(config, resolve=True) if OmegaConf.is_config(config) else config
-        state = saved_state(folder, rounds) if self.resumed else None
+        state = _saved_state(folder, rounds) if self.resumed else None
         done = 0 if state is None else state.server_round
         if done > rounds:
             raise ConfigError(f"rounds must be >= {done}, the rounds that {folder} has, got {rounds}")
         with writing(folder):
-            recorder = self.opened.enter_context(
-                Recorder.resume(folder, done, written) if self.resumed else Recorder(folder, written)
-            )
-        progress = None
+            recorder = Recorder.resume(folder, done, written) if self.resumed else Recorder(folder, written)
+            self.opened.enter_context(recorder)
+        progress, place = None, (names.index(name) + 1, len(names))
         if self.console is not None:
-            progress = Progress(rounds, name, self.console, task=(names.index(name) + 1, len(names)))
+            progress = Progress(rounds, name, self.console, task=place)
         callbacks = [*on_round, *(() if self.page is None else (self.page,))]
         if self.tracking is not None:
             callbacks.append(self.tracking.begin(name, folder))
@@ -426,7 +522,7 @@ class Session:
             plan.settings,
             recorder,
             resume=state,
-            progress=progress,
+            display=progress,
             on_round=callbacks,
             confusion=name == plan.chosen,
             say=self.say,
@@ -440,14 +536,6 @@ class Session:
         if self.tracking is not None:
             self.tracking.end(name)
 
-    def _one_for_all(self, rounds: int) -> RunState | None:
-        """Read the last state of the run of one model for all, which the proof needs."""
-        beside = Recorder.compared_folder(self.folder, COMMON) / "checkpoints"
-        common = Checkpoints(beside, rounds).newest()
-        if common is None:  # such as a run that another job of a sweep made, and whose files were removed
-            self.say(f"no verdict: {COMMON} has no checkpoint in {beside}")
-        return common
-
 
 app = ServerApp()
 
@@ -457,10 +545,10 @@ def main(grid: Grid, context: Context) -> None:
     """Run the federation of the run configuration; ``flwr run`` calls this."""
     try:
         config = from_run_config(context.run_config)
-        check(config)
+        checks.check(config)
         said = str(context.run_config.get("output-dir") or "")
-        new = not said and named_by_time(config)
-        with results_folder(Path(said or config.output_dir).absolute(), new=new) as folder:
+        new = not said and folders.named_by_time(config)
+        with folders.results_folder(Path(said or config.output_dir).absolute(), new=new) as folder:
             federate(config, PromptGrid(grid), folder)
     except (*USER_ERRORS, RunFailed) as error:
         # Flower prints the traceback, which does not help the user who set an impossible option.
@@ -512,19 +600,20 @@ def federate(
 
 
 def _federate(config: DictConfig, grid: Grid, session: Session, console: Console) -> dict[str, object]:
-    settings, folder, say = run_settings(config), session.folder, session.say
-    newest = saved_state(folder, settings.rounds) if session.resumed else None
+    settings, folder, say = checks.run_settings(config), session.folder, session.say
+    newest = _saved_state(folder, settings.rounds) if session.resumed else None
     attended = RosterState() if newest is None else newest.roster
     # Held-out clients are the grid's, too, and no run has them.
     places = [] if settings.holdout_clients else list(attended.places)
+    outages = Outages(settings.max_outage, settings.min_replies, say=say)
     clients: ClientGrid
     if is_own(config):
-        config, clients = join_sites(config, grid, settings, folder, say, places)
+        config, clients = join_sites(config, grid, settings, folder, outages, places)
     else:
-        outages, fewest = Outages(settings.max_outage, settings.min_replies, say=say), settings.min_clients
-        clients = ClientGrid(
-            grid, wait=settings.wait, say=say, min_clients=fewest, hosts=_hosts(settings), outages=outages
-        )
+        with _as_config_error():
+            hosts = None if settings.hosts is None else read_hosts(Path(settings.hosts).expanduser())
+        limits: dict[str, Any] = {"wait": settings.wait, "min_clients": settings.min_clients}
+        clients = ClientGrid(grid, say=say, hosts=hosts, outages=outages, **limits)
     if settings.task == "partition":
         path = folder / "partition.parquet"
         data.save_partition(plain(config.dataset), plain(config.partition), config.seed, path)
@@ -532,13 +621,26 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
         return {"task": "partition", "file": str(path)}
     plan = Plan.of(config, settings)
     if session.resumed:
-        check_same_run(plain(config), folder)
+        folders.check_same_run(plain(config), folder)
     clients.connect(places)
-    federation = _federation(plan, clients, attended)
+    left_out = plan.check_num_clients(clients.num_clients)
+    federation = Federation(
+        clients,
+        settings.rounds,
+        settings.timeout,
+        own_metrics=tuple(config.get("metrics") or ()),
+        least_loss=least_loss(str(config.training.loss._target_)),
+        tells=plan.privacy.tells,
+        roster=attended.roster() if attended.joined and not left_out else None,
+        num_newcomers=left_out,
+    )
     described = federation.describe()
-    _print_description(described, say)
+    if line := left_out_line(described.left_out):
+        say(line)
+    if described.counts is not None:
+        say(imbalance_line(described.train_counts, described.class_names, described.client_names))
     if settings.task == "inspect":
-        from fedclust.runs.inspect import inspect  # draws, and Matplotlib takes half a second to import
+        from fedclust.runs.inspect import inspect  # draws, and Altair takes half a second to import
 
         with Recorder(folder, OmegaConf.to_yaml(config, resolve=True)) as recorder:
             return inspect(recorder, described, str(config.choices.partition), settings.seed, console)
@@ -552,52 +654,24 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
     simulated, network = isinstance(grid, DirectGrid), plan.build_network()
     summary, common = session.run(plan, federation, network, simulated=simulated, take=take)
     if settings.task == "advise" and common is not None:
-        from fedclust.runs.advice.report import give_advice
+        from fedclust.runs.advice import give_advice
 
         summary |= give_advice(federation, common, summary, settings.seed, folder)
     _write_results(plan, federation, summary, session, console)
     return summary
 
 
-def _federation(plan: Plan, clients: ClientGrid, attended: RosterState) -> Federation:
-    """Make the federation of the grid's clients; `attended` says who had joined a run to resume."""
-    config, settings = plan.config, plan.settings
-    left_out = plan.check_num_clients(clients.num_clients)
-    return Federation(
-        clients,
-        settings.rounds,
-        settings.timeout,
-        own_metrics=tuple(config.get("metrics") or ()),
-        least_loss=least_loss(str(config.training.loss._target_)),
-        tells=plan.privacy.tells,
-        roster=attended.roster() if attended.joined and not left_out else None,
-        num_newcomers=left_out,
-    )
-
-
-def _print_description(described: Descriptions, say: Callable[[str], None]) -> None:
-    """Print who has too few examples to be a client, and how uneven the classes are."""
-    if line := left_out_line(described.left_out):
-        say(line)
-    if described.counts is not None:
-        say(imbalance_line(described.train_counts, described.class_names, described.client_names))
-
-
 def _write_results(
     plan: Plan, federation: Federation, summary: dict[str, object], session: Session, console: Console
 ) -> None:
     """Write summary, predictions, page and pictures, and print the report."""
-    folder = session.folder
-    if plan.settings.save_predictions:
-        from fedclust.runs.result import Result
-
-        with writing(folder):
-            write_summary(folder, summary)
-            session.say(save_predictions(federation, *Result(folder).serving, folder))
     from fedclust.results import charts
 
+    folder = session.folder
     with writing(folder):
         write_summary(folder, summary)
+        if plan.settings.save_predictions:
+            session.say(save_predictions(federation, *session.runs[plan.chosen].serving, folder))
         if session.page is not None:
             session.page.write()
         charts.draw(folder)
@@ -605,12 +679,42 @@ def _write_results(
     session.say(leaving_line(federation.asked, plan.privacy))
     print_report(SavedRun(folder), console)
     if "advice" in summary:
-        from fedclust.runs.advice.report import print_advice
+        from fedclust.runs.advice import print_advice
 
         print_advice(summary, folder, console)
 
 
-def _hosts(settings: RunSettings) -> dict[int, str] | None:
-    """Read the file that says which node may host which client."""
-    with _as_config_error():
-        return None if settings.hosts is None else read_hosts(Path(settings.hosts).expanduser())
+# In the order of a run. docs/SECURITY.md says what each gives away.
+_WHAT = {
+    description.PrototypesQuestion.kind: "class prototypes",
+    description.SubspacesQuestion.kind: "class subspaces",
+    evaluation.LossesQuestion.kind: "losses of models",
+    training.UpdateQuestion.kind: "changes by training",
+    evaluation.ProofQuestion.kind: "how models compare on held-out rows",
+    evaluation.ConfusionQuestion.kind: "counts of label and prediction",
+    evaluation.PersonalQuestion.kind: "figures of personal layers",
+}
+_DESCRIBED = {
+    "labels": "label counts",
+    "sizes": "numbers of rows",
+    "nothing": "that they take part, with names and known groups",
+}
+
+
+def leaving_line(asked: Collection[str], privacy: Privacy) -> str:
+    """List what clients were asked for.
+
+    Parameters
+    ----------
+    asked
+        Types of the questions that were asked.
+    privacy
+        How clients answered them and trained.
+    """
+    trained = "models, a node's mean where the method allows it, with row counts and losses of each step"
+    if isinstance(privacy, ClientDP):
+        trained = "updates clipped on their node, to a server that is trusted with them and adds the noise"
+    further = [what for query, what in _WHAT.items() if query in asked]
+    others = sorted(set(asked) - _WHAT.keys() - {description.DescriptionQuestion.kind, "evaluate"})
+    everything = "; ".join([_DESCRIBED[privacy.tells], trained, "test figures", *further, *others])
+    return f"left the clients: {everything} (docs/SECURITY.md)"

@@ -1,9 +1,8 @@
 """Check a configuration as far as possible without its data and its nodes."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -145,27 +144,3 @@ def check_built(config: DictConfig) -> None:
         if not (own and "${dataset." in str(OmegaConf.to_container(node, resolve=False))):
             given = RunOptions(participation=settings.participation, seed=settings.seed)
             composition.build_strategy(node, given)
-
-
-def check_num_clients(strategies: Mapping[str, Any], num_clients: int) -> None:
-    """Check that no strategy is set to find more clusters than there are clients.
-
-    Parameters
-    ----------
-    strategies
-        The ``strategy`` node of the configuration, by name.
-    num_clients
-        Number of clients.
-
-    Raises
-    ------
-    ConfigError
-        If ``strategy.parameters.num_clusters`` is larger than that.
-    """
-    for name, node in strategies.items():
-        asked = OmegaConf.select(node, "parameters.num_clusters")
-        if isinstance(asked, int) and asked > num_clients:
-            raise ConfigError(
-                f"strategy.parameters.num_clusters must be <= {num_clients}, the number of clients, "
-                f"got {asked} for {name}"
-            )

@@ -8,7 +8,7 @@ import pytest
 from fedclust.federation.run import evaluation_sample
 from fedclust.personal.layers import NoLayer
 from fedclust.privacy import ClientDP
-from fedclust.runs.privacy_checks import check_strategy
+from fedclust.runs.server import check_strategy
 from fedclust.strategies import ClusteredStrategy, FedGWCTraces, Local, fedgwc_traces
 
 CLIENTS, ROUNDS = 9, 4

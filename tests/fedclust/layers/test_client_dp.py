@@ -16,7 +16,7 @@ from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.packer import pack, unpack
 from fedclust.privacy import ClientDP, NoPrivacy
 from fedclust.privacy.accountant import epsilon_of
-from fedclust.runs.privacy_checks import check_delta
+from fedclust.runs.server import check_delta
 
 assume_identity()
 NO_MESSAGE = Message(RecordDict(), dst_node_id=1, message_type="train")

@@ -289,7 +289,7 @@ def test_failures_after_the_last_round_are_kept(tmp_path: Path, monkeypatch: pyt
         federation.failed(2, "query.confusion", "disk on fire")
         return {}
 
-    monkeypatch.setattr("fedclust.runs.runner.confuse_clusters", confuse)
+    monkeypatch.setattr("fedclust.federation.questions.confuse_clusters", confuse)
     summary = _simulate(tmp_path / "run", rounds=1).summary
     assert summary["late_failures"] == [{"client": 2, "phase": "query.confusion", "reason": "disk on fire"}]
     assert summary["failed_replies"] == 1

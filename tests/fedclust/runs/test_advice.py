@@ -7,8 +7,8 @@ from hydra.utils import get_object, instantiate
 from fedclust.federation import ClientGrid, Federation
 from fedclust.messages.models import from_state
 from fedclust.models import construction
-from fedclust.runs.advice.advise import Seen, advise, agreement_text, look, summarise
-from fedclust.runs.advice.shifts import Looks, Shift, agreement
+from fedclust.runs.advice import Seen, advise, agreement_text, look, summarise
+from fedclust.runs.shifts import Looks, Shift, agreement
 from fedclust.settings.composition import compose, plain, to_run_config
 
 HALVES = np.repeat([0, 1], 3)

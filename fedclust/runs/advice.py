@@ -1,35 +1,39 @@
-"""Ask a federation what it looks like, and say what it would take: ``task=advise``."""
+"""Ask a federation what it looks like, and report what it would take: ``task=advise``."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from fedclust import metrics
-from fedclust.clustering import label_groups, prototype_groups
-from fedclust.clustering.prototype_evidence import Prototypes, sent_counts
+from fedclust.clustering import label_groups, prototype_evidence, prototype_groups
 from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.federation import Descriptions, Federation
 from fedclust.federation.asking import unlike
+from fedclust.federation.run import RunState
 from fedclust.messages.description import PrototypesQuestion
 from fedclust.messages.training import Projection
-from fedclust.runs.advice.shifts import (
-    Agreement,
-    Looks,
-    Shift,
-    agreement,
-    label_shift,
-    looks_shift,
-    quantity_skew,
-)
+from fedclust.results.charts import run as charts
+from fedclust.results.charts.chart import save
+from fedclust.results.thinned import evenly
+from fedclust.runs import shifts
+from fedclust.runs.shifts import Agreement, Looks, Shift
 from fedclust.support.rng import generator, torch_seed
 from fedclust.typing import IntArray
 
 _SIZE = 512  # of a projected update
-_MOST_CLIENTS = 100  # that are asked for updates
+_MOST_ASKED = 100  # clients that are asked for updates
+_MOST_DRAWN = 500  # clients on the map: it compares all pairs
 _SAME = 0.95  # adjusted Rand index from which two groupings are taken for the same
+_SEEN = {True: "seen", False: "not seen", None: "not measured"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +58,7 @@ class Seen:
 
     shifts: tuple[Shift, ...]
     looks: Looks | None
-    prototypes: Prototypes | None
+    prototypes: prototype_evidence.Prototypes | None
     label_groups: IntArray
     updates: Agreement | None
     answered: IntArray
@@ -106,26 +110,18 @@ def look(federation: Federation, model: ArrayRecord, server_round: int, seed: in
     described = federation.describe()
     counts = described.train_counts
     having = np.flatnonzero(counts.sum(axis=1))
-    label = label_shift(counts[having])
-    quantity = quantity_skew(counts.sum(axis=1))
     by_labels: IntArray = np.zeros(len(counts), dtype=np.int64)
-    by_labels[having], _ = label_groups.assign(
-        counts[having], label_groups.Parameters(), torch_seed(seed, "assign") % 2**32
-    )
+    drawn = torch_seed(seed, "assign") % 2**32
+    by_labels[having], _ = label_groups.assign(counts[having], label_groups.Parameters(), drawn)
     prototypes, looks, why = _looks(federation, described)
-    missing = tuple(Shift(kind, None, None, None, f"not measured: {why}") for kind in ("feature", "concept"))
-    kinds = missing if looks is None else (looks.feature, looks.concept)
+    kinds = [Shift(kind, None, None, None, f"not measured: {why}") for kind in ("feature", "concept")]
+    if looks is not None:
+        kinds = [looks.feature, looks.concept]
     draws = generator(seed, "advise")
-    asked = np.sort(draws.choice(having, min(_MOST_CLIENTS, len(having)), replace=False))
+    asked = np.sort(draws.choice(having, min(_MOST_ASKED, len(having)), replace=False))
     updates, answered = _agreement(federation, model, server_round, asked, seed)
-    return Seen(
-        shifts=(label, quantity, *kinds),
-        looks=looks,
-        prototypes=prototypes,
-        label_groups=by_labels,
-        updates=updates,
-        answered=answered,
-    )
+    told = shifts.label_shift(counts[having]), shifts.quantity_skew(counts.sum(axis=1)), *kinds
+    return Seen(told, looks, prototypes, by_labels, updates, answered)
 
 
 def advise(seen: Seen, verdict: Mapping[str, Any], assignment: IntArray) -> Advice:
@@ -141,11 +137,7 @@ def advise(seen: Seen, verdict: Mapping[str, Any], assignment: IntArray) -> Advi
         Cluster of each client at its end, shape (K,).
     """
     label, _, feature, concept = seen.shifts
-    personal = "none"
-    if label.seen:
-        personal = "prior"
-    elif feature.seen and not verdict["grouped"]:
-        personal = "auto"
+    personal = "prior" if label.seen else "auto" if feature.seen and not verdict["grouped"] else "none"
     if not verdict["grouped"]:
         reason = "no grouping was shown to be better on held-out rows, so all clients train one model"
         if label.seen:
@@ -169,17 +161,13 @@ def advise(seen: Seen, verdict: Mapping[str, Any], assignment: IntArray) -> Advi
 
 def summarise(seen: Seen, advice: Advice) -> dict[str, object]:
     """List what was seen and advised, for ``summary.json``."""
-    agreed = seen.updates
+    agreed, updates = seen.updates, None
+    if agreed is not None:
+        ratio = agreed.ratio if np.isfinite(agreed.ratio) else None
+        updates = {"ratio": ratio, "own": agreed.own, "others": agreed.others, "clients": len(seen.answered)}
     return {
         "shifts": [asdict(shift) for shift in seen.shifts],
-        "update_agreement": None
-        if agreed is None
-        else {
-            "ratio": agreed.ratio if np.isfinite(agreed.ratio) else None,
-            "own": agreed.own,
-            "others": agreed.others,
-            "clients": len(seen.answered),
-        },
+        "update_agreement": updates,
         "advice": {**asdict(advice), "overrides": advice.overrides},
     }
 
@@ -201,7 +189,9 @@ def agreement_text(seen: Seen) -> str:
     )
 
 
-def _looks(federation: Federation, described: Descriptions) -> tuple[Prototypes | None, Looks | None, str]:
+def _looks(
+    federation: Federation, described: Descriptions
+) -> tuple[prototype_evidence.Prototypes | None, Looks | None, str]:
     """Ask for prototypes; the reason where there are none."""
     answers = federation.ask(PrototypesQuestion(min_examples=MIN_EXAMPLES))
     told = {client: each.all for client, each in answers.replies.items()}
@@ -216,8 +206,8 @@ def _looks(federation: Federation, described: Descriptions) -> tuple[Prototypes 
     nothing = np.zeros(shape, np.float32), np.zeros(shape[0], np.int64), np.zeros(shape[0])
     everyone = [told.get(client, nothing) for client in range(federation.num_clients)]
     means, counts, scatter = (np.stack(values) for values in zip(*everyone, strict=True))
-    sent = sent_counts(counts, MIN_EXAMPLES)
-    looks = looks_shift(means, sent, scatter, prototype_groups.Parameters(), described.class_names)
+    sent = prototype_evidence.sent_counts(counts, MIN_EXAMPLES)
+    looks = shifts.looks_shift(means, sent, scatter, prototype_groups.Parameters(), described.class_names)
     clients, _ = prototype_groups.measured(means, sent, scatter)
     return clients, looks, ""
 
@@ -229,19 +219,85 @@ def _agreement(
     first, second = (
         federation.updates(model, asked, server_round + later, projection=projection) for later in (1, 2)
     )
-    rows = {
-        client: (one.projected.values, first_again.projected.values)
-        for client, one in first.items()
-        if (first_again := second.get(client)) is not None
-        and one.projected is not None
-        and first_again.projected is not None
-    }
-    answered: IntArray = np.array(list(rows), dtype=np.int64)
+    rows = {}
+    for client in first.keys() & second.keys():
+        one, other = first[client].projected, second[client].projected
+        if one is not None and other is not None:
+            rows[client] = one.values, other.values
+    answered: IntArray = np.array(sorted(rows), dtype=np.int64)
     if len(rows) < 2:
         return None, answered
-    one, other = (np.stack(values) for values in zip(*rows.values(), strict=True))
-    return agreement(one, other), answered
+    pairs = zip(*(rows[client] for client in answered.tolist()), strict=True)
+    return shifts.agreement(*map(np.stack, pairs)), answered
 
 
 def _same(first: IntArray, second: Sequence[int] | IntArray) -> bool:
     return metrics.adjusted_rand_index(np.asarray(first), np.asarray(second)) >= _SAME
+
+
+def give_advice(
+    federation: Federation, common: RunState, summary: Mapping[str, Any], seed: int, folder: Path
+) -> dict[str, object]:
+    """Look at a federation after a short run, choose what it would take, and draw what was seen.
+
+    Parameters
+    ----------
+    federation
+        The clients.
+    common
+        Where the run of one model for all ended; updates are made from its model.
+    summary
+        Of the short run of ``strategy=auto``, with its verdict.
+    seed
+        The run's seed.
+    folder
+        The run's folder.
+
+    Returns
+    -------
+    ``shifts``, ``update_agreement`` and ``advice`` for ``summary.json``.
+    """
+    seen = look(federation, common.models[0], common.server_round, seed)
+    assignment: IntArray = np.asarray(summary["assignment"])
+    described = federation.describe()
+    _draw(seen, described, assignment, folder / "plots")
+    told = summarise(seen, advise(seen, summary["verdict"], assignment))
+    return {**told, "update_agreement_text": agreement_text(seen)}
+
+
+def print_advice(summary: Mapping[str, Any], folder: Path, console: Console) -> None:
+    """Print the kinds of shift with their evidence, and what to do."""
+    table = Table(box=box.SIMPLE_HEAD, title="What sets the clients apart", title_justify="left")
+    for title in ("shift", "", "evidence"):
+        table.add_column(title)
+    for shift in summary["shifts"]:
+        strong = "bold" if shift["seen"] else ""
+        table.add_row(Text(shift["kind"], strong), Text(_SEEN[shift["seen"]], strong), Text(shift["text"]))
+    table.add_row("updates", "", Text(summary["update_agreement_text"]))
+    console.print(table)
+    chosen = summary["advice"]
+    console.print(Text("Advice: " + chosen["reason"] + ".", style="bold"))
+    command = " ".join(["fedclust", *map(shlex.quote, chosen["overrides"])])
+    console.print(f"  {command}  (with your dataset, partition and model)", highlight=False, soft_wrap=True)
+    console.print(f"pictures: {folder.resolve() / 'plots'}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _draw(seen: Seen, described: Descriptions, assignment: IntArray, folder: Path) -> None:
+    counts = described.train_counts
+    names = described.class_names or None
+    pictures = {
+        "label_shift": charts.label_counts(counts, assignment, names, described.client_names),
+        "quantity_skew": charts.client_sizes(counts.sum(axis=1)),
+    }
+    if seen.looks is not None and seen.prototypes is not None:
+        shown = np.array(evenly(len(counts), _MOST_DRAWN))
+        rows = seen.prototypes.rows(shown)
+        distances = np.sqrt(np.maximum(prototype_evidence.compare(rows, rows).distance(np.nan), 0))
+        pictures["feature_and_concept_shift"] = charts.advice_map(distances, seen.looks.groups[shown], shown)
+    if seen.updates is not None:
+        cosines = seen.updates.cosines
+        pictures["update_agreement"] = charts.matrix_picture(
+            "cosines_of_updates", cosines, assignment[seen.answered]
+        )
+    for name, picture in pictures.items():
+        save(picture.chart, folder / f"{name}.png", title=picture.title)

@@ -4,7 +4,7 @@ from hypothesis import given, strategies as st
 
 from fedclust.clustering.prototype_evidence import Prototypes
 from fedclust.clustering.prototype_groups import Parameters
-from fedclust.runs.advice.shifts import agreement, gini, label_shift, looks_shift, quantity_skew, renaming
+from fedclust.runs.shifts import agreement, gini, label_shift, looks_shift, quantity_skew, renaming
 
 
 def test_label_shift_by_hand() -> None:

@@ -91,6 +91,21 @@ def by_question(asked: Mapping[int, Asked]) -> list[tuple[Asked, list[int]]]:
     return [(asked[each[0]], each) for each in clients.values()]
 
 
+def one_by_one(work: Callable[[Node, Any, list[int]], Answers]) -> Work:
+    """Let a function that answers one question, for the clients that were sent it, answer several."""
+
+    def of_all(node: Node, asked: Mapping[int, Any]) -> Answers:
+        found: dict[int, Any] = {}
+        errors: dict[int, str] = {}
+        for question, clients in by_question(asked):
+            some, failed = work(node, question, clients)
+            found |= some
+            errors |= failed
+        return found, errors
+
+    return of_all
+
+
 def together(
     clients: list[int], work: Callable[[list[int]], Iterable[Result]]
 ) -> tuple[dict[int, Result], dict[int, str]]:

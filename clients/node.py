@@ -3,13 +3,13 @@
 import json
 import math
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from flwr.app import ConfigRecord, Context, RecordDict
@@ -18,7 +18,6 @@ from torch import nn
 from fedclust import data
 from fedclust.data import FederatedData
 from fedclust.data.dataset import newcomers_last
-from fedclust.data.sites.agreement import Statement
 from fedclust.data.sites.own import Own, SiteError, sites_here
 from fedclust.grids.nodes import hosted_clients
 from fedclust.messages.codec import SERVER, decode
@@ -45,46 +44,14 @@ from fedclust.training.trainer import Trainer
 if TYPE_CHECKING:
     from fedclust.data.sites.rows import SiteRows
 
+Result = TypeVar("Result")
 
 # What reads and encodes rows is imported where a node has its own: every other process does without pandas.
 
 _CSV = ("sep", "decimal", "encoding")
 """How this site's CSV is written, in the node's own configuration."""
 
-
-_PREPARED, _SITES, _FOLDERS = "prepared", "sites", "folders"
-
-
-@dataclass(frozen=True, eq=False)
-class Held:
-    """What a node keeps between messages: Flower starts a process for each, and hands `context.state` on.
-
-    Attributes
-    ----------
-    agreed
-        The encoding, and the ids of the node's clients.
-    folders
-        Where the encoded rows of each site are.
-    dataset
-        The run's ``dataset`` node.
-    """
-
-    agreed: Agreed
-    folders: Mapping[str, str]
-    dataset: Mapping[str, Any]
-
-    @property
-    def key(self) -> str:
-        """What the data depends on, as a text."""
-        return json.dumps([self.agreed.agreement.digest(), dict(self.agreed.ids), dict(self.folders)])
-
-    def data(self) -> FederatedData:
-        """Read the encoded rows."""
-        from fedclust.data.sites.encode import federated
-
-        agreed = self.agreed
-        folders = list(self.folders.values())
-        return federated(folders, agreed.agreement, agreed.ids, agreed.num_clients, self.dataset)
+_PREPARED = "prepared"  # in `context.state`: where the encoded rows of each site are
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,41 +90,35 @@ class OwnSites:
             version = json.dumps(builder.identity())
         return _rows(site, str(self.paths[site]), json.dumps(dataset, sort_keys=True), self.settings, version)
 
+    def registered(self) -> Registered:
+        """Name the clients of each site, and say why each other site cannot take part."""
+        return Registered.of(*_each(self.paths, lambda site: self.rows(site).clients))
+
     def stated(self) -> Stated:
         """Say of each site what all must know to encode their rows alike, or why it cannot take part."""
         from fedclust.data.sites.rows import describe
 
-        statements: dict[str, Statement] = {}
-        refused: dict[str, str] = {}
-        for site in self.paths:
-            try:
-                statements[site] = describe(self.rows(site))
-            except SiteError as error:
-                refused[site] = _reason(error)
-        return Stated(statements, refused)
+        return Stated(*_each(self.paths, lambda site: describe(self.rows(site))))
 
     def agree(self, context: Context, content: RecordDict) -> Stated:
         """Encode each site's rows as agreed, and keep where they are for the messages that follow.
+
+        Flower starts a process for each message, and hands `context.state` on.
 
         Returns
         -------
         Why each site that cannot be encoded like this cannot.
         """
         agreed = decode(Agreed, content, SERVER)
-        prepared: dict[str, str] = {}
-        refused: dict[str, str] = {}
-        for site in self._of(agreed):
-            try:
-                prepared[site] = self._prepare(site, agreed)
-            except SiteError as error:
-                refused[site] = _reason(error)
+        named = [site for site in self.paths if any(f"{name}/".startswith(f"{site}/") for name in agreed.ids)]
+        prepared, refused = _each(named, lambda site: self._prepare(site, agreed))
         for key in content:
             context.state[key] = content[key]
-        context.state[_PREPARED] = ConfigRecord({_SITES: list(prepared), _FOLDERS: list(prepared.values())})
+        context.state[_PREPARED] = ConfigRecord(dict(prepared))
         return Stated(refused=refused)
 
-    def held(self, context: Context) -> "Held":
-        """Return what :meth:`agree` has kept.
+    def held(self, context: Context) -> tuple[Agreed, dict[str, str]]:
+        """Return what :meth:`agree` has kept: what was agreed, and where each site's encoded rows are.
 
         Raises
         ------
@@ -168,19 +129,12 @@ class OwnSites:
         if not isinstance(where, ConfigRecord):
             raise SiteError("a node must be told the encoding before anything else, this one was not")
         agreed = decode(Agreed, context.state, SERVER)
-        folders = dict(zip(map(str, where[_SITES]), map(str, where[_FOLDERS]), strict=True))  # type: ignore[arg-type]
+        folders = {site: str(folder) for site, folder in where.items()}
         for site, folder in folders.items():
             # The cache may be emptied at any time.
             if not Path(folder).is_dir() and self._prepare(site, agreed) != folder:
                 raise SiteError(f"the data of {site} must not change during a run")
-        return Held(agreed, folders, self.settings["dataset"])
-
-    def _of(self, agreed: Agreed) -> list[str]:
-        return [
-            site
-            for site in self.paths
-            if any(name == site or name.startswith(f"{site}/") for name in agreed.ids)
-        ]
+        return agreed, folders
 
     def _prepare(self, site: str, agreed: Agreed) -> str:
         from fedclust.data.sites.encode import prepare_site
@@ -190,22 +144,18 @@ class OwnSites:
         asked = [dataset, partition, self.settings["seed"], self.csv_options]
         return prepare_site(self.rows(site), agreed.agreement, str(dataset["name"]), asked)
 
-    def registered(self) -> Registered:
-        """Name the clients of each site, and say why each other site cannot take part."""
-        clients: dict[str, tuple[str, ...]] = {}
-        refused: dict[str, str] = {}
-        for site in self.paths:
-            try:
-                clients[site] = self.rows(site).clients
-            except SiteError as error:
-                refused[site] = _reason(error)
-        return Registered.of(clients, refused)
 
-
-def _reason(error: SiteError) -> str:
-    """Write an error in one line that can be printed, whatever the names in it."""
-    line = " ".join(str(error).split())[:900]
-    return "".join(character if character.isprintable() else "?" for character in line) or "unknown"
+def _each(sites: Iterable[str], work: Callable[[str], Result]) -> tuple[dict[str, Result], dict[str, str]]:
+    """Work on sites; return each one's result, and in one printable line why each other cannot take part."""
+    done: dict[str, Result] = {}
+    refused: dict[str, str] = {}
+    for site in sites:
+        try:
+            done[site] = work(site)
+        except SiteError as error:
+            line = " ".join(str(error).split())[:900]
+            refused[site] = "".join(each if each.isprintable() else "?" for each in line) or "unknown"
+    return done, refused
 
 
 def own_sites(context: Context) -> OwnSites | None:
@@ -219,7 +169,7 @@ def own_sites(context: Context) -> OwnSites | None:
         If the node's configuration does not say what it serves.
     """
     allow = allowed_here(context.node_config)
-    settings = site_settings(context.run_config, allow) if "objects" not in context.run_config else None
+    settings = None if _OBJECTS in context.run_config else site_settings(context.run_config, allow)
     if settings is None:
         if "data" in context.node_config:
             raise NotAllowed("partition must be own on this node, which serves its own data and nothing else")
@@ -247,16 +197,20 @@ class Node:
 
     Attributes
     ----------
-    clients
-        Ids of the node's clients, sorted.
     data
         The federation's data; a node reads the rows of its own clients only.
     trainer
         Trains and evaluates models.
     device
         Device to compute on.
+    threads
+        Number of threads to compute with.
     encoder
         Function that returns the frozen encoder, built on first use.
+    encoder_node
+        The encoder in the run's configuration; None where objects were given.
+    clients
+        Ids of the node's clients, sorted.
     encoders
         The encoders that may embed the node's data, see
         :func:`fedclust.settings.allowed.encoders_here`; None for any.
@@ -266,11 +220,13 @@ class Node:
         Flower's id of the run.
     """
 
-    clients: tuple[int, ...]
     data: FederatedData
     trainer: Trainer
     device: str
+    threads: int
     encoder: Callable[[], Encoder]
+    encoder_node: Mapping[str, object] | None = None
+    clients: tuple[int, ...] = ()
     encoders: tuple[str, ...] | None = None
     config: Mapping[str, object] = field(default_factory=dict)
     run: int = 0
@@ -286,21 +242,18 @@ class Node:
             be prepared, or the node's configuration does not specify its clients; or if the node holds its
             own data and has not been told how to encode it.
         """
-        token = context.run_config.get(_OBJECTS)
-        sites = own_sites(context)
-        if sites is not None:
-            prepared = _of_sites(context, sites)
+        config, run_config = context.node_config, context.run_config
+        if (sites := own_sites(context)) is not None:
+            prepared, clients = _of_sites(context, sites)
         else:
-            prepared = _configured(context) if token is None else _offered[str(token)]
+            token = run_config.get(_OBJECTS)
+            settings = None if token else node_settings(run_config, allowed_here(config))
+            prepared = _prepare(settings) if settings else _offered[str(token)]
+            clients = _hosted(tuple(config.items()), prepared.data.num_clients)
         if torch.get_num_threads() != prepared.threads:
             torch.set_num_threads(prepared.threads)
-        hosted = prepared.clients
-        if hosted is None:
-            hosted = _hosted(tuple(context.node_config.items()), prepared.data.num_clients)
-        own = encoders_here(context.node_config)
-        encoder = prepared.encoder if own is None else partial(prepared.pinned_encoder, own)
-        found = prepared.data, prepared.trainer, prepared.device
-        return cls(hosted, *found, encoder, own, context.node_config, context.run_id)
+        own = encoders_here(config)
+        return replace(prepared, clients=clients, encoders=own, config=config, run=context.run_id)
 
     def encoder_for(self, name: str, vocabulary_size: int | None = None) -> Encoder:
         """Return the encoder that a question names.
@@ -321,6 +274,8 @@ class Node:
             If there is no encoder of that name.
         """
         if name == "encoder":
+            if self.encoder_node is not None:
+                check_encoder(self.encoder_node, self.encoders)
             return self.encoder()
         if name == "pixels":
             check_encoder("pixels", self.encoders)
@@ -331,46 +286,9 @@ class Node:
         raise ValueError(f"input must be one of encoder, pixels, untrained, got {name!r}")
 
 
-@dataclass(frozen=True, eq=False)
-class _Prepared:
-    data: FederatedData
-    trainer: Trainer
-    device: str
-    threads: int
-    encoder: Callable[[], Encoder]
-    clients: tuple[int, ...] | None = None  # None: the node's configuration says which
-    encoder_node: Mapping[str, object] | None = None  # of the configuration; None where objects were given
-
-    def pinned_encoder(self, own: tuple[str, ...]) -> Encoder:
-        """Return the encoder if it is one of a node's own."""
-        if self.encoder_node is not None:
-            check_encoder(self.encoder_node, own)
-        return self.encoder()
-
-    @classmethod
-    def of(
-        cls,
-        data: FederatedData,
-        model: nn.Module,
-        training: LocalTraining,
-        seed: int,
-        device: str,
-        encoder: Callable[[], Encoder],
-        metrics: Mapping[str, Metric],
-        clients: tuple[int, ...] | None = None,
-    ) -> "_Prepared":
-        construction.check_outputs(model, data.inputs[:1], data.num_classes)
-        device = _device(device)
-        most = threads = _most_threads()
-        if device == "cpu":
-            threads = worthwhile_threads(model, data.inputs[:1], training.batch_size, most)
-        trainer = Trainer(model, data, training, seed, device=device, threads=most, metrics=metrics)
-        return cls(data, trainer, device, threads, encoder, clients)
-
-
 _OBJECTS = "objects"
-_offered: dict[str, _Prepared] = {}
-_of_held: dict[tuple[NodeSettings, str], _Prepared] = {}
+_offered: dict[str, Node] = {}
+_of_held: dict[tuple[NodeSettings, str], Node] = {}
 
 
 @contextmanager
@@ -392,50 +310,63 @@ def offered(
     token = uuid.uuid4().hex
 
     def chosen() -> Encoder:
-        return PixelEncoder(data.input_shape) if encoder is None else encoder
+        return encoder or PixelEncoder(data.input_shape)
 
-    _offered[token] = _Prepared.of(data, model, training, seed, device, chosen, metrics)
+    _offered[token] = _node(data, model, training, seed, device, chosen, metrics)
     try:
         yield {_OBJECTS: token}
     finally:
         del _offered[token]
 
 
-def _configured(context: Context) -> "_Prepared":
-    return _prepare(node_settings(context.run_config, allowed_here(context.node_config)))
-
-
 @lru_cache(maxsize=4)  # a sweep's next job may use another dataset; keep the last few
-def _prepare(settings: NodeSettings) -> _Prepared:
+def _prepare(settings: NodeSettings) -> Node:
     federated = data.load(settings["dataset"], settings["partition"], settings["seed"])
     return _built(settings, newcomers_last(federated, settings["holdout_clients"], settings["seed"]))
 
 
-def _of_sites(context: Context, sites: OwnSites) -> "_Prepared":
-    held = sites.held(context)
-    settings = node_settings(
-        context.run_config, allowed_here(context.node_config), held.agreed.agreement.settings()
-    )
-    found = _of_held.get((settings, held.key))
-    if found is None:
-        ids = tuple(sorted(held.agreed.ids.values()))
-        found = _built(settings, held.data(), ids)
-        _of_held.clear()  # the last run's
-        _of_held[settings, held.key] = found
-    return found
+def _of_sites(context: Context, sites: OwnSites) -> tuple[Node, tuple[int, ...]]:
+    """Return the node of its own sites, and its clients; only the last run's is kept."""
+    agreed, folders = sites.held(context)
+    agreement, ids = agreed.agreement, dict(agreed.ids)
+    settings = node_settings(context.run_config, allowed_here(context.node_config), agreement.settings())
+    key = settings, json.dumps([agreement.digest(), ids, folders])
+    if key not in _of_held:
+        from fedclust.data.sites.encode import federated
+
+        dataset = sites.settings["dataset"]
+        own = federated(list(folders.values()), agreement, ids, agreed.num_clients, dataset)
+        _of_held.clear()
+        _of_held[key] = _built(settings, own)
+    return _of_held[key], tuple(sorted(ids.values()))
 
 
-def _built(
-    settings: NodeSettings, federated: FederatedData, clients: tuple[int, ...] | None = None
-) -> _Prepared:
+def _built(settings: NodeSettings, federated: FederatedData) -> Node:
     seed = settings["seed"]
     model = construction.build(settings["model"], seed)
-    construction.check_outputs(model, federated.inputs[:1], federated.num_classes)
-    training = build(settings["training"])
-    encoder = lru_cache(maxsize=1)(partial(build_encoder, settings["encoder"]))
+    training, encoder = build(settings["training"]), partial(build_encoder, settings["encoder"])
     metrics = {name: build(node) for name, node in settings["metrics"].items()}
-    prepared = _Prepared.of(federated, model, training, seed, settings["device"], encoder, metrics, clients)
-    return replace(prepared, encoder_node=settings["encoder"])
+    node = _node(federated, model, training, seed, settings["device"], lru_cache(maxsize=1)(encoder), metrics)
+    return replace(node, encoder_node=settings["encoder"])
+
+
+def _node(
+    data: FederatedData,
+    model: nn.Module,
+    training: LocalTraining,
+    seed: int,
+    device: str,
+    encoder: Callable[[], Encoder],
+    metrics: Mapping[str, Metric],
+) -> Node:
+    construction.check_outputs(model, data.inputs[:1], data.num_classes)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    most = threads = _most_threads()
+    if device == "cpu":
+        threads = worthwhile_threads(model, data.inputs[:1], training.batch_size, most)
+    trainer = Trainer(model, data, training, seed, device=device, threads=most, metrics=metrics)
+    return Node(data, trainer, device, threads, encoder)
 
 
 @lru_cache(maxsize=1)  # read before the first node changes the number
@@ -448,12 +379,6 @@ def _hosted(node_config: tuple[tuple[str, object], ...], num_clients: int) -> tu
     return hosted_clients(dict(node_config), num_clients)
 
 
-def _device(name: str) -> str:
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return name
-
-
 @lru_cache(maxsize=4)
 def _untrained(input_shape: tuple[int, ...], vocabulary_size: int | None) -> Encoder:
     return RandomEncoder(input_shape, 128, 0, vocabulary_size)  # as conf/encoder/random.yaml has them
@@ -464,21 +389,8 @@ def _untrained(input_shape: tuple[int, ...], vocabulary_size: int | None) -> Enc
 # Least number of floating-point operations per thread in a batch's forward pass; a few ms of work.
 _OPERATIONS_PER_THREAD = 50e6
 
-# Whose operations are known from their outputs, those that PyTorch counts as none, and those around them.
+# Layers whose operations are known from their outputs, and modules that only call their layers.
 _COUNTED = (nn.Conv1d, nn.Conv2d, nn.Linear)
-_FREE = (
-    *(
-        nn.AvgPool2d,
-        nn.BatchNorm1d,
-        nn.BatchNorm2d,
-        nn.Dropout,
-        nn.Embedding,
-        nn.Flatten,
-        nn.GELU,
-        nn.GroupNorm,
-    ),
-    *(nn.Identity, nn.LayerNorm, nn.MaxPool2d, nn.ReLU, nn.Sigmoid, nn.Softmax, nn.Tanh, nn.Unflatten),
-)
 _AROUND = (nn.Sequential.forward, Classifier.forward)
 
 
@@ -517,9 +429,7 @@ def worthwhile_threads(model: nn.Module, example: torch.Tensor, batch_size: int,
 
 def _operations(model: nn.Module, inputs: torch.Tensor) -> int:
     """Count a forward pass's multiplications and additions, those of matrix products and convolutions."""
-    if not all(
-        type(module) in (*_COUNTED, *_FREE) or type(module).forward in _AROUND for module in model.modules()
-    ):
+    if not all(map(_is_known, model.modules())):
         # PyTorch's own counter knows every operation, and takes a second to import.
         from torch.utils.flop_counter import FlopCounterMode
 
@@ -539,3 +449,11 @@ def _operations(model: nn.Module, inputs: torch.Tensor) -> int:
         for hook in hooks:
             hook.remove()
     return sum(counts)
+
+
+def _is_known(module: nn.Module) -> bool:
+    """Check whether a module is counted, multiplies no matrices, or only calls those inside it."""
+    if isinstance(module, (*_COUNTED, nn.Embedding)) or type(module).forward in _AROUND:
+        return True
+    no_matrix = all(parameter.ndim < 2 for parameter in module.parameters(recurse=False))
+    return type(module).__module__.startswith("torch.nn.modules.") and no_matrix

@@ -138,13 +138,13 @@ def _mean(trained: Trained, clients: Mapping[int, int]) -> None:
     for key, some in sharing.items():
         first: Instruction = trained.asked[some[0]]
         means = trained.means.setdefault(key, [])
-        norms: Sequence[float | None] = [None] * len(some)
+        norms = [1.0] * len(some)
         if first.norm_cap is not None:
             norms = _norms(trained, [clients[client] for client in some], some)
+            for client, norm in zip(some, norms, strict=True):
+                trained.told.setdefault(client, {})["update_norm"] = norm
         chosen: dict[int, list[int]] = {}
         for client, norm in zip(some, norms, strict=True):
-            if norm is not None:
-                trained.told.setdefault(client, {})["update_norm"] = norm
             chosen.setdefault(_place(means, norm, first), []).append(client)
         for number, those in chosen.items():
             means[number].mean.add(trained.update, set(those))
@@ -166,23 +166,19 @@ class _Mean:
 
     mean: ModelMean
     told: dict[int, dict[str, Any]] = field(default_factory=dict)
-    shortest: float = math.inf
-    longest: float = 0.0
+    shortest: float = 1.0
+    longest: float = 1.0
 
 
-def _place(means: list[_Mean], norm: float | None, instruction: Instruction) -> int:
+def _place(means: list[_Mean], norm: float, instruction: Instruction) -> int:
     """Find the mean that a client goes into, whose updates are about as long; make one if there is none."""
-    cap = instruction.norm_cap
-    fits = [
-        norm is None or cap is None or max(each.longest, norm) <= cap * min(each.shortest, norm)
-        for each in means
-    ]
-    number = fits.index(True) if any(fits) else len(means)
+    cap = math.inf if instruction.norm_cap is None else instruction.norm_cap
+    ends = [(min(each.shortest, norm), max(each.longest, norm)) for each in means]
+    number = next((place for place, (least, most) in enumerate(ends) if most <= cap * least), len(means))
     if number == len(means):
         means.append(_Mean(ModelMean(equal=instruction.equal_weights)))
-    if norm is not None:
-        each = means[number]
-        each.shortest, each.longest = min(each.shortest, norm), max(each.longest, norm)
+        ends.append((norm, norm))
+    means[number].shortest, means[number].longest = ends[number]
     return number
 
 

@@ -230,23 +230,23 @@ class PersonalAnswer:
 
     client: int
     figures: Annotated[
-        Mapping[str, dict[str, float]],
+        dict[str, dict[str, float]],
         codec.Spread(
             codec.Own(codec.Place("", MetricRecord), _write_figures, _read_figures), _layers, "figures/"
         ),
     ]
     outcomes: Annotated[
-        Mapping[str, Outcomes],
+        dict[str, Outcomes],
         codec.Spread(
             codec.Own(codec.Place("", ArrayRecord), _write_outcomes, _read_outcomes), _layers, "outcomes/"
         ),
     ] = field(default_factory=dict)
     losses: Annotated[
-        Mapping[str, float],
+        dict[str, float],
         codec.Own(codec.Place("validation-losses", MetricRecord), _write_figures, _read_losses),
     ] = field(default_factory=dict)
     failed: Annotated[
-        Mapping[str, str],
+        dict[str, str],
         codec.Own(
             codec.Place("failed", ConfigRecord), lambda failed: ConfigRecord(dict(failed)), _read_reasons
         ),

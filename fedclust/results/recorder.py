@@ -266,7 +266,7 @@ class Recorder:
         """Add named arrays to ``matrices.npz``; a name given again replaces the earlier array.
 
         Every array of shape (K, K) is drawn, rows and columns ordered by cluster; NaN stands for a pair
-        that was never compared. Names with a special meaning, see :mod:`fedclust.results.charts.methods`:
+        that was never compared. Names with a special meaning, see :mod:`fedclust.results.charts.run`:
         ``interaction``, ``affinity``, ``distances``, ``evidence``, ``pair_scores``, ``silhouette_numbers``
         and ``silhouette_scores``, ``error_ratio_numbers``, ``error_ratios`` and ``error_ratio_limit`` (one
         number), ``curve_pairs``, ``curve_points``, ``curve_losses`` and ``line_losses``, ``separations``,

@@ -1,7 +1,7 @@
-"""The table printed at the end of a run."""
+"""A run's results in words and figures: how they are written, and the table printed at its end."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,87 @@ from rich.text import Text
 from fedclust.personal.layers import NONE
 from fedclust.proof import SCALE
 from fedclust.results.saved_run import SavedRun
-from fedclust.results.summary import decision_lines, how_to_get_one, personal_line
+from fedclust.results.summary import decision_lines, how_to_get_one, listed, personal_line
+from fedclust.support.checks import few
 
-_MOST_NAMED = 5
+_MOST_TRIALS, _MOST_CLUSTERS = 12, 12
+_WIDTH_OF_FILES = 500
+
+
+def known(value: Any) -> bool:
+    """Whether a value is a finite number."""
+    return isinstance(value, (int, float)) and value == value and abs(value) != float("inf")
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """Write a number with so many digits; – if it is unknown."""
+    if not known(value):
+        return "–"
+    text = f"{value:,.{digits}f}"
+    return text.removeprefix("-") if not text.strip("-0.,") else text  # no "-0.000"
+
+
+def size(value: Any) -> str:
+    """Write a number of bytes."""
+    if not known(value):
+        return "–"
+    rest, units = float(value), ["B", "kB", "MB", "GB", "TB"]
+    while rest >= 999.5 and len(units) > 1:
+        rest /= 1000
+        del units[0]
+    return f"{float(f'{rest:.3g}'):g} {units[0]}"
+
+
+def duration(value: Any) -> str:
+    """Write seconds."""
+    if not known(value) or value < 60:
+        return f"{number(value, 1)} s" if known(value) else "–"
+    minutes, seconds = divmod(round(value), 60)
+    return f"{minutes} min {seconds} s" if value < 3600 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def percent(value: Any) -> str:
+    """Write a share in percent."""
+    return f"{number(100 * value, 1 if 0 < value < 0.0995 else 0)} %" if known(value) else "–"
+
+
+def span(pair: Any, digits: int = 3) -> str:
+    """Write the two ends of an interval."""
+    return f"{number(pair[0], digits)} to {number(pair[1], digits)}" if pair and known(pair[0]) else "–"
+
+
+def plural(count: int, one: str) -> str:
+    """Write a number of things."""
+    return f"{count:,} {one}{'s' * (count != 1)}"
+
+
+def some(values: Sequence[Any], most: int) -> str:
+    """List the first of some values."""
+    return ", ".join(map(str, list(values)[:most])) + (", …" if len(values) > most else "")
+
+
+def _chance(value: Any) -> str:
+    return "< 0.001" if known(value) and value < 0.001 else number(value)
+
+
+FORMS = {
+    "number": number,
+    "whole": lambda value: number(value, 0),
+    "bytes": size,
+    "seconds": duration,
+    "percent": percent,
+    "shade": percent,
+    "tight": lambda value: f"{float(f'{value:.4g}'):g}" if known(value) else "–",
+    "chance": _chance,
+}
+"""How a value is written, by kind."""
+
+
+def written(value: Any, kind: str) -> str:
+    """Write a value as its kind is; a text as it is."""
+    if isinstance(value, str) or kind not in FORMS:
+        return "–" if value is None else str(value)
+    return FORMS[kind](value)
 
 
 def went_back_line(rounds: Sequence[Mapping[str, Any]]) -> str | None:
@@ -39,18 +117,12 @@ def went_back_line(rounds: Sequence[Mapping[str, Any]]) -> str | None:
     if not found:
         return None
     named = []
-    for cluster, times in sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0]))[:_MOST_NAMED]:
-        number, each = times[-1]
+    for cluster, times in sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0])):
+        last_round, each = times[-1]
         clients = f" with {each['clients']} clients" if each.get("clients", 1) > 1 else ""
-        named.append(
-            f"cluster {cluster} in {len(times)} of {len(rounds)} rounds "
-            f"(round {number}{clients}: {each['reason']})"
-        )
-    more = f"; and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    return f"Went back to an earlier model: {'; '.join(named)}{more}"
-
-
-_MOST_DRIFTED = 10
+        why = f"(round {last_round}{clients}: {each['reason']})"
+        named.append(f"cluster {cluster} in {len(times)} of {len(rounds)} rounds {why}")
+    return f"Went back to an earlier model: {listed(named, 5)}"
 
 
 def drift_line(rounds: Sequence[Mapping[str, Any]]) -> str | None:
@@ -65,15 +137,11 @@ def drift_line(rounds: Sequence[Mapping[str, Any]]) -> str | None:
     if not last:
         return None
     named = [
-        f"client {client} fits cluster {each['better']} better than {each['cluster']} (round {number}"
+        f"client {client} fits cluster {each['better']} better than {each['cluster']} (round {last_round}"
         f"{', moved' if each['moved'] else ''})"
-        for client, (number, each) in list(last.items())[:_MOST_DRIFTED]
+        for client, (last_round, each) in last.items()
     ]
-    more = f"; and {len(last) - _MOST_DRIFTED} more" if len(last) > _MOST_DRIFTED else ""
-    return f"Drift: {'; '.join(named)}{more}"
-
-
-_MOST_TRIALS = 12
+    return f"Drift: {listed(named, 10)}"
 
 
 def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
@@ -94,67 +162,63 @@ def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(title, justify="left" if title in ("from", "sizes", "") else "right")
     tested = sorted((each for each in trials if each["rounds"] > 1), key=lambda each: not each["kept"])
     for each in tested[:_MOST_TRIALS]:
-        gain = "–"
+        gain, corrected = "–", each.get("p_value_corrected")
         if each.get("gain") is not None:
-            low, high = each["interval"]
-            gain = f"{each['gain']:.3f} ({low:.3f} to {high:.3f})"
-        corrected = each.get("p_value_corrected")
-        chance = "–" if corrected is None else ("< 0.001" if corrected < 0.001 else f"{corrected:.2g}")
-        table.add_row(
-            str(each["look"]),
-            str(each["cluster"]),
-            each["source"],
-            ", ".join(map(str, each["sizes"])),
-            gain,
-            chance,
-            str(each["rounds"]),
-            f"{'kept' if each['kept'] else 'dropped'}: {each['why']}",
-        )
+            gain = f"{number(each['gain'])} ({span(each['interval'])})"
+        exact = corrected is not None and corrected >= 0.001
+        chance = f"{corrected:.2g}" if exact else written(corrected, "chance")
+        sizes, result = ", ".join(map(str, each["sizes"])), "kept" if each["kept"] else "dropped"
+        first = str(each["look"]), str(each["cluster"]), each["source"], sizes
+        table.add_row(*first, gain, chance, str(each["rounds"]), f"{result}: {each['why']}")
     left = len(trials) - len(tested[:_MOST_TRIALS])
     if left:
         table.caption = f"{left} more in summary.json, most of them dropped after one round"
     return table
 
 
-_MOST_CLUSTERS = 12
-_MOST_SILENT = 10
-_WIDTH_OF_FILES = 500
+_PERSONAL = "mean_client_accuracy"  # the row after which the same stands with personal layers
+
+_ROWS: tuple[tuple[str, str, int | None], ...] = (
+    ("clusters", "num_clusters", 0),
+    ("Rand index, known grouping", "rand_index", 3),
+    ("Rand index, adjusted for chance", "adjusted_rand_index", 3),
+    ("client accuracy, mean", _PERSONAL, 3),
+    ("client accuracy, balanced", "balanced_accuracy", 3),
+    ("macro F1", "macro_f1", 3),
+    ("AUC", "auc", 3),
+    ("AD ± SDAD (lower is better)", "ad sdad", 3),
+    ("global accuracy", "global_accuracy", 3),
+    ("WAS (higher is better)", "was", 3),
+    ("WADB (lower is better)", "wadb", 3),
+    ("ε of a client, largest", "epsilon", 2),
+    ("δ", "delta", 7),
+    ("newcomers: accuracy, mean", "newcomers.accuracy", 3),
+    ("newcomers: Rand index, adjusted", "newcomers.adjusted_rand", 3),
+    ("newcomers in no cluster", "newcomers.none", 0),
+    ("failed replies", "failed_replies", 0),
+    ("sent to clients", "bytes_down", None),
+    ("received from clients", "bytes_up", None),
+    ("seconds", "seconds", 1),
+)  # title, the keys that it shows, the second one after ±, and its digits; None for bytes
 
 
-@dataclass(frozen=True)
-class FigureRow:
-    """A line of the table: the keys that it shows, the second one after ±."""
+def figures_of(
+    summaries: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[str, str, list[list[float]], list[str]]]:
+    """Yield the rows of the table of figures that some summary has.
 
-    title: str
-    keys: tuple[str, ...]
-    digits: int = 3
-    bytes: bool = False
-
-
-_PERSONAL = ("mean_client_accuracy",)  # the row after which the same stands with personal layers
-
-ROWS = (
-    FigureRow("clusters", ("num_clusters",), 0),
-    FigureRow("Rand index, known grouping", ("rand_index",)),
-    FigureRow("Rand index, adjusted for chance", ("adjusted_rand_index",)),
-    FigureRow("client accuracy, mean", ("mean_client_accuracy",)),
-    FigureRow("client accuracy, balanced", ("balanced_accuracy",)),
-    FigureRow("macro F1", ("macro_f1",)),
-    FigureRow("AUC", ("auc",)),
-    FigureRow("AD ± SDAD (lower is better)", ("ad", "sdad")),
-    FigureRow("global accuracy", ("global_accuracy",)),
-    FigureRow("WAS (higher is better)", ("was",)),
-    FigureRow("WADB (lower is better)", ("wadb",)),
-    FigureRow("ε of a client, largest", ("epsilon",), 2),
-    FigureRow("δ", ("delta",), 7),
-    FigureRow("newcomers: accuracy, mean", ("newcomers.accuracy",)),
-    FigureRow("newcomers: Rand index, adjusted", ("newcomers.adjusted_rand",)),
-    FigureRow("newcomers in no cluster", ("newcomers.none",), 0),
-    FigureRow("failed replies", ("failed_replies",), 0),
-    FigureRow("sent to clients", ("bytes_down",), bytes=True),
-    FigureRow("received from clients", ("bytes_up",), bytes=True),
-    FigureRow("seconds", ("seconds",), 1),
-)
+    Yields
+    ------
+    The row's first key, its title, each summary's values, and each summary's cell.
+    """
+    for title, keys, digits in _ROWS:
+        found = [
+            [value for key in keys.split() for value in np.ravel(figure(each, key)).tolist() if known(value)]
+            for each in summaries
+        ]
+        if any(found):
+            write = size if digits is None else partial(number, digits=digits)
+            yield keys.split()[0], title, found, [" ± ".join(map(write, each)) or "–" for each in found]
 
 
 def newcomers_line(summary: Mapping[str, Any]) -> str | None:
@@ -196,7 +260,9 @@ def final_table(run: SavedRun) -> RenderableType:
     summary = run.summary
     if "strategy" not in summary:
         raise ValueError(f"summary.json must have the key strategy, got {list(summary)} in {run.folder}")
-    parts: list[RenderableType] = [*verdict_lines(run), _heading(summary)]
+    details = f", {summary['num_clients']} clients, {summary['rounds']} rounds, seed {summary['seed']}"
+    heading = Text(str(summary["strategy"]), style="bold").append(details, style="not bold")
+    parts: list[RenderableType] = [*verdict_lines(run), heading]
     if run.clients is not None:
         parts.append(_clusters(run.clients))
     if summary.get("decision"):
@@ -204,21 +270,11 @@ def final_table(run: SavedRun) -> RenderableType:
     if summary.get("trials"):
         parts.append(trials_table(summary["trials"]))
     parts.append(_figures(summary))
-    parts += [Text(line) for line in decision_lines(summary)]
-    if line := personal_line(summary):
-        parts.append(Text(line))
-    if line := newcomers_line(summary):
-        parts.append(Text(line))
-    if line := drift_line(run.rounds):
-        parts.append(Text(line))
-    if line := went_back_line(run.rounds):
-        parts.append(Text(line))
-    if run.clients is not None:
-        silent = int(run.clients["accuracy"].isna().sum())
-        if silent:
-            all_clients = len(run.clients)
-            parts.append(Text(f"{silent} of {all_clients} clients have no accuracy: left out of the means"))
-    return Group(*parts)
+    lines = [*decision_lines(summary), personal_line(summary), newcomers_line(summary)]
+    lines += [drift_line(run.rounds), went_back_line(run.rounds)]
+    if run.clients is not None and (silent := int(run.clients["accuracy"].isna().sum())):
+        lines.append(f"{silent} of {len(run.clients)} clients have no accuracy: left out of the means")
+    return Group(*parts, *(Text(line) for line in lines if line))
 
 
 def print_report(run: SavedRun, console: Console | None = None) -> None:
@@ -260,84 +316,53 @@ def verdict_lines(run: SavedRun) -> list[Text]:
             text = "Served: every client " + ("its cluster's model" if own else "one model for all")
         clustered = (summary.get("serve_cluster") or {}).get("mean_client_accuracy")
         if clustered is not None and own < everyone:
-            text += f"; with every cluster served its own, mean accuracy would be {_number(clustered, 3)}"
+            text += f"; with every cluster served its own, mean accuracy would be {number(clustered)}"
         lines.append(Text(f"{text} (serve={summary.get('serve')})"))
     if silent := (summary.get("proof") or {}).get("did_not_vote"):
-        shown = [f"{each.get('name', each['client'])}: {each['reason']}" for each in silent[:_MOST_SILENT]]
-        more = f"; and {len(silent) - _MOST_SILENT} more" if len(silent) > _MOST_SILENT else ""
-        lines.append(Text(f"did not vote: client {'; '.join(shown)}{more}"))
+        named = [f"{each.get('name', each['client'])}: {each['reason']}" for each in silent]
+        lines.append(Text(f"did not vote: client {listed(named, 10)}"))
     return [*lines, Text("")]
 
 
-def _heading(summary: Mapping[str, Any]) -> Text:
-    text = Text(str(summary["strategy"]), style="bold")
-    details = f", {summary['num_clients']} clients, {summary['rounds']} rounds, seed {summary['seed']}"
-    return text.append(details, style="not bold")
-
-
 def _clusters(clients: pd.DataFrame) -> Table:
-    grouped = bool(clients["group"].notna().all())
+    grouped, named = bool(clients["group"].notna().all()), "name" in clients
     table = Table(box=box.SIMPLE_HEAD)
     for title in ("cluster", "clients", "samples", "accuracy"):
         table.add_column(title, justify="right")
-    with_names = "name" in clients
-    if grouped:
-        table.add_column("known groups (clients)")
-    if with_names:
-        table.add_column("who")
+    for title in ["known groups (clients)"] * grouped + ["who"] * named:
+        table.add_column(title)
     sizes = clients["cluster"].value_counts().sort_index()
     shown = sizes if len(sizes) <= _MOST_CLUSTERS else sizes.nlargest(_MOST_CLUSTERS - 1)
     for cluster, size in shown.items():
         members = clients[clients["cluster"] == cluster]
-        samples, accuracy = members["num_train"].sum(), members["accuracy"].mean()
-        cells = [str(cluster), str(size), f"{samples:,}" if samples else "–", _number(accuracy, 3)]
+        samples = members["num_train"].sum()
+        cells = [f"{samples:,}" if samples else "–", number(float(members["accuracy"].mean()))]
         if grouped:
             counts = members["group"].value_counts()
-            named = ", ".join(f"{group} ({count})" for group, count in counts.head(5).items())
-            cells.append(named + (f", {len(counts) - 5} more" if len(counts) > 5 else ""))
-        if with_names:
-            who = members["name"].tolist()
-            cells.append(escape(", ".join(who[:5])) + (f", {len(who) - 5} more" if len(who) > 5 else ""))
-        table.add_row(*cells)
+            cells.append(few(f"{group} ({count})" for group, count in counts.items()))
+        if named:
+            cells.append(escape(few(members["name"])))
+        table.add_row(str(cluster), str(size), *cells)
     if len(shown) < len(sizes):
-        left = len(clients) - int(shown.sum())
-        table.add_row("…", str(left), *[""] * (2 + grouped + with_names))
+        table.add_row("…", str(len(clients) - int(shown.sum())), *[""] * (2 + grouped + named))
         table.caption = f"the {len(shown)} largest of {len(sizes)} clusters; … are the others together"
     return table
 
 
 def _figures(summary: Mapping[str, Any]) -> Table:
-    columns = [(str(summary["strategy"]), summary), *summary.get("compare", {}).items()]
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("")
-    for title, _ in columns:
+    """Lay out the figures, and below the mean accuracy that with each personal layer that some run has."""
+    summaries = {str(summary["strategy"]): summary, **summary.get("compare", {})}
+    layers = [(each.get("personal") or {}).get("figures") or {} for each in summaries.values()]
+    table = Table("", box=box.SIMPLE_HEAD)
+    for title in summaries:
         table.add_column(title, justify="right")
-    for row in ROWS:
-        cells = [_cell(figures, row) for _, figures in columns]
-        if any(cell != "–" for cell in cells):
-            table.add_row(row.title, *cells)
-        if row.keys == _PERSONAL:
-            _add_personal(table, [figures for _, figures in columns])
+    for key, title, _, cells in figures_of(list(summaries.values())):
+        table.add_row(title, *cells)
+        if key == _PERSONAL:
+            for choice in dict.fromkeys(choice for each in layers for choice in each if choice != NONE):
+                values = [number(each.get(choice, {}).get(key)) for each in layers]
+                table.add_row(f"  with personal={choice}", *values)
     return table
-
-
-def _add_personal(table: Table, columns: Sequence[Mapping[str, Any]]) -> None:
-    """Add a row for each personal layer that some column has, and for the choice between them."""
-    of_column = [(figures.get("personal") or {}).get("figures") or {} for figures in columns]
-    for choice in dict.fromkeys(choice for figures in of_column for choice in figures if choice != NONE):
-        values = [figures.get(choice, {}).get(_PERSONAL[0]) for figures in of_column]
-        cells = ["–" if value is None else _number(value, 3) for value in values]
-        table.add_row(f"  with personal={choice}", *cells)
-
-
-def _cell(figures: Mapping[str, Any], row: FigureRow) -> str:
-    values: list[float | None] = []
-    for key in row.keys:
-        value = figure(figures, key)
-        values += value if isinstance(value, (list, tuple)) else [value]
-    write = _size if row.bytes else lambda value: _number(value, row.digits)
-    known = [write(value) for value in values if value is not None]
-    return " ± ".join(known) if known else "–"
 
 
 def figure(figures: Mapping[str, Any], key: str) -> Any:
@@ -345,15 +370,3 @@ def figure(figures: Mapping[str, Any], key: str) -> Any:
     whole, _, rest = key.partition(".")
     value = figures.get(whole)
     return figure(value, rest) if rest and isinstance(value, Mapping) else None if rest else value
-
-
-def _number(value: float, digits: int) -> str:
-    return f"{value:,.{digits}f}" if np.isfinite(value) else "–"
-
-
-def _size(value: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB"

@@ -1,16 +1,22 @@
-"""Read a run from its folder."""
+"""Read a run from its folder; for its page and pictures without what they do not show, in few digits.
 
+A page is written again and again while a run goes on, in the run's own process. What it reads must not grow
+with every number that a round writes, times all rounds: :class:`ThinnedRun`.
+"""
+
+import base64
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import yaml
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedclust.typing import FloatArray, IntArray
 
@@ -51,16 +57,7 @@ class SavedRun:
         ValueError
             If it is not a JSON object.
         """
-        path = self.folder / "summary.json"
-        if not path.is_file():
-            return {}
-        try:
-            summary = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} must be JSON: {error}") from error
-        if not isinstance(summary, dict):
-            raise ValueError(f"{path} must hold an object, got {type(summary).__name__}")
-        return summary
+        return self._mapping("summary.json", "JSON", json.loads)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -71,16 +68,19 @@ class SavedRun:
         ValueError
             If it is not a YAML mapping.
         """
-        path = self.folder / "config.yaml"
+        return self._mapping("config.yaml", "YAML", partial(yaml.load, Loader=_YAML_LOADER))
+
+    def _mapping(self, name: str, kind: str, parse: Callable[[str], Any]) -> dict[str, Any]:
+        path = self.folder / name
         if not path.is_file():
             return {}
         try:
-            config = yaml.load(path.read_text(encoding="utf-8"), _YAML_LOADER)
-        except yaml.YAMLError as error:
-            raise ValueError(f"{path} must be YAML: {error}") from error
-        if not isinstance(config, dict):
-            raise ValueError(f"{path} must hold a mapping, got {type(config).__name__}")
-        return config
+            found = parse(path.read_text(encoding="utf-8"))
+        except (ValueError, yaml.YAMLError) as error:
+            raise ValueError(f"{path} must be {kind}: {error}") from error
+        if not isinstance(found, dict):
+            raise ValueError(f"{path} must hold a mapping, got {type(found).__name__}")
+        return found
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
@@ -147,8 +147,7 @@ class SavedRun:
     @cached_property
     def inputs(self) -> dict[str, Any]:
         """``inputs.json``: how raw rows become inputs; empty for a run of before there was one."""
-        path = self.folder / "inputs.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return self._mapping("inputs.json", "JSON", json.loads)
 
     @cached_property
     def compared(self) -> dict[str, "SavedRun"]:
@@ -175,26 +174,26 @@ class SavedRun:
             return self.clients["cluster"].to_numpy(dtype=np.int64)
         return np.array(self.changes[-1]["assignment"]) if self.changes else None
 
+    def _column(self, name: str) -> "pd.Series | None":
+        return None if self.clients is None else self.clients.get(name)
+
     @cached_property
     def groups(self) -> IntArray | None:
         """Known grouping of the clients, shape (K,), if the partition has one."""
-        if self.clients is None or "group" not in self.clients or self.clients["group"].isna().any():
-            return None
-        return self.clients["group"].to_numpy(dtype=np.int64)
+        column = self._column("group")
+        return None if column is None or column.isna().any() else column.to_numpy(dtype=np.int64)
 
     @cached_property
     def client_names(self) -> list[str] | None:
         """Names of the K clients in the data, if they have any."""
-        if self.clients is None or "name" not in self.clients:
-            return None
-        return self.clients["name"].tolist()
+        column = self._column("name")
+        return None if column is None else column.tolist()
 
     @cached_property
     def label_counts(self) -> IntArray | None:
         """Training labels of each client, shape (K, C)."""
-        if self.clients is None or "label_counts" not in self.clients or self.clients.empty:
-            return None
-        return np.stack([np.asarray(counts) for counts in self.clients["label_counts"]])
+        column = self._column("label_counts")
+        return None if column is None or column.empty else np.stack(column.to_list())
 
     def series(self, key: str) -> tuple[IntArray, FloatArray]:
         """Return one value over the rounds.
@@ -219,3 +218,126 @@ class SavedRun:
             with np.load(path) as arrays:
                 for name in arrays.files:
                     yield name, arrays[name]
+
+
+MOST_CLIENTS = 5_000
+"""Clients on a page; ``clients.parquet`` has the others."""
+
+MOST_ACCURACIES, MOST_ROUNDS = 150_000, 1_000
+"""Accuracies of all clients over the rounds, and rounds that they are of."""
+
+_CLIENTS = "client_accuracy"
+_UNUSED = ("cluster_accuracy", "cluster_sizes")
+_OF_REPORTS = ("mse", "pair_coverage", "split")
+
+
+def shorts(values: ArrayLike) -> list[float | int | None]:
+    """Round numbers to six digits; None for what is no finite number. Whole numbers stay."""
+    array = np.asarray(values)
+    if array.dtype.kind in "iu":
+        return array.tolist()
+    floats = array.astype(np.float64).tolist()
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in floats]
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """Choose at most so many of the places 0 to count - 1, evenly spaced, the first and the last included."""
+    if count <= most:
+        return list(range(count))
+    return np.unique(np.linspace(0, count - 1, most).round().astype(int)).tolist()
+
+
+def pack(shares: ArrayLike) -> str:
+    """Write numbers in [0, 1], of any shape, as base64 of two little-endian bytes each.
+
+    The codes 0 and 65534 are 0 and 1, 65535 is an unknown value.
+    """
+    numbers = np.asarray(shares, dtype=np.float64)
+    codes = np.where(np.isfinite(numbers), np.rint(np.clip(numbers, 0, 1) * 65534), 65535)
+    return base64.b64encode(codes.astype("<u2").tobytes()).decode("ascii")
+
+
+def shown(count: int, width: int, most: int = MOST_ACCURACIES) -> list[int]:
+    """Choose the rounds whose accuracies are shown.
+
+    Parameters
+    ----------
+    count
+        Rounds that have clients' accuracies.
+    width
+        Number of clients.
+    most
+        Most accuracies, about.
+    """
+    return evenly(count, min(MOST_ROUNDS, max(2, most // width)))
+
+
+@dataclass(frozen=True, eq=False)
+class ThinnedRun(SavedRun):
+    """A run as its page needs it.
+
+    Of ``rounds.jsonl``, clients' accuracies are those of the rounds that are shown, and a method's report has
+    what is drawn of it. Of ``clusters.json``, an assignment but the last has the clients that are shown, and
+    the ``sizes`` of all clusters.
+    """
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The lines of ``rounds.jsonl``, thinned.
+
+        Raises
+        ------
+        ValueError
+            If a line is not JSON.
+        """
+        count = width = 0
+        for record in self.lines():
+            if record.get(_CLIENTS):
+                count, width = count + 1, len(record[_CLIENTS])
+        chosen = set(shown(count, width)) if count else set()
+        found, place = [], 0
+        for record in self.lines():
+            if record.get(_CLIENTS):
+                if place not in chosen:
+                    del record[_CLIENTS]
+                place += 1
+            found.append(_thinned(record))
+        return found
+
+    @cached_property
+    def changes(self) -> list[dict[str, Any]]:
+        """``clusters.json``, thinned."""
+        path = self.folder / "clusters.json"
+        found: list[dict[str, Any]] = []
+        if not path.is_file():
+            return found
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for line in file:  # an entry is one line
+                if not line.startswith("{"):
+                    continue
+                change = json.loads(line.rstrip().rstrip(","))
+                clusters = np.array(change["assignment"], dtype=np.int32)
+                change |= {"assignment": clusters, "sizes": np.bincount(clusters)}
+                if found:
+                    found[-1]["assignment"] = found[-1]["assignment"][:MOST_CLIENTS].copy()
+                found.append(change)
+        return found
+
+    @cached_property
+    def compared(self) -> Mapping[str, SavedRun]:  # type: ignore[override]
+        """The strategies compared with this one, by name."""
+        return {name: ThinnedRun(run.folder) for name, run in super().compared.items()}
+
+
+def _thinned(record: dict[str, Any]) -> dict[str, Any]:
+    for key in _UNUSED:
+        record.pop(key, None)
+    if "cohort" in record:
+        record["cohort"] = np.array(record["cohort"], dtype=np.int32)
+    reports = record.get("strategy") or {}
+    record["strategy"] = {
+        name: {key: report[key] for key in _OF_REPORTS if key in report}
+        for name, report in reports.items()
+        if isinstance(report, Mapping)
+    }
+    return {sys.intern(key): value for key, value in record.items()}  # or each line has keys of its own

@@ -323,8 +323,6 @@ def how_to_get_one(config: Mapping[str, Any]) -> str:
 PREFIX = "personal."
 """Before the name of a figure with the personal layer, where runs are compared."""
 
-_MOST_FAILED = 10
-
 
 def personal_summary(
     personal: Personal,
@@ -405,10 +403,14 @@ def personal_line(summary: Mapping[str, Any]) -> str | None:
     used = ", ".join(f"{number} {layer}" for layer, number in counts.items())
     line = f"Personal layer: {personal['choice']} (clients: {used})"
     if failures := personal.get("failures"):
-        shown = "; ".join(f"client {each['client']}: {each['reason']}" for each in failures[:_MOST_FAILED])
-        more = f"; and {len(failures) - _MOST_FAILED} more" if len(failures) > _MOST_FAILED else ""
-        line += f"; failed: {shown}{more}"
+        failed = [f"client {each['client']}: {each['reason']}" for each in failures]
+        line += f"; failed: {listed(failed, 10)}"
     return line
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """List the first of some findings, and how many more there are."""
+    return "; ".join(names[:most]) + (f"; and {len(names) - most} more" if len(names) > most else "")
 
 
 # Keys of a client's evaluation, and their columns.

@@ -23,7 +23,7 @@ from fedclust.messages.description import PrototypesQuestion
 from fedclust.messages.training import Projection
 from fedclust.results.charts import run as charts
 from fedclust.results.charts.chart import save
-from fedclust.results.thinned import evenly
+from fedclust.results.saved_run import evenly
 from fedclust.runs import shifts
 from fedclust.runs.shifts import Agreement, Looks, Shift
 from fedclust.support.rng import generator, torch_seed

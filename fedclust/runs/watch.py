@@ -12,6 +12,7 @@ from hashlib import sha256
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from fedclust.results import page
@@ -52,7 +53,7 @@ class Watch(ThreadingHTTPServer):
             raise FileNotFoundError(f"folder must be that of a run or of a sweep, there is none at {folder}")
         self.folder = folder
         self._lock = threading.Lock()
-        self._seen: dict[str, tuple[tuple[object, ...], page.View]] = {}
+        self._seen: dict[str, tuple[tuple[object, ...], dict[str, Any]]] = {}
         self.view()
         super().__init__((_ADDRESS, port), _Handler)
 
@@ -61,7 +62,7 @@ class Watch(ThreadingHTTPServer):
         """Where the page is."""
         return f"http://{_ADDRESS}:{self.server_address[1]}/"
 
-    def view(self, run: str = "") -> "tuple[page.View, str]":
+    def view(self, run: str = "") -> tuple[dict[str, Any], str]:
         """Read the folder, or that of a run of the sweep, if a file in it has changed.
 
         Returns
@@ -79,7 +80,7 @@ class Watch(ThreadingHTTPServer):
     def has(self, run: str) -> bool:
         """Whether the sweep that is watched has a run of this name."""
         view, _ = self.view()
-        return run in view.jobs
+        return run in view["jobs"]
 
 
 def _state(path: Path) -> tuple[int, int]:

@@ -22,7 +22,7 @@ import numpy as np
 import vl_convert
 from numpy.typing import ArrayLike
 
-from fedclust.results.thinned import shorts
+from fedclust.results.saved_run import shorts
 from fedclust.support.checks import replace_file
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -121,14 +121,8 @@ class Line:
     @property
     def row(self) -> dict[str, Any]:
         """The line as one row of data, which the chart takes apart: its name is a value, never a field."""
-        row: dict[str, Any] = {"line": self.name, "x": shorts(np.asarray(self.x)), "y": shorts(_list(self.y))}
-        if self.low is not None and self.high is not None:
-            row |= {"low": shorts(_list(self.low)), "high": shorts(_list(self.high))}
-        return row
-
-
-def _list(values: ArrayLike) -> list[Any]:
-    return np.asarray(values).tolist() if not isinstance(values, list) else values
+        given = {"x": self.x, "y": self.y, "low": self.low, "high": self.high}
+        return {"line": self.name} | {key: shorts(each) for key, each in given.items() if each is not None}
 
 
 def data_of(values: Sequence[Any]) -> Any:
@@ -169,7 +163,7 @@ def curves(
         All names that have a colour, in order; those of the lines unless given.
     """
     rows = [line.row for line in lines]
-    names = list(names or dict.fromkeys(row["line"] for row in rows))
+    names = list(names or dict.fromkeys(line.name for line in lines))
     known = [value for row in rows for value in row["y"] if value is not None and (value > 0 or not log)]
     scale = alt.Scale(zero=zero)
     if log:
@@ -177,71 +171,43 @@ def curves(
         low = max(min(known, default=1.0), high * 1e-8)
         scale = alt.Scale(type="log", domain=[low / 1.2, high * 1.2], clamp=False, nice=False)
     whole = all(value == int(value) for row in rows for value in row["x"] if value is not None)
-    across = alt.X(
-        "x:Q",
-        title=x,
-        scale=alt.Scale(zero=False, nice=False),
-        axis=alt.Axis(tickMinStep=1, format=",.0f", grid=False) if whole else alt.Axis(grid=False),
-    )
+    steps: dict[str, Any] = {"tickMinStep": 1, "format": ",.0f"} if whole else {}
+    between = alt.Scale(zero=False, nice=False)
+    across = alt.X("x:Q", title=x, scale=between, axis=alt.Axis(grid=False, **steps))
     ticks: dict[str, Any] = {"tickCount": 5, **({"format": "~s"} if form == "bytes" else {})}
     if form == "whole":
         most = int(max(known, default=1))
         ticks = {"values": list(range(0, most + 1, 1 + most // 6)), "format": "d"}
     up = alt.Y("y:Q", title=y or None, scale=scale, axis=alt.Axis(**ticks))
-    by = {
-        "color": alt.Color("line:N", scale=alt.Scale(domain=names), title=None),
-        "strokeDash": alt.StrokeDash(
-            "line:N", title=None, scale=alt.Scale(domain=names, range=_dashes(names))
-        ),
-    }
-    if len(names) == 1:
-        by = {key: channel.copy() for key, channel in by.items()}
-        for channel in by.values():
-            channel.legend = None
-    read = [alt.Tooltip("line:N", title=" "), alt.Tooltip("x:Q", title=x), alt.Tooltip("y:Q", format=".4~g")]
-    fields: list[Any] = ["x", "y"]
+    look: dict[str, Any] = {"title": None, "legend": None}
     if len(names) > 1:
-        by["color"].legend = alt.Legend(symbolOpacity=1, symbolType="stroke", symbolStrokeWidth=2.5)
-    banded = [row for row in rows if "low" in row]
-    base = alt.Chart(data_of(rows)).transform_flatten(fields)
-    base = base.transform_filter("isValid(datum.y)" + (" && datum.y > 0" if log else ""))
+        look["legend"] = alt.Legend(symbolOpacity=1, symbolType="stroke", symbolStrokeWidth=2.5)
+    colour = alt.Color("line:N", scale=alt.Scale(domain=names), **look)
+    dash = alt.StrokeDash("line:N", scale=alt.Scale(domain=names, range=_dashes(names)), **look)
+    valid = "isValid(datum.y)" + (" && datum.y > 0" if log else "")
+    read = [alt.Tooltip("line:N", title=" "), alt.Tooltip("x:Q", title=x), alt.Tooltip("y:Q", format=".4~g")]
+
+    def drawn(some: Sequence[Mapping[str, Any]], *ends: str) -> alt.Chart:
+        base = alt.Chart(data_of(some)).transform_flatten(["x", "y", *ends]).transform_filter(valid)
+        return base.encode(across, up, color=colour, detail="line:N")
+
     layers = []
     if marks:
-        at = data_of([{"x": place, "what": what} for place, what in marks])
-        layers.append(
-            alt.Chart(at).mark_rule(strokeDash=[2, 3], opacity=0.6).encode(across, tooltip=["x:Q", "what:N"])
-        )
-    if banded:
-        area = alt.Chart(data_of(banded)).transform_flatten([*fields, "low", "high"])
-        layers.append(
-            area.mark_area(opacity=0.16, strokeWidth=0).encode(
-                across,
-                alt.Y("low:Q", title=y or None, scale=scale),
-                y2="high:Q",
-                color=by["color"],
-                detail="line:N",
-            )
-        )
+        at = alt.Chart(data_of([{"x": place, "what": what} for place, what in marks]))
+        layers.append(at.mark_rule(strokeDash=[2, 3], opacity=0.6).encode(across, tooltip=["x:Q", "what:N"]))
+    if banded := [row for row in rows if "low" in row]:
+        area = drawn(banded, "low", "high").mark_area(opacity=0.16, strokeWidth=0)
+        layers.append(area.encode(alt.Y("low:Q", title=y or None, scale=scale), y2="high:Q"))
     kind: dict[str, Any] = {"interpolate": "step-after"} if step else {}
-    if max(len(row["x"]) for row in rows) > _MANY and not step:
-        layers.append(
-            base.mark_line(strokeWidth=0.6, opacity=0.35, **kind).encode(
-                across, up, color=by["color"], detail="line:N"
-            )
-        )
-        half = max(2, max(len(row["x"]) for row in rows) // 200)
+    longest, base = max(len(row["x"]) for row in rows), drawn(rows)
+    if longest > _MANY and not step:
+        layers.append(base.mark_line(strokeWidth=0.6, opacity=0.35))
+        half = max(2, longest // 200)
         base = base.transform_window(smooth="mean(y)", frame=[-half, half], groupby=["line"])
-        up = up.copy()
-        up.shorthand = "smooth:Q"
-    layers.append(base.mark_line(clip=True, **kind).encode(across, up, tooltip=read, **by))
-    few = [row for row in rows if len(row["x"]) < 3]
-    if few:
-        dots = alt.Chart(data_of(few)).transform_flatten(fields)
-        layers.append(
-            dots.mark_point(filled=True, size=45).encode(
-                across, alt.Y("y:Q", title=y or None, scale=scale), color=by["color"], tooltip=read
-            )
-        )
+        base = base.encode(alt.Y("smooth:Q", title=y or None, scale=scale, axis=alt.Axis(**ticks)))
+    layers.append(base.mark_line(clip=True, **kind).encode(strokeDash=dash, tooltip=read))
+    if few := [row for row in rows if len(row["x"]) < 3]:
+        layers.append(drawn(few).mark_point(filled=True, size=45).encode(tooltip=read))
     meta = {"read": "lines", "x": x, "form": form, "zoom": ["x"], "whole": whole}
     return alt.layer(*layers).properties(usermeta=meta, height=300)
 
@@ -263,6 +229,7 @@ def cells(
     row_title: str = "",
     column_title: str = "",
     square: bool = False,
+    strip: Any = (),
     numbers: str = "",
 ) -> Any:
     """Draw a table of numbers as coloured cells; an unknown one is left out, an infinite one is black.
@@ -286,6 +253,8 @@ def cells(
         Names of the bands.
     square
         Whether cells are as wide as they are high.
+    strip
+        Of each row, a number whose colour stands beside it, in runs of one number.
     numbers
         Format of a number in each cell; none unless given.
     """
@@ -298,59 +267,41 @@ def cells(
     if colours == "diverging":  # what speaks for alike is often far smaller than a difference
         low, high = min(low, -0.01 * abs(high)), max(high, -low)
     flat = [float(f"{one:.4g}") if np.isfinite(one) else "" if np.isnan(one) else "∞" for one in table.flat]
-    base = (
-        alt.Chart(data_of(flat))
-        .transform_window(i="row_number()")
-        .transform_calculate(r=f"floor((datum.i - 1) / {m})", c=f"(datum.i - 1) % {m}")
-        .transform_calculate(
-            r2="datum.r + 1", c2="datum.c + 1", middle="datum.c + 0.5", centre="datum.r + 0.5"
-        )
-        .transform_filter("datum.data !== ''")
-    )
+    ends_of = {"r2": "datum.r + 1", "c2": "datum.c + 1", "middle": "datum.c + 0.5", "centre": "datum.r + 0.5"}
+    base = alt.Chart(data_of(flat)).transform_window(i="row_number()")
+    base = base.transform_calculate(r=f"floor((datum.i - 1) / {m})", c=f"(datum.i - 1) % {m}")
+    base = base.transform_calculate(**ends_of).transform_filter("datum.data !== ''")
     for key, named, names in (("r", "row", rows), ("c", "column", columns)):
         data = data_of([{key: place, named: str(name)} for place, name in enumerate(names)])
         base = base.transform_lookup(key, from_=alt.LookupData(data=data, key=key, fields=[named]))
     up = alt.Scale(domain=[0, n], reverse=True, nice=False, zero=False)
     across = alt.Scale(domain=[0, m], nice=False, zero=False)
-    x = alt.X("c:Q", title=column_title or None, scale=across, axis=_band_axis(column_bands, 0))
-    y = alt.Y("r:Q", title=row_title or None, scale=up, axis=_band_axis(row_bands, 0))
+    x = alt.X("c:Q", title=column_title or None, scale=across, axis=_band_axis(column_bands))
+    y = alt.Y("r:Q", title=row_title or None, scale=up, axis=_band_axis(row_bands))
     scale = alt.Scale(domain=[low, high], clamp=True, **MAPS[colours])
     colour = alt.Color("data:Q", title=title or None, scale=scale, legend=alt.Legend(gradientLength=160))
     read = [alt.Tooltip("row:N"), alt.Tooltip("column:N"), alt.Tooltip("data:N", title=title or "value")]
-    layers = [
-        base.transform_filter("isNumber(datum.data)")
-        .mark_rect(strokeWidth=0)
-        .encode(x, y, x2="c2:Q", y2="r2:Q", color=colour, tooltip=read)
-    ]
+    drawn = base.mark_rect(strokeWidth=0).encode(x, y, x2="c2:Q", y2="r2:Q", tooltip=read)
+    layers = [drawn.transform_filter("isNumber(datum.data)").encode(color=colour)]
     if np.isinf(table).any():
-        layers.append(
-            base.transform_filter("datum.data === '∞'")
-            .mark_rect(color="black")
-            .encode(x, y, x2="c2:Q", y2="r2:Q", tooltip=read)
-        )
-    line: dict[str, Any] = {
-        "strokeWidth": 1,
-        "color": "black" if colours in ("diverging", "labels") else "white",
-    }
-    for bands, channel, one in ((row_bands, "y", y), (column_bands, "x", x)):
+        layers.append(drawn.transform_filter("datum.data === '∞'").encode(color=alt.value("black")))
+    line: dict[str, Any] = {"strokeWidth": 1, "color": "black" if colours in ("diverging", "labels") else "white"}
+    for bands, key, channel in ((row_bands, "r", y), (column_bands, "c", x)):
         edges = _edges(bands)[1:-1]
         if 0 < len(edges) < min(60, len(bands) - 1):
-            data = data_of([{"r" if channel == "y" else "c": edge} for edge in edges])
-            layers.append(alt.Chart(data).mark_rule(**line).encode(**{channel: one}))
+            layers.append(alt.Chart(data_of([{key: at} for at in edges])).mark_rule(**line).encode(channel))
+    for start, end in pairwise(_edges(strip)):
+        colour_of = COLOURS[int(strip[start]) % len(COLOURS)]
+        beside = alt.Chart(data_of([{"r": start, "r2": end}])).mark_rect(color=colour_of)
+        wide: dict[str, Any] = {"x": alt.value(alt.expr("width + 3")), "x2": alt.value(alt.expr("width + 9"))}
+        layers.append(beside.encode(y, y2="r2:Q", **wide))
     if numbers:
         dark = alt.condition(
             f"datum.data > {low + 0.55 * (high - low)}", alt.value("black"), alt.value("white")
         )
-        layers.append(
-            base.mark_text().encode(
-                alt.X("middle:Q", scale=across),
-                alt.Y("centre:Q", scale=up),
-                color=dark,
-                text=alt.Text("data:Q", format=numbers),
-            )
-        )
-    width = m * max(1, 440 // m)
-    height = n * max(1, (440 if square else 330) // n)
+        at = alt.X("middle:Q", scale=across), alt.Y("centre:Q", scale=up)
+        layers.append(base.mark_text().encode(*at, color=dark, text=alt.Text("data:Q", format=numbers)))
+    width, height = m * max(1, 440 // m), n * max(1, 440 // n)
     if not square:
         width, height = 620, int(np.clip(22 * n, 60, 330))
     meta = {"read": "cells", "cells": [n, m], "square": square}
@@ -382,36 +333,25 @@ def cells_from(values: ArrayLike, rows: Any, columns: Any) -> np.ndarray:
 def _edges(bands: Sequence[Any]) -> list[int]:
     """List where each run of equal bands starts, and the end."""
     starts = [place for place in range(len(bands)) if not place or bands[place] != bands[place - 1]]
-    return [*starts, len(bands)] if bands is not None and len(bands) else []
+    return [*starts, len(bands)] if starts else []
 
 
-def _band_axis(bands: Sequence[Any], angle: int) -> alt.Axis | None:
+def _band_axis(bands: Sequence[Any]) -> alt.Axis | None:
     """Label each band in its middle, if it takes a 25th of the axis or if all bands are one cell each."""
-    if not len(bands):
+    pairs = list(pairwise(_edges(bands)))
+    if not pairs:
         return None
-    edges = _edges(bands)
-    pairs = list(pairwise(edges))
     if len(pairs) == len(bands):
         pairs = pairs[:: -(-len(pairs) // 40)]
     else:
         pairs = [(start, end) for start, end in pairs if end - start >= len(bands) / 25]
     middles = [(start + end) / 2 for start, end in pairs]
+    texts = [str(bands[start]) for start, _ in pairs]
     # Names are literals of Vega's own language, which the page reads with an interpreter.
-    names = json.dumps([_shortened(str(bands[start])) for start, _ in pairs])
-    return alt.Axis(
-        values=middles,
-        labelExpr=f"{names}[indexof({json.dumps(middles)}, datum.value)]",
-        tickSize=0,
-        grid=False,
-        domain=False,
-        labelOverlap=False,
-        labelPadding=4,
-        labelAngle=angle,
-    )
-
-
-def _shortened(name: str, longest: int = 18) -> str:
-    return name if len(name) <= longest else name[: longest - 1] + "…"
+    names = json.dumps([text if len(text) <= 18 else f"{text[:17]}…" for text in texts])
+    label = f"{names}[indexof({json.dumps(middles)}, datum.value)]"
+    bare: dict[str, Any] = {"tickSize": 0, "grid": False, "domain": False, "labelOverlap": False, "labelPadding": 4}
+    return alt.Axis(values=middles, labelExpr=label, labelAngle=0, **bare)
 
 
 def points(rows: Sequence[Mapping[str, Any]], x: str = "", y: str = "", legend: bool = True) -> alt.Chart:
@@ -427,24 +367,19 @@ def points(rows: Sequence[Mapping[str, Any]], x: str = "", y: str = "", legend: 
         Whether to list the groups.
     """
     groups = list(dict.fromkeys(row["group"] for row in rows))
-    key = alt.Legend() if legend else None
-    both = {axis: np.array([row[axis] for row in rows]) for axis in "xy"}
-    reach = 0.55 * max([1e-9, *(float(np.ptp(one)) for one in both.values())])  # one scale for both
-    ends = {axis: float(one.min() + one.max()) / 2 for axis, one in both.items()}
-    scales = {axis: alt.Scale(domain=[at - reach, at + reach], nice=False) for axis, at in ends.items()}
+    key: dict[str, Any] = {"title": None, "legend": alt.Legend() if legend else None}
+    low, high = (np.array([end(row[axis] for row in rows) for axis in "xy"]) for end in (min, max))
+    reach = 0.55 * max(1e-9, *(high - low))  # one scale for both
+    both = [alt.Scale(domain=[at - reach, at + reach], nice=False) for at in ((low + high) / 2).tolist()]
     shapes = [SHAPES[place % len(SHAPES)] for place in range(len(groups))]
-    return (
-        alt.Chart(data_of(list(rows)))
-        .mark_point(filled=True, size=55, opacity=0.85)
-        .encode(
-            alt.X("x:Q", title=x or None, scale=scales["x"]),
-            alt.Y("y:Q", title=y or None, scale=scales["y"]),
-            color=alt.Color("group:N", title=None, scale=alt.Scale(domain=groups), legend=key),
-            shape=alt.Shape("group:N", title=None, legend=key, scale=alt.Scale(domain=groups, range=shapes)),
-            tooltip=["name:N", "group:N"],
-        )
-        .properties(usermeta={"read": "points", "zoom": ["x", "y"]}, width=380, height=380)
-    )
+    chart = alt.Chart(data_of(rows)).mark_point(filled=True, size=55, opacity=0.85)
+    return chart.encode(
+        alt.X("x:Q", title=x or None, scale=both[0]),
+        alt.Y("y:Q", title=y or None, scale=both[1]),
+        color=alt.Color("group:N", scale=alt.Scale(domain=groups), **key),
+        shape=alt.Shape("group:N", scale=alt.Scale(domain=groups, range=shapes), **key),
+        tooltip=["name:N", "group:N"],
+    ).properties(usermeta={"read": "points", "zoom": ["x", "y"]}, width=380, height=380)
 
 
 def intervals(rows: Sequence[tuple[str, float, float, float, bool]], x: str) -> Any:
@@ -457,49 +392,41 @@ def intervals(rows: Sequence[tuple[str, float, float, float, bool]], x: str) -> 
     x
         Name of the axis.
     """
-    data = data_of(
-        [
-            {"name": name, "x": value, "low": low, "high": high, "shown": "shown" if shown else "not shown"}
-            for name, value, low, high, shown in rows
-        ]
-    )
-    names = alt.Axis(labelLimit=170, grid=False)
-    y = alt.Y("name:N", sort=None, title=None, axis=names)
-    color = alt.Color(
-        "shown:N", title=None, scale=alt.Scale(domain=["shown", "not shown"], range=[COLOURS[2], GREY])
-    )
-    base = alt.Chart(data).encode(y=y, color=color)
-    zero = (
-        alt.Chart(data_of([{"x": 0}]))
-        .mark_rule(strokeDash=[2, 2], opacity=0.6)
-        .encode(alt.X("x:Q", title=x, axis=alt.Axis(tickCount=6)))
-    )
+    data = [
+        {"name": name, "x": value, "low": low, "high": high, "shown": "shown" if shown else "not shown"}
+        for name, value, low, high, shown in rows
+    ]
+    y = alt.Y("name:N", sort=None, title=None, axis=alt.Axis(labelLimit=170, grid=False))
+    scale = alt.Scale(domain=["shown", "not shown"], range=[COLOURS[2], GREY])
+    base = alt.Chart(data_of(data)).encode(y=y, color=alt.Color("shown:N", title=None, scale=scale))
+    across = alt.X("x:Q", title=x, axis=alt.Axis(tickCount=6))
+    zero = alt.Chart(data_of([{"x": 0}])).mark_rule(strokeDash=[2, 2], opacity=0.6).encode(across)
     bars = base.mark_rule(strokeWidth=3).encode(alt.X("low:Q", title=x), x2="high:Q")
-    dots = base.mark_point(filled=True, size=70, opacity=1).encode(
-        alt.X("x:Q", title=x), tooltip=["name:N", "x:Q"]
-    )
+    dots = base.mark_point(filled=True, size=70, opacity=1).encode(across, tooltip=["name:N", "x:Q"])
     return alt.layer(zero, bars, dots).properties(usermeta={"read": "points", "x": x}, height=24 * len(rows))
 
 
-def strip(rows: Sequence[tuple[str, str, float]], x: str) -> Any:
+def strip(rows: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> Any:
     """Draw a row per name with a dot for each of its values and a line at their mean.
 
     Parameters
     ----------
     rows
-        Name of the row, name of the dot, and its value.
-    x
-        Name of the axis.
+        Each with ``row``, the name of the row, ``name``, that of the dot, and the value of each figure.
+    figures
+        Names of the figures, of which the page's reader chooses one; the first is shown at first.
     """
-    data = data_of([{"name": f"{row}, {dot}", "row": row, "x": value} for row, dot, value in rows])
+    choice = alt.binding_select(options=list(figures), name="Figure ")
+    pick = alt.param("figure", value=figures[0], bind=choice)
     y = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(labelLimit=170, grid=False))
-    across = alt.X("x:Q", title=x, scale=alt.Scale(zero=False))
-    base = alt.Chart(data).encode(y=y)
-    dots = base.mark_point(filled=True, size=70, opacity=0.65).encode(across, tooltip=["name:N", "x:Q"])
-    means = base.mark_tick(thickness=2.5, size=18, color=GREY).encode(alt.X("mean(x):Q", title=x))
-    return alt.layer(means, dots).properties(
-        usermeta={"read": "points", "x": x}, height=26 * len({row for row, *_ in rows})
+    base = (
+        alt.Chart(data_of(rows)).transform_calculate(x="datum[figure]").transform_filter("isValid(datum.x)")
     )
+    across = alt.X("x:Q", title=None, scale=alt.Scale(zero=False))
+    dots = base.mark_point(filled=True, size=70, opacity=0.65).encode(across, y, tooltip=["name:N", "x:Q"])
+    means = base.mark_tick(thickness=2.5, size=18, color=GREY).encode(alt.X("mean(x):Q", title=None), y)
+    high = 26 * len({row["row"] for row in rows})
+    return alt.layer(means, dots).add_params(pick).properties(usermeta={"read": "points"}, height=high)
 
 
 def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:

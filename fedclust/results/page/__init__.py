@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING
 from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedclust.results.page.parts import View as View, document as document, live_part as live_part
     from fedclust.results.page.run import view_run as view_run
     from fedclust.results.page.sweep import view_sweep as view_sweep
     from fedclust.results.page.write import (
         PAGE as PAGE,
         LivePage as LivePage,
+        document as document,
         is_run as is_run,
+        live_part as live_part,
         view_of as view_of,
         write_page as write_page,
         write_sweep_page as write_sweep_page,
     )
 else:
     NAMES = {
-        "fedclust.results.page.parts": "View document live_part",
         "fedclust.results.page.run": "view_run",
         "fedclust.results.page.sweep": "view_sweep",
-        "fedclust.results.page.write": "PAGE LivePage is_run view_of write_page write_sweep_page",
+        "fedclust.results.page.write": "PAGE LivePage document is_run live_part view_of write_page "
+        "write_sweep_page",
     }
     __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

@@ -1,19 +1,28 @@
-"""Write the page into the folder of a run or of a sweep, and keep that of a run up to date."""
+"""The page as one HTML file: made from what it shows, and written into the folder of a run or of a sweep."""
 
+import base64
+import hashlib
+import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from fedclust.results import report
 from fedclust.results.recorder import CannotWrite
+from fedclust.results.saved_run import pack
 from fedclust.support.checks import replace_file
 
 if TYPE_CHECKING:
-    from fedclust.results.page.parts import View
-
+    import jinja2
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +30,7 @@ PAGE = "report.html"
 """Name of the page in a folder."""
 
 _FILES_OF_A_RUN = ("rounds.jsonl", "summary.json", "clients.parquet")
+_MANY = 400  # cells, from which on a page holds them in two bytes each
 _SECONDS_BETWEEN = 30.0
 _SHARE = 50  # the page takes at most one part in so many of a run's time
 
@@ -30,8 +40,12 @@ def is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _FILES_OF_A_RUN)
 
 
-def view_of(folder: Path) -> "View":
+def view_of(folder: Path) -> dict[str, Any]:
     """Read the folder of a run, or of several runs.
+
+    Returns
+    -------
+    What :func:`document` takes.
 
     Raises
     ------
@@ -41,12 +55,141 @@ def view_of(folder: Path) -> "View":
         If a file cannot be read.
     """
     if is_run(folder):
-        from fedclust.results.page.run import view_run
+        from fedclust.results.page.run import view_run  # Altair takes half a second to import
 
         return view_run(folder)
     from fedclust.results.page.sweep import view_sweep
 
     return view_sweep(folder)
+
+
+def document(view: Mapping[str, Any], *, live: bool = False) -> str:
+    """Write a view as a page that needs no other file.
+
+    Text of the data is escaped in the markup, and in a JSON block that is only ever inserted as text or read
+    by Vega's interpreter. The page's own policy allows no other script, and no request except to where it
+    came from.
+
+    Parameters
+    ----------
+    view
+        What to show: its ``kind`` is the name of its template, ``"run"`` or ``"sweep"``, which has the other
+        values; ``pictures`` has its charts by name, ``data`` what the script looks up.
+    live
+        Whether the page asks its server for news, see :mod:`fedclust.runs.watch`.
+    """
+    from fedclust.results.charts.chart import bundle
+
+    style, script = template("style"), f"(() => {{{bundle()}\n}})();\n(() => {{\n{template('script')}}})();"
+    return (
+        _templates()
+        .get_template("page")
+        .render(
+            title=view["title"],
+            live=live,
+            main=_main(view, live),
+            style=style,
+            script=script,
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+            data=to_json(_data(view)),
+        )
+        .lstrip()
+    )
+
+
+def live_part(view: Mapping[str, Any]) -> str:
+    """Write what has changed of a page that is open: JSON with its markup and its charts."""
+    changed = {key: view[key] for key in ("finished", "title", "kind")}
+    return to_json({**_data(view), **changed, "markup": _main(view, live=True)})
+
+
+def _main(view: Mapping[str, Any], live: bool) -> str:
+    written = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return _templates().get_template(view["kind"]).render(view, live=live, written=written)
+
+
+def _data(view: Mapping[str, Any]) -> dict[str, Any]:
+    from fedclust.results.charts.chart import specification
+
+    charts = {name: specification(picture.chart) for name, picture in view["pictures"].items()}
+    for spec in charts.values():
+        for name, values in spec["datasets"].items():
+            if len(values) > _MANY and not isinstance(values[0], dict):
+                spec["datasets"][name] = _packed(values)
+    return {"charts": charts, **view["data"]}
+
+
+def _packed(values: Sequence[float | str]) -> Any:
+    """Write the numbers of many cells in two bytes each, which the script reads; not if one is infinite."""
+    if "∞" in values:
+        return values
+    table = np.array([np.nan if value == "" else value for value in values], dtype=np.float64)
+    low, high = float(np.nanmin(table, initial=0.0)), float(np.nanmax(table, initial=0.0))
+    return {"packed": pack((table - low) / ((high - low) or 1.0)), "low": low, "high": high}
+
+
+def to_json(value: Any) -> str:
+    """Write a value as JSON that may stand inside a script element: it has no ``<``, ``>`` or ``&``."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@cache
+def _templates() -> "jinja2.Environment":
+    import jinja2
+
+    from fedclust.results.page.run import class_name, command_line
+
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(template),
+        extensions=["jinja2.ext.do"],
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    own = head, keyed, zipped, class_name, command_line
+    for each in (*own, report.written, report.number, report.span, report.plural, report.some):
+        environment.filters[each.__name__] = each
+    return environment
+
+
+def head(column: str | Sequence[str]) -> dict[str, str]:
+    """Read a column of a table: its title, kind and explanation, joined by bars or as a list.
+
+    A kind is ``text``, ``long`` for text that wraps, ``name``, ``cluster``, ``shade`` for a share with a
+    colour, or one of :data:`fedclust.results.report.FORMS`.
+    """
+    parts = column.split("|") if isinstance(column, str) else column
+    title, kind, about = (*parts, "", "")[:3]
+    looks = {"": "text", "text": "text", "long": "text long", "name": "text name", "shade": "shade"}
+    return {"title": title, "kind": kind, "about": about, "looks": looks.get(kind, "")}
+
+
+def zipped(titles: Sequence[str], kind: str) -> list[list[str]]:
+    """Make columns of one kind."""
+    return [[title, kind] for title in titles]
+
+
+def keyed(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any]) -> tuple[list[Any], list[list[Any]]]:
+    """Return the columns in which a row has a value, and the rows in their order."""
+    kept = [key for key in columns if any(row.get(key) is not None for row in rows)]
+    return [columns[key] for key in kept], [[row.get(key) for key in kept] for row in rows]
+
+
+def template(name: str) -> str:
+    """Read a template, the style or the script.
+
+    They are Markdown files with one block of code, because Flower's bundle takes no .html, .css or .js files.
+    """
+    path = resources.files("fedclust.results.page") / "template" / f"{name}.md"
+    _, _, block = path.read_text(encoding="utf-8").partition("```")
+    return block.partition("\n")[2].rpartition("```")[0]
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
 def write_page(folder: Path) -> Path:
@@ -63,8 +206,6 @@ def write_page(folder: Path) -> Path:
     ValueError
         If a file cannot be read.
     """
-    from fedclust.results.page.parts import document  # Altair takes half a second to import
-
     path = folder / PAGE
     replace_file(path, document(view_of(folder)))
     return path
@@ -75,7 +216,6 @@ def write_sweep_page(folder: Path) -> Path | None:
 
     Jobs of one sweep may do so at the same time.
     """
-    from fedclust.results.page.parts import document
     from fedclust.results.page.sweep import view_sweep
 
     try:

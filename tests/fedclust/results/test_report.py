@@ -8,7 +8,16 @@ import pytest
 from rich.console import Console
 
 from fedclust.results import Recorder, SavedRun, client_table, print_report, summarise
-from fedclust.results.report import trials_table, went_back_line
+from fedclust.results.report import (
+    duration,
+    number,
+    percent,
+    size,
+    span,
+    trials_table,
+    went_back_line,
+    written,
+)
 
 
 def back(cluster: int, clients: int, reason: str = "not finite") -> dict[str, Any]:
@@ -66,6 +75,16 @@ def printed(folder: Path) -> str:
     return out.getvalue()
 
 
+def test_how_values_are_written() -> None:
+    assert [number(value) for value in (1234.5678, -0.0001, None, np.nan)] == ["1,234.568", "0.000", "–", "–"]
+    assert [size(value) for value in (7, 999.4, 1_449_086, 5e15)] == ["7 B", "999 B", "1.45 MB", "5000 TB"]
+    assert [duration(value) for value in (4.94, 125, 7_500)] == ["4.9 s", "2 min 5 s", "2 h 5 min"]
+    assert [percent(value) for value in (0.004, 0.94, 0.0, None)] == ["0.4 %", "94 %", "0 %", "–"]
+    assert (span((0.1, 0.25)), span(None), span([None, None])) == ("0.100 to 0.250", "–", "–")
+    assert [written(value, "chance") for value in (0.0001, 0.5)] == ["< 0.001", "0.500"]
+    assert (written(1.5e-7, "tight"), written(None, "text"), written("<", "whole")) == ("1.5e-07", "–", "<")
+
+
 def row(text: str, title: str) -> list[str]:
     """Cells of the line that starts with a title, split where two blanks part them."""
     line = next(line for line in text.splitlines() if line.strip().startswith(title))
@@ -98,7 +117,7 @@ def test_bytes_in_units_that_can_be_read(finished_run: Path) -> None:
     path.write_text(json.dumps(summary))
     text = printed(finished_run)
     assert row(text, "sent to clients")[1:] == ["12.3 MB", "1 MB"]
-    assert row(text, "received from clients")[1:] == ["999 B", "5e+03 TB"]
+    assert row(text, "received from clients")[1:] == ["999 B", "5000 TB"]
 
 
 def test_clients_are_named_where_they_have_names(tmp_path: Path) -> None:
@@ -108,7 +127,7 @@ def test_clients_are_named_where_they_have_names(tmp_path: Path) -> None:
         recorder.clients(table)
         recorder.summary(summarise(table, strategy="fmcl", seed=0, rounds=1, seconds=1))
     text = printed(tmp_path)
-    assert row(text, "0 ")[-1] == "[Charité], clinic 0, clinic 1, clinic 2, clinic 3, 1 more"
+    assert row(text, "0 ")[-1] == "[Charité], clinic 0, clinic 1, clinic 2, clinic 3 and 1 more"
     assert row(text, "1 ")[-1] == "clinic 5"
 
 

@@ -53,7 +53,7 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("summary.json", "{", "summary.json must be JSON"),
-        ("summary.json", "[]", "summary.json must hold an object, got list"),
+        ("summary.json", "[]", "summary.json must hold a mapping, got list"),
         ("config.yaml", "a: [", "config.yaml must be YAML"),
         ("config.yaml", "words", "config.yaml must hold a mapping, got str"),
     ],

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclust.results import Recorder, thinned
+from fedclust.results import Recorder, saved_run
 from fedclust.results.page import view_run
-from fedclust.results.thinned import ThinnedRun, shown
+from fedclust.results.saved_run import ThinnedRun, shown
 
 CLIENTS = 10
 
@@ -36,9 +36,9 @@ def _run(folder: Path, rounds: int, evaluated: range) -> Path:
 def test_accuracies_are_those_of_the_rounds_that_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thinned, "MOST_CLIENTS", 3)
+    monkeypatch.setattr(saved_run, "MOST_CLIENTS", 3)
     assert shown(9, CLIENTS, most=40) == [0, 3, 5, 8]  # 40 accuracies are those of four rounds: 8/3, 16/3
-    monkeypatch.setattr(thinned.shown, "__defaults__", (40,))
+    monkeypatch.setattr(saved_run.shown, "__defaults__", (40,))
     run = ThinnedRun(_run(tmp_path / "run", 18, range(2, 19, 2)))  # rounds 2, 4 … 18 are evaluated
     kept = [line["round"] for line in run.rounds if "client_accuracy" in line]
     assert kept == [2, 8, 12, 18]

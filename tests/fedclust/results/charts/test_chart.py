@@ -48,7 +48,7 @@ def test_cells_know_rows_columns_and_what_is_missing() -> None:
     drawn = cells([[0.12344, np.nan], [np.inf, 2.0]], ["a", "b"], ["c", "d"], row_bands=[0, 0], title="loss")
     assert rows(drawn, "rect") == [0.1234, "", "∞", 2.0]
     assert names(drawn) == (["a", "b"], ["c", "d"])
-    assert [each["mark"].get("color") for each in layers(drawn)] == [None, "black"]
+    assert [each["encoding"]["color"].get("value") for each in layers(drawn)] == [None, "black"]
     assert layers(drawn)[0]["encoding"]["color"]["scale"]["domain"] == [0.12344, 2.0]
 
 
@@ -92,7 +92,10 @@ def test_intervals_and_dots() -> None:
     assert rows(drawn, "rule", 1) == [
         {"name": "cluster 0", "x": 0.2, "low": 0.1, "high": 0.3, "shown": "shown"}
     ]
-    assert rows(strip([("fmcl", "seed 1", 0.5)], "accuracy"), "point")[0]["name"] == "fmcl, seed 1"
+    assert (
+        rows(strip([{"row": "fmcl", "name": "fmcl, seed 1", "auc": 0.5}], ["auc"]), "point")[0]["name"]
+        == "fmcl, seed 1"
+    )
 
 
 @pytest.mark.parametrize("ending", ["svg", "pdf", "png"])

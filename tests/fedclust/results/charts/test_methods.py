@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from fedclust.results import Recorder
-from fedclust.results.charts import methods
+from fedclust.results.charts import run as charts
 from fedclust.results.charts.chart import Picture
-from fedclust.results.charts.methods import method_pictures, rewards_of
-from fedclust.results.charts.run import pictures
+from fedclust.results.charts.run import method_pictures, pictures, rewards_of
 from fedclust.results.saved_run import SavedRun
 
 from .data import lines, marks, names, rows
@@ -111,7 +110,7 @@ def test_convergence_of_each_cluster_and_its_splits(tmp_path: Path, monkeypatch:
         ("split is tried below", [1, 4], [0.05, 0.05]),
     ]
     assert marks(drawn) == [(2, "cluster 0 was split")]
-    monkeypatch.setattr(methods, "_MOST_CLUSTERS", 1)
+    monkeypatch.setattr(charts, "_MOST_CLUSTERS", 1)
     assert made(tmp_path, reports=reports)["interaction_convergence"].note.endswith(
         "The first 1 of 2 clusters."
     )
@@ -171,7 +170,7 @@ def test_a_split_in_its_plane(finished_run: Path, monkeypatch: pytest.MonkeyPatc
     first = np.array([one["x"] for one in found])
     assert first[0] * first[2] < 0
     np.testing.assert_allclose(np.abs(first), np.abs(first[0]), rtol=1e-4)
-    monkeypatch.setattr(methods, "_MOST_DOTS", 3)
+    monkeypatch.setattr(charts, "_MOST_DOTS", 3)
     (drawn,) = method_pictures(SavedRun(finished_run), small)
     assert drawn.note.endswith("3 of 4 clients are drawn.")
 

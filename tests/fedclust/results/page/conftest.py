@@ -1,13 +1,56 @@
 """A run whose client and class names try to break the page."""
 
+import json
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedclust.results import Recorder, client_table, summarise
+from fedclust.results.page import live_part
 
 HOSTILE = '</script><img src=x onerror="window.broken=1"><script>window.broken=1</script>{{data}}'
+
+
+class Page(HTMLParser):
+    """Reads the elements, texts and tables of markup, or of what a page would show of a view."""
+
+    def __init__(self, shown: str | dict[str, Any]) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.tables: dict[str | None, list[list[str]]] = {}
+        self._in_cell = False
+        self.feed(shown if isinstance(shown, str) else json.loads(live_part(shown))["markup"])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "table":
+            self._rows = self.tables.setdefault(dict(attrs)["id"], [])
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag in ("td", "th"):
+            self._in_cell = True
+            self._rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_cell &= tag not in ("td", "th", "thead", "table")
+
+    def handle_data(self, data: str) -> None:
+        if self._in_cell:
+            self._rows[-1][-1] += data.strip()
+        elif data.strip():
+            self.texts.append(data.strip())
+
+    def rows(self, name: str) -> list[dict[str, str]]:
+        """Return the rows of a table, by heading."""
+        heads, *rows = self.tables[name]
+        return [dict(zip(heads, row, strict=True)) for row in rows]
+
+    def column(self, name: str, title: str) -> list[str]:
+        return [row[title] for row in self.rows(name)]
 
 
 @pytest.fixture

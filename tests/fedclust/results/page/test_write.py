@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -15,27 +14,15 @@ import pytest
 from fedclust.results import Recorder, client_table, summarise
 from fedclust.results.charts.chart import bundle
 from fedclust.results.page import PAGE, LivePage, document, live_part, view_run, write, write_page
-from fedclust.results.page.parts import template
+from fedclust.results.page.write import template
 
-from .conftest import HOSTILE
-
-
-class Elements(HTMLParser):
-    """Collects the elements of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
+from .conftest import HOSTILE, Page
 
 
 def test_hostile_names_stay_text(hostile_run: Path) -> None:
     view = view_run(hostile_run)
     text = document(view)
-    names = [tag for tag, _ in Elements(text).tags]
+    names = [tag for tag, _ in Page(text).tags]
     assert "img" not in names
     assert names.count("script") == 2
     assert text.count("</script>") == 2
@@ -49,12 +36,12 @@ def test_hostile_names_stay_text(hostile_run: Path) -> None:
         for found in re.findall(r'"(?:field|filter|calculate|expr|test)":"([^"]*)"', json.dumps(spec)):
             assert "onerror" not in found
     markup = json.loads(live_part(view))["markup"]
-    assert "img" not in [tag for tag, _ in Elements(markup).tags]
+    assert "img" not in [tag for tag, _ in Page(markup).tags]
 
 
 def test_only_the_pages_own_script_may_run_and_nothing_is_loaded(finished_run: Path) -> None:
     text = document(view_run(finished_run))
-    (policy,) = [attributes["content"] for _, attributes in Elements(text).tags if "http-equiv" in attributes]
+    (policy,) = [attributes["content"] for _, attributes in Page(text).tags if "http-equiv" in attributes]
     assert policy is not None
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -62,11 +49,10 @@ def test_only_the_pages_own_script_may_run_and_nothing_is_loaded(finished_run: P
         (inline,) = re.findall(f"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
         assert f"{kind}-src 'sha256-{digest}'" in policy
-    for _, attributes in Elements(text).tags:
+    for _, attributes in Page(text).tags:
         for name in ("src", "href"):
             assert (attributes.get(name) or "#").startswith(("#", "data:"))
-    _, _, script = template()
-    assert not re.findall(r"https?://|innerHTML|insertAdjacentHTML|eval\(", script)
+    assert not re.findall(r"https?://|innerHTML|insertAdjacentHTML|eval\(", template("script"))
 
 
 def test_the_size_of_a_large_run(tmp_path: Path) -> None:
@@ -105,7 +91,7 @@ def test_the_size_of_a_large_run(tmp_path: Path) -> None:
         shutil.copy(tmp_path / "run" / "rounds.jsonl", beside)
     own = write_page(tmp_path / "run").stat().st_size - len(bundle().encode())
     assert 500_000 < own < 2_200_000
-    found = {picture.name for picture in view_run(tmp_path / "run").pictures()}
+    found = view_run(tmp_path / "run")["pictures"].keys()
     assert {"rewards", "splits_in_embedding", "loss_trace_cluster_3", "interaction_convergence"} <= found
     assert "loss_trace_cluster_4" not in found
 
@@ -138,8 +124,7 @@ def _mixed(colour: str, ground: str, share: float) -> str:
 def test_contrast(scheme: str) -> None:
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)  # a well-known near miss of 4.5
-    _, style, _ = template()
-    blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    blocks = re.findall(r":root \{(.*?)\}", template("style"), re.DOTALL)
     colours = _colours(blocks[0]) | (_colours(blocks[["light", "dark", "print"].index(scheme)]))
     for ground in ("ground", "raised", "wash"):
         for text in ("text", "quiet", "accent"):

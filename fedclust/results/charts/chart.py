@@ -285,20 +285,20 @@ def cells(
     layers = [drawn.transform_filter("isNumber(datum.data)").encode(color=colour)]
     if np.isinf(table).any():
         layers.append(drawn.transform_filter("datum.data === '∞'").encode(color=alt.value("black")))
-    line: dict[str, Any] = {"strokeWidth": 1, "color": "black" if colours in ("diverging", "labels") else "white"}
+    line = "black" if colours in ("diverging", "labels") else "white"
     for bands, key, channel in ((row_bands, "r", y), (column_bands, "c", x)):
         edges = _edges(bands)[1:-1]
         if 0 < len(edges) < min(60, len(bands) - 1):
-            layers.append(alt.Chart(data_of([{key: at} for at in edges])).mark_rule(**line).encode(channel))
+            rules = alt.Chart(data_of([{key: at} for at in edges])).mark_rule(strokeWidth=1, color=line)
+            layers.append(rules.encode(channel))
     for start, end in pairwise(_edges(strip)):
         colour_of = COLOURS[int(strip[start]) % len(COLOURS)]
         beside = alt.Chart(data_of([{"r": start, "r2": end}])).mark_rect(color=colour_of)
         wide: dict[str, Any] = {"x": alt.value(alt.expr("width + 3")), "x2": alt.value(alt.expr("width + 9"))}
         layers.append(beside.encode(y, y2="r2:Q", **wide))
     if numbers:
-        dark = alt.condition(
-            f"datum.data > {low + 0.55 * (high - low)}", alt.value("black"), alt.value("white")
-        )
+        middle = low + 0.55 * (high - low)
+        dark = alt.condition(f"datum.data > {middle}", alt.value("black"), alt.value("white"))
         at = alt.X("middle:Q", scale=across), alt.Y("centre:Q", scale=up)
         layers.append(base.mark_text().encode(*at, color=dark, text=alt.Text("data:Q", format=numbers)))
     width, height = m * max(1, 440 // m), n * max(1, 440 // n)
@@ -350,8 +350,9 @@ def _band_axis(bands: Sequence[Any]) -> alt.Axis | None:
     # Names are literals of Vega's own language, which the page reads with an interpreter.
     names = json.dumps([text if len(text) <= 18 else f"{text[:17]}…" for text in texts])
     label = f"{names}[indexof({json.dumps(middles)}, datum.value)]"
-    bare: dict[str, Any] = {"tickSize": 0, "grid": False, "domain": False, "labelOverlap": False, "labelPadding": 4}
-    return alt.Axis(values=middles, labelExpr=label, labelAngle=0, **bare)
+    bare = alt.Axis(tickSize=0, grid=False, domain=False, labelOverlap=False, labelPadding=4, labelAngle=0)
+    bare.values, bare.labelExpr = middles, label
+    return bare
 
 
 def points(rows: Sequence[Mapping[str, Any]], x: str = "", y: str = "", legend: bool = True) -> alt.Chart:

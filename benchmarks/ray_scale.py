@@ -24,7 +24,7 @@ from ray.actor import ActorHandle
 from ray.cluster_utils import Cluster
 from settings import Setting, Training
 
-from fedclust.data.partitioners.base import Assignment, ClientPartitioner, Examples
+from fedclust.data.partitioners import Assignment, ClientPartitioner, Examples
 from fedclust.federation import ClientGrid, unpack
 from fedclust.grids.ray_grid import RayGrid
 from fedclust.messages.models import from_state

@@ -18,7 +18,7 @@ from torch import nn
 from fedclust import data
 from fedclust.data import FederatedData
 from fedclust.data.dataset import newcomers_last
-from fedclust.data.sites.own import Own, SiteError, sites_here
+from fedclust.data.sites import Own, SiteError, sites_here
 from fedclust.grids.nodes import hosted_clients
 from fedclust.messages.codec import SERVER, decode
 from fedclust.messages.description import Agreed, Registered, Stated
@@ -137,7 +137,7 @@ class OwnSites:
         return agreed, folders
 
     def _prepare(self, site: str, agreed: Agreed) -> str:
-        from fedclust.data.sites.encode import prepare_site
+        from fedclust.data.sites.rows import prepare_site
 
         dataset, partition = self.settings["dataset"], self.settings["partition"]
         partition.pop("sites", None)
@@ -332,7 +332,7 @@ def _of_sites(context: Context, sites: OwnSites) -> tuple[Node, tuple[int, ...]]
     settings = node_settings(context.run_config, allowed_here(context.node_config), agreement.settings())
     key = settings, json.dumps([agreement.digest(), ids, folders])
     if key not in _of_held:
-        from fedclust.data.sites.encode import federated
+        from fedclust.data.sites.rows import federated
 
         dataset = sites.settings["dataset"]
         own = federated(list(folders.values()), agreement, ids, agreed.num_clients, dataset)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedclust.data.dataset import FederatedData
-from fedclust.data.protocols import hold_out_client
+from fedclust.data.partition import hold_out_client
 from fedclust.support.checks import check_fraction
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
@@ -44,7 +44,7 @@ def from_arrays(
         What the data is called.
     validation_fraction
         Share of the training rows of a client ``(inputs, targets)`` that is held out for the proof, in
-        [0, 1); see :mod:`fedclust.data.protocols`. A client with parts of its own keeps them as they are.
+        [0, 1); see :mod:`fedclust.data.partition`. A client with parts of its own keeps them as they are.
 
     Raises
     ------

@@ -102,7 +102,7 @@ def prepared(folder: Path, write: Callable[[Path], None]) -> Path:
     """
     from filelock import FileLock
 
-    if folder.is_dir() and not damaged_files(folder):
+    if not damaged_files(folder):
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -112,11 +112,13 @@ def prepared(folder: Path, write: Callable[[Path], None]) -> Path:
         raise OSError(f"cannot write to the cache folder {folder.parent}; {_ELSEWHERE}")
     with FileLock(folder.with_name(f".{folder.name}.lock")):
         if folder.exists():  # else this is its first time
-            if folder.is_dir() and not (damaged := damaged_files(folder)):
+            if not (damaged := damaged_files(folder)):
                 return folder
-            names = ", ".join(damaged) if folder.is_dir() else "no folder"
+            names = ", ".join(damaged)
             logger.warning("the prepared data in %s is damaged (%s): prepared again", folder, names)
-            _remove(folder)
+            # At once: other processes may go on reading the files that they have mapped.
+            away = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+            folder.rename(away / "damaged")
         for leftover in folder.parent.glob(f".{folder.name}-*"):  # left by a killed process: we hold the lock
             shutil.rmtree(leftover, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -143,18 +145,15 @@ def damaged_files(folder: Path) -> list[str]:
     try:
         known = json.loads((folder / _SUMS).read_text(encoding="utf-8"))
         return [name for name, about in known.items() if _is_damaged(folder / name, about)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return [_SUMS]
 
 
 def _sums(folder: Path) -> dict[str, dict[str, int | str]]:
+    stats = {file: file.stat() for file in sorted(folder.iterdir())}
     return {
-        file.name: {
-            "size": file.stat().st_size,
-            "changed": file.stat().st_mtime_ns,
-            "sha256": file_digest(file),
-        }
-        for file in sorted(folder.iterdir())
+        file.name: {"size": stat.st_size, "changed": stat.st_mtime_ns, "sha256": file_digest(file)}
+        for file, stat in stats.items()
     }
 
 
@@ -165,16 +164,6 @@ def _is_damaged(file: Path, about: Mapping[str, Any]) -> bool:
         return state.st_size != about["size"] or (not unchanged and file_digest(file) != about["sha256"])
     except OSError:
         return True
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder at once: other processes may go on reading the files that they have mapped."""
-    if not folder.is_dir():
-        folder.unlink()
-        return
-    away = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    folder.rename(away / "damaged")
-    shutil.rmtree(away, ignore_errors=True)
 
 
 def new_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -212,16 +201,9 @@ def map_tensor(path: Path) -> "torch.Tensor":
     return torch.from_numpy(map_array(path))
 
 
-def save_parts(
-    path: Path,
-    train: Sequence[IntArray],
-    test: Sequence[IntArray],
-    validation: Sequence[IntArray],
-    about: Mapping[str, NDArray[Any]],
-) -> None:
-    """Write the rows of each client's parts, where there are any, and further arrays `about` them."""
-    arrays = dict(about)
-    for part, clients in zip(_PARTS, (train, test, validation), strict=True):
+def save_parts(path: Path, *parts: Sequence[IntArray], **arrays: NDArray[Any]) -> None:
+    """Write the rows of each client's training, test and validation part, and further arrays about them."""
+    for part, clients in zip(_PARTS, parts, strict=True):
         if clients:
             arrays[part] = np.concatenate(clients).astype(np.int64)
             arrays[f"{part}_sizes"] = np.array([len(rows) for rows in clients])

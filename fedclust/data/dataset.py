@@ -1,16 +1,22 @@
-"""A dataset as two tensors, and the rows of it that each client holds."""
+"""A dataset as two tensors, how it is prepared, and the rows of it that each client holds."""
 
-import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedclust.data import cache
 from fedclust.data.input_encoders import ArrayEncoder, ImageEncoder, InputEncoder
-from fedclust.support.checks import check_held_out
+from fedclust.support.checks import check, check_held_out
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
@@ -20,8 +26,15 @@ if TYPE_CHECKING:
 
 _Part = TypeVar("_Part")
 _MOST_ROWS = 1000  # of the inputs in a digest; a dataset may be larger than the memory
+OWNERS = "natural_names.json"  # not part of the fingerprint: names do not affect any result
 
 Refit: TypeAlias = Callable[[IntArray, Path], None]
+Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and standard deviation per channel of the training images; empty for other inputs."""
+
+
+class SourceError(ValueError):
+    """A dataset's source is missing, unreadable, or differs from its configuration."""
 
 
 @dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare tensors
@@ -66,7 +79,7 @@ class Dataset:
     Raises
     ------
     ValueError
-        If a shape or type is wrong, or a label is out of range.
+        If there is no example, or labels have a wrong shape or are out of range.
     """
 
     name: str
@@ -84,31 +97,150 @@ class Dataset:
     encoder: Callable[[IntArray, Path], InputEncoder | None] | None = None
 
     def __post_init__(self) -> None:
-        rows, classes = len(self.inputs), self.num_classes
-        if rows == 0:
-            self._refuse("must have at least one example, got none")
-        if len(self.labels) != rows or self.labels.ndim not in (1, 2):
-            shape = tuple(self.labels.shape)
-            self._refuse(f"labels must have shape ({rows},) or ({rows}, positions), got {shape}")
-        if str(self.labels.dtype) != "torch.int64":
-            self._refuse(f"labels must be int64, got {self.labels.dtype}")
+        rows, classes, shape = len(self.inputs), self.num_classes, tuple(self.labels.shape)
+        named = f"dataset {self.name}"
+        if not rows or shape[0] != rows or len(shape) > 2:
+            raise ValueError(f"{named}: labels must have shape ({rows},) or ({rows}, positions), got {shape}")
+        if len(self.class_names) != classes:
+            raise ValueError(f"{named}: num_classes must be {len(self.class_names)}, got {classes}")
         low, high = (int(bound) for bound in self.labels.aminmax())
         if low < 0 or high >= classes:
-            self._refuse(f"labels must be in [0, {classes}), got {low} to {high}")
-        if len(self.class_names) != classes:
-            self._refuse(f"class_names must have {classes} names, got {len(self.class_names)}")
-        if not 0 < self.num_train <= rows:
-            self._refuse(f"num_train must be in [1, {rows}], got {self.num_train}")
-        if self.natural is not None and self.natural.shape != (rows,):
-            self._refuse(f"natural must have shape ({rows},), got {self.natural.shape}")
+            raise ValueError(f"{named}: labels must be in [0, {classes}), got {low} to {high}")
 
-    def _refuse(self, reason: str) -> NoReturn:
-        raise ValueError(f"dataset {self.name}: {reason}")
 
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one example."""
-        return tuple(self.inputs.shape[1:])
+@dataclass(frozen=True, kw_only=True)
+class DatasetBuilder(ABC):
+    """Prepare a :class:`Dataset` in the cache on first use; afterwards only map it into memory.
+
+    Attributes
+    ----------
+    name
+        Name of the dataset, used in messages and in the cache's folder names.
+    num_classes
+        Number of classes. Models are built from it, so it is checked against the data.
+    input_shape
+        Shape of one example, which models are built from; checked against the data.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
+    """
+
+    name: str
+    num_classes: int
+    input_shape: Sequence[int]
+
+    format: ClassVar[int] = 1  # raise it when the same source and settings give other files
+    not_in_key: ClassVar[tuple[str, ...]] = ()  # settings that change no file
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", self.name):
+            raise ValueError(f"dataset.name must be letters, digits, '_', '.' and '-', got {self.name!r}")
+        check(self, "dataset.", num_classes=">= 2")
+        if not self.input_shape or min(self.input_shape) < 1:
+            raise ValueError(f"dataset.input_shape must be sizes >= 1, got {list(self.input_shape)}")
+
+    def load(self, cache_dir: Path | None = None) -> Dataset:
+        """Load the dataset from the cache; prepare it there first if needed.
+
+        Parameters
+        ----------
+        cache_dir
+            Where prepared data lives; see :func:`fedclust.data.cache.cache_root`.
+
+        Raises
+        ------
+        SourceError
+            If the source is missing, unreadable, or not as configured.
+        OSError
+            If the cache cannot be written.
+        """
+        settings = {name: value for name, value in asdict(self).items() if name not in self.not_in_key}
+        with self.named():
+            key = cache.digest(self.format, type(self).__name__, settings, self.identity())
+            folder = cache.cache_folder("datasets", self.name, key, cache_dir)
+            return self._mapped(cache.prepared(folder, self.write))
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Add the dataset's name to errors about its source."""
+        try:
+            yield
+        except SourceError as error:
+            raise SourceError(f"dataset {self.name}: {error}") from error
+
+    @abstractmethod
+    def identity(self) -> list[Any]:
+        """Return JSON-compatible values that identify the source, without reading the data."""
+
+    @abstractmethod
+    def write(self, folder: Path) -> None:
+        """Prepare the dataset in the empty `folder`.
+
+        ``inputs.npy`` comes from :meth:`new_inputs`; then ``labels.npy`` and, where examples have a writer,
+        user or region, ``natural.npy``; last :meth:`describe`.
+
+        Raises
+        ------
+        SourceError
+            If the source is missing, unreadable, or not as configured.
+        """
+
+    def refitting(self, folder: Path) -> Refit | None:  # noqa: ARG002
+        """Return a function that re-encodes the examples in `folder`; see :attr:`Dataset.refit`."""
+        return None
+
+    def encoding_of(self, folder: Path, rows: IntArray, refitted: Path) -> InputEncoder | None:  # noqa: ARG002
+        """Return how raw rows become inputs, see :attr:`Dataset.encoder`; None if no raw rows are read."""
+        return None
+
+    def new_inputs(
+        self, folder: Path, dtype: type[np.generic], rows: int, shape: Sequence[int]
+    ) -> NDArray[Any]:
+        """Create ``inputs.npy`` for `rows` examples of `shape`, for the caller to fill.
+
+        Raises
+        ------
+        SourceError
+            If `shape`, that of the data, differs from the configured shape.
+        """
+        if list(shape) != list(self.input_shape):
+            raise SourceError(
+                f"input_shape must be {list(shape)}, the shape of this data, got {list(self.input_shape)}"
+            )
+        return cache.new_array(folder / "inputs.npy", dtype, (rows, *shape))
+
+    def describe(
+        self, folder: Path, class_names: Sequence[str], num_train: int, statistics: Statistics = ((), ())
+    ) -> None:
+        """Write ``dataset.json``: all values that are not arrays, and a fingerprint of the files' content."""
+        description = {
+            "name": self.name,
+            "num_classes": self.num_classes,
+            "mean": statistics[0],
+            "std": statistics[1],
+            "class_names": class_names,
+            "num_train": num_train,
+        }
+        content = {file.name: cache.file_digest(file) for file in sorted(folder.glob("*.npy"))}
+        description["fingerprint"] = cache.digest(description, content)
+        (folder / "dataset.json").write_text(json.dumps(description, indent=1))
+
+    def _mapped(self, folder: Path) -> Dataset:
+        description = json.loads((folder / "dataset.json").read_text())
+        for key, value in description.items():
+            description[key] = tuple(value) if isinstance(value, list) else value
+        natural, names = folder / "natural.npy", folder / OWNERS
+        return Dataset(
+            inputs=cache.map_tensor(folder / "inputs.npy"),
+            labels=cache.map_tensor(folder / "labels.npy"),
+            natural=cache.map_array(natural) if natural.exists() else None,
+            natural_names=tuple(json.loads(names.read_text(encoding="utf-8"))) if names.exists() else None,
+            refit=self.refitting(folder),
+            encoder=partial(self.encoding_of, folder),
+            **description,
+        )
 
 
 @dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare tensors
@@ -182,18 +314,12 @@ class FederatedData:
         for name in ("test", "client_names", "validation"):
             each = getattr(self, name)
             if len(each or ()) != clients and (each or name == "test"):
-                what = "name" if name == "client_names" else "part"
-                raise ValueError(
-                    f"{name} must have one {what} per client, got {len(each)} for {clients} clients"
-                )
-        rows = np.concatenate([*self.train, *self.test, *self.validation])
-        if rows.size and not 0 <= rows.min() <= rows.max() < len(self.inputs):
-            raise ValueError(f"rows must be in [0, {len(self.inputs)}), got {rows.min()} to {rows.max()}")
-        uses = np.bincount(rows, minlength=len(self.inputs))
-        if uses.max() > 1:
-            raise ValueError(
-                f"a row must belong to one part of one client, row {uses.argmax()} is used {uses.max()} times"
-            )
+                raise ValueError(f"{name} must have one entry per client, got {len(each)} for {clients}")
+        rows, size = np.concatenate([*self.train, *self.test, *self.validation]), len(self.inputs)
+        if rows.size and not 0 <= rows.min() <= rows.max() < size:
+            raise ValueError(f"rows must be in [0, {size}), got {rows.min()} to {rows.max()}")
+        if (most := (uses := np.bincount(rows, minlength=size)).max()) > 1:
+            raise ValueError(f"a row must belong to one part of one client, row {uses.argmax()} has {most}")
 
     @property
     def num_clients(self) -> int:
@@ -225,16 +351,8 @@ class FederatedData:
         Returns
         -------
         Examples of each class, int64, shape (K, C).
-
-        Raises
-        ------
-        ValueError
-            If `part` is neither ``"train"`` nor ``"test"``.
         """
-        if part not in ("train", "test"):
-            raise ValueError(f"part must be 'train' or 'test', got {part!r}")
-        labels = self.labels.numpy()
-        clients = self.train if part == "train" else self.test
+        labels, clients = self.labels.numpy(), getattr(self, part)
         return np.stack([np.bincount(labels[rows].ravel(), minlength=self.num_classes) for rows in clients])
 
 
@@ -279,9 +397,7 @@ def num_held_out(num_clients: int, held_out: float) -> int:
     check_held_out(held_out)
     number = max(1, round(held_out * num_clients)) if 0 < held_out < 1 else int(held_out)
     if number >= num_clients:
-        raise ValueError(
-            f"holdout_clients must leave a client to train, got {held_out!r} for {num_clients} clients"
-        )
+        raise ValueError(f"holdout_clients must leave a client to train, got {held_out!r} of {num_clients}")
     return number
 
 
@@ -324,7 +440,7 @@ def newcomers_last(data: FederatedData, held_out: float, seed: int) -> Federated
     def renumbered(parts: Sequence[_Part]) -> tuple[_Part, ...]:
         return tuple(parts[client] for client in order.tolist())
 
-    return dataclasses.replace(
+    return replace(
         data,
         train=renumbered(data.train),
         test=renumbered(data.test),

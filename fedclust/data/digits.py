@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.data.builder import DatasetBuilder
+from fedclust.data.dataset import DatasetBuilder, SourceError
 from fedclust.data.images import channel_statistics, pixel_counts
-from fedclust.data.source import SourceError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +34,8 @@ class Digits(DatasetBuilder):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.path is not None or self.hub is not None:
-            raise SourceError(
-                f"dataset {self.name}: comes with scikit-learn, so dataset.path and .hub must be null, "
-                f"got {self.path or self.hub}"
-            )
+            rule = "comes with scikit-learn, so dataset.path and .hub must be null"
+            raise SourceError(f"dataset {self.name}: {rule}, got {self.path or self.hub}")
 
     def identity(self) -> list[Any]:
         """Return a constant: the data are part of scikit-learn and have never changed."""
@@ -54,4 +51,4 @@ class Digits(DatasetBuilder):
         inputs[:] = pixels
         np.save(folder / "labels.npy", digits.target.astype(np.int64))
         names = [str(name) for name in digits.target_names]
-        self.describe(folder, names, len(pixels), *channel_statistics(pixel_counts(pixels)))
+        self.describe(folder, names, len(pixels), channel_statistics(pixel_counts(pixels)))

@@ -3,14 +3,16 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from fedclust.data.builder import SourcedDataset, Statistics
-from fedclust.data.source import Labels, Part, SourceError, cells_of, find_column
-from fedclust.support.checks import check_choice
+from fedclust.data.dataset import SourceError, Statistics
+from fedclust.data.source import Labels, Part, SourcedDataset, cells_of, find_column
+from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
+
+Padding: TypeAlias = Literal["valid", "same"]
 
 BASES = "ACGT"
 CHUNK = 8192  # sequences encoded at a time
@@ -46,45 +48,36 @@ class Dna(SourcedDataset):
     sequence: str | Sequence[str] = "sequence"
     encoding: Literal["kmer", "onehot"] = "kmer"
     k: int = 3
-    padding: Literal["valid", "same"] = "valid"
+    padding: Padding = "valid"
     vocabulary_size: int | None = None
     by_frequency: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("dataset.encoding", self.encoding, ("kmer", "onehot"))
-        check_choice("dataset.padding", self.padding, ("valid", "same"))
-        if not 1 <= self.k <= 12:
-            raise ValueError(f"dataset.k must be in [1, 12], got {self.k}")
-        tokens = 4**self.k + 1
-        if self.encoding == "kmer" and self.vocabulary_size != tokens:
-            raise ValueError(
-                f"dataset.vocabulary_size must be {tokens} for k = {self.k}, got {self.vocabulary_size}"
-            )
+        check(self, "dataset.", encoding=Literal["kmer", "onehot"], padding=Padding, k="in [1, 12]")
+        tokens, size = 4**self.k + 1, self.vocabulary_size
+        if self.encoding == "kmer" and size != tokens:
+            raise ValueError(f"dataset.vocabulary_size must be {tokens} for k = {self.k}, got {size}")
         if self.by_frequency and self.encoding != "kmer":
             raise ValueError(f"dataset.by_frequency must be false for encoding={self.encoding}, got true")
 
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
         """Encode the sequences in chunks."""
-        rows = int(labels.kept.sum())
-        inputs = None
-        start = 0
+        rows, start, inputs = int(labels.kept.sum()), 0, np.empty(0)
+        counts = np.zeros(4**self.k + 1, dtype=np.int64)
         for codes in self._codes(parts, labels):
             encoded = kmers(codes, self.k, self.padding) if self.encoding == "kmer" else one_hot(codes)
-            if inputs is None:
+            if not start:
                 inputs = self.new_inputs(folder, encoded.dtype.type, rows, encoded.shape[1:])
             inputs[start : start + len(encoded)] = encoded
             start += len(encoded)
-        if self.by_frequency and inputs is not None:
-            chunks = range(0, rows, CHUNK)
-            counts = sum(
-                np.bincount(inputs[first : first + CHUNK].ravel(), minlength=4**self.k + 1)
-                for first in chunks
-            )
-            numbers = ranks(np.asarray(counts))
-            for first in chunks:
+            if self.by_frequency:
+                counts += np.bincount(encoded.ravel(), minlength=len(counts))
+        if self.by_frequency:
+            numbers = ranks(counts)
+            for first in range(0, rows, CHUNK):
                 inputs[first : first + CHUNK] = numbers[inputs[first : first + CHUNK]]
-        return Statistics()
+        return (), ()
 
     def _codes(self, parts: Sequence[Part], labels: Labels) -> Iterator[IntArray]:
         """Yield the kept sequences as numbers: A, C, G, T are 0 to 3, any other letter is −1."""
@@ -97,16 +90,14 @@ class Dna(SourcedDataset):
             if length is None and sequences:
                 length = len(sequences[0] or "")
             if wrong := [len(each or "") for each in sequences if len(each or "") != length]:
-                raise SourceError(
-                    f"every sequence must have {length} bases as the first has, got {wrong[0]} "
-                    f"in one of the rows from {position} on"
-                )
+                rule = f"every sequence must have {length} bases as the first has"
+                raise SourceError(f"{rule}, got {wrong[0]} in one of the rows from {position} on")
             if sequences:
                 letters = np.frombuffer("".join(sequences).encode("ascii", "replace"), dtype=np.uint8)
                 yield numbers[letters].reshape(len(sequences), -1)
 
 
-def kmers(codes: IntArray, k: int, padding: Literal["valid", "same"]) -> IntArray:
+def kmers(codes: IntArray, k: int, padding: Padding) -> IntArray:
     """Return the token of every k consecutive bases.
 
     Parameters

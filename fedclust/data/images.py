@@ -1,23 +1,22 @@
 """Images, decoded once into uint8 arrays of one shape."""
 
-import io
 import json
 import os
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.builder import SourcedDataset, Statistics
+from fedclust.data.dataset import SourceError, Statistics
 from fedclust.data.input_encoders import MODES, ImageEncoder, Resize, decode
-from fedclust.data.source import Labels, Part, Source, SourceError, cells_of, find_column, walk
-from fedclust.support.checks import check_choice
+from fedclust.data.source import Labels, Part, SourcedDataset, cells_of, find_column, walk
+from fedclust.support.checks import check
 from fedclust.typing import IntArray
 
 CHUNK = 128  # images decoded by one thread at a time
@@ -57,15 +56,14 @@ class Images(SourcedDataset):
     image: str | Sequence[str] = ("image", "img")
     image_path: str = "{id}"
     resize: Resize = "none"
-    label_pattern: str | None = None
+    label_pattern: str | None = None  # type: ignore[misc]  # a setting of images alone
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check(self, "dataset.", resize=Resize)
         if len(self.input_shape) != 3 or self.input_shape[0] not in MODES:
-            raise ValueError(
-                "dataset.input_shape must be [1 or 3 channels, height, width] for images, "
-                f"got {list(self.input_shape)}"
-            )
+            shape = list(self.input_shape)
+            raise ValueError(f"dataset.input_shape must be [1 or 3 channels, height, width], got {shape}")
         # It comes with a run, also to a node that serves its own table only, and the images named there.
         below = self.image_path.removeprefix(_ANYWHERE)
         named = _TEMPLATE.fullmatch(below) and "{id" in below
@@ -74,18 +72,12 @@ class Images(SourcedDataset):
                 "dataset.image_path must be a path below the table's folder, with {id} or {id[0]} for the "
                 f"column's text, got {self.image_path!r}"
             )
-        check_choice("dataset.resize", self.resize, get_args(Resize))
-
-    def source(self) -> Source:
-        """Return the source of the examples."""
-        return replace(super().source(), label_pattern=self.label_pattern)
 
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
         """Decode the images in parallel and count their pixel values."""
-        shape = tuple(self.input_shape)
         kept = np.flatnonzero(labels.kept)
-        inputs = self.new_inputs(folder, np.uint8, len(kept), shape)
-        counts = np.zeros((shape[0], 256), dtype=np.int64)
+        inputs = self.new_inputs(folder, np.uint8, len(kept), self.input_shape)
+        counts = np.zeros((self.input_shape[0], 256), dtype=np.int64)
         locate = self._locator(parts)
         name = find_column(parts[0], self.image, "image")
 
@@ -105,13 +97,16 @@ class Images(SourcedDataset):
                     counts += pending.popleft().result()
             for future in pending:
                 counts += future.result()
-        return Statistics(*channel_statistics(counts))
+        return channel_statistics(counts)
 
     def encoding_of(self, folder: Path, rows: IntArray, refitted: Path) -> ImageEncoder:  # noqa: ARG002
         """Return how images are read; see :attr:`Dataset.encoder`."""
         described = json.loads((folder / "dataset.json").read_text())
-        shape = tuple(map(int, self.input_shape))
-        return ImageEncoder(shape, self.resize, tuple(described["mean"]), tuple(described["std"]))
+        return self.encoder(tuple(described["mean"]), tuple(described["std"]))
+
+    def encoder(self, mean: tuple[float, ...], std: tuple[float, ...]) -> ImageEncoder:
+        """Return how images are read, with the statistics of training."""
+        return ImageEncoder(tuple(map(int, self.input_shape)), self.resize, mean, std)
 
     def _locator(self, parts: Sequence[Part]) -> Callable[[str], Path]:
         """Return a function that turns a text of the path column into a path."""
@@ -129,32 +124,16 @@ class Images(SourcedDataset):
 
     def _decode(self, image: Any, locate: Callable[[str], Path], position: int) -> NDArray[np.uint8]:
         """Decode one image, given as bytes, as a path, or as the hub's ``{"bytes": …, "path": …}``."""
-        from PIL import Image
-
         if isinstance(image, dict):
             image = image["bytes"] if image.get("bytes") is not None else image.get("path")
-        if isinstance(image, bytes):
-            opened: io.BytesIO | Path = io.BytesIO(image)
-        elif image is not None:
-            opened = locate(str(image))
-        else:
+        if image is None:
             raise SourceError(f"example {position} has no image")
-        shape = tuple(self.input_shape)
+        opened = image if isinstance(image, bytes) else locate(str(image))
         try:
-            pixels = decode(opened, MODES[shape[0]], (shape[1], shape[2]), self.resize)
-        except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # SyntaxError: a broken PNG
-            where = f" ({opened})" if isinstance(opened, Path) else ""
-            reason = getattr(error, "strerror", None) or error  # str(error) repeats the file's name
-            raise SourceError(
-                f"cannot read image {position}{where}: {reason}; give another source "
-                "by dataset.path=<a local copy> or dataset.hub=<an id of the hub>"
-            ) from error
-        if pixels.shape != shape:
-            raise SourceError(
-                f"input_shape must be {list(pixels.shape)}, the shape of image "
-                f"{position}, got {list(shape)}; or set dataset.resize to 'stretch' or 'crop'"
-            )
-        return pixels
+            return decode(opened, tuple(self.input_shape), self.resize, f" {position}")
+        except ValueError as error:
+            advice = "set dataset.input_shape or .resize, or give other images by dataset.path or .hub"
+            raise SourceError(f"{error}; {advice}") from error
 
 
 def pixel_counts(pixels: NDArray[np.uint8]) -> IntArray:
@@ -162,7 +141,7 @@ def pixel_counts(pixels: NDArray[np.uint8]) -> IntArray:
     return np.stack([np.bincount(pixels[:, c].ravel(), minlength=256) for c in range(pixels.shape[1])])
 
 
-def channel_statistics(counts: IntArray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_statistics(counts: IntArray) -> Statistics:
     """Compute the mean and standard deviation of each channel from its value counts.
 
     Parameters

@@ -8,9 +8,9 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,15 +156,11 @@ class TableEncoder:
         import pandas as pd
 
         if not isinstance(rows, pd.DataFrame):
-            raise ValueError(
-                f"rows must be a table, a file of one or a pandas DataFrame, got {type(rows).__name__}"
-            )
+            raise ValueError(f"rows must be a table or a pandas DataFrame, got {type(rows).__name__}")
         names = self._names()
         if missing := [name for name in names if name not in rows.columns]:
-            raise ValueError(
-                f"rows must have the columns of training, {few(missing)} missing; "
-                f"columns are {few(rows.columns, most=20)}"
-            )
+            there = few(rows.columns, most=20)
+            raise ValueError(f"rows must have all columns of training, {few(missing)} missing; got {there}")
         if twice := [name for name in names if (rows.columns == name).sum() > 1]:
             raise ValueError(f"rows must have each column once, got {few(twice)} several times")
 
@@ -217,14 +213,10 @@ class TextEncoder:
         if isinstance(rows, pd.DataFrame):
             names = [name for name in self.columns if name in rows.columns]
             if not names:
-                raise ValueError(
-                    f"rows must have a column {' or '.join(self.columns)}; "
-                    f"columns are {few(rows.columns, most=20)}"
-                )
-            rows = [
-                "" if missing else str(text)
-                for text, missing in zip(rows[names[0]], rows[names[0]].isna(), strict=True)
-            ]
+                known, there = " or ".join(self.columns), few(rows.columns, most=20)
+                raise ValueError(f"rows must have a column {known}; columns are {there}")
+            column = rows[names[0]]
+            rows = ["" if missing else str(text) for text, missing in zip(column, column.isna(), strict=True)]
         if isinstance(rows, str) or not all(isinstance(text, str) for text in rows):
             raise ValueError("rows must be a list of texts or a table with a column of them")
         # The steps of training: unencodable characters are replaced before tokens are made.
@@ -257,9 +249,7 @@ class ImageEncoder:
     def __post_init__(self) -> None:
         _check_sizes(self.shape)
         if len(self.shape) != 3 or not len(self.mean) == len(self.std) == self.shape[0] or 0 in self.std:
-            raise ValueError(
-                f"shape must be (channels, height, width), with a mean and std each, got {self.shape}"
-            )
+            raise ValueError(f"shape must be 3 sizes, with a mean and std per channel, got {self.shape}")
 
     def encode(self, rows: Any) -> NDArray[np.uint8]:
         """Read images, uint8, shape (n, channels, height, width).
@@ -280,29 +270,11 @@ class ImageEncoder:
         if hasattr(rows, "dtype"):
             pixels = np.asarray(rows)
             if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != self.shape:
-                raise ValueError(
-                    f"images must be uint8 of shape (n, {', '.join(map(str, self.shape))}), "
-                    f"got {pixels.dtype} {pixels.shape}"
-                )
+                shape = _shown(self.shape)
+                raise ValueError(f"images must be uint8 of shape {shape}, got {pixels.dtype} {pixels.shape}")
             return pixels
-        if not len(rows):
-            return np.zeros((0, *self.shape), np.uint8)
-        return np.stack([self._read(row) for row in rows])
-
-    def _read(self, row: Any) -> NDArray[np.uint8]:
-        from PIL import Image
-
-        channels, height, width = self.shape
-        opened = io.BytesIO(row) if isinstance(row, bytes) else Path(row)
-        where = "" if isinstance(row, bytes) else f" {row}"
-        try:
-            pixels = decode(opened, MODES[channels], (height, width), self.resize)
-        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ValueError(f"cannot read image{where}: {reason}") from error
-        if pixels.shape != self.shape:
-            raise ValueError(f"image{where} must have shape {self.shape}, got {pixels.shape}")
-        return pixels
+        read = [decode(row, self.shape, self.resize) for row in rows]
+        return np.stack(read) if read else np.zeros((0, *self.shape), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -337,14 +309,13 @@ class ArrayEncoder:
             values = np.asarray(rows)
             numbers = values.astype(np.float64)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"rows must be numbers of shape {(*['n'], *self.shape)}: {error}") from error
+            raise ValueError(f"rows must be numbers of shape {_shown(self.shape)}: {error}") from error
         if numbers.ndim != 1 + len(self.shape) and numbers.ndim == 2 and len(self.shape) > 1:
             numbers = numbers.reshape(len(numbers), -1)
             if numbers.shape[1] == math.prod(self.shape):  # a table with a column per value
                 numbers, values = (each.reshape(-1, *self.shape) for each in (numbers, values))
         if numbers.shape[1:] != self.shape:
-            shown = ", ".join(map(str, ("n", *self.shape)))
-            raise ValueError(f"rows must have shape ({shown}), got {numbers.shape}")
+            raise ValueError(f"rows must have shape {_shown(self.shape)}, got {numbers.shape}")
         if not np.isfinite(numbers).all():
             raise ValueError(f"rows must be finite numbers, got {numbers[~np.isfinite(numbers)][0]}")
         if self.dtype == "int64" and (numbers % 1).any():
@@ -353,9 +324,7 @@ class ArrayEncoder:
 
 
 InputEncoder: TypeAlias = TableEncoder | TextEncoder | ImageEncoder | ArrayEncoder
-_ENCODERS: Mapping[str, Any] = {
-    each.kind: each for each in (TableEncoder, TextEncoder, ImageEncoder, ArrayEncoder)
-}
+_ENCODERS: Mapping[str, Any] = {each.kind: each for each in get_args(InputEncoder)}
 
 
 def to_values(encoder: InputEncoder) -> dict[str, Any]:
@@ -371,13 +340,11 @@ def encoder_from(values: Any) -> InputEncoder:
     ValueError
         If they are not those of an encoder.
     """
-    if not isinstance(values, Mapping) or values.get("kind") not in _ENCODERS:
+    kind = str(values.get("kind")) if isinstance(values, Mapping) else ""
+    if kind not in _ENCODERS:
         raise ValueError(f"encoder must be one of {', '.join(_ENCODERS)}, got {str(values)[:80]}")
-    kind = values["kind"]
     try:
-        made: InputEncoder = read_as(
-            _ENCODERS[kind], {name: value for name, value in values.items() if name != "kind"}
-        )
+        made: InputEncoder = read_as(_ENCODERS[kind], {key: values[key] for key in values if key != "kind"})
     except ValueError as error:
         raise ValueError(f"encoder {kind} cannot be read: {error}") from error
     return made
@@ -386,6 +353,10 @@ def encoder_from(values: Any) -> InputEncoder:
 def _check_sizes(sizes: Sequence[int]) -> None:
     if not sizes or min(sizes) < 1:
         raise ValueError(f"must be sizes >= 1, got {list(sizes)}")
+
+
+def _shown(shape: Sequence[int]) -> str:
+    return f"({', '.join(map(str, ('n', *shape)))})"
 
 
 def numbers_of(values: "pd.Series[Any]") -> FloatArray:
@@ -422,7 +393,7 @@ def _number_of(text: str, numbers: Mapping[str, int]) -> int:
 
 
 def decode(
-    image: io.BytesIO | Path, mode: str, size: tuple[int, int], resize: Resize = "none"
+    image: bytes | str | Path, shape: tuple[int, ...], resize: Resize = "none", name: str = ""
 ) -> NDArray[np.uint8]:
     """Decode one image, rotated as its EXIF data specifies.
 
@@ -430,39 +401,48 @@ def decode(
     ----------
     image
         Encoded bytes, or a file.
-    mode
-        ``"L"`` for one channel, ``"RGB"`` for three.
-    size
-        Height and width to resize to; ignored if `resize` is ``"none"``.
+    shape
+        (channels, height, width): an image with other channels is converted.
     resize
         See :class:`~fedclust.data.images.Images`.
+    name
+        What to call the image in errors, beside its path.
 
     Returns
     -------
-    Pixels, shape (channels, height, width).
+    Pixels of that shape.
 
     Raises
     ------
-    OSError
-        If the image cannot be read, is of none of `FORMATS`, or has values that 8 bits cannot hold.
+    ValueError
+        If the image cannot be read, is of none of `FORMATS`, has values that 8 bits cannot hold, or is of
+        another height or width and not to be resized.
     """
     from PIL import Image, ImageOps
 
-    height, width = size
-    with Image.open(image, formats=FORMATS) as opened:
-        if resize != "none":
-            # Lets the JPEG decoder skip detail. Twice the size, so that the resampling still averages; a
-            # square, because EXIF data may swap height and width.
-            side = 2 * max(height, width)
-            opened.draft(mode, (side, side))
-        if opened.mode[0] in "IF" and not _fits_in_bytes(opened):
-            raise OSError(f"must have 8 bits per channel, it has more (mode {opened.mode}); convert it first")
-        upright = ImageOps.exif_transpose(opened)
-        picture = upright if upright.mode == mode else upright.convert(mode)
-    if resize == "stretch" and picture.size != (width, height):
-        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-    elif resize == "crop" and picture.size != (width, height):
-        picture = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
+    channels, height, width = shape
+    mode, wanted = MODES[channels], (width, height)
+    named = f"image{name}" if isinstance(image, bytes) else f"image{name} ({image})"
+    try:
+        with Image.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS) as opened:
+            if resize != "none":
+                # Lets the JPEG decoder skip detail. Twice the size, so that the resampling still averages; a
+                # square, because EXIF data may swap height and width.
+                side = 2 * max(wanted)
+                opened.draft(mode, (side, side))
+            if opened.mode[0] in "IF" and not _fits_in_bytes(opened):
+                raise OSError(f"must have 8 bits per channel, it has more (mode {opened.mode})")
+            upright = ImageOps.exif_transpose(opened)
+            picture = upright if upright.mode == mode else upright.convert(mode)
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # SyntaxError: a broken PNG
+        reason = getattr(error, "strerror", None) or error  # str(error) repeats the file's name
+        raise ValueError(f"cannot read {named}: {reason}") from error
+    if picture.size != wanted and resize == "none":
+        found = (channels, *picture.size[::-1])
+        raise ValueError(f"{named} must have shape {shape}, got {found}")
+    if picture.size != wanted:
+        scale = picture.resize if resize == "stretch" else partial(ImageOps.fit, picture)
+        picture = scale(wanted, Image.Resampling.BILINEAR)
     pixels = np.asarray(picture)
     return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
 

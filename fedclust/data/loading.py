@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-import fedclust.data.cache as cache
-from fedclust.data.builder import DatasetBuilder, SourcedDataset
-from fedclust.data.cache import map_tensor
-from fedclust.data.dataset import Dataset, FederatedData
-from fedclust.data.partition import ClientRows, rows_of_clients, save_client_rows
-from fedclust.data.protocols import fraction_of, hold_out
-from fedclust.data.source import SourceError
+from fedclust.data import cache
+from fedclust.data.dataset import Dataset, DatasetBuilder, FederatedData, SourceError
+from fedclust.data.partition import ClientRows, fraction_of, hold_out, rows_of_clients, save_client_rows
+from fedclust.data.source import SourcedDataset
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
@@ -43,7 +40,7 @@ def load(
     partition
         The resolved ``partition`` node; see :func:`fedclust.data.partition.rows_of_clients`. Its
         ``validation_fraction`` is held out of each client's training part; see
-        :mod:`fedclust.data.protocols`.
+        :mod:`fedclust.data.partition`.
     seed
         Seed of the partition and its shifts, unless `partition` has its own.
     cache_dir
@@ -66,28 +63,22 @@ def load(
     names = data.natural_names
     with np.load(folder / "clients.npz", allow_pickle=False) as clients:
         parts = cache.load_parts(clients)
-        train = parts["train"]
+        left_out = zip(clients["left_out"].tolist(), clients["left_out_rows"].tolist(), strict=True)
+        trained = np.sort(np.concatenate(parts["train"]))
         return FederatedData(
             name=data.name,
             inputs=_written_or(folder / "inputs.npy", data.inputs),
             labels=_written_or(folder / "labels.npy", data.labels),
-            train=train,
-            test=parts["test"],
-            validation=parts["validation"],
             num_classes=data.num_classes,
             mean=data.mean,
             std=data.std,
             groups=clients.get("groups"),
             class_names=data.class_names,
             fingerprint=fingerprint,
-            client_names=_client_names(data, train),
-            encoder=partial(data.encoder, np.sort(np.concatenate(train)), folder) if data.encoder else None,
-            left_out={
-                names[owner] if names else str(owner): rows
-                for owner, rows in zip(
-                    clients["left_out"].tolist(), clients["left_out_rows"].tolist(), strict=True
-                )
-            },
+            client_names=_client_names(data, parts["train"]),
+            encoder=partial(data.encoder, trained, folder) if data.encoder else None,
+            left_out={names[owner] if names else str(owner): rows for owner, rows in left_out},
+            **parts,
         )
 
 
@@ -137,13 +128,9 @@ def _fingerprint(data: Dataset, partition: Mapping[str, Any], seed: int) -> str:
     # A saved partition is identified by its content, not its path.
     saved = cache.file_digest(Path(file)) if file is not None and Path(file).is_file() else file
     # Without validation rows a federation is what it was before there were any.
-    fraction = _fraction(partition)
+    fraction = fraction_of(partition.get(_VALIDATION, 0))
     held_out = [{_VALIDATION: fraction}] if fraction else []
     return cache.digest(FORMAT, data.fingerprint, settings, saved, seed, *held_out)
-
-
-def _fraction(partition: Mapping[str, Any]) -> float:
-    return fraction_of(partition.get(_VALIDATION, 0))
 
 
 def _plain(value: Any) -> Any:
@@ -157,53 +144,48 @@ def _write(folder: Path, data: Dataset, partition: Mapping[str, Any], seed: int)
     """Partition the data, apply the shifts, and write the arrays that differ from the dataset's."""
     parts = rows_of_clients(data, partition, seed)
     seed = seed if parts.seed is None else parts.seed
-    fraction = _fraction(partition)
+    fraction = fraction_of(partition.get(_VALIDATION, 0))
     train, validation = hold_out(parts.train, fraction, seed) if fraction else (parts.train, ())
     trained = np.sort(np.concatenate(train))
     # On all of the official training part, and on nothing else, the dataset's own inputs are fitted.
     if data.refit is not None and not np.array_equal(trained, np.arange(data.num_train)):
         data.refit(trained, folder)
-    about: dict[str, NDArray[Any]] = {
-        "left_out": np.array(list(parts.left_out), dtype=np.int64),
-        "left_out_rows": np.array(list(parts.left_out.values()), dtype=np.int64),
-    }
-    if parts.groups is not None:
-        about["groups"] = parts.groups
-    cache.save_parts(folder / "clients.npz", train, parts.test, validation, about)
+    about = {} if parts.groups is None else {"groups": parts.groups}
+    about["left_out"] = np.array(list(parts.left_out), dtype=np.int64)
+    about["left_out_rows"] = np.array(list(parts.left_out.values()), dtype=np.int64)
+    cache.save_parts(folder / "clients.npz", train, parts.test, validation, **about)
     _write_shifted(folder, data, parts, seed)  # held-out rows with the others: noise is drawn row by row
 
 
 def _write_shifted(folder: Path, data: Dataset, parts: ClientRows, seed: int) -> None:
     """Write ``inputs.npy`` and ``labels.npy``, each only if a client's shift changes it."""
-    unshifted = _written_or(folder / "inputs.npy", data.inputs)
-    inputs: NDArray[Any] | None = None
-    labels: NDArray[Any] | None = None
+    unshifted = {"inputs": _written_or(folder / "inputs.npy", data.inputs), "labels": data.labels}
+    written: dict[str, NDArray[Any]] = {}
     for client, shift in enumerate(parts.shifts):
         if shift is None:
             continue
         rows = np.concatenate([parts.train[client], parts.test[client]])
-        before = unshifted[rows], data.labels[rows]
+        before = unshifted["inputs"][rows], data.labels[rows]
         after = shift.apply(*before, generator(seed, "shift", client))
-        if after[0] is not before[0]:
-            inputs = _writable(folder / "inputs.npy", data.inputs) if inputs is None else inputs
-            inputs[rows] = after[0].numpy()
-        if after[1] is not before[1]:
-            labels = _writable(folder / "labels.npy", data.labels) if labels is None else labels
-            labels[rows] = after[1].numpy()
+        for name, old, new in zip(unshifted, before, after, strict=True):
+            if new is not old:
+                if name not in written:
+                    written[name] = _writable(folder / f"{name}.npy", unshifted[name].numpy())
+                written[name][rows] = new.numpy()
 
 
-def _writable(path: Path, tensor: "torch.Tensor") -> NDArray[Any]:
-    """Open the file for writing; create it as a copy of `tensor` if it does not exist."""
+def _writable(path: Path, values: NDArray[Any]) -> NDArray[Any]:
+    """Open the file for writing; create it with `values` if it does not exist."""
     if path.exists():
         opened: NDArray[Any] = np.load(path, mmap_mode="r+", allow_pickle=False)
         return opened
-    array = cache.new_array(path, tensor.numpy().dtype, tuple(tensor.shape))
-    array[:] = tensor.numpy()
+    array = cache.new_array(path, values.dtype, values.shape)
+    array[:] = values
     return array
 
 
 def _written_or(path: Path, unchanged: "torch.Tensor") -> "torch.Tensor":
-    return map_tensor(path) if path.exists() else unchanged
+    return cache.map_tensor(path) if path.exists() else unchanged
 
 
 def _client_names(data: Dataset, train: Sequence[IntArray]) -> tuple[str, ...] | None:
@@ -213,13 +195,11 @@ def _client_names(data: Dataset, train: Sequence[IntArray]) -> tuple[str, ...] |
     """
     if data.natural is None or data.natural_names is None:
         return None
-    owners = []
-    for rows in train:
-        owner = data.natural[rows]
-        if not len(owner) or owner[0] < 0 or (owner != owner[0]).any():
-            return None
-        owners.append(int(owner[0]))
-    return tuple(data.natural_names[owner] for owner in owners) if len(set(owners)) == len(owners) else None
+    owners = [np.unique(data.natural[rows]).tolist() for rows in train]
+    distinct = {owner for each in owners for owner in each if owner >= 0}
+    if max(map(len, owners)) > 1 or len(distinct) < len(owners):
+        return None
+    return tuple(data.natural_names[owner] for (owner,) in owners)
 
 
 def classes_in_data(dataset: Mapping[str, Any]) -> int:

@@ -1,5 +1,19 @@
 """Partition a dataset over clients as the configuration's ``partition`` node specifies, or as a file does.
 
+``partition.test`` names how the rows that each client is tested on are chosen:
+
+- ``holdout``: the dataset's official training and test parts are pooled and partitioned; a share of each
+  client's rows is held out, stratified by class. Clust-PSI-PFL holds out 20 % of datasets without an official
+  test part (Section IV-A (d)).
+- ``matched``: the official training part is partitioned; the official test part is dealt so that each client
+  is tested on its own classes in the proportions that it trains on. FedGWC ("500 training and 100 test
+  images" per client, Appendix F) does so in its released partitions. Clust-PSI-PFL uses "official test sets
+  when available" but does not specify how it deals them; its clients of one class (S = 0) have accuracies
+  within 0.01 of 1 on average (Table IV), so they cannot have been tested on all classes.
+- ``uniform``: the official training part is partitioned; every client gets an equal share of the official
+  test part, with the same class mix. So one model's accuracy, averaged over the clients, is its accuracy on
+  the official test part, as papers with one global model publish it.
+
 A file is Parquet, so that any tool can read or write it. It has one line per row of the dataset that a
 client holds:
 
@@ -20,27 +34,31 @@ A file without the key is loaded with a warning, because it does not name its da
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.data import partitioners
 from fedclust.data.dataset import Dataset
-from fedclust.data.partitioners.base import NOBODY, Assignment, ClientPartitioner, Examples, rows_by_client
-from fedclust.data.protocols import Protocol, holdout, matched, uniform
+from fedclust.data.partitioners import NOBODY
 from fedclust.data.shifts import Shift, shift_from_dict, shift_to_dict
+from fedclust.support.checks import check, check_fraction
 from fedclust.support.rng import generator
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     import pandas as pd
     import torch
 
 
+Test = Literal["holdout", "matched", "uniform"]
+
+_FEWEST = 2  # with one row there is no variance, and a client with one does not vote
 _DIMENSIONS = 32  # components; FedGMCC's codes have 98 for images and 30 for reads (Table II)
 _FITTED = 10_000
 _BLOCK = 10_000
@@ -113,42 +131,34 @@ def rows_of_clients(dataset: Dataset, partition: Mapping[str, Any], seed: int) -
     pooled = protocol.test == "holdout"
     size = len(dataset.inputs)
     if not pooled and dataset.num_train == size:
-        raise ValueError(
-            f"partition.test={protocol.test} needs an official test part, {dataset.name} has none; "
-            f"use partition.test=holdout"
-        )
+        rule = f"partition.test={protocol.test} needs an official test part"
+        raise ValueError(f"{rule}, {dataset.name} has none; use partition.test=holdout")
     columns = _Columns(dataset, size if pooled else dataset.num_train, seed)
     partitioner = partitioner_of(partition)
-    if isinstance(partitioner, ClientPartitioner):
-        examples = Examples(columns.size, columns, dataset.num_classes)
+    if isinstance(partitioner, partitioners.ClientPartitioner):
+        examples = partitioners.Examples(columns.size, columns, dataset.num_classes)
         assigned = partitioner.assignment(examples, seed)
     else:
         partitioner.dataset = columns.table()
-        assigned = Assignment(_clients(partitioner))
+        assigned = partitioners.Assignment(_clients(partitioner))
     clients, num_clients = assigned.clients, assigned.num_clients
 
     labels = _labels(dataset)
     draws = generator(seed, "local test")
-    if protocol.test == "holdout":
+    if pooled:
         held_out = holdout(clients, labels, protocol.test_fraction, draws)
         train, test = np.where(held_out, NOBODY, clients), np.where(held_out, clients, NOBODY)
     else:
         official = labels[dataset.num_train :]
-        dealt = (
-            matched(clients, labels, draws)
-            if protocol.test == "matched"
-            else uniform(official, num_clients, draws)
-        )
+        if protocol.test == "matched":
+            dealt = matched(clients, labels, draws)
+        else:
+            dealt = uniform(official, num_clients, draws)
         train = np.concatenate([clients, np.full(len(official), NOBODY)])
         test = np.concatenate([np.full(dataset.num_train, NOBODY), dealt])
-    return ClientRows(
-        train=rows_by_client(train, num_clients),
-        test=rows_by_client(test, num_clients),
-        groups=assigned.groups,
-        shifts=assigned.shifts or (None,) * num_clients,
-        seed=seed,
-        left_out=assigned.left_out,
-    )
+    train_rows, test_rows = (partitioners.rows_by_client(part, num_clients) for part in (train, test))
+    each = assigned.shifts or (None,) * num_clients
+    return ClientRows(train_rows, test_rows, assigned.groups, each, seed, assigned.left_out)
 
 
 def partitioner_of(node: Mapping[str, Any]) -> Any:
@@ -169,13 +179,11 @@ def partitioner_of(node: Mapping[str, Any]) -> Any:
     }
     # Not hydra's `instantiate`: it wraps every exception of a constructor in its own.
     cls = get_class(node["_target_"])
-    if not issubclass(cls, ClientPartitioner):
+    if not issubclass(cls, partitioners.ClientPartitioner):
         from flwr_datasets.partitioner import Partitioner
 
         if not issubclass(cls, Partitioner):
-            raise ValueError(
-                f"partition._target_ must be a flwr-datasets Partitioner, got {node['_target_']}"
-            )
+            raise ValueError(f"partition must be a flwr-datasets Partitioner, got {node['_target_']}")
     known = signature(cls).parameters.keys()
     if unknown := [key for key in arguments if key not in known]:
         takes = ", ".join(sorted((known | own) - {"seed"}))
@@ -197,9 +205,8 @@ class _Columns(dict[str, NDArray[Any]]):
 
     def __missing__(self, name: str) -> NDArray[Any]:
         if name != "features":
-            raise ValueError(
-                f"a natural partition needs writers, users or regions, {self.dataset.name} has none"
-            )
+            owners = "writers, users or regions"
+            raise ValueError(f"a natural partition needs {owners}, {self.dataset.name} has none")
         draws = generator(self.seed, "features")
         return self.setdefault(name, features(self.dataset.inputs[: self.size], _DIMENSIONS, draws))
 
@@ -365,13 +372,12 @@ def load_client_rows(path: Path | str, dataset: Dataset) -> ClientRows:
 def _read(table: Any, dataset: Dataset) -> ClientRows:
     if {"client", "part", "row"} - set(table.column_names):
         raise ValueError(f"must have columns client, part and row, got {table.column_names}")
-    shifts, seed = _check_dataset(table.schema.metadata or {}, dataset)
+    known, seed = _check_dataset(table.schema.metadata or {}, dataset)
     lines = table.to_pandas()
     _check_whole(lines["row"], len(dataset.inputs))
     if (twice := lines["row"].duplicated()).any():
-        raise ValueError(
-            f"a row must belong to one part of one client, row {lines['row'][twice].iloc[0]} has two"
-        )
+        row = lines["row"][twice].iloc[0]
+        raise ValueError(f"a row must belong to one part of one client, row {row} has two")
     _check_whole(lines["client"], len(lines))
     clients = range(int(lines["client"].max()) + 1)
     if not lines["part"].isin(_PARTS).all():
@@ -379,20 +385,18 @@ def _read(table: Any, dataset: Dataset) -> ClientRows:
     held = lines.groupby(["part", "client"])["row"].agg(np.array)
     for part in _PARTS:
         if lacking := [client for client in clients if (part, client) not in held.index]:
-            raise ValueError(
-                f"every client 0 to {len(clients) - 1} must have {part} rows, "
-                f"got none for client {lacking[0]}"
-            )
+            everybody = f"every client 0 to {len(clients) - 1}"
+            raise ValueError(f"{everybody} must have {part} rows, got none for client {lacking[0]}")
     train, test = (tuple(held[part, client].astype(np.int64) for client in clients) for part in _PARTS)
     groups, numbers = _per_client(lines, "group"), _per_client(lines, "shift", partly=True)
-    if numbers is not None and numbers.max() >= len(shifts):
-        raise ValueError(f"shift must be in [0, {len(shifts)}), the list of shifts, got {numbers.max()}")
+    if numbers is not None and numbers.max() >= len(known):
+        raise ValueError(f"shift must be in [0, {len(known)}), the list of shifts, got {numbers.max()}")
     shift_of = [-1] * len(clients) if numbers is None else numbers.tolist()
-    each = tuple(None if number < 0 else shifts[number] for number in shift_of)
+    each = tuple([*known, None][number] for number in shift_of)  # -1: the last, no shift
     return ClientRows(train, test, groups, each, seed)
 
 
-def _check_dataset(metadata: Mapping[bytes, bytes], dataset: Dataset) -> tuple[list[Shift], int | None]:
+def _check_dataset(metadata: Mapping[bytes, bytes], dataset: Dataset) -> tuple[list[Any], int | None]:
     """Check the file's metadata against the dataset; return its list of shifts and their seed."""
     if _KEY not in metadata:
         warnings.warn(
@@ -404,11 +408,9 @@ def _check_dataset(metadata: Mapping[bytes, bytes], dataset: Dataset) -> tuple[l
     about: dict[str, Any] = json.loads(metadata[_KEY])
     if about.get("version") != _VERSION:
         raise ValueError(f"version must be {_VERSION}, got {about.get('version')}")
-    if about.get("fingerprint") != dataset.fingerprint:
-        raise ValueError(
-            f"must belong to {dataset.name} with fingerprint {dataset.fingerprint}, "
-            f"got one of {about.get('dataset')} with fingerprint {about.get('fingerprint')}"
-        )
+    if (found := about.get("fingerprint")) != dataset.fingerprint:
+        wanted = f"{dataset.name} with fingerprint {dataset.fingerprint}"
+        raise ValueError(f"must belong to {wanted}, got one of {about.get('dataset')} with {found}")
     seed = about.get("seed")
     if seed is not None and (not isinstance(seed, int) or seed < 0):
         raise ValueError(f"seed must be a whole number >= 0 or null, got {seed}")
@@ -432,3 +434,290 @@ def _per_client(lines: "pd.DataFrame", name: str, *, partly: bool = False) -> In
     if by_client.nunique().max() > 1 or (values.min() < 0 and not partly):
         raise ValueError(f"{name} must be the same in all lines of a client, and given")
     return by_client.first().to_numpy(dtype=np.int64)
+
+
+# -- Rows to be tested on, and rows held out for the proof -------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The keys that every ``partition`` node has; all other keys are settings of its partitioner.
+
+    Attributes
+    ----------
+    test
+        How test rows are chosen; see the module.
+    test_fraction
+        Share of a client's rows that ``holdout`` holds out, in (0, 1).
+    validation_fraction
+        Share of a client's training rows that :func:`hold_out` holds out for the proof, in [0, 1).
+        ``"auto"``, for which a run's settings put a number, is none.
+    file
+        A saved partition to use instead of all other keys, or None.
+    seed
+        Seed of the partition; None uses the run's.
+
+    Raises
+    ------
+    ValueError
+        If `test` is no protocol, or a share is out of range.
+    """
+
+    test: Test = "holdout"
+    test_fraction: float = 0.2
+    validation_fraction: float | Literal["auto"] = 0.0
+    file: str | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check(self, "partition.", test=Test, test_fraction="in (0, 1)")
+        fraction_of(self.validation_fraction)
+
+    @classmethod
+    def of(cls, partition: Mapping[str, Any]) -> "Protocol":
+        """Take its keys from a resolved ``partition`` node."""
+        own = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in partition.items() if key in own})
+
+
+def fraction_of(validation_fraction: float | Literal["auto"]) -> float:
+    """Return the share of rows to hold out that a ``partition`` node asks for; 0 for ``"auto"``.
+
+    Raises
+    ------
+    ValueError
+        If it is not in [0, 1).
+    """
+    fraction = 0.0 if validation_fraction == "auto" else validation_fraction
+    try:
+        check_fraction(fraction)
+    except ValueError as error:
+        raise ValueError(f"partition.{error}") from error
+    return fraction
+
+
+def holdout(clients: IntArray, labels: IntArray, fraction: float, draws: np.random.Generator) -> BoolArray:
+    """Hold out a share of each client's rows, stratified by class as closely as whole rows allow.
+
+    Parameters
+    ----------
+    clients
+        Client of each row, shape (N,); -1 for a row that no client holds.
+    labels
+        Class of each row, shape (N,).
+    fraction
+        Share to hold out, in (0, 1). Of a client's n rows, round(fraction·n) are held out, but at least 1 and
+        at most n − 1; class quotas are rounded by largest remainders.
+    draws
+        Random generator for rows and for ties between classes.
+
+    Returns
+    -------
+    Whether each row is held out, shape (N,).
+
+    Raises
+    ------
+    ValueError
+        If a client has a single row.
+    """
+    rows = np.flatnonzero(clients != NOBODY)
+    sizes = np.bincount(clients[rows])
+    if (single := np.flatnonzero(sizes == 1)).size:
+        raise ValueError(
+            f"every client must have at least 2 rows, one to train on and one to be tested on, got 1 for "
+            f"{single.size} of {len(sizes)} clients, the first is client {single[0]}"
+        )
+    order = rows[np.lexsort((draws.random(len(rows)), labels[rows], clients[rows]))]
+    # A cell is the rows of one class on one client; rows are now sorted by cell, at random within.
+    starts = np.flatnonzero(_changes(clients[order]) | _changes(labels[order]))
+    cell_sizes = np.diff(starts, append=len(order))
+    owner = clients[order[starts]]
+
+    quotas = fraction * cell_sizes
+    taken = np.floor(quotas + 1e-9).astype(np.int64)  # guards whole quotas against rounding error
+    wanted = np.clip(np.round(fraction * sizes), 1, sizes - 1)
+    missing = wanted - _sum(taken, owner, len(sizes))
+    # Owners stay in ascending order, so a rank in this order is the rank among the owner's cells.
+    by_remainder = np.lexsort((draws.random(len(owner)), taken - quotas, owner))
+    taken[by_remainder] += _rank(_changes(owner)) < missing[owner]
+
+    held_out = np.zeros(len(clients), dtype=bool)
+    held_out[order[_rank_within(starts, len(order)) < np.repeat(taken, cell_sizes)]] = True
+    return held_out
+
+
+def matched(clients: IntArray, labels: IntArray, draws: np.random.Generator) -> IntArray:
+    """Deal the official test part so that each client's test classes match its training classes.
+
+    A client's quota of class c is its share of the training rows of class c, times the test rows of class c.
+    Quotas are rounded up or down so that each client's total is its rounded total quota, as far as the rows
+    of its classes suffice. Test rows that belong to no client's quota are left out.
+
+    Parameters
+    ----------
+    clients
+        Client of each row of the official training part, shape (T,); -1 for a row that no client holds.
+    labels
+        Class of each row of the dataset, shape (N,); rows T … N−1 are the official test part.
+    draws
+        Random generator for rows and for ties between cells.
+
+    Returns
+    -------
+    Client of each row of the official test part, shape (N − T,); -1 for a row that no client holds.
+
+    Raises
+    ------
+    ValueError
+        If a client would get no test row.
+    """
+    size = len(clients)
+    num_classes = int(labels.max()) + 1
+    train_sizes = np.bincount(labels[:size], minlength=num_classes)
+    stock = np.bincount(labels[size:], minlength=num_classes)
+
+    rows = np.flatnonzero(clients != NOBODY)
+    num_clients = int(clients.max()) + 1
+    cells, held = np.unique(clients[rows] * num_classes + labels[rows], return_counts=True)
+    owner, label = np.divmod(cells, num_classes)
+    quotas = held * stock[label] / train_sizes[label]
+    taken = np.floor(quotas + 1e-9).astype(np.int64)  # guards whole quotas against rounding error
+    due = np.round(np.bincount(owner, weights=quotas, minlength=num_clients)).astype(np.int64)
+    for at_most in (np.ones_like(due), due):  # clients that would get no row come first
+        missing = np.maximum(at_most - _sum(taken, owner, num_clients), 0)
+        left = stock - _sum(taken, label, num_classes)
+        broken = np.flatnonzero(quotas - taken > 1e-9)
+        # Ties are broken at random; with ties, the linear program takes several times as long.
+        gain = 1 + quotas[broken] - taken[broken] + 1e-3 * draws.random(len(broken))
+        taken[broken] += _round_up(owner[broken], label[broken], gain, missing, left)
+    got = _sum(taken, owner, num_clients)
+    if (got == 0).any():
+        client = int(np.argmin(got))
+        raise ValueError(
+            f"every client must get a row of the official test part, which has {len(labels) - size}, got "
+            f"none for {int((got == 0).sum())} of {num_clients} clients, the first is client {client} with "
+            f"{int(held[owner == client].sum())} training rows; ask for fewer clients or test=holdout"
+        )
+    counts = np.zeros((num_clients, num_classes), dtype=np.int64)
+    counts[owner, label] = taken
+    return partitioners.deal(labels[size:], counts, draws)
+
+
+def uniform(labels: IntArray, num_clients: int, draws: np.random.Generator) -> IntArray:
+    """Deal the official test part evenly, class by class.
+
+    Parameters
+    ----------
+    labels
+        Class of each row of the official test part, shape (M,).
+    num_clients
+        Number of clients K.
+    draws
+        Random generator for the rows and the first client.
+
+    Returns
+    -------
+    Client of each row, shape (M,); clients' totals differ by at most one row, and so do their classes'.
+
+    Raises
+    ------
+    ValueError
+        If there are more clients than rows.
+    """
+    if num_clients > len(labels):
+        rows = f"the {len(labels)} rows of the official test part"
+        raise ValueError(f"num_clients must be at most {rows}, got {num_clients}")
+    clients = np.empty(len(labels), dtype=np.int64)
+    by_class = np.lexsort((draws.random(len(labels)), labels))
+    clients[by_class] = draws.permutation(num_clients)[np.arange(len(labels)) % num_clients]
+    return clients
+
+
+def hold_out_client(num_rows: int, fraction: float, seed: int, client: int) -> IntArray:
+    """Draw which of one client's training rows are held out.
+
+    Parameters
+    ----------
+    num_rows
+        Its training rows n.
+    fraction
+        Share to hold out, in [0, 1). The client gives round(fraction·n) rows, at most n − 1; a client that
+        would give fewer than two gives none, for one row alone can prove nothing.
+    seed, client
+        What the draw comes from, and nothing else: not the other clients, not the test rows.
+
+    Returns
+    -------
+    Positions in 0…n − 1, sorted.
+    """
+    count = min(round(fraction * num_rows), num_rows - 1)
+    if count < _FEWEST:
+        return np.zeros(0, dtype=np.int64)
+    return np.sort(generator(seed, "validation", client).permutation(num_rows)[:count])
+
+
+def hold_out(
+    train: Sequence[IntArray], fraction: float, seed: int
+) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
+    """Divide each client's training rows into those that train and those that are held out.
+
+    Parameters
+    ----------
+    train
+        Each client's training rows.
+    fraction, seed
+        As for :func:`hold_out_client`.
+
+    Returns
+    -------
+    Rows to train on and rows held out, of each client, in the order they were given in.
+    """
+    held = [hold_out_client(len(rows), fraction, seed, client) for client, rows in enumerate(train)]
+    pairs = list(zip(train, held, strict=True))
+    return tuple(np.delete(rows, each) for rows, each in pairs), tuple(rows[each] for rows, each in pairs)
+
+
+def _round_up(
+    clients: IntArray, labels: IntArray, gain: FloatArray, missing: IntArray, left: IntArray
+) -> BoolArray:
+    """Choose the cells (n,) that get one more row so that their total gain (n,) is largest.
+
+    No client may get more rows than it lacks (K,), and no class may supply more than it has left (C,). The
+    linear program has whole-number solutions because its matrix is that of a bipartite graph.
+    """
+    if not missing.any() or not len(clients):
+        return np.zeros(len(clients), dtype=bool)
+    from scipy import sparse
+    from scipy.optimize import linprog
+
+    one, cells = np.ones(len(clients)), np.arange(len(clients))
+    sums = sparse.vstack(
+        [
+            sparse.csr_array((one, (clients, cells)), shape=(len(missing), len(cells))),
+            sparse.csr_array((one, (labels, cells)), shape=(len(left), len(cells))),
+        ]
+    )
+    limits = np.concatenate([missing, left]).astype(float)
+    # The type stubs accept dense matrices only.
+    solution = linprog(-gain, A_ub=sums, b_ub=limits, bounds=(0, 1))  # type: ignore[call-overload]
+    return np.asarray(solution.x > 0.5)
+
+
+def _sum(values: IntArray, keys: IntArray, size: int) -> IntArray:
+    """Sum whole numbers by key."""
+    return np.bincount(keys, weights=values, minlength=size).astype(np.int64)
+
+
+def _changes(values: IntArray) -> BoolArray:
+    """Mark where each run of equal values starts."""
+    return np.diff(values, prepend=NOBODY - 1) != 0
+
+
+def _rank(starts_run: BoolArray) -> IntArray:
+    """Count from 0 within each run."""
+    return _rank_within(np.flatnonzero(starts_run), len(starts_run))
+
+
+def _rank_within(starts: IntArray, size: int) -> IntArray:
+    """Count from 0 within each run, given the runs' starts."""
+    return np.arange(size) - np.repeat(starts, np.diff(starts, append=size))

@@ -1,4 +1,4 @@
-"""Sources of examples: local Parquet, CSV or image files, or a dataset on the Hugging Face hub.
+"""Datasets from local Parquet, CSV or image files, or from the Hugging Face hub.
 
 Every source becomes an Arrow dataset for the official training part and one for the official test part. As
 on the hub, a local file's part is found by the word ``train``, ``test`` or ``validation`` in its path.
@@ -10,13 +10,17 @@ import fnmatch
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedclust.data.dataset import OWNERS, DatasetBuilder, SourceError, Statistics
 from fedclust.support.checks import few
 from fedclust.typing import BoolArray, IntArray
 
@@ -33,13 +37,11 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".g
 CSV_OPTIONS = ("sep", "encoding", "decimal", "thousands", "quotechar", "comment", "na_values", "skiprows")
 HUB_OPTIONS = ("subset", "revision", "data_dir", "data_files")
 SEPARATORS = (";", "\t", "|", ",")
-TRAIN_WORDS = {"train", "training"}
-TEST_WORDS = {"test", "testing"}
-VALIDATION_WORDS = {"validation", "valid", "val", "dev"}
-
-
-class SourceError(ValueError):
-    """A dataset's source is missing, unreadable, or differs from its configuration."""
+PART_WORDS = {
+    "train": {"train", "training"},
+    "test": {"test", "testing"},
+    "validation": {"validation", "valid", "val", "dev"},
+}
 
 
 @dataclass(frozen=True)
@@ -70,18 +72,19 @@ class Source:
     path
         Folder or file with Parquet, CSV or image files; takes precedence over `hub`.
     hub
-        Id of a dataset on the Hugging Face hub, ``OWNER/NAME``, loaded through flwr-datasets. Without an
-        owner ``datasets`` would take it for one of its own readers, of which one unpickles.
+        Id of a dataset on the Hugging Face hub, ``OWNER/NAME``. Without an owner ``datasets`` would take it
+        for one of its own readers, of which one unpickles.
     hub_options
         Further arguments of ``datasets.load_dataset``; only those in `HUB_OPTIONS`. Without a revision, a
         cached dataset is not checked for updates.
     exclude
         Shell patterns of local files, relative to `path`, to leave out.
+    csv_options
+        Further arguments of ``pandas.read_csv``, such as ``sep``, ``encoding`` and ``decimal``; only those in
+        `CSV_OPTIONS`.
     label_pattern
         Regular expression searched in an image's path relative to `path`; its first group is the image's
-        class. None uses the image's folder as its class.
-    csv_options
-        Further arguments of ``pandas.read_csv``; only those in `CSV_OPTIONS`.
+        class. None, which :class:`~fedclust.data.images.Images` may change, uses the image's folder.
 
     Raises
     ------
@@ -93,8 +96,9 @@ class Source:
     hub: str | None = None
     hub_options: Mapping[str, Any] = field(default_factory=dict)
     exclude: Sequence[str] = ()
-    label_pattern: str | None = None
     csv_options: Mapping[str, Any] = field(default_factory=dict)
+
+    label_pattern: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         for name, known in (("csv_options", CSV_OPTIONS), ("hub_options", HUB_OPTIONS)):
@@ -120,8 +124,8 @@ class Source:
             return ["hub", self.hub, dict(self.hub_options)]
         root, files = self._files()
         stats = [(file.relative_to(root).as_posix(), file.stat()) for file in files]
-        files_as_they_are = ["files", [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]]
-        return [*files_as_they_are, dict(self.csv_options)] if self.csv_options else files_as_they_are
+        known = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+        return ["files", known, *([dict(self.csv_options)] if self.csv_options else [])]
 
     def open(self) -> tuple[Part, Part | None]:
         """Open the training and the test part.
@@ -133,12 +137,12 @@ class Source:
         Raises
         ------
         SourceError
-            If no source is configured, or it cannot be read.
+            If the source cannot be read.
         """
         if self.path is None:
             return self._open_hub()
         root, files = self._files()
-        train, test = _split(root, files, flat=self.label_pattern is not None)
+        train, test = self._split(root, files)
         return self._open_files(root, train), self._open_files(root, test) if test else None
 
     def _ways(self) -> str:
@@ -155,13 +159,10 @@ class Source:
             return root.parent, [root]
         if not root.is_dir():
             raise SourceError(f"there is no file or folder {root}; {self._ways()}")
-        kinds: Iterable[tuple[str, ...]] = [(".parquet",), (".csv", ".csv.gz"), IMAGE_SUFFIXES]
-        if self.label_pattern is not None:
-            kinds = [IMAGE_SUFFIXES]
         found = [name for name in walk(root) if not any(fnmatch.fnmatch(name, glob) for glob in self.exclude)]
-        for suffixes in kinds:
-            files = [root / name for name in found if name.lower().endswith(suffixes)]
-            if files:
+        kinds = (".parquet",), (".csv", ".csv.gz"), IMAGE_SUFFIXES
+        for suffixes in kinds if self.label_pattern is None else kinds[2:]:
+            if files := [root / name for name in found if name.lower().endswith(suffixes)]:
                 return root, files
         raise SourceError(f"{root} holds no Parquet, CSV or image file; {self._ways()}")
 
@@ -169,26 +170,24 @@ class Source:
         import pyarrow as pa
         import pyarrow.dataset as ds
 
-        name = files[0].name.lower()
-        if name.endswith(".parquet"):
+        kind = files[0].name.lower()
+        names = [file.relative_to(root).as_posix() for file in files]
+        more = ", …" if len(files) > 3 else ""
+        place = str(files[0]) if len(files) == 1 else f"{root} ({', '.join(names[:3])}{more})"
+        if kind.endswith(".parquet"):
             for file in files:  # one by one, so that an error names its file
                 self._read(file, lambda file: ds.dataset(file, format="parquet"))
-            return Part(
-                ds.dataset([str(file) for file in files], format="parquet"), root, _place(root, files)
-            )
-        if name.endswith((".csv", ".csv.gz")):
+            return Part(ds.dataset([str(file) for file in files], format="parquet"), root, place)
+        if kind.endswith((".csv", ".csv.gz")):
             import pandas as pd
 
             frame = pd.concat([self._read(file, self._read_csv) for file in files], ignore_index=True)
-            table = pa.Table.from_pandas(frame, preserve_index=False)
-            return Part(ds.dataset(table), root, _place(root, files))
-        if name.endswith(IMAGE_SUFFIXES):
-            names = [file.relative_to(root).as_posix() for file in files]
+            return Part(ds.dataset(pa.Table.from_pandas(frame, preserve_index=False)), root, place)
+        if kind.endswith(IMAGE_SUFFIXES):
             table = pa.table({"image": names, "label": [self._label_of(name) for name in names]})
             return Part(ds.dataset(table), root, str(root))
-        raise SourceError(
-            f"{files[0]} must end in one of {', '.join(TABLE_SUFFIXES)} or be an image; {self._ways()}"
-        )
+        known = ", ".join(TABLE_SUFFIXES)
+        raise SourceError(f"{files[0]} must end in one of {known} or be an image; {self._ways()}")
 
     def _read(self, file: Path, read: Callable[[Path], T]) -> T:
         """Read a file; name it in any error."""
@@ -196,14 +195,11 @@ class Source:
             return read(file)
         except SourceError:
             raise
-        except UnicodeDecodeError as error:
-            raise SourceError(
-                f"cannot read {file}: {error}; give its encoding, "
-                "for example dataset.csv_options.encoding=latin-1"
-            ) from error
         except (OSError, ValueError, LookupError) as error:  # pyarrow's and pandas' errors are among these
-            reason = " ".join(str(error).split())
-            raise SourceError(f"cannot read {file}: {reason}; {self._ways()}") from error
+            advice = self._ways()
+            if isinstance(error, UnicodeDecodeError):
+                advice = "give its encoding, for example dataset.csv_options.encoding=latin-1"
+            raise SourceError(f"cannot read {file}: {' '.join(str(error).split())}; {advice}") from error
 
     def _read_csv(self, file: Path) -> "pd.DataFrame":
         import pandas as pd
@@ -220,11 +216,8 @@ class Source:
         header = str(frame.columns[0])
         other = max(SEPARATORS, key=header.count)
         if len(frame.columns) == 1 and other in header:
-            escaped = other.encode("unicode_escape").decode()
-            raise SourceError(
-                f"{file} has one column, {header!r}, so its columns have another "
-                f"separator; set it, for example 'dataset.csv_options.sep=\"{escaped}\"'"
-            )
+            option = f'dataset.csv_options.sep="{other.encode("unicode_escape").decode()}"'
+            raise SourceError(f"{file} has one column, {header!r}; set its separator, for example '{option}'")
         return frame
 
     def _label_of(self, name: str) -> str:
@@ -235,52 +228,45 @@ class Source:
             return folders[-1]
         match = re.search(self.label_pattern, name)
         if match is None or not match.groups():
-            raise SourceError(
-                f"label_pattern must match every image and have a group, "
-                f"got {self.label_pattern!r} for {name}"
-            )
+            rule = "label_pattern must match every image and have a group"
+            raise SourceError(f"{rule}, got {self.label_pattern!r} for {name}")
         return match.group(1)
 
+    def _split(self, root: Path, files: list[Path]) -> tuple[list[Path], list[Path]]:
+        """Assign files to the training and the test part by the words in their paths."""
+        images = files[0].name.lower().endswith(IMAGE_SUFFIXES)
+        chosen: dict[str, list[Path]] = {part: [] for part in PART_WORDS}
+        for file in files:
+            folders = file.relative_to(root).parts
+            if images:  # only the outermost folder counts, unless it is the class, which may be "train"
+                folders = folders[:1] if len(folders) > (2 if self.label_pattern is None else 1) else ()
+            words = {word for folder in folders for word in re.split(r"[^a-z]+", folder.lower())}
+            for part, wanted in PART_WORDS.items():
+                chosen[part] += [file] if words & wanted else []
+        if not chosen["train"]:
+            return files, []
+        return chosen["train"], chosen["test"] or chosen["validation"]
+
     def _open_hub(self) -> tuple[Part, Part | None]:
-        if self.hub is None:
-            raise SourceError(f"has no source; {self._ways()}")
         import datasets
-        from flwr_datasets import FederatedDataset
+        import pyarrow.dataset as ds
 
-        splits: dict[str, Any] = {}
-
-        def remember(loaded: datasets.DatasetDict) -> datasets.DatasetDict:
-            splits.update(loaded)
-            return loaded
-
+        place = f"{self.hub} of the Hugging Face hub"
+        options = {**self.hub_options, "name": self.hub_options.get("subset")}
+        options.pop("subset", None)
         try:
-            FederatedDataset(
-                dataset=self.hub, partitioners={}, shuffle=False, preprocessor=remember, **self.hub_options
-            ).load_split("train")
-        except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-            # OSError: no network or unknown id; ValueError: unknown subset or part; RuntimeError: the dataset
-            # is a script, which `datasets` no longer runs; DatasetsError: its files are broken.
-            raise SourceError(
-                f"hub id {self.hub} cannot be loaded ({type(error).__name__}: {error}); {self._ways()}"
-            ) from error
-        test = splits.get("test", splits.get("validation"))
-        return _hub_part(splits["train"], self.hub), None if test is None else _hub_part(test, self.hub)
-
-
-def _hub_part(rows: Any, hub: str) -> Part:
-    import pyarrow.dataset as ds
-
-    table: pa.Table = rows.data.table  # unshuffled, so there is no index mapping to follow
-    table = table.replace_schema_metadata(rows.features.arrow_schema.metadata)
-    return Part(ds.dataset(table), place=f"{hub} of the Hugging Face hub")
-
-
-def _place(root: Path, files: Sequence[Path]) -> str:
-    """Return the file's name, or the folder and its first few files."""
-    if len(files) == 1:
-        return str(files[0])
-    names = [file.relative_to(root).as_posix() for file in files[:3]]
-    return f"{root} ({', '.join(names)}{', …' if len(files) > 3 else ''})"
+            parts = {}
+            for part, rows in datasets.load_dataset(self.hub, **options).items():
+                table = rows.data.table  # unshuffled, so there is no index mapping to follow
+                table = table.replace_schema_metadata(rows.features.arrow_schema.metadata)
+                parts[part] = Part(ds.dataset(table), place=place)
+            return parts["train"], parts.get("test", parts.get("validation"))
+        except (OSError, ValueError, RuntimeError, LookupError, datasets.exceptions.DatasetsError) as error:
+            # OSError: no network or unknown id; ValueError: unknown subset; RuntimeError: the dataset is a
+            # script, which `datasets` no longer runs; LookupError: no part called train; DatasetsError: its
+            # files are broken.
+            reason = f"{type(error).__name__}: {error}"
+            raise SourceError(f"hub id {self.hub} cannot be loaded ({reason}); {self._ways()}") from error
 
 
 def walk(root: Path) -> list[str]:
@@ -291,27 +277,6 @@ def walk(root: Path) -> list[str]:
         prefix = Path(folder).relative_to(root).as_posix()
         names += [name if prefix == "." else f"{prefix}/{name}" for name in files if not name.startswith(".")]
     return sorted(names)
-
-
-def _split(root: Path, files: list[Path], flat: bool) -> tuple[list[Path], list[Path]]:
-    """Assign files to the training and the test part by the words in their paths.
-
-    With `flat`, an image's folder is not its class.
-    """
-    images = files[0].name.lower().endswith(IMAGE_SUFFIXES)
-    words: list[set[str]] = []
-    for file in files:
-        parts = file.relative_to(root).parts
-        if images:  # only the outermost folder counts, unless it is the class, which may be called "train"
-            parts = parts[:1] if len(parts) > (1 if flat else 2) else ()
-        words.append({word for part in parts for word in re.split(r"[^a-z]+", part.lower())})
-    chosen = {
-        kind: [file for file, found in zip(files, words, strict=True) if found & wanted]
-        for kind, wanted in (("train", TRAIN_WORDS), ("test", TEST_WORDS), ("val", VALIDATION_WORDS))
-    }
-    if not chosen["train"]:
-        return files, []
-    return chosen["train"], chosen["test"] or chosen["val"]
 
 
 @dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare arrays
@@ -385,192 +350,221 @@ def values_of(parts: Sequence[Part], name: str, kept: BoolArray) -> "pd.Series[A
     return pd.concat(values, ignore_index=True)[kept].reset_index(drop=True).rename(name)
 
 
-def encode_labels(
-    parts: Sequence[Part],
-    wanted: str | Sequence[str],
-    num_classes: int,
-    drop: Sequence[Any] = (),
-    class_names: Sequence[str] | None = None,
-    per_position: bool = False,
-) -> Labels:
-    """Read the label column as class indices.
-
-    Whole numbers in [0, `num_classes`) are used as class indices. Any other values (names, -1 and 1,
-    1 to C) are sorted, and their ranks in the training part become the indices.
-
-    Parameters
-    ----------
-    parts
-        The training part and, where there is one, the test part.
-    wanted
-        Name of the column; of a list of names, the first that exists.
-    num_classes
-        Configured number of classes.
-    drop
-        Label values whose examples are left out.
-    class_names
-        Names in label order; None uses the source's own.
-    per_position
-        Whether each example has a label per position: a list of numbers, or a string of digits.
-
-    Raises
-    ------
-    SourceError
-        If a label is missing or does not occur in the training part, or `num_classes` or `class_names`
-        disagrees with the data.
-    """
-    name = find_column(parts[0], wanted, "label")
-    arrays, kept = read_labels(parts, wanted, drop, per_position)
-    indices, found = _indices(arrays, num_classes)
-    names = _class_names(parts[0], name, found, num_classes, class_names)
-    return Labels(indices, kept, len(arrays[0]), names)
-
-
-def read_labels(
-    parts: Sequence[Part],
-    wanted: str | Sequence[str],
-    drop: Sequence[Any] = (),
-    per_position: bool = False,
-) -> tuple[list[Any], BoolArray]:
-    """Read the label column as the source has it.
-
-    Parameters
-    ----------
-    parts, wanted, drop, per_position
-        As for :func:`encode_labels`.
-
-    Returns
-    -------
-    The labels of each part, and which rows are kept, shape (number of examples in the source,).
-
-    Raises
-    ------
-    SourceError
-        If a label is missing, or the training part has no example.
-    """
-    import pyarrow as pa
-
-    name = find_column(parts[0], wanted, "label")
-    raw = [column(part, name) for part in parts]
-    for values in raw:
-        if values.null_count:
-            raise SourceError(f"{values.null_count} examples have no label in {name}")
-    if per_position:
-        arrays = [_positions(values, name) for values in raw]
-        kept = np.ones(sum(map(len, arrays)), dtype=bool)
-    else:
-        if pa.types.is_nested(raw[0].type):
-            raise SourceError(
-                f"{name} must hold one label per example, got {raw[0].type}; "
-                "set dataset.per_position=true where each position has its own"
-            )
-        series = [values.to_pandas() for values in raw]
-        keeps = [~values.isin(list(drop)).to_numpy(dtype=bool) for values in series]
-        arrays = [values[keep].to_numpy() for values, keep in zip(series, keeps, strict=True)]
-        kept = np.concatenate(keeps)
-    if not len(arrays[0]):
-        raise SourceError("the training part must hold at least one example, got none")
-    return arrays, kept
-
-
-def encode_natural(
-    parts: Sequence[Part], wanted: str | Sequence[str] | None, kept: BoolArray
-) -> tuple[IntArray, tuple[str, ...]] | None:
-    """Read the writer, user or region of each kept example as an index into their sorted names.
-
-    The test part may lack the column: the test parts of the federated Landmarks and iNaturalist have no
-    users.
-
-    Returns
-    -------
-    The indices, shape (N,), -1 where an example has no owner, and the distinct names; None if no column is
-    requested.
-
-    Raises
-    ------
-    SourceError
-        If the training part lacks the column.
-    """
-    if wanted is None:
-        return None
-    import pandas as pd
-
-    name = find_column(parts[0], wanted, "natural")
-    codes, owners = pd.factorize(values_of(parts, name, kept), sort=True)  # -1 where missing
-    return codes.astype(np.int64), tuple(map(_name, owners))
-
-
 def _name(value: Any) -> str:
     # A column of whole numbers becomes floats when some are missing.
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _positions(values: "pa.ChunkedArray", name: str) -> IntArray:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-    if not text and not pa.types.is_nested(values.type):
-        raise SourceError(
-            f"{name} must hold a list of numbers or a string of digits per example, got {values.type}"
-        )
-    lengths = pc.min_max(pc.binary_length(values) if text else pc.list_value_length(values)).as_py()
-    if lengths["min"] != lengths["max"]:
-        raise SourceError(
-            f"{name} must have equally many labels in every example, got {lengths['min']} to {lengths['max']}"
-        )
-    if text:
-        flat = np.frombuffer("".join(values.to_pylist()).encode(), dtype=np.uint8).astype(np.int64) - ord("0")
-    else:
-        flat = np.concatenate([chunk.flatten().to_numpy(zero_copy_only=False) for chunk in values.chunks])
-    return flat.reshape(len(values), -1)
+def _positions(values: "pa.ChunkedArray", name: str) -> NDArray[Any]:
+    rows = values.to_pylist()
+    if not all(isinstance(row, str | list) for row in rows):
+        raise SourceError(f"{name} must hold a list of numbers or a string of digits, got {values.type}")
+    if len(lengths := {len(row) for row in rows}) > 1:
+        least, most = min(lengths), max(lengths)
+        raise SourceError(f"{name} must have equally many labels in every example, got {least} to {most}")
+    labels = np.array([list(row) for row in rows])
+    return labels.astype(np.int64) if labels.dtype.kind == "U" else labels
 
 
-def _indices(arrays: list[Any], num_classes: int) -> tuple[IntArray, list[Any] | None]:
-    """Return class indices, and the values in class order unless the values already were indices."""
+def _indices(arrays: list[Any], num_classes: int) -> tuple[IntArray, list[Any]]:
+    """Return class indices, and the values in class order; none if the values already were indices."""
     everything = np.concatenate(arrays)
     if everything.dtype.kind == "f" and (everything == np.round(everything)).all():
         everything = everything.astype(np.int64)  # whole numbers stored as floats
     if everything.dtype.kind in "iub":
         everything = everything.astype(np.int64)
         if everything.min() >= 0 and everything.max() < num_classes:
-            return everything, None
+            return everything, []
     try:
         found, inverse = np.unique(everything, return_inverse=True)
     except TypeError as error:
         raise SourceError(f"labels must be all numbers or all text, got both ({error})") from error
-    unknown = np.setdiff1d(found, everything[: len(arrays[0])]).tolist()
-    if unknown:
+    if unknown := np.setdiff1d(found, everything[: len(arrays[0])]).tolist():
         raise SourceError(
             f"the test part has labels that the training part lacks: {few(unknown)}; "
             "name them in drop_labels to leave their examples out"
         )
     if len(found) != num_classes:
-        raise SourceError(
-            f"num_classes must be {len(found)}, as the data has the labels "
-            f"{few(found.tolist())}, got {num_classes}"
-        )
+        labels = few(found.tolist())
+        raise SourceError(f"num_classes must be {len(found)}, as the labels are {labels}, got {num_classes}")
     return inverse.reshape(everything.shape).astype(np.int64), found.tolist()
 
 
-def _class_names(
-    part: Part,
-    name: str,
-    found: list[Any] | None,
-    num_classes: int,
-    stated: Sequence[str] | None,
-) -> tuple[str, ...]:
-    names: Sequence[Any]
-    if stated is not None:
-        names = stated
-    elif found is not None:
-        names = found
-    else:
-        metadata = json.loads((part.rows.schema.metadata or {}).get(b"huggingface", b"{}"))
-        feature = metadata.get("info", {}).get("features", {}).get(name, {})
-        names = feature.get("names") or range(num_classes)
-    if len(names) != num_classes:
-        raise SourceError(
-            f"num_classes must be {len(names)}, as the classes are {few(list(names))}, got {num_classes}"
-        )
-    return tuple(str(value) for value in names)
+@dataclass(frozen=True, kw_only=True)
+class SourcedDataset(Source, DatasetBuilder):
+    """A dataset read from a source; subclasses encode the inputs.
+
+    Attributes
+    ----------
+    path, hub, hub_options, exclude, csv_options
+        Where the examples are; see :class:`Source`.
+    only
+        Keep only examples with these values, by column, as in ``{YEAR: 2018}``.
+    label
+        Column with the label; of a list of names, the first that exists.
+    per_position
+        Whether each example has a label per position: a list of numbers, or a string of digits.
+    drop_labels
+        Label values whose examples are left out.
+    class_names
+        Names in label order; None uses the source's own.
+    natural
+        Column with the writer, user or region of each example, or None.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
+    """
+
+    only: Mapping[str, Any] = field(default_factory=dict)
+    label: str | Sequence[str] = "label"
+    per_position: bool = False
+    drop_labels: Sequence[Any] = ()
+    class_names: Sequence[str] | None = None
+    natural: str | Sequence[str] | None = None
+
+    # The source takes part through its identity, so that a folder may be moved.
+    not_in_key: ClassVar[tuple[str, ...]] = ("path", "hub", "hub_options", "csv_options")
+
+    def __post_init__(self) -> None:
+        Source.__post_init__(self)
+        DatasetBuilder.__post_init__(self)
+
+    def write(self, folder: Path) -> None:
+        """Prepare the dataset in `folder`; see :meth:`DatasetBuilder.write`."""
+        with self.opened() as parts:
+            labels = self.encode_labels(parts)
+            np.save(folder / "labels.npy", labels.indices)
+            if (natural := self.encode_natural(parts, labels.kept)) is not None:
+                np.save(folder / "natural.npy", natural[0])
+                (folder / OWNERS).write_text(json.dumps(natural[1]), encoding="utf-8")
+            statistics = self.encode(parts, labels, folder)
+            self.describe(folder, labels.class_names, labels.num_train, statistics)
+
+    @contextmanager
+    def opened(self) -> Iterator[list[Part]]:
+        """Open the training and, where there is one, the test part; name the files in errors about them."""
+        parts = [part for part in self.open() if part is not None]
+        try:
+            yield [self._filtered(part) for part in parts]
+        except SourceError as error:
+            places = " and ".join(part.place for part in parts)
+            raise SourceError(f"{error} (read from {places})") from error
+
+    def _filtered(self, part: Part) -> Part:
+        import pyarrow.compute as pc
+
+        rows = part.rows
+        for name, value in self.only.items():
+            rows = rows.filter(pc.field(find_column(part, name, "only")) == value)
+        return replace(part, rows=rows)
+
+    def count_classes(self) -> int:
+        """Count the distinct labels in the source's training part, without `drop_labels`.
+
+        Raises
+        ------
+        SourceError
+            If the source is missing or unreadable, or lacks the label column.
+        """
+        import pandas as pd
+
+        with self.opened() as parts:
+            return len(pd.unique(self.read_labels(parts[:1])[0][0].ravel()))
+
+    def read_labels(self, parts: Sequence[Part]) -> tuple[list[Any], BoolArray]:
+        """Read the label column as the source has it.
+
+        Parameters
+        ----------
+        parts
+            The training part and, where there is one, the test part.
+
+        Returns
+        -------
+        The labels of each part, and which rows are kept, shape (number of examples in the source,).
+
+        Raises
+        ------
+        SourceError
+            If a label is missing, or the training part has no example.
+        """
+        import pyarrow.types as types
+
+        name = find_column(parts[0], self.label, "label")
+        columns = [column(part, name) for part in parts]
+        for values in columns:
+            if values.null_count:
+                raise SourceError(f"{values.null_count} examples have no label in {name}")
+        if self.per_position:
+            arrays = [_positions(values, name) for values in columns]
+            keeps = [np.ones(len(array), dtype=bool) for array in arrays]
+        else:
+            if types.is_nested(columns[0].type):
+                rule = "must hold one label per example, or dataset.per_position be true"
+                raise SourceError(f"{name} {rule}, got {columns[0].type}")
+            series = [values.to_pandas() for values in columns]
+            keeps = [~values.isin(list(self.drop_labels)).to_numpy(dtype=bool) for values in series]
+            arrays = [values[keep].to_numpy() for values, keep in zip(series, keeps, strict=True)]
+        if not len(arrays[0]):
+            raise SourceError("the training part must hold at least one example, got none")
+        return arrays, np.concatenate(keeps)
+
+    def encode_labels(self, parts: Sequence[Part]) -> Labels:
+        """Read the label column as class indices.
+
+        Whole numbers in [0, `num_classes`) are used as class indices. Any other values (names, -1 and 1,
+        1 to C) are sorted, and their ranks in the training part become the indices.
+
+        Parameters
+        ----------
+        parts
+            As for :meth:`read_labels`.
+
+        Raises
+        ------
+        SourceError
+            If a label is missing or does not occur in the training part, or `num_classes` or `class_names`
+            disagrees with the data.
+        """
+        arrays, kept = self.read_labels(parts)
+        indices, found = _indices(arrays, self.num_classes)
+        metadata = json.loads((parts[0].rows.schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = metadata.get("info", {}).get("features", {})
+        feature = features.get(find_column(parts[0], self.label, "label"), {})
+        size = self.num_classes
+        names = self.class_names or found or feature.get("names") or range(size)
+        if len(names) != size:
+            raise SourceError(f"num_classes must be {len(names)}, as classes are {few(names)}, got {size}")
+        return Labels(indices, kept, len(arrays[0]), tuple(map(str, names)))
+
+    def encode_natural(
+        self, parts: Sequence[Part], kept: BoolArray
+    ) -> tuple[IntArray, tuple[str, ...]] | None:
+        """Read the writer, user or region of each kept example as an index into their sorted names.
+
+        The test part may lack the column: the test parts of the federated Landmarks and iNaturalist have no
+        users.
+
+        Returns
+        -------
+        The indices, shape (N,), -1 where an example has no owner, and the distinct names; None if no column
+        is requested.
+
+        Raises
+        ------
+        SourceError
+            If the training part lacks the column.
+        """
+        if self.natural is None:
+            return None
+        import pandas as pd
+
+        values = values_of(parts, find_column(parts[0], self.natural, "natural"), kept)
+        codes, owners = pd.factorize(values, sort=True)  # -1 where missing
+        return codes.astype(np.int64), tuple(map(_name, owners))
+
+    @abstractmethod
+    def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
+        """Write the inputs of the kept examples into an array from :meth:`new_inputs`."""

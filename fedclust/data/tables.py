@@ -7,17 +7,16 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.builder import SourcedDataset, Statistics
 from fedclust.data.cache import new_array
-from fedclust.data.dataset import Refit
-from fedclust.data.input_encoders import CategoryColumn, NumberColumn, TableEncoder, category_texts
-from fedclust.data.source import Labels, Part, SourceError, column, find_column
-from fedclust.support.checks import check_choice
+from fedclust.data.dataset import Refit, SourceError, Statistics
+from fedclust.data.input_encoders import CategoryColumn, Encoding, NumberColumn, TableEncoder, category_texts
+from fedclust.data.source import Labels, Part, SourcedDataset, column, find_column
+from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -84,16 +83,15 @@ class Tables(SourcedDataset):
     categories: Sequence[str] | None = None
     ignore: Sequence[str] = ()
     keep: Sequence[str] = ()
-    encoding: Literal["onehot", "index"] = "onehot"
+    encoding: Encoding = "onehot"
     category_sizes: Sequence[int] | None = None
 
     format: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("dataset.encoding", self.encoding, ("onehot", "index"))
-        both = sorted(set(self.numbers or ()) & set(self.categories or ()))
-        if both:
+        check(self, "dataset.", encoding=Encoding)
+        if both := sorted(set(self.numbers or ()) & set(self.categories or ())):
             raise ValueError(f"dataset.numbers and .categories must not share columns, got {', '.join(both)}")
 
     @property
@@ -110,11 +108,9 @@ class Tables(SourcedDataset):
             If a configured column is not there.
         """
         if not self.chooses:
-            kinds: dict[str, Kind | None] = {
-                find_column(part, name, "numbers"): "number" for name in self.numbers or ()
-            }
-            for name in self.categories or ():
-                kinds[find_column(part, name, "categories")] = "category"
+            kinds: dict[str, Kind | None] = {}
+            kinds |= {find_column(part, name, "numbers"): "number" for name in self.numbers or ()}
+            kinds |= {find_column(part, name, "categories"): "category" for name in self.categories or ()}
             return kinds
         taken = {find_column(part, self.label, "label"), *self.ignore}
         if self.natural is not None:
@@ -127,11 +123,10 @@ class Tables(SourcedDataset):
 
         for role in ("ignore", "keep"):
             self._check_names(parts[0], role, getattr(self, role))
-        numbers, categories = self._columns(parts[0])
-        frame = pd.concat(
-            [part.rows.to_table(columns=[*numbers, *categories]).to_pandas() for part in parts],
-            ignore_index=True,
-        )[labels.kept]
+        kinds = self._fit_columns(parts[0])
+        numbers, categories = ([name for name in kinds if kinds[name] == kind] for kind in get_args(Kind))
+        frames = [part.rows.to_table(columns=[*numbers, *categories]).to_pandas() for part in parts]
+        frame = pd.concat(frames, ignore_index=True)[labels.kept]
         try:
             values = frame[numbers].astype(np.float64).to_numpy().reshape(len(frame), -1)
         except (TypeError, ValueError) as error:
@@ -142,23 +137,17 @@ class Tables(SourcedDataset):
         sizes = [len(each) for each in known.values()]
         wanted, found = self.category_sizes, [size + 1 for size in sizes]
         if self.encoding == "index" and wanted is not None and list(wanted) != found:
-            raise SourceError(
-                f"dataset.category_sizes must be {found}, one more than the training "
-                f"part has categories in each column, got {list(wanted)}"
-            )
+            rule = f"must be {found}, one more than the training part has categories in each column"
+            raise SourceError(f"dataset.category_sizes {rule}, got {list(wanted)}")
         # float64, NaN where missing; the category of each example, or -1 if unknown to the training part
         np.save(folder / "raw_numbers.npy", values)
-        np.save(
-            folder / "raw_categories.npy",
-            np.array(codes, dtype=np.int64).reshape(len(codes), len(frame)).T,
-        )
-        np.save(folder / "raw_sizes.npy", np.array(sizes, dtype=np.int64))
-        (folder / _COLUMNS).write_text(
-            json.dumps({"numbers": numbers, "categories": known}), encoding="utf-8"
-        )
+        table = np.array(codes, dtype=np.int64).reshape(len(codes), len(frame)).T
+        np.save(folder / "raw_categories.npy", table)
+        named = json.dumps({"numbers": numbers, "categories": known})
+        (folder / _COLUMNS).write_text(named, encoding="utf-8")
         encoded = self._encoded(folder, np.arange(labels.num_train))
         self.new_inputs(folder, np.float32, len(encoded), encoded.shape[1:])[:] = encoded
-        return Statistics()
+        return (), ()
 
     def encoding_of(self, folder: Path, rows: IntArray, refitted: Path) -> TableEncoder:  # noqa: ARG002
         """Fit the columns of an encoded dataset on some rows; see :attr:`Dataset.encoder`."""
@@ -193,8 +182,8 @@ class Tables(SourcedDataset):
 
         return refit
 
-    def _columns(self, part: Part) -> tuple[list[str], list[str]]:
-        """Return the columns of numbers and the columns of categories."""
+    def _fit_columns(self, part: Part) -> dict[str, Kind | None]:
+        """Return what each column holds, once none of them looks like an identifier or a date."""
         kinds = self.kinds(part)
         unfit: dict[str, str] = {}
         for name, kind in kinds.items() if self.chooses else ():
@@ -204,26 +193,21 @@ class Tables(SourcedDataset):
                 unfit[name] = reason
         if unfit:
             reasons = ", ".join(f"{name} ({reason})" for name, reason in unfit.items())
-            usable = [*self.keep, *(name for name in unfit if kinds[name])]
-            keep = f" or use them with {_override('keep', usable)}" if len(usable) > len(self.keep) else ""
+            usable = [name for name in unfit if kinds[name]]
+            keep = f" or use them with {_override('keep', [*self.keep, *usable])}" if usable else ""
             raise SourceError(
                 f"columns must not be identifiers or dates, got {reasons}; "
                 f"leave them out with {_override('ignore', [*self.ignore, *unfit])}{keep}"
             )
-        return [name for name in kinds if kinds[name] == "number"], [
-            name for name in kinds if kinds[name] == "category"
-        ]
+        return kinds
 
     def _check_names(self, part: Part, role: str, names: Sequence[str]) -> None:
         existing = part.rows.schema.names
         for name in names:
             if name not in existing:
-                near = difflib.get_close_matches(name, existing, n=1)
-                hint = f"did you mean {near[0]}? " if near else ""
-                raise SourceError(
-                    f"dataset.{role} must name columns of the source, got {name}; "
-                    f"{hint}columns are {', '.join(existing)}"
-                )
+                near = [f"did you mean {each}? " for each in difflib.get_close_matches(name, existing, n=1)]
+                hint = f"{''.join(near)}columns are {', '.join(existing)}"
+                raise SourceError(f"dataset.{role} must name columns of the source, got {name}; {hint}")
 
 
 def _raw(folder: Path, name: str) -> NDArray[Any]:
@@ -278,16 +262,12 @@ def suspicion(name: str, values: "pd.Series") -> str | None:
     else:
         whole = True
         reason = _suspicious_texts(present.astype(str))
-    if reason is None and whole and _names_identifier(name):
+    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+    if reason is None and whole and not _ID_WORDS.isdisjoint({*words[:1], *words[-1:]}):
         different = present.nunique()
         if different >= _FEW and different * _ROWS_PER_IDENTIFIER >= len(present):
             return f"its name, and {different} distinct values in {len(present)} rows"
     return reason
-
-
-def _names_identifier(name: str) -> bool:
-    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
-    return bool(words) and not _ID_WORDS.isdisjoint({words[0].lower(), words[-1].lower()})
 
 
 def _suspicious_numbers(values: "pd.Series") -> str | None:
@@ -297,11 +277,8 @@ def _suspicious_numbers(values: "pd.Series") -> str | None:
         dates = pd.to_datetime(values.drop_duplicates().astype(str), format="%Y%m%d", errors="coerce")
         if dates.notna().all():
             return f"dates, such as {values.iloc[0]}"
-    if (
-        len(values) >= _FEW
-        and values.is_unique
-        and (values.is_monotonic_increasing or values.is_monotonic_decreasing)
-    ):
+    in_order = values.is_monotonic_increasing or values.is_monotonic_decreasing
+    if len(values) >= _FEW and values.is_unique and in_order:
         return f"it numbers the rows, from {values.iloc[0]} to {values.iloc[-1]}"
     return None
 

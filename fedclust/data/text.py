@@ -1,19 +1,19 @@
 """Text as rows of token numbers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.builder import SourcedDataset, Statistics
 from fedclust.data.cache import new_array
-from fedclust.data.dataset import Refit
+from fedclust.data.dataset import Refit, SourceError, Statistics
 from fedclust.data.input_encoders import TextEncoder
-from fedclust.data.source import Labels, Part, SourceError, cells_of, find_column
+from fedclust.data.source import Labels, Part, SourcedDataset, cells_of, find_column
+from fedclust.support.checks import check
 from fedclust.typing import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -56,14 +56,8 @@ class Text(SourcedDataset):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.input_shape) != 1:
-            raise ValueError(
-                f"dataset.input_shape must be [number of tokens] for text, got {list(self.input_shape)}"
-            )
-        if self.vocabulary_size < 3:
-            raise ValueError(
-                "dataset.vocabulary_size must be >= 3 (padding, unknown, and a word), "
-                f"got {self.vocabulary_size}"
-            )
+            raise ValueError(f"dataset.input_shape must be [number of tokens], got {list(self.input_shape)}")
+        check(self, "dataset.", vocabulary_size=">= 3")  # padding, unknown, and a word
 
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
         """Tokenise the texts, with the training part's vocabulary or a pretrained tokenizer's."""
@@ -73,8 +67,8 @@ class Text(SourcedDataset):
             _save_texts(texts, folder)
             self._tokenise_anew(folder, np.arange(labels.num_train), inputs, folder)
         else:
-            _tokenise(texts, self.tokeniser(), inputs)
-        return Statistics()
+            _tokenise(texts, self._pretrained(self.tokenizer), inputs)
+        return (), ()
 
     def chunks(self, parts: Sequence[Part], kept: BoolArray) -> Iterator[list[str]]:
         """Yield the kept texts in order; a missing text is empty.
@@ -89,14 +83,16 @@ class Text(SourcedDataset):
             if texts:
                 yield ["" if text is None else str(text) for text in texts]
 
-    def tokeniser(self, own: "Tokenizer | None" = None) -> Callable[[list[str]], IntArray]:
-        """Return the function that makes tokens of texts, shape (n, tokens): the pretrained one, or `own`."""
+    def tokeniser(self, words: Sequence[str]) -> Callable[[list[str]], IntArray]:
+        """Return what makes tokens of texts, shape (n, tokens): pretrained, or of a vocabulary `words`."""
         if self.tokenizer is not None:
             return self._pretrained(self.tokenizer)
-        assert own is not None
-        own.enable_truncation(self.input_shape[0])
-        own.enable_padding(length=self.input_shape[0], pad_id=0, pad_token=PADDING)
-        return lambda texts: np.array([each.ids for each in own.encode_batch_fast(texts)], dtype=np.int64)
+        return self.encoder(tokenizer_of(words).to_str()).encode
+
+    def encoder(self, tokenizer: str) -> TextEncoder:
+        """Return how texts are read, with the content of a ``tokenizer.json``."""
+        columns = (self.text,) if isinstance(self.text, str) else tuple(self.text)
+        return TextEncoder(columns, int(self.input_shape[0]), tokenizer)
 
     def refitting(self, folder: Path) -> Refit | None:
         """Return a function that rebuilds the vocabulary from other rows; None for a pretrained tokenizer."""
@@ -115,16 +111,21 @@ class Text(SourcedDataset):
         if self.tokenizer is not None:
             return None
         anew = refitted / _TOKENIZER
-        content = (anew if anew.is_file() else folder / _TOKENIZER).read_text(encoding="utf-8")
-        names = (self.text,) if isinstance(self.text, str) else tuple(self.text)
-        return TextEncoder(names, int(self.input_shape[0]), content)
+        return self.encoder((anew if anew.is_file() else folder / _TOKENIZER).read_text(encoding="utf-8"))
 
     def _tokenise_anew(self, folder: Path, rows: IntArray, inputs: NDArray[Any], target: Path) -> None:
         """Tokenise the texts kept in `folder` into `inputs`, with the vocabulary of `rows`."""
-        tokenizer = _train(_texts(folder, rows), self.vocabulary_size)
-        own = self.tokeniser(tokenizer)
+        from tokenizers import trainers
+
+        tokenizer = tokenizer_of(())
+        # The most frequent words; ties are broken alphabetically.
+        trainer = trainers.WordLevelTrainer(
+            vocab_size=self.vocabulary_size, special_tokens=[PADDING, UNKNOWN], show_progress=False
+        )
+        tokenizer.train_from_iterator(_texts(folder, rows), trainer)
         tokenizer.save(str(target / _TOKENIZER))  # to use a trained model on new text
-        _tokenise(_texts(folder, np.arange(len(inputs))), own, inputs)
+        own = self.encoder(tokenizer.to_str())
+        _tokenise(_texts(folder, np.arange(len(inputs))), own.encode, inputs)
 
     def _pretrained(self, tokenizer: str) -> Callable[[list[str]], IntArray]:
         from transformers import AutoTokenizer
@@ -133,15 +134,11 @@ class Text(SourcedDataset):
             # Unless told so, transformers asks on the terminal whether to run a tokeniser's own code.
             loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
         except (OSError, ValueError) as error:
-            raise SourceError(
-                f"tokenizer must be a local folder or an id on the Hugging Face hub "
-                f"(needs a network), got {tokenizer!r}: {error}"
-            ) from error
-        if len(loaded) > self.vocabulary_size:
-            raise SourceError(
-                f"vocabulary_size must be at least {len(loaded)}, the size of tokenizer "
-                f"{tokenizer}, got {self.vocabulary_size}"
-            )
+            rule = "tokenizer must be a local folder or an id on the Hugging Face hub (needs a network)"
+            raise SourceError(f"{rule}, got {tokenizer!r}: {error}") from error
+        if (size := len(loaded)) > self.vocabulary_size:
+            rule = f"vocabulary_size must be at least {size}, the size of tokenizer {tokenizer}"
+            raise SourceError(f"{rule}, got {self.vocabulary_size}")
         if loaded.pad_token is None:
             raise SourceError(f"tokenizer {tokenizer} must have a padding token")
 
@@ -182,18 +179,6 @@ def _texts(folder: Path, rows: IntArray) -> Iterator[list[str]]:
         yield [texts[start:end].tobytes().decode() for start, end in bounds]
 
 
-def _train(texts: Iterator[list[str]], vocabulary_size: int) -> "Tokenizer":
-    """Build a vocabulary of the most frequent words; ties are broken alphabetically."""
-    from tokenizers import trainers
-
-    tokenizer = tokenizer_of(())
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=vocabulary_size, special_tokens=[PADDING, UNKNOWN], show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
-
-
 def tokenizer_of(words: Sequence[str]) -> "Tokenizer":
     """Return a tokenizer with a vocabulary: tokens 0 and 1 are padding and unknown, `words` follow."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
@@ -205,14 +190,8 @@ def tokenizer_of(words: Sequence[str]) -> "Tokenizer":
     return tokenizer
 
 
-def words_of(text: str) -> list[str]:
-    """Divide a text into the words that a vocabulary counts: lower-case, and runs of punctuation."""
-    tokenizer = _without_words()
-    return [
-        word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
-    ]
-
-
-@lru_cache(maxsize=1)
-def _without_words() -> "Tokenizer":
-    return tokenizer_of(())
+def count_words(texts: Iterable[str]) -> Counter[str]:
+    """Count the words of texts as a vocabulary does: lower-case, and runs of punctuation."""
+    empty = tokenizer_of(())
+    lowered = map(empty.normalizer.normalize_str, texts)
+    return Counter(word for text in lowered for word, _ in empty.pre_tokenizer.pre_tokenize_str(text))

@@ -18,13 +18,15 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 _COMPARISONS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
 
-def check(settings: object, **rules: Any) -> None:
+def check(settings: object, prefix: str = "", /, **rules: Any) -> None:
     """Check attributes of an object.
 
     Parameters
     ----------
     settings
         The object, such as a dataclass in its ``__post_init__``.
+    prefix
+        What stands before the attributes' names in a message, such as ``"dataset."``.
     rules
         By attribute, what it must be, see :func:`check_value`.
 
@@ -34,7 +36,7 @@ def check(settings: object, **rules: Any) -> None:
         If an attribute breaks its rule, with the attribute, the rule and the value.
     """
     for name, rule in rules.items():
-        check_value(name, getattr(settings, name), rule)
+        check_value(f"{prefix}{name}", getattr(settings, name), rule)
 
 
 def check_value(name: str, value: Any, rule: Any) -> None:

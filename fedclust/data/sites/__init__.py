@@ -1,8 +1,168 @@
-"""Sites that hold their own rows: how each describes them, and the encoding that all agree on.
+"""Sites that hold their own rows: the settings of ``partition=own``, and which sites a node serves.
 
-See docs/OWN_DATA.md. The names here are light to import.
+See docs/OWN_DATA.md. This module is light to import; how sites describe their rows, and the encoding that all
+agree on, is in the modules beside it.
 """
 
-from fedclust.data.sites.own import Own, SiteError, check_name, sites_here
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
-__all__ = ["Own", "SiteError", "check_name", "sites_here"]
+from fedclust.data.partition import fraction_of
+from fedclust.support.checks import check
+
+_LONGEST = 100  # characters of a name
+_NODE = "--node-config \"data='…' name='north'\""
+
+
+class SiteError(ValueError):
+    """A site cannot take part; the message holds no path and no row of its data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """Every node serves the rows that it has; nobody cuts a pooled dataset.
+
+    Attributes
+    ----------
+    sites
+        None: whoever registers. A list of names: these sites and no others. A mapping of names to files or
+        folders, or a folder with one file or folder per site: the sites of a simulation.
+    min_clients
+        Fewest clients to start with.
+    settle
+        Without names, the run starts once `min_clients` are there and no client came for so many seconds.
+    min_samples
+        A client of the ``natural`` column with fewer rows is left out.
+    test
+        ``"holdout"``: `test_fraction` of each client's rows, drawn from (seed, client's name).
+        ``"official"``: the site's own test file.
+    test_fraction, validation_fraction, seed
+        As in :class:`fedclust.data.partition.Protocol`.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
+    """
+
+    sites: Any = None
+    min_clients: int = 2
+    settle: float = 20.0
+    min_samples: int = 2
+    test: Literal["holdout", "official"] = "holdout"
+    test_fraction: float = 0.2
+    validation_fraction: float | Literal["auto"] = "auto"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check(self, "partition.", min_clients=">= 1", settle=">= 0", min_samples=">= 2")
+        check(self, "partition.", test=Literal["holdout", "official"], test_fraction="in (0, 1)")
+        fraction_of(self.validation_fraction)
+        if self.sites is None or isinstance(self.sites, str):
+            return
+        if not isinstance(self.sites, Mapping | list | tuple) or not self.sites:
+            rule = "partition.sites must be names, a mapping of names to files, or a folder"
+            raise ValueError(f"{rule}, got {self.sites!r}")
+        for name in self.sites:
+            check_name(name)
+
+    @classmethod
+    def of(cls, node: Mapping[str, Any]) -> "Own":
+        """Read a resolved ``partition`` node."""
+        return cls(**{key: value for key, value in node.items() if not key.startswith("_")})
+
+    @property
+    def fraction(self) -> float:
+        """Share of a client's training rows that is held out for the proof."""
+        return fraction_of(self.validation_fraction)
+
+    def paths(self) -> dict[str, Path]:
+        """List the files or folders of a simulation's sites, by name, sorted.
+
+        Raises
+        ------
+        SiteError
+            If `sites` does not say where they are, or the folder is missing or empty.
+        """
+        if isinstance(self.sites, Mapping):
+            return {str(name): Path(str(self.sites[name])) for name in sorted(self.sites)}
+        if not isinstance(self.sites, str):
+            raise SiteError(
+                "partition.sites must say where each site's data is in a simulation, such as "
+                f"'partition.sites={{north: a.csv, south: b.csv}}'; a deployed node says it itself: {_NODE}"
+            )
+        folder = Path(self.sites).expanduser()
+        if not folder.is_dir():
+            raise SiteError(f"partition.sites must be a folder that exists, got {folder}")
+        entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+        if not entries:
+            raise SiteError(f"partition.sites must hold a file or folder per site, {folder} is empty")
+        names = [entry.name if entry.is_dir() else entry.name.partition(".")[0] for entry in entries]
+        return dict(sorted(zip(names, entries, strict=True)))
+
+    def expected(self) -> frozenset[str] | None:
+        """Return the names of all sites; None if whoever registers takes part.
+
+        Raises
+        ------
+        SiteError
+            If `sites` is a folder that cannot be read.
+        """
+        if self.sites is None:
+            return None
+        return frozenset(self.paths() if isinstance(self.sites, str) else map(str, self.sites))
+
+
+def check_name(name: object) -> str:
+    """Check a site's name.
+
+    Raises
+    ------
+    SiteError
+        If it is empty, too long, cannot be printed, or has a ``/``, which separates a site from its clients.
+    """
+    text = str(name).strip()
+    if not text or len(text) > _LONGEST or "/" in text or not text.isprintable():
+        rule = f"a site's name must be 1 to {_LONGEST} characters without '/'"
+        raise SiteError(f"{rule}, got {str(name)[:_LONGEST]!r}")
+    return text
+
+
+def sites_here(node_config: Mapping[str, object], own: Own, *, simulated: bool) -> dict[str, Path]:
+    """List the sites that a node serves.
+
+    Parameters
+    ----------
+    node_config
+        The node's own configuration: ``data`` and ``name``; or, in a simulation, ``partition-id`` and
+        ``num-partitions``.
+    own
+        The run's settings.
+    simulated
+        Whether the node runs in a process of the user who wrote the run's configuration. Only then are the
+        paths of that configuration read.
+
+    Returns
+    -------
+    File or folder of each site by name: one of a deployed node; every n-th of a simulation's.
+
+    Raises
+    ------
+    SiteError
+        If the node's configuration does not say what it serves.
+    """
+    if "data" in node_config:
+        if "name" not in node_config:
+            raise SiteError(f"a node with data must have a name: {_NODE}")
+        return {check_name(node_config["name"]): Path(str(node_config["data"])).expanduser()}
+    if not simulated:
+        keys = sorted(node_config)
+        raise SiteError(f"a node must say what it serves with partition=own: {_NODE}, got keys {keys}")
+    paths = list(own.paths().items())
+    try:
+        node, num_nodes = (int(str(node_config[key])) for key in ("partition-id", "num-partitions"))
+    except KeyError as error:
+        raise SiteError(f"a simulated node must have {error}, got keys {sorted(node_config)}") from error
+    return dict(paths[node::num_nodes])

@@ -1,50 +1,37 @@
-"""Read a site's rows, divide them into its clients and their parts, and describe them to the other sites."""
+"""A site's rows: read, divided into its clients' parts, described to the others, encoded as all agree."""
 
 import dataclasses
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.builder import SourcedDataset
-from fedclust.data.cache import cache_root, digest, map_array, prepared
+from fedclust.data import cache
+from fedclust.data.dataset import FederatedData
 from fedclust.data.images import Images, pixel_counts
-from fedclust.data.input_encoders import category_texts, numbers_of
-from fedclust.data.protocols import hold_out_client, holdout
-from fedclust.data.sites.agreement import (
-    CATEGORY,
-    EMPTY,
-    NUMBER,
-    Column,
-    Kind,
-    Moments,
-    Pixels,
-    Statement,
-    Wanted,
-)
-from fedclust.data.sites.own import Own, SiteError
-from fedclust.data.source import Labels, Part, encode_natural, read_labels, values_of
-from fedclust.data.tables import Tables, suspicion
-from fedclust.data.text import Text, words_of
+from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
+from fedclust.data.partition import hold_out_client, holdout
+from fedclust.data.sites import Own, SiteError, agreement
+from fedclust.data.source import Labels, Part, values_of
+from fedclust.data.tables import Kind, Tables, suspicion
+from fedclust.data.text import Text, count_words, tokenizer_of
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, IntArray
-
-if TYPE_CHECKING:
-    pass
-
 
 _FORMAT = 1
 _CHUNK = 1024  # images counted at a time
 _TEST = "own test part"
 _LONGEST = 300  # characters of a client's name, as records allow
 _UNKNOWN_YET = {"num_classes": 2, "class_names": None, "category_sizes": None, "hub": None}
+
+Builder: TypeAlias = Tables | Images | Text
 
 
 @dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare arrays
@@ -69,12 +56,10 @@ class SiteRows:
         Names of the site's clients, sorted.
     train, test, validation
         Kept rows of each client's parts; no validation parts where none are held out.
-    left_out
-        Names of clients with too few rows, and their numbers of rows.
     """
 
     name: str
-    builder: SourcedDataset
+    builder: Builder
     parts: Sequence[Part]
     kept: BoolArray
     labels: NDArray[Any]
@@ -83,7 +68,6 @@ class SiteRows:
     train: tuple[IntArray, ...]
     test: tuple[IntArray, ...]
     validation: tuple[IntArray, ...] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def trained(self) -> IntArray:
@@ -91,7 +75,7 @@ class SiteRows:
         return np.sort(np.concatenate(self.train))
 
 
-def builder_of(dataset: Mapping[str, Any], path: Path) -> SourcedDataset:
+def builder_of(dataset: Mapping[str, Any], path: Path) -> Builder:
     """Build the reader of a site's data.
 
     Parameters
@@ -122,7 +106,7 @@ def builder_of(dataset: Mapping[str, Any], path: Path) -> SourcedDataset:
     return kind(**{key: value for key, value in given.items() if not key.startswith("_")})
 
 
-def read_site(name: str, builder: SourcedDataset, own: Own, seed: int) -> SiteRows:
+def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
     """Read a site's rows and divide them.
 
     A site is one client of its name, or, with a ``natural`` column, one client per value of it, such as
@@ -145,99 +129,42 @@ def read_site(name: str, builder: SourcedDataset, own: Own, seed: int) -> SiteRo
     SiteError
         If the rows cannot be read or are too few; the message holds no path.
     """
-    with private(builder):
-        opened = builder.source().open()
-        parts = [builder._filtered(part) for part in opened if part is not None]
+    with private(builder), builder.opened() as parts:
         if builder.per_position:
             raise SiteError("partition=own needs one label per row, got dataset.per_position=true")
-        arrays, kept = read_labels(parts, builder.label, builder.drop_labels)
-        labels = canonical_labels(np.concatenate(arrays))
-        owner, names = encode_natural(parts, builder.natural, kept) or (
-            np.zeros(len(labels), np.int64),
-            ("",),
-        )
+        arrays, kept = builder.read_labels(parts)
+        labels, num_train = canonical_labels(np.concatenate(arrays)), len(arrays[0])
+        owner, names = builder.encode_natural(parts, kept) or (np.zeros(len(labels), np.int64), ("",))
         clients = [f"{name}/{each}" if each else name for each in names]
-        num_train = len(arrays[0])
         if own.test == "official" and num_train == len(labels):
             raise SiteError("partition.test=official needs a test file, the site has none")
         if unfit := [each for each in clients if len(each) > _LONGEST or not each.isprintable()]:
-            raise SiteError(
-                f"names of clients must be at most {_LONGEST} printable characters, got {unfit[0]!r}"
-            )
-        held, left_out = _divided(clients, owner, labels, num_train, own, seed)
-        train, test, validation = (tuple(each) for each in zip(*held.values(), strict=True))
-        return SiteRows(
-            name,
-            builder,
-            parts,
-            kept,
-            labels,
-            num_train,
-            tuple(held),
-            train,
-            test,
-            validation if own.fraction else (),
-            left_out,
-        )
-
-
-def _divided(
-    clients: Sequence[str],
-    owner: IntArray,
-    labels: NDArray[Any],
-    num_train: int,
-    own: Own,
-    seed: int,
-) -> tuple[dict[str, tuple[IntArray, IntArray, IntArray]], dict[str, int]]:
-    """Return the training, test and validation rows of each client by name, and who has too few rows."""
-    ranks = np.unique(labels, return_inverse=True)[1].reshape(-1)
-    seed = seed if own.seed is None else own.seed
-    found: dict[str, tuple[IntArray, IntArray, IntArray]] = {}
-    left_out: dict[str, int] = {}
-    for number in sorted(range(len(clients)), key=lambda number: clients[number]):
-        rows, name = np.flatnonzero(owner == number), clients[number]
-        if len(rows) < own.min_samples:
-            left_out[name] = len(rows)
-            continue
-        train, test = (
-            (rows[rows < num_train], rows[rows >= num_train])
-            if own.test == "official"
-            else parts_of(rows, ranks, own.test_fraction, seed, name)
-        )
-        if not len(train):
-            left_out[name] = 0
-            continue
-        held = hold_out_client(len(train), own.fraction, seed, key_of(name))
-        found[name] = np.delete(train, held), test, train[held]
-    if not found:
-        most = max(left_out.values(), default=0)
-        raise SiteError(f"a client must have at least {own.min_samples} rows, got {most}")
-    return found, left_out
-
-
-def parts_of(
-    rows: IntArray, labels: IntArray, fraction: float, seed: int, name: str
-) -> tuple[IntArray, IntArray]:
-    """Hold out a client's test rows, as :func:`fedclust.data.protocols.holdout` does, from its name alone.
-
-    Parameters
-    ----------
-    rows
-        The client's rows, at least 2.
-    labels
-        Class of every row of the site.
-    fraction
-        Share to hold out, in (0, 1).
-    seed, name
-        What the draw comes from.
-
-    Returns
-    -------
-    Training rows and test rows, each sorted.
-    """
-    draws = generator(seed, _TEST, key_of(name))
-    held = holdout(np.zeros(len(rows), np.int64), labels[rows], fraction, draws)
-    return rows[~held], rows[held]
+            rule = f"names of clients must be at most {_LONGEST} printable characters"
+            raise SiteError(f"{rule}, got {unfit[0]!r}")
+        ranks = np.unique(labels, return_inverse=True)[1].reshape(-1)
+        seed = seed if own.seed is None else own.seed
+        held: dict[str, tuple[IntArray, IntArray, IntArray]] = {}
+        sizes = [0]  # of those that are left out
+        for client, number in sorted((client, number) for number, client in enumerate(clients)):
+            rows = np.flatnonzero(owner == number)
+            if len(rows) < own.min_samples:
+                sizes.append(len(rows))
+                continue
+            if own.test == "official":
+                tested = rows >= num_train
+            else:  # as of pooled data, from the client's name alone
+                draws = generator(seed, _TEST, key_of(client))
+                tested = holdout(np.zeros(len(rows), np.int64), ranks[rows], own.test_fraction, draws)
+            train = rows[~tested]
+            validated = hold_out_client(len(train), own.fraction, seed, key_of(client))
+            if len(train):
+                held[client] = np.delete(train, validated), rows[tested], train[validated]
+        if not held:
+            raise SiteError(f"a client must have at least {own.min_samples} rows, got {max(sizes)}")
+        train_rows, test_rows, validation = (tuple(each) for each in zip(*held.values(), strict=True))
+        validation = validation if own.fraction else ()
+        known = name, builder, parts, kept, labels, num_train, tuple(held)
+        return SiteRows(*known, train_rows, test_rows, validation)
 
 
 def key_of(name: str) -> int:
@@ -259,7 +186,7 @@ def canonical_labels(labels: NDArray[Any]) -> NDArray[Any]:
 
 
 @contextmanager
-def private(builder: SourcedDataset) -> Iterator[None]:
+def private(builder: Builder) -> Iterator[None]:
     """Turn errors about a site's data into a :class:`SiteError` without its path."""
     try:
         yield
@@ -272,14 +199,15 @@ def private(builder: SourcedDataset) -> Iterator[None]:
 
 def _without_path(text: str, path: str) -> str:
     absolute = Path(path).expanduser().absolute()
-    text = text.partition("; give dataset.path=")[0]  # what helps where rows are pooled
+    for helps_where_rows_are_pooled in ("; give dataset.path=", " (read from "):
+        text = text.partition(helps_where_rows_are_pooled)[0]
     for root in sorted({str(absolute), path, str(absolute.parent)}, key=len, reverse=True):
         if len(root) > 1:
             text = re.sub(re.escape(root) + r"[^\s,;:()]*", "its data", text)
     return " ".join(text.split())
 
 
-def describe(rows: SiteRows) -> Statement:
+def describe(rows: SiteRows) -> agreement.Statement:
     """Describe a site's rows as far as all sites must know them to encode theirs alike.
 
     Raises
@@ -292,43 +220,41 @@ def describe(rows: SiteRows) -> Statement:
     with private(builder):
         if isinstance(builder, Tables):
             kinds = builder.kinds(rows.parts[0])
-            return Statement(labels, {name: _column(rows, name, kind) for name, kind in kinds.items()})
+            columns = {name: _column(rows, builder, name, kind) for name, kind in kinds.items()}
+            return agreement.Statement(labels, columns)
         if isinstance(builder, Images):
-            return Statement(labels, pixels=_pixels(rows))
-        if not isinstance(builder, Text) or builder.tokenizer is not None:
-            return Statement(labels)
-        texts = texts_of(rows)
-        return Statement(labels, words=Counter(word for row in rows.trained for word in words_of(texts[row])))
+            return agreement.Statement(labels, pixels=_pixels(images_of(rows, builder)[: rows.num_train]))
+        if builder.tokenizer is not None:
+            return agreement.Statement(labels)
+        texts = texts_of(rows, builder)
+        return agreement.Statement(labels, words=count_words(texts[row] for row in rows.trained))
 
 
-def _column(rows: SiteRows, name: str, kind: Kind | None) -> Column:
-    builder = rows.builder
+def _column(rows: SiteRows, builder: Tables, name: str, kind: Kind | None) -> agreement.Column:
     values = values_of(rows.parts, name, rows.kept)
     trained = values.iloc[rows.trained]
     if values.isna().all():
-        return Column(EMPTY, Moments(rows=len(trained)))
+        return agreement.Column(agreement.EMPTY, agreement.Moments(rows=len(trained)))
     if kind is None:
-        return Column(CATEGORY, unfit="its type")
-    assert isinstance(builder, Tables)  # chosen by its type, see describe
+        return agreement.Column(agreement.CATEGORY, unfit="its type")
     if builder.chooses and name not in builder.keep and (reason := suspicion(name, values)):
         # Without the example of a value that a reason ends with.
-        return Column(kind, unfit=reason.partition(", such as")[0].partition(", from")[0])
-    if kind == NUMBER:
+        return agreement.Column(kind, unfit=reason.partition(", such as")[0].partition(", from")[0])
+    if kind == agreement.NUMBER:
         try:
             trained = trained.astype(np.float64)
-        except (TypeError, ValueError):
-            return Column(CATEGORY)  # texts where numbers are wanted: nothing is said of them
-        return Column(NUMBER, Moments.of(numbers_of(trained)))
+        except (TypeError, ValueError):  # texts where numbers are wanted: nothing is said of them
+            return agreement.Column(agreement.CATEGORY)
+        return agreement.Column(kind, agreement.Moments.of(numbers_of(trained)))
     texts = category_texts(values)
     # As in pooled data, the whole training part of the source decides which categories have a column.
-    known = sorted(set(texts[: rows.num_train]))
-    here = set(texts[rows.trained])
-    return Column(CATEGORY, values=tuple(known), trained=tuple(each in here for each in known))
+    known, here = sorted(set(texts[: rows.num_train])), set(texts[rows.trained])
+    return agreement.Column(kind, values=tuple(known), trained=tuple(each in here for each in known))
 
 
 def wanted_of(
-    builder: SourcedDataset, num_classes: int | None, class_names: tuple[str, ...] | None
-) -> Wanted:
+    builder: Builder, num_classes: int | None, class_names: tuple[str, ...] | None
+) -> agreement.Wanted:
     """Return what a run's configuration says of the encoding.
 
     Parameters
@@ -338,47 +264,179 @@ def wanted_of(
     num_classes, class_names
         Those of the node; None where it has none.
     """
+    wanted = agreement.Wanted(num_classes, class_names, input_shape=tuple(builder.input_shape))
     if isinstance(builder, Tables):
-        return Wanted(
-            num_classes,
-            class_names,
-            columns=True,
-            numbers=None if builder.numbers is None else tuple(builder.numbers),
-            categories=None if builder.categories is None else tuple(builder.categories),
-            encoding=builder.encoding,
-        )
-    shape, size = tuple(builder.input_shape), None
+        named = (builder.numbers, builder.categories)
+        numbers, categories = (None if names is None else tuple(names) for names in named)
+        return agreement.Wanted(num_classes, class_names, True, numbers, categories, builder.encoding)
     if isinstance(builder, Text) and builder.tokenizer is None:
-        size = builder.vocabulary_size
-    return Wanted(num_classes, class_names, vocabulary_size=size, input_shape=shape)
+        return dataclasses.replace(wanted, vocabulary_size=builder.vocabulary_size)
+    return wanted
 
 
-def images_of(rows: SiteRows) -> NDArray[Any]:
+def images_of(rows: SiteRows, builder: Images) -> NDArray[Any]:
     """Decode a site's images into the cache; return them, uint8, shape (N, channels, height, width)."""
-    builder = rows.builder
-    assert isinstance(builder, Images)  # chosen by its type
-    key = digest(_FORMAT, builder.identity(), list(builder.input_shape), builder.resize, rows.name)
+    key = cache.digest(_FORMAT, builder.identity(), list(builder.input_shape), builder.resize, rows.name)
     labels = Labels(np.zeros(len(rows.labels), np.int64), rows.kept, rows.num_train, ())
-    folder = cache_root() / "sites" / f"images-{key[:16]}"
+    folder = cache.cache_root() / "sites" / f"images-{key[:16]}"
 
     def decode(scratch: Path) -> None:
         builder.encode(rows.parts, labels, scratch)
 
-    return map_array(prepared(folder, decode) / "inputs.npy")
+    return cache.map_array(cache.prepared(folder, decode) / "inputs.npy")
 
 
-def _pixels(rows: SiteRows) -> tuple[Pixels, ...]:
+def _pixels(images: NDArray[Any]) -> tuple[agreement.Pixels, ...]:
     """Count the pixels of the source's training part, as in pooled data: images are not fitted anew."""
-    images = images_of(rows)
     counts = np.zeros((images.shape[1], 256), dtype=np.int64)
-    for start in range(0, rows.num_train, _CHUNK):
-        counts += pixel_counts(np.asarray(images[start : min(start + _CHUNK, rows.num_train)]))
+    for start in range(0, len(images), _CHUNK):
+        counts += pixel_counts(np.asarray(images[start : start + _CHUNK]))
     values = np.arange(256)
-    return tuple(Pixels(int(each.sum()), int(each @ values), int(each @ values**2)) for each in counts)
+    sums = ((each.sum(), each @ values, each @ values**2) for each in counts)
+    return tuple(agreement.Pixels(*map(int, each)) for each in sums)
 
 
-def texts_of(rows: SiteRows) -> list[str]:
+def texts_of(rows: SiteRows, builder: Text) -> list[str]:
     """Read a site's texts, as :class:`Text` keeps them."""
-    assert isinstance(rows.builder, Text)  # chosen by its type
-    chunks = rows.builder.chunks(rows.parts, rows.kept)
+    chunks = builder.chunks(rows.parts, rows.kept)
     return [text.encode("utf-8", "replace").decode() for chunk in chunks for text in chunk]
+
+
+# -- The encoding that all sites agree on -------------------------------------------------------------------
+
+
+def prepare_site(rows: SiteRows, agreed: agreement.Agreement, name: str, settings: Any) -> str:
+    """Encode a site's rows into the cache, once.
+
+    Parameters
+    ----------
+    rows, agreed
+        The rows and how to encode them.
+    name
+        Name of the dataset.
+    settings
+        JSON-compatible values that the rows of the parts depend on, such as the seed.
+
+    Returns
+    -------
+    A folder of the cache with ``inputs.npy``, ``labels.npy`` and ``clients.npz``; later messages read it
+    and not the site's files.
+
+    Raises
+    ------
+    SiteError
+        If the rows do not fit the agreement, or the cache cannot be written.
+    """
+    with private(rows.builder):
+        key = cache.digest(_FORMAT, rows.builder.identity(), rows.name, settings, agreed.digest())
+        folder = cache.cache_folder("sites", name, key)
+        cache.prepared(folder, lambda scratch: _write(scratch, rows, agreed))
+    return str(folder)
+
+
+def _write(folder: Path, rows: SiteRows, agreed: agreement.Agreement) -> None:
+    code = {label: number for number, label in enumerate(agreed.labels)}
+    labels = rows.labels.tolist()
+    if unknown := sorted({label for label in labels if label not in code}, key=str):
+        raise SiteError(f"labels must be among {', '.join(agreed.class_names)}, got {unknown[0]}")
+    np.save(folder / "labels.npy", np.array([code[label] for label in labels], dtype=np.int64))
+    inputs = _inputs(rows, agreed)
+    if inputs.shape[1:] != agreed.input_shape:
+        raise SiteError(f"examples must have shape {agreed.input_shape}, got {inputs.shape[1:]}")
+    np.save(folder / "inputs.npy", inputs)
+    parts = rows.train, rows.test, rows.validation
+    cache.save_parts(folder / "clients.npz", *parts, names=np.array(rows.clients))
+
+
+def _inputs(rows: SiteRows, agreed: agreement.Agreement) -> NDArray[Any]:
+    if isinstance(rows.builder, Images):
+        return images_of(rows, rows.builder)
+    if isinstance(rows.builder, Text):
+        return rows.builder.tokeniser(agreed.words)(texts_of(rows, rows.builder))
+    table = agreed.table
+    numbers = [numbers_of(values_of(rows.parts, each.name, rows.kept)) for each in table.numbers]
+    codes = [each.codes(values_of(rows.parts, each.name, rows.kept)) for each in table.categories]
+    return table.encoded(numbers, codes)
+
+
+def federated(
+    folders: Sequence[str],
+    agreed: agreement.Agreement,
+    ids: Mapping[str, int],
+    num_clients: int,
+    dataset: Mapping[str, Any],
+) -> FederatedData:
+    """Read the encoded rows of a node's sites.
+
+    Parameters
+    ----------
+    folders
+        The folders of the node's sites, as :func:`prepare_site` returns them.
+    agreed
+        How they are encoded.
+    ids
+        Id of each of the node's clients, by name.
+    num_clients
+        Number of clients K of the federation.
+    dataset
+        The run's ``dataset`` node.
+
+    Returns
+    -------
+    The data: of the node's own clients their rows, of all others none.
+    """
+    import torch
+
+    nobody = [np.zeros(0, dtype=np.int64)] * num_clients
+    parts: dict[str, list[IntArray]] = {part: list(nobody) for part in ("train", "test", "validation")}
+    names = [""] * num_clients  # of other nodes' clients nothing is known here
+    inputs, labels, start, held_out = [], [], 0, False
+    for folder in map(Path, folders):
+        inputs.append(cache.map_tensor(folder / "inputs.npy"))
+        labels.append(cache.map_tensor(folder / "labels.npy"))
+        with np.load(folder / "clients.npz", allow_pickle=False) as saved:
+            held_out = held_out or "validation" in saved
+            here = saved["names"].tolist()
+            for part, clients in cache.load_parts(saved).items():
+                for client, rows in zip(here, clients, strict=False):  # no validation rows, or all clients'
+                    if client in ids:
+                        parts[part][ids[client]], names[ids[client]] = rows + start, client
+        start += len(inputs[-1])
+    return FederatedData(
+        name=str(dataset["name"]),
+        inputs=inputs[0] if len(inputs) == 1 else torch.cat(inputs),
+        labels=labels[0] if len(labels) == 1 else torch.cat(labels),
+        train=tuple(parts["train"]),
+        test=tuple(parts["test"]),
+        validation=tuple(parts["validation"]) if held_out else (),
+        num_classes=len(agreed.class_names),
+        mean=agreed.mean,
+        std=agreed.std,
+        groups=None,
+        class_names=agreed.class_names,
+        fingerprint=cache.digest(agreed.digest(), list(folders), dict(ids)),
+        client_names=tuple(names),
+        encoder=partial(input_encoder, agreed, dict(dataset)),
+    )
+
+
+def input_encoder(agreed: agreement.Agreement, dataset: Mapping[str, Any]) -> InputEncoder | None:
+    """Return the encoder of new rows: that of the agreement, which encoded the sites' own.
+
+    Parameters
+    ----------
+    agreed
+        How all sites encode their rows.
+    dataset
+        The run's ``dataset`` node.
+
+    Returns
+    -------
+    The encoder; None for texts with a pretrained tokenizer, as of pooled data.
+    """
+    builder = builder_of(dataset, Path())
+    if isinstance(builder, Tables):
+        return agreed.table
+    if isinstance(builder, Images):
+        return builder.encoder(agreed.mean, agreed.std)
+    return None if builder.tokenizer else builder.encoder(tokenizer_of(agreed.words).to_str())

@@ -40,7 +40,7 @@ def test_a_category_that_is_a_number_is_found_with_and_without_a_point() -> None
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (pd.DataFrame({"age": [1.0]}), "sex missing; columns are age"),
+        (pd.DataFrame({"age": [1.0]}), "sex missing; got age"),
         (pd.DataFrame({"age": ["old"], "sex": ["f"]}), "column age must hold numbers"),
         (pd.DataFrame({"age": [np.inf], "sex": ["f"]}), "column age must hold finite numbers, got inf"),
         ([[1.0, "f"]], "pandas DataFrame, got list"),
@@ -123,7 +123,7 @@ def test_images_and_arrays_must_have_the_shape_of_training(tmp_path) -> None:
     np.testing.assert_array_equal(images.encode([tmp_path / "a.png"]), pixels)
     np.testing.assert_array_equal(images.encode([(tmp_path / "a.png").read_bytes()]), pixels)
     Image.fromarray(pixels[0, 0].T).save(tmp_path / "b.png")
-    with pytest.raises(ValueError, match=r"b.png must have shape \(1, 2, 3\), got \(1, 3, 2\)"):
+    with pytest.raises(ValueError, match=r"b.png\) must have shape \(1, 2, 3\), got \(1, 3, 2\)"):
         images.encode([tmp_path / "b.png"])
     with pytest.raises(ValueError, match="cannot read image"):
         images.encode([tmp_path / "none.png"])

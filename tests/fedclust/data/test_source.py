@@ -1,6 +1,7 @@
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from fedclust.data.source import (
-    Part,
-    Source,
-    SourceError,
-    encode_labels,
-    encode_natural,
-    find_column,
-    walk,
-)
-
-Rows = Mapping[str, list[object]]
+from fedclust.data.dataset import DatasetBuilder
+from fedclust.data.source import Part, Source, SourceError, find_column, walk
+from fedclust.data.tables import Tables
 
 
-def parquet(path: Path, rows: Rows) -> None:
+def parquet(path: Path, rows: Mapping[str, list[object]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(dict(rows)), path)
 
@@ -33,6 +26,13 @@ def parquet(path: Path, rows: Rows) -> None:
 def values(part: Part | None, name: str = "x") -> list[object]:
     assert part is not None
     return part.rows.to_table().column(name).to_pylist()
+
+
+@dataclass(frozen=True)
+class Pictures(Source):
+    """Images, whose classes a pattern may read off their names."""
+
+    label_pattern: str | None = None  # type: ignore[misc]
 
 
 LAYOUTS = {
@@ -94,9 +94,8 @@ def test_layouts(tmp_path: Path, files: dict, options: dict, parts: tuple | None
             path.write_text("\n".join(map(str, ["x", *rows])))
         else:
             parquet(path, {"x": rows})
-    found = [
-        None if part is None else part.rows.to_table() for part in Source(str(tmp_path), **options).open()
-    ]
+    opened = Pictures(str(tmp_path), **options).open()
+    found = [None if part is None else part.rows.to_table() for part in opened]
     if parts is None:
         assert found[0]["x"].to_pylist()[-1] == 0.5
         return
@@ -132,7 +131,7 @@ def test_what_cannot_be_read_names_the_file_and_what_to_give(
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(SourceError, match=message):
-        Source(str(tmp_path), **options).open()
+        Pictures(str(tmp_path), **options).open()
 
 
 def test_an_unreadable_parquet_file_among_others_is_named(tmp_path: Path) -> None:
@@ -151,9 +150,8 @@ def test_an_unreadable_parquet_file_among_others_is_named(tmp_path: Path) -> Non
 )
 def test_a_missing_source_names_both_ways(tmp_path: Path, path: str | None, message: str) -> None:
     source = Source(path and str(tmp_path / path), hub="someone/tiny" if path else None)
-    for act in (source.open, source.identity):
-        with pytest.raises(SourceError, match=message):
-            act()
+    with pytest.raises(SourceError, match=message):
+        source.identity()
 
 
 def test_another_encoding_is_asked_for(tmp_path: Path) -> None:
@@ -239,7 +237,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_hub_datasets_come_through_flwr_datasets(tmp_path: Path) -> None:
+def test_hub_datasets_keep_their_parts_and_names(tmp_path: Path) -> None:
     # load_dataset takes a folder in place of an id, so the whole path runs without a network
     names = datasets.Features(
         {"x": datasets.Value("int64"), "label": datasets.ClassLabel(names=["no", "yes"])}
@@ -247,7 +245,7 @@ def test_hub_datasets_come_through_flwr_datasets(tmp_path: Path) -> None:
     for split, rows in (("train", [0, 1]), ("validation", [1])):
         made = datasets.Dataset.from_dict({"x": rows, "label": rows}, features=names)
         made.to_parquet(str(tmp_path / "hub" / "data" / f"{split}-00000-of-00001.parquet"))
-    train, test = Source(hub=str(tmp_path / "hub")).open()
+    train, test = Source(hub=str(tmp_path / "hub"), hub_options={"data_dir": "data"}).open()
     assert values(train) == [0, 1]
     assert values(test) == [1]
     assert b'"names": ["no", "yes"]' in train.rows.schema.metadata[b"huggingface"]
@@ -262,7 +260,7 @@ def test_a_hub_id_that_cannot_be_loaded_names_both_ways(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("own_cache")
 def test_a_hub_id_without_training_data_is_refused(tmp_path: Path) -> None:
     parquet(tmp_path / "hub" / "test.parquet", {"x": [1]})
-    with pytest.raises(SourceError, match="cannot be loaded .*'train' is not present"):
+    with pytest.raises(SourceError, match="cannot be loaded .*'train'"):
         Source(hub=str(tmp_path / "hub")).open()
 
 
@@ -280,20 +278,24 @@ def part(**columns: Any) -> Part:
     return Part(ds.dataset(pa.table(columns)))
 
 
+def reader(num_classes: int = 2, **settings: Any) -> Tables:
+    return Tables(**{"name": "tiny", "num_classes": num_classes, "input_shape": [1], **settings})
+
+
+def labels_of(*columns: Any, num_classes: int = 2, **settings: Any) -> Any:
+    return reader(num_classes, **settings).encode_labels([part(label=each) for each in columns])
+
+
 def test_the_first_column_that_exists_is_found() -> None:
     assert find_column(part(img=[1], image=[1]), ["image", "img"], "image") == "image"
     assert find_column(part(img=[1]), ["image", "img"], "image") == "img"
-
-
-def test_a_missing_column_lists_those_there_are() -> None:
-    with pytest.raises(
-        SourceError, match="label must be a column of the source, got y or z; columns are a, b"
-    ):
+    message = "label must be a column of the source, got y or z; columns are a, b"
+    with pytest.raises(SourceError, match=message):
         find_column(part(a=[1], b=[1]), ["y", "z"], "label")
 
 
 def test_whole_numbers_below_the_number_of_classes_are_indices() -> None:
-    labels = encode_labels([part(label=[2, 0]), part(label=[0])], "label", 3)
+    labels = labels_of([2, 0], [0], num_classes=3)
     np.testing.assert_array_equal(labels.indices, [2, 0, 0])  # though 1 does not occur
     assert labels.indices.dtype == np.int64
     assert labels.num_train == 2
@@ -314,27 +316,23 @@ def test_whole_numbers_below_the_number_of_classes_are_indices() -> None:
     ],
 )
 def test_other_values_become_their_ranks(values: Any, indices: list[int], names: tuple[str, ...]) -> None:
-    labels = encode_labels([part(label=values)], "label", len(names))
+    labels = labels_of(values, num_classes=len(names))
     np.testing.assert_array_equal(labels.indices, indices)
     assert labels.class_names == names
 
 
-def test_names_of_a_class_label_feature() -> None:
+def test_names_of_a_class_label_feature_unless_others_are_stated() -> None:
     features = datasets.Features({"label": datasets.ClassLabel(names=["cat", "dog"])})
     table = pa.table({"label": [1, 1]}).replace_schema_metadata(features.arrow_schema.metadata)
-    labels = encode_labels([Part(ds.dataset(table))], "label", 2)
-    assert labels.class_names == ("cat", "dog")
-    with pytest.raises(SourceError, match="num_classes must be 2, as the classes are cat, dog, got 3"):
-        encode_labels([Part(ds.dataset(table))], "label", 3)
-
-
-def test_stated_names_go_first() -> None:
-    labels = encode_labels([part(label=["<", ">"])], "label", 2, class_names=["low", "high"])
-    assert labels.class_names == ("low", "high")
+    parts = [Part(ds.dataset(table))]
+    assert reader().encode_labels(parts).class_names == ("cat", "dog")
+    assert reader(class_names=["low", "high"]).encode_labels(parts).class_names == ("low", "high")
+    with pytest.raises(SourceError, match="num_classes must be 2, as classes are cat, dog, got 3"):
+        reader(3).encode_labels(parts)
 
 
 def test_dropped_labels_leave_both_parts() -> None:
-    labels = encode_labels([part(label=[0, 2, 4]), part(label=[2, 4])], "label", 2, drop=[2])
+    labels = labels_of([0, 2, 4], [2, 4], drop_labels=[2])
     np.testing.assert_array_equal(labels.indices, [0, 1, 1])
     np.testing.assert_array_equal(labels.kept, [True, False, True, False, True])
     assert labels.num_train == 2
@@ -342,49 +340,36 @@ def test_dropped_labels_leave_both_parts() -> None:
 
 @pytest.mark.parametrize("values", [[[0, 1, 1], [1, 0, 0]], ["011", "100"]])
 def test_labels_per_position(values: list[Any]) -> None:
-    labels = encode_labels([part(label=values), part(label=values[:1])], "label", 2, per_position=True)
+    labels = labels_of(values, values[:1], per_position=True)
     np.testing.assert_array_equal(labels.indices, [[0, 1, 1], [1, 0, 0], [0, 1, 1]])
     assert labels.num_train == 2
 
 
 @pytest.mark.parametrize(
-    ("values", "per_position", "message"),
+    ("columns", "settings", "message"),
     [
-        ([[0, 1], [1]], True, "equally many labels in every example, got 1 to 2"),
-        (["01", "1"], True, "equally many labels in every example, got 1 to 2"),
-        ([0, 1], True, "label must hold a list of numbers .* got int64"),
-        ([[0, 1], [1, 0]], False, r"label must hold one label per example, got list.*per_position=true"),
-    ],
-)
-def test_labels_per_position_where_there_should_be_some(
-    values: list[Any], per_position: bool, message: str
-) -> None:
-    with pytest.raises(SourceError, match=message):
-        encode_labels([part(label=values)], "label", 2, per_position=per_position)
-
-
-@pytest.mark.parametrize(
-    ("train", "test", "num_classes", "message"),
-    [
-        ([1, 2], ["1", "?"], 2, "labels must be all numbers or all text, got both"),
-        ([0, None], None, 2, "1 examples have no label in label"),
-        (["a", "b"], ["b", "c"], 3, "the test part has labels that the training part lacks: c; name them"),
-        (["a", "b", "c"], None, 2, "num_classes must be 3, as the data has the labels a, b, c, got 2"),
-        (list(range(1, 11)), None, 2, r"labels 1, 2, 3, 4, 5 and 5 more, got 2"),
-        (pa.array([], pa.int64()), None, 2, "must hold at least one example, got none"),
+        ([[[0, 1], [1]]], {"per_position": True}, "equally many labels in every example, got 1 to 2"),
+        ([["01", "1"]], {"per_position": True}, "equally many labels in every example, got 1 to 2"),
+        ([[0, 1]], {"per_position": True}, "label must hold a list of numbers .* got int64"),
+        (
+            [[[0, 1], [1, 0]]],
+            {},
+            "label must hold one label .* or .*per_position be true, got list",
+        ),
+        ([[1, 2], ["1", "?"]], {}, "labels must be all numbers or all text, got both"),
+        ([[0, None]], {}, "1 examples have no label in label"),
+        ([["a", "b"], ["b", "c"]], {"num_classes": 3}, "labels that the training part lacks: c; name them"),
+        ([["a", "b", "c"]], {}, "num_classes must be 3, as the labels are a, b, c, got 2"),
+        ([list(range(1, 11))], {}, r"labels are 1, 2, 3, 4, 5 and 5 more, got 2"),
+        ([pa.array([], pa.int64())], {}, "must hold at least one example, got none"),
+        ([[0, 1]], {"class_names": ["a", "b", "c"]}, "num_classes must be 3, as classes are a, b, c, got 2"),
     ],
 )
 def test_labels_that_contradict_the_configuration(
-    train: Any, test: Any, num_classes: int, message: str
+    columns: Sequence[Any], settings: dict[str, Any], message: str
 ) -> None:
-    parts = [part(label=train)] + ([part(label=test)] if test is not None else [])
     with pytest.raises(SourceError, match=message):
-        encode_labels(parts, "label", num_classes)
-
-
-def test_stated_names_must_be_as_many_as_classes() -> None:
-    with pytest.raises(SourceError, match="num_classes must be 3, as the classes are a, b, c, got 2"):
-        encode_labels([part(label=[0, 1])], "label", 2, class_names=["a", "b", "c"])
+        labels_of(*columns, **settings)
 
 
 @pytest.mark.parametrize(
@@ -399,12 +384,73 @@ def test_stated_names_must_be_as_many_as_classes() -> None:
 def test_natural_clients_are_numbered_in_the_order_of_their_names(
     parts: list[Part], kept: list[int], indices: list[int], names: tuple[str, ...]
 ) -> None:
-    found = encode_natural(parts, "user", np.array(kept, dtype=bool))
+    found = reader(natural="user").encode_natural(parts, np.array(kept, dtype=bool))
     assert found is not None
     assert (found[0].tolist(), found[0].dtype, found[1]) == (indices, np.int64, names)
-
-
-def test_no_natural_clients() -> None:
-    assert encode_natural([part(user=[1])], None, np.array([True])) is None
+    assert reader().encode_natural(parts, np.array(kept, dtype=bool)) is None
     with pytest.raises(SourceError, match="natural must be a column"):
-        encode_natural([part(user=[1])], "writer", np.array([True]))
+        reader(natural="writer").encode_natural(parts, np.array(kept, dtype=bool))
+
+
+# -- Prepared once in the cache
+
+
+def write(folder: Path, numbers: list[float]) -> Path:
+    parquet(folder / "train.parquet", {"x": numbers, "label": [i % 2 for i in range(len(numbers))]})
+    return folder
+
+
+def folders(cache: Path) -> list[str]:
+    return sorted(path.name for path in (cache / "datasets").iterdir() if path.is_dir())
+
+
+def test_a_second_load_reads_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "source", [1, 2, 3])
+    monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path / "cache"))
+    first = reader(path=str(tmp_path / "source")).load()
+
+    def decode(self: DatasetBuilder, folder: Path) -> None:
+        raise AssertionError("decoded a second time")
+
+    monkeypatch.setattr(Tables, "write", decode)
+    second = reader(path=str(tmp_path / "source")).load(tmp_path / "cache")
+    np.testing.assert_array_equal(first.inputs, second.inputs)
+    np.testing.assert_array_equal(first.labels, second.labels)
+    assert first.fingerprint == second.fingerprint
+    assert first.class_names == second.class_names == ("0", "1")
+
+
+def test_what_changes_a_tensor_is_decoded_anew(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", [1, 2, 3])
+    first = reader(path=str(source)).load(tmp_path / "cache")
+    elsewhere = reader(path=str(write(tmp_path / "b", [1, 2, 3]))).load(tmp_path / "cache b")
+    assert first.fingerprint == elsewhere.fingerprint
+    reader(path=str(source), encoding="index").load(tmp_path / "cache")
+    reader(path=str(source), class_names=["no", "yes"]).load(tmp_path / "cache")
+    assert len(folders(tmp_path / "cache")) == 3
+    write(source, [1, 2, 7])
+    os.utime(source / "train.parquet", ns=(1, 1))  # two writes may fall into one tick of the clock
+    second = reader(path=str(source)).load(tmp_path / "cache")
+    assert second.inputs[2] != first.inputs[2]
+    assert second.fingerprint != first.fingerprint
+
+
+def test_a_failed_load_leaves_nothing(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", [1, 2, 3])
+    with pytest.raises(SourceError):
+        reader(path=str(source), input_shape=[2]).load(tmp_path / "cache")
+    assert folders(tmp_path / "cache") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "a/b"}, "name must be letters, .* got 'a/b'"),
+        ({"num_classes": 1}, "dataset.num_classes must be >= 2, got 1"),
+        ({"input_shape": []}, r"input_shape must be sizes >= 1, got \[\]"),
+        ({"input_shape": [0]}, r"got \[0\]"),
+    ],
+)
+def test_settings_out_of_range(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        reader(**changes)

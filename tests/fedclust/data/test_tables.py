@@ -126,7 +126,7 @@ def test_a_column_that_is_neither_number_nor_text_must_be_ignored(tmp_path: Path
         match=r"born \(its type, timestamp.*leave them out with 'dataset\.ignore=\[born\]' \(read",
     ):
         builder(tmp_path, 3).load(tmp_path / "cache")
-    assert builder(tmp_path, 3, ignore=["born"]).load(tmp_path / "cache").input_shape == (3,)
+    assert builder(tmp_path, 3, ignore=["born"]).load(tmp_path / "cache").inputs.shape[1:] == (3,)
 
 
 PATIENTS: dict[str, list[Any]] = {
@@ -166,12 +166,12 @@ def test_identifiers_and_dates_are_refused_with_the_line_to_copy(tmp_path: Path)
 
 def test_kept_columns_are_taken(tmp_path: Path) -> None:
     write(tmp_path, {name: PATIENTS[name] for name in ("row", "age", "label")})
-    assert builder(tmp_path, 2, keep=["row"]).load(tmp_path / "cache").input_shape == (2,)
+    assert builder(tmp_path, 2, keep=["row"]).load(tmp_path / "cache").inputs.shape[1:] == (2,)
 
 
 def test_columns_that_are_named_are_taken_as_they_are(tmp_path: Path) -> None:
     write(tmp_path, PATIENTS)
-    assert builder(tmp_path, 1, numbers=["row"]).load(tmp_path / "cache").input_shape == (1,)
+    assert builder(tmp_path, 1, numbers=["row"]).load(tmp_path / "cache").inputs.shape[1:] == (1,)
 
 
 @pytest.mark.parametrize("role", ["ignore", "keep"])

@@ -112,7 +112,7 @@ def test_a_missing_tokenizer_names_both_ways(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"input_shape": [1, 4]}, r"must be \[number of tokens\] for text, got \[1, 4\]"),
+        ({"input_shape": [1, 4]}, r"must be \[number of tokens\], got \[1, 4\]"),
         ({"vocabulary_size": 2}, "vocabulary_size must be >= 3"),
     ],
 )

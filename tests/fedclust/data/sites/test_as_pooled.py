@@ -16,10 +16,17 @@ from fedclust.data import FederatedData
 from fedclust.data.input_encoders import ImageEncoder, encoder_from, to_values
 from fedclust.data.loading import make_builder
 from fedclust.data.partition import ClientRows, save_client_rows
+from fedclust.data.sites import Own
 from fedclust.data.sites.agreement import Agreement, agree
-from fedclust.data.sites.encode import federated, prepare_site
-from fedclust.data.sites.own import Own
-from fedclust.data.sites.rows import SiteRows, builder_of, describe, read_site, wanted_of
+from fedclust.data.sites.rows import (
+    SiteRows,
+    builder_of,
+    describe,
+    federated,
+    prepare_site,
+    read_site,
+    wanted_of,
+)
 
 TABLES = "fedclust.data.tables.Tables"
 

@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 
-from fedclust.data.partitioners import EmdKMeans, Examples, emd
-from fedclust.data.partitioners.emd import earth_movers_distance, mix
+from fedclust.data import emd
+from fedclust.data.emd import EmdKMeans, earth_movers_distance, mix
+from fedclust.data.partitioners import Examples
 
 CENTROIDS = np.array([[0.0], [10.0]])
 
 
 def on_two_points(partitioner: EmdKMeans, size: int = 20) -> tuple[np.ndarray, float]:
     """Return each example's client, and their mean distance."""
-    examples = Examples.of([0] * 2 * size, features=[[0.0]] * size + [[10.0]] * size)
+    features = np.repeat([[0.0], [10.0]], size, axis=0)
+    examples = Examples(2 * size, {"label": np.zeros(2 * size, int), "features": features}, 1)
     clients = partitioner.assignment(examples).clients
     return clients, earth_movers_distance(clients, np.repeat([0, 1], size), CENTROIDS)[0]
 
@@ -80,7 +82,7 @@ def test_distances_of_pairs_are_tested() -> None:
 
 
 def test_targets_that_cannot_be_met_are_refused() -> None:
-    with pytest.raises(ValueError, match="at most the distance of the k-means clusters, 5, got 6"):
+    with pytest.raises(ValueError, match="at most the k-means clusters' 5, got 6"):
         on_two_points(EmdKMeans(2, target=6.0, relative=False, bins=2))
     # With 21 examples at each point a client is never half and half: 0.5 / 21 of it is 10 away.
     with pytest.raises(ValueError, match=r"that mixing reaches, got 0\.01: it is still .* after 200 sweeps"):

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.data.partitioners.base import Assignment, ClientPartitioner, Examples, check_positive
+from fedclust.data.partitioners import Assignment, ClientPartitioner, Examples
+from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 _SLACK = 0.95
@@ -68,13 +69,8 @@ class EmdKMeans(ClientPartitioner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.target > 0 or (self.relative and self.target > 1):
-            raise ValueError(f"target must be > 0, and <= 1 where it is relative, got {self.target}")
-        if not 0 < self.step <= 0.5:
-            raise ValueError(f"step must be in (0, 0.5], got {self.step}")
-        if self.bins < 2:
-            raise ValueError(f"bins must be >= 2, got {self.bins}")
-        check_positive(min_samples=self.min_samples)
+        check(self, target="in (0, 1]" if self.relative else "> 0", step="in (0, 0.5]")
+        check(self, bins=">= 2", min_samples=">= 1")
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Cluster the examples, then mix the clusters until the target is reached."""
@@ -91,22 +87,9 @@ class EmdKMeans(ClientPartitioner):
         most, _ = earth_movers_distance(clients, bins, centroids)
         target = self.target * most if self.relative else self.target
         if target > most:
-            raise ValueError(
-                f"target must be at most the distance of the k-means clusters, {most:.4g}, got {target:g}"
-            )
+            raise ValueError(f"target must be at most the k-means clusters' {most:.4g}, got {target:g}")
         if target == most:
             return Assignment(clients)
-        return Assignment(self._mix_down(clients, features, bins, centroids, target, draws))
-
-    def _mix_down(
-        self,
-        clients: IntArray,
-        features: FloatArray,
-        bins: IntArray,
-        centroids: FloatArray,
-        target: float,
-        draws: np.random.Generator,
-    ) -> IntArray:
         nearest, step = None, self.step
         for _ in range(_MOST_SWEEPS):
             clients = mix(clients, features, step, draws)
@@ -114,7 +97,7 @@ class EmdKMeans(ClientPartitioner):
             if distance <= target:
                 nearest = clients if nearest is None else nearest
                 if not self.normality or _pairs_look_normal(shares, centroids):
-                    return clients
+                    return Assignment(clients)
                 if distance < _SLACK * target:
                     break
             # Smaller steps near the target, to avoid overshooting.
@@ -129,7 +112,7 @@ class EmdKMeans(ClientPartitioner):
             f"from {target:.4g} to {_SLACK * target:.4g}; the first partition at {target:.4g} is used",
             stacklevel=2,
         )
-        return nearest
+        return Assignment(nearest)
 
 
 def earth_movers_distance(
@@ -156,8 +139,8 @@ def earth_movers_distance(
     from scipy.stats import wasserstein_distance_nd
 
     num_bins = len(centroids)
-    counts = np.bincount(clients * num_bins + bins, minlength=(clients.max() + 1) * num_bins)
-    counts = counts.reshape(-1, num_bins)
+    cells = np.bincount(clients * num_bins + bins, minlength=(clients.max() + 1) * num_bins)
+    counts = cells.reshape(-1, num_bins)
     sizes = counts.sum(axis=1)
     shares = counts / sizes[:, None]
     whole = counts.sum(axis=0) / sizes.sum()

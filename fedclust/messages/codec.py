@@ -42,7 +42,7 @@ MOST_EXAMPLES = 2**48
 """No client has more; sums over clients then stay exact."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_KINDS = {"f": "numbers", "iu": "whole numbers"}
+_KINDS = {"f": "numbers", "iu": "whole numbers", "u": "whole numbers without a sign"}
 
 Record = ArrayRecord | ConfigRecord | MetricRecord
 AnyRecord = TypeVar("AnyRecord", ArrayRecord, ConfigRecord, MetricRecord)
@@ -110,7 +110,7 @@ class Reading:
     def bad(self, problem: str) -> BadReply:
         """Make the error of a message that cannot be used."""
         at = "" if self.server_round is None else f", round {self.server_round}"
-        return BadReply(f"{self.sender or f'client {self.client}{at}'}: {problem}")
+        return BadReply(f"{self.sender or f'client {self.client}{at}'}: {_CONTROL.sub(' ', problem)}")
 
     def lacks(self, key: str, found: Collection[str]) -> BadReply:
         """Make the error of a message without a record or an entry."""
@@ -154,7 +154,11 @@ class Question(Generic[Answer]):
     """A question to clients: a dataclass with the type of its messages and that of its answers."""
 
     kind: ClassVar[str]
-    answer: ClassVar[type]
+    answer: ClassVar[Any]
+
+    def __init_subclass__(cls) -> None:
+        """Take the answer's type from ``Question[Answer]``."""
+        cls.answer = typing.get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]
 
 
 def short(value: object) -> str:
@@ -478,7 +482,7 @@ class Values(Entry):
             values = to_numpy(value)
         except ValueError as error:
             raise at.bad(f"{name} {error}") from error
-        kinds = "f" if np.dtype(self.dtype).kind == "f" else "iu"
+        kinds = "iu" if self.dtype[0] == "i" else self.dtype[0]
         if values.dtype.kind not in kinds:
             raise at.bad(f"{name} must be {_KINDS[kinds]}, got dtype {values.dtype}")
         axes = self.shape.replace("C", str(at.classes or "C"))

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -13,19 +13,10 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
 from fedclust.data.input_encoders import InputEncoder, encoder_from, to_values
-from fedclust.data.sites.agreement import (
-    CATEGORY,
-    EMPTY,
-    NUMBER,
-    Agreement,
-    Column,
-    Label,
-    Moments,
-    Pixels,
-    Statement,
-)
+from fedclust.data.sites.agreement import Agreement, Column, Statement
 from fedclust.messages import codec
 from fedclust.privacy import Tells
+from fedclust.support.checks import read_as
 from fedclust.typing import FloatArray, IntArray
 
 _NAMES = codec.Place("names", ConfigRecord)
@@ -184,7 +175,6 @@ class DescriptionQuestion(codec.Question[Description]):
     """
 
     kind = "query.description"
-    answer = Description
 
     tells: Annotated[
         Tells, codec.Text(codec.Place(codec.CONFIG, ConfigRecord, optional=True), sparse=True)
@@ -216,7 +206,6 @@ class EncoderQuestion(codec.Question[Encoder]):
     """The question how a node encodes its inputs."""
 
     kind = "query.encoder"
-    answer = Encoder
 
 
 # -- A client's classes in an embedding ---------------------------------------------------------------------
@@ -279,7 +268,6 @@ class PrototypesQuestion(codec.Question[Prototypes]):
     """
 
     kind = "query.prototypes"
-    answer = Prototypes
 
     input: Annotated[str, codec.Text(codec.IN_CONFIG)] = "encoder"
     pooled: Annotated[bool, codec.Flag(codec.IN_CONFIG)] = False
@@ -330,7 +318,6 @@ class SubspacesQuestion(codec.Question[Subspaces]):
     """
 
     kind = "query.subspaces"
-    answer = Subspaces
 
     input: Annotated[str, codec.Text(codec.IN_CONFIG)]
     vectors: Annotated[int, codec.Whole(codec.IN_CONFIG, 1)]
@@ -457,7 +444,6 @@ class Registered:
 # -- Statements, and the agreement --------------------------------------------------------------------------
 
 _STATEMENTS, _AGREEMENT = codec.Place("statements", ConfigRecord), codec.Place("agreement", ConfigRecord)
-_MOST = 10**6
 _ANY = codec.Place("", ConfigRecord)  # entries of a mapping in JSON, which stand in no record of their own
 _VALUES = codec.Texts(_ANY, raw=True)  # of columns, or their names: as the site's rows have them
 _PIXELS = {
@@ -473,17 +459,20 @@ _MOMENTS = {
 }
 
 
-class _Statements(codec.Entry):
+@dataclass(frozen=True)
+class _Statements(codec.Texts):
     """The sites' statements, each as JSON."""
 
-    def write(self, value: Sequence[Statement]) -> list[str]:
+    longest: int = sys.maxsize
+    raw: bool = True
+
+    def write(self, value: Iterable[Statement]) -> list[str]:
         """Write the statements."""
         return [json.dumps(dataclasses.asdict(each)) for each in value]
 
-    def read(self, value: Any, name: str, at: codec.Reading) -> list[Statement]:
-        """Read the statements."""
-        bodies = codec.Texts(self.place, sys.maxsize, raw=True).read(value, name, at)
-        return [_statement(body, at) for body in bodies]
+    def one(self, value: Any, name: str, at: codec.Reading) -> Any:
+        """Read one statement."""
+        return _statement(super().one(value, name, at), at)
 
 
 @dataclass(frozen=True)
@@ -541,71 +530,35 @@ def _statement(body: str, at: codec.Reading) -> Statement:
     """Read what one site says; whatever it holds, it makes a statement or an error in one line."""
     at = dataclasses.replace(at, strict=False)  # JSON writes 0.0 as it likes
     try:
-        values = json.loads(body)
+        said: Statement = read_as(Statement, json.loads(body))
     except (ValueError, RecursionError) as error:
-        raise at.bad(f"a statement must be JSON, got {codec.short(body)}") from error
-    told = _mapping(values, "a statement", at, ("labels", "columns", "pixels", "words"))
-    columns = _mapping(told.get("columns"), "columns", at)
-    words = _mapping(told.get("words"), "words", at)
-    return Statement(
-        _labels(told.get("labels"), at),
-        {name: _column(each, f"column {codec.short(name)}", at) for name, each in columns.items()},
-        tuple(_pixels(each, at) for each in _list(told.get("pixels", []), "pixels", at)),
-        {word: codec.Whole(_ANY, 1).read(count, "words", at) for word, count in words.items()},
-    )
+        raise at.bad(f"a statement must be one of a site's data: {error}") from error
+    if len(set(map(type, said.labels))) != 1:
+        raise at.bad(f"labels must be all texts or all numbers, got {codec.short(said.labels)}")
+    (_VALUES if isinstance(said.labels[0], str) else codec.Numbers(_ANY)).read(said.labels, "labels", at)
+    _VALUES.read([*said.columns, *said.words], "names of columns and words", at)
+    codec.Numbers(_ANY, 1, codec.MOST_EXAMPLES, int).read(list(said.words.values()), "words", at)
+    for each in said.pixels:
+        _check_numbers(each, _PIXELS, "pixels", at)
+        if each.total > 255 * each.count or each.squares > 255**2 * each.count:
+            raise at.bad(f"pixels must be at most 255, got {each}")
+    columns = {name: _column(each, f"column {codec.short(name)}", at) for name, each in said.columns.items()}
+    return dataclasses.replace(said, columns=columns)
 
 
-def _mapping(
-    values: Any, name: str, at: codec.Reading, known: Collection[str] | None = None
-) -> dict[str, Any]:
-    if not isinstance(values, dict) or len(values) > _MOST:
-        raise at.bad(f"{name} must be a mapping, got {codec.short(values)}")
-    _VALUES.read(list(values), name, at)
-    if known is not None:
-        at.known(values, known, name)
-    return values
+def _check_numbers(said: Any, entries: Mapping[str, codec.Entry], name: str, at: codec.Reading) -> None:
+    for key, entry in entries.items():
+        entry.read(getattr(said, key), f"{key} of {name}", at)
 
 
-def _list(values: Any, name: str, at: codec.Reading) -> list[Any]:
-    if not isinstance(values, list) or len(values) > _MOST:
-        raise at.bad(f"{name} must be a list, got {codec.short(values)}")
-    return values
-
-
-def _numbers(values: Any, entries: Mapping[str, codec.Entry], name: str, at: codec.Reading) -> dict[str, Any]:
-    told = _mapping(values, name, at, entries)
-    return {key: entry.read(told.get(key), f"{key} of {name}", at) for key, entry in entries.items()}
-
-
-def _labels(values: Any, at: codec.Reading) -> tuple[Label, ...]:
-    kinds = set(map(type, _list(values, "labels", at)))
-    if kinds == {str}:
-        return _VALUES.read(values, "labels", at)
-    if kinds != {int} and kinds != {float}:
-        raise at.bad(f"labels must be all texts or all numbers, got {codec.short(values)}")
-    codec.Numbers(_ANY).read(values, "labels", at)
-    return tuple(values)
-
-
-def _column(values: Any, name: str, at: codec.Reading) -> Column:
-    told = _mapping(values, name, at, ("kind", "moments", "values", "trained", "unfit"))
-    kind, trained = told.get("kind"), told.get("trained")
-    if kind not in (NUMBER, CATEGORY, EMPTY):
-        raise at.bad(f"{name} must be of kind {NUMBER}, {CATEGORY} or {EMPTY}, got {codec.short(kind)}")
-    moments = Moments(**_numbers(told.get("moments"), _MOMENTS, f"moments of {name}", at))
+def _column(column: Column, name: str, at: codec.Reading) -> Column:
+    moments, values = column.moments, column.values
+    _check_numbers(moments, _MOMENTS, f"moments of {name}", at)
     if moments.count > moments.rows:
         raise at.bad(f"{name} must have at most {moments.rows} values, got {moments.count}")
-    texts = _VALUES.read(told.get("values"), f"values of {name}", at)
-    if not isinstance(trained, list) or set(map(type, trained)) - {bool} or len(trained) != len(texts):
-        raise at.bad(f"{name} must have a truth value per value, got {codec.short(trained)}")
-    if list(texts) != sorted(set(texts)):
-        raise at.bad(f"values of {name} must be sorted and differ, got {codec.short(texts)}")
-    unfit = codec.Text(_ANY).read(told.get("unfit", ""), f"unfit of {name}", at)
-    return Column(kind, moments, texts, tuple(trained), unfit[:200])
-
-
-def _pixels(values: Any, at: codec.Reading) -> Pixels:
-    pixels = Pixels(**_numbers(values, _PIXELS, "pixels", at))
-    if pixels.total > 255 * pixels.count or pixels.squares > 255**2 * pixels.count:
-        raise at.bad(f"pixels must be at most 255, got {pixels}")
-    return pixels
+    if len(column.trained) != len(_VALUES.read(values, f"values of {name}", at)):
+        raise at.bad(f"{name} must have a truth value per value, got {codec.short(column.trained)}")
+    if list(values) != sorted(set(values)):
+        raise at.bad(f"values of {name} must be sorted and differ, got {codec.short(values)}")
+    unfit = codec.Text(_ANY).read(column.unfit, f"unfit of {name}", at)
+    return dataclasses.replace(column, unfit=unfit[:200])

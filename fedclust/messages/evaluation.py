@@ -13,7 +13,7 @@ from fedclust.messages.training import LOSS, NUM_EXAMPLES
 from fedclust.metrics import CLIENT_FIGURES, NUM_BINS, Outcomes
 from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
 from fedclust.proof import Difference
-from fedclust.support.array_bytes import from_numpy, to_numpy
+from fedclust.support.array_bytes import from_numpy
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # -- Figures ------------------------------------------------------------------------------------------------
 
-_FIGURES = frozenset(CLIENT_FIGURES)
+_USUAL = frozenset(CLIENT_FIGURES)
 _NEEDED = (NUM_EXAMPLES, LOSS, "accuracy", "balanced-accuracy")
 _RANKING = frozenset({"macro-f1", "auc"})
 _SHARES = _RANKING | {"accuracy", "balanced-accuracy"}
@@ -36,7 +36,7 @@ def _write_figures(figures: Mapping[str, float]) -> MetricRecord:
 def _read_figures(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
     """Check figures on a client's test part; a loss that is not finite is none of the client's fault."""
     figures: dict[str, Any] = dict(record.items())  # a record's own look-ups are slow
-    own = figures.keys() - _FIGURES
+    own = figures.keys() - _USUAL
     if own and (unknown := own - set(at.bounds.own_metrics)):
         raise at.bad(f"metrics must be {', '.join(CLIENT_FIGURES)}, got {codec.short(sorted(unknown))}")
     for key in _NEEDED:
@@ -68,7 +68,12 @@ def _check_loss(loss: float, name: str, at: codec.Reading) -> None:
 
 _COUNTS, _GAPS, _POSITIVES, _NEGATIVES = "class-counts", "score-gaps", "score-positives", "score-negatives"
 _CONFUSION = "confusion"
-_KNOWN = frozenset({_COUNTS, _GAPS, _POSITIVES, _NEGATIVES, _CONFUSION})
+_PARTS = {
+    _COUNTS: codec.Values(codec.IN_ARRAYS, "u8", "3 C", 0, codec.test_rows),
+    _CONFUSION: codec.Values(codec.IN_ARRAYS, "u8", "C C", 0, codec.test_rows),
+    _GAPS: codec.Values(codec.IN_ARRAYS, "u8", "n", 1, 2**31),
+    **dict.fromkeys((_POSITIVES, _NEGATIVES), codec.Values(codec.IN_ARRAYS, "u8", "n", 0, codec.test_rows)),
+}
 
 
 def _write_outcomes(outcomes: Outcomes) -> ArrayRecord:
@@ -88,48 +93,28 @@ def _write_outcomes(outcomes: Outcomes) -> ArrayRecord:
 
 def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
     """Read counts, which must be of at most the client's rows and add up."""
-    arrays, most = {}, codec.test_rows(at)
-    for name, array in record.items():
-        try:
-            arrays[name] = values = to_numpy(array)
-        except ValueError as error:
-            raise at.bad(f"{name[:50]} {error}") from error
-        if name not in _KNOWN or values.dtype.kind != "u":
-            raise at.bad(f"{name[:50]} must be counts, got {values.dtype}")
-        if (values > most).any() and name != _GAPS:
-            raise at.bad(f"{name} must be counts of at most {most} rows, they are of more")
+    at.known(record, _PARTS, "outcomes")
+    arrays = {name: _PARTS[name].read(array, name, at).astype(np.int64) for name, array in record.items()}
     if _COUNTS not in arrays:
         raise at.lacks(_COUNTS, arrays)
-    counts = arrays[_COUNTS].astype(np.int64)
-    if counts.ndim != 2 or len(counts) != 3 or (counts[2] > counts[:2]).any():
+    (there, predicted, hits), most = arrays[_COUNTS], codec.test_rows(at)
+    if (hits > np.minimum(there, predicted)).any() or not predicted.sum() == there.sum() <= most:
         raise at.bad(
-            f"{_COUNTS} must be rows, predictions and hits, at most as many, of each class, "
-            f"got shape {counts.shape}"
+            f"{_COUNTS} must be rows, predictions and hits, at most as many, of each class, and of at most "
+            f"{most} rows, each predicted once, got {there.sum()} rows and {predicted.sum()} predictions"
         )
-    there, predicted, hits = counts
-    classes = at.bounds.num_classes
-    if classes not in (None, len(there)) or there.sum() > most or predicted.sum() != there.sum():
-        raise at.bad(
-            f"{_COUNTS} must be of {classes} classes and of at most {most} rows, each predicted once, "
-            f"got {len(there)} classes, {there.sum()} rows and {predicted.sum()} predictions"
-        )
-    confusion = arrays[_CONFUSION].astype(np.int64) if _CONFUSION in arrays else None
+    confusion, none = arrays.get(_CONFUSION), np.zeros(0, dtype=np.int64)
     if confusion is not None and not _agree(confusion, there, predicted, hits):
         raise at.bad(f"{_CONFUSION} must add up to {_COUNTS}, got shape {confusion.shape}")
-    none = np.zeros(0, dtype=np.int64)
-    if _GAPS not in arrays:
-        return Outcomes(there, predicted, hits, None, none, none, confusion)
-    gaps, positives, negatives = (
-        arrays.get(name, none).astype(np.int64) for name in (_GAPS, _POSITIVES, _NEGATIVES)
-    )
+    gaps, positives, negatives = (arrays.get(name, none) for name in (_GAPS, _POSITIVES, _NEGATIVES))
     bins = NUM_BINS * len(there)
-    fits = gaps.ndim == 1 and (gaps > 0).all() and (gaps <= bins).all() and gaps.sum() <= bins
-    if not (fits and gaps.shape == positives.shape == negatives.shape):
+    if gaps.sum() > bins or not gaps.shape == positives.shape == negatives.shape:
         raise at.bad(
-            f"{_GAPS} must be > 0, add up to at most {bins} and each have its counts, "
+            f"{_GAPS} must add up to at most {bins} and each have its counts, "
             f"got shapes {gaps.shape}, {positives.shape}, {negatives.shape}"
         )
-    return Outcomes(there, predicted, hits, np.cumsum(gaps) - 1, positives, negatives, confusion)
+    places = np.cumsum(gaps) - 1 if _GAPS in arrays else None
+    return Outcomes(there, predicted, hits, places, positives, negatives, confusion)
 
 
 def _agree(confusion: IntArray, there: IntArray, predicted: IntArray, hits: IntArray) -> bool:
@@ -140,6 +125,10 @@ def _agree(confusion: IntArray, there: IntArray, predicted: IntArray, hits: IntA
             (there, predicted, hits),
         )
     )
+
+
+_FIGURES = codec.Own(codec.IN_METRICS, _write_figures, _read_figures)
+_OUTCOMES = codec.Own(codec.Place("outcomes", ArrayRecord), _write_outcomes, _read_outcomes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,12 +146,8 @@ class Evaluation:
     """
 
     client: int
-    metrics: Annotated[
-        dict[str, float], codec.Own(codec.Place(codec.METRICS, MetricRecord), _write_figures, _read_figures)
-    ]
-    outcomes: Annotated[
-        Outcomes | None, codec.Own(codec.Place("outcomes", ArrayRecord), _write_outcomes, _read_outcomes)
-    ] = None
+    metrics: Annotated[dict[str, float], _FIGURES]
+    outcomes: Annotated[Outcomes | None, _OUTCOMES] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +165,6 @@ class EvaluateQuestion(codec.Question[Evaluation]):
     """
 
     kind = "evaluate"
-    answer = Evaluation
 
     arrays: Annotated[ArrayRecord, codec.Model()]
     server_round: Annotated[int, codec.Whole(codec.IN_CONFIG)]
@@ -229,18 +213,10 @@ class PersonalAnswer:
     """
 
     client: int
-    figures: Annotated[
-        dict[str, dict[str, float]],
-        codec.Spread(
-            codec.Own(codec.Place("", MetricRecord), _write_figures, _read_figures), _layers, "figures/"
-        ),
-    ]
-    outcomes: Annotated[
-        dict[str, Outcomes],
-        codec.Spread(
-            codec.Own(codec.Place("", ArrayRecord), _write_outcomes, _read_outcomes), _layers, "outcomes/"
-        ),
-    ] = field(default_factory=dict)
+    figures: Annotated[dict[str, dict[str, float]], codec.Spread(_FIGURES, _layers, "figures/")]
+    outcomes: Annotated[dict[str, Outcomes], codec.Spread(_OUTCOMES, _layers, "outcomes/")] = field(
+        default_factory=dict
+    )
     losses: Annotated[
         dict[str, float],
         codec.Own(codec.Place("validation-losses", MetricRecord), _write_figures, _read_losses),
@@ -286,7 +262,6 @@ class PersonalQuestion(codec.Question[PersonalAnswer]):
     """
 
     kind = "query.personal"
-    answer = PersonalAnswer
 
     model: Annotated[ArrayRecord, codec.Model()]
     server_round: Annotated[int, codec.Whole(_TOLD)]
@@ -348,7 +323,6 @@ class ConfusionQuestion(codec.Question[Confusion]):
     """The question what a model predicts on a client's test part."""
 
     kind = "query.confusion"
-    answer = Confusion
 
     arrays: Annotated[ArrayRecord, codec.Model()]
 
@@ -421,7 +395,6 @@ class PredictionsQuestion(codec.Question[Predictions]):
     """The question what a model predicts for a client's test rows."""
 
     kind = "query.predictions"
-    answer = Predictions
 
     arrays: Annotated[ArrayRecord, codec.Model()]
 
@@ -471,7 +444,6 @@ class LossesQuestion(codec.Question[Losses]):
     """The question for the loss of each of several models on a client's training part."""
 
     kind = "query.losses"
-    answer = Losses
 
     models: Annotated[tuple[ArrayRecord, ...], codec.Spread(codec.Own(codec.Place("", ArrayRecord)))]
 
@@ -501,7 +473,6 @@ class WinsQuestion(codec.Question[Wins]):
     """The same question, asked for the wins."""
 
     kind = LossesQuestion.kind
-    answer = Wins
 
     models: Annotated[tuple[ArrayRecord, ...], codec.Spread(codec.Own(codec.Place("", ArrayRecord)))]
 
@@ -550,7 +521,6 @@ class ProofQuestion(codec.Question[ProofAnswer]):
     """
 
     kind = "query.proof"
-    answer = ProofAnswer
 
     model_a: Annotated[ArrayRecord, codec.Model("model-a")]
     model_b: Annotated[ArrayRecord, codec.Model("model-b")]

@@ -383,7 +383,6 @@ class UpdateQuestion(codec.Question[Update]):
     """
 
     kind = "query.update"
-    answer = Update
 
     arrays: Annotated[ArrayRecord, codec.Model()]
     server_round: Annotated[int, codec.Whole(codec.IN_CONFIG)]

@@ -138,7 +138,7 @@ def test_counts_that_do_not_fit_are_refused() -> None:
             "failed": ConfigRecord(),
         }
     )
-    with pytest.raises(BadReply, match="^client 3: class-counts must be rows, predictions and hits"):
+    with pytest.raises(BadReply, match="^client 3: class-counts must have shape"):
         decode(PersonalAnswer, content, Reading(3, asked=PersonalQuestion(ArrayRecord(), 1, np.zeros(3))))
 
 

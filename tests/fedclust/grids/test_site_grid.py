@@ -201,11 +201,11 @@ def test_a_stranger_after_the_start_is_not_served() -> None:
     [
         ({"labels": []}, "all texts or all numbers"),
         ({"labels": [1, "x"]}, "all texts or all numbers"),
-        ({"labels": [float("nan")]}, "labels must be finite"),
-        ({"columns": {"x": {"kind": "date"}}}, "must be of kind number, category or empty"),
-        ({"words": {"a": 0}}, "words must be in"),
+        ({"labels": [float("nan")]}, "labels: must be .*, got nan"),
+        ({"columns": {"x": {"kind": "date"}}}, "kind: must be one of number, category, empty, got .date"),
+        ({"words": {"a": 0}}, r"words must be finite numbers in \[1, "),
         ({"pixels": [{"count": 1, "total": 256, "squares": 1}]}, "pixels must be at most 255"),
-        ({"more": 1}, "a statement must be among"),
+        ({"more": 1}, "must have the values columns, labels, pixels, words, got .*more"),
     ],
 )
 def test_a_statement_that_no_data_can_have_is_a_bad_reply(changed: dict[str, Any], message: str) -> None:

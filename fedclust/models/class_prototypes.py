@@ -7,21 +7,44 @@ report its examples, from which the shares follow, and how far these scatter aro
 What a PACFL client tells it is here, too: the subspace of each of its classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedclust.models.encoders import Encoder, embedded
+from fedclust.data.cache import cache_root, digest, map_array, prepared
+from fedclust.data.dataset import FederatedData
+from fedclust.models.encoders import Device, Encoder
 from fedclust.support.devices import exact_kernels
 from fedclust.typing import FloatArray, IntArray
 
-if TYPE_CHECKING:
-    from fedclust.data.dataset import FederatedData
+_BATCH = 256  # examples per pass of the encoder
+
+
+class Examples(NamedTuple):
+    """What is embedded: a federation's data, or such rows.
+
+    Attributes
+    ----------
+    inputs
+        Rows of the dataset as it is stored, shape (N, *shape).
+    labels
+        Class of each row, shape (N,).
+    num_classes
+        Number of classes C.
+    mean, std
+        The dataset's, per channel; see :meth:`~fedclust.models.encoders.Encoder.encode`.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    num_classes: int
+    mean: Sequence[float] = ()
+    std: Sequence[float] = ()
 
 
 class ClassPrototypes(NamedTuple):
@@ -45,15 +68,9 @@ class ClassPrototypes(NamedTuple):
 
 def prototypes(
     encoder: Encoder,
-    inputs: Tensor,
-    labels: Tensor,
+    data: Examples | FederatedData,
     rows_by_client: Sequence[IntArray],
-    num_classes: int,
-    *,
-    mean: Sequence[float] = (),
-    std: Sequence[float] = (),
-    batch_size: int = 256,
-    device: str | torch.device = "cpu",
+    device: Device = "cpu",
     max_norm: float | None = None,
 ) -> ClassPrototypes:
     """Average the embeddings of each class on each client, and measure how far they scatter.
@@ -64,18 +81,10 @@ def prototypes(
     ----------
     encoder
         Frozen encoder.
-    inputs
-        Rows of the dataset as it is stored, shape (N, *shape).
-    labels
-        Class of each row, shape (N,).
+    data
+        The dataset.
     rows_by_client
         For each of the K clients, the rows it holds, each shape (n_k,).
-    num_classes
-        Number of classes C.
-    mean, std
-        The dataset's, per channel; see :meth:`Encoder.encode`.
-    batch_size
-        Examples per pass of the encoder.
     device
         Where the encoder computes.
     max_norm
@@ -88,36 +97,30 @@ def prototypes(
     Raises
     ------
     ValueError
-        If there is more than one label per example, or `batch_size` is below 1.
+        If there is more than one label per example.
     """
-    if labels.dim() != 1:
-        raise ValueError(f"labels must have shape (N,), one per example, got {tuple(labels.shape)}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be >= 1, got {batch_size}")
+    num_classes = data.num_classes
     num_clients = len(rows_by_client)
     rows = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *rows_by_client]).astype(np.int64))
     owner = np.repeat(np.arange(num_clients), [len(own) for own in rows_by_client])
     client_of, first = torch.from_numpy(owner), torch.from_numpy(np.diff(owner, prepend=-1) != 0)
     # One group per client and class; sums in float64 so that the order of the rows does not matter.
-    groups = client_of * num_classes + labels[rows]
+    groups = client_of * num_classes + _classes(data, rows)
     counts = torch.bincount(groups, minlength=num_clients * num_classes)
     sums = torch.zeros(num_clients * num_classes, encoder.dimension, dtype=torch.float64)
     # Squares are summed about the client's first embedding: about 0, those of embeddings far from it would
     # leave nothing but round-off of a small scatter.
     origins = torch.zeros(num_clients, encoder.dimension, dtype=torch.float64)
     squares = torch.zeros(num_clients * num_classes, dtype=torch.float64)
-    for batch, group, client, begins in zip(
-        *(part.split(batch_size) for part in (rows, groups, client_of, first)), strict=True
-    ):
-        if len(batch):
-            with exact_kernels():
-                embeddings = encoder.encode(inputs[batch], mean, std, device).to("cpu", torch.float64)
-            if max_norm is not None:
-                lengths = embeddings.norm(dim=1, keepdim=True)
-                embeddings = embeddings * (max_norm / lengths.clamp(min=max_norm))
-            sums.index_add_(0, group, embeddings)
-            origins[client[begins]] = embeddings[begins]
-            squares.index_add_(0, group, (embeddings - origins[client]).square_().sum(dim=1))
+    parts = (part.split(_BATCH) for part in (groups, client_of, first))
+    for batch, group, client, begins in zip(_embedded(encoder, data, rows, device), *parts, strict=False):
+        embeddings = batch.to(torch.float64)
+        if max_norm is not None:
+            lengths = embeddings.norm(dim=1, keepdim=True)
+            embeddings = embeddings * (max_norm / lengths.clamp(min=max_norm))
+        sums.index_add_(0, group, embeddings)
+        origins[client[begins]] = embeddings[begins]
+        squares.index_add_(0, group, (embeddings - origins[client]).square_().sum(dim=1))
     means = sums.div_(counts.clamp(min=1).unsqueeze(1)).view(num_clients, num_classes, -1)
     by_class = counts.view(num_clients, num_classes)
     apart = torch.empty(num_clients, num_classes, dtype=torch.float64)
@@ -126,6 +129,22 @@ def prototypes(
     scatter = (squares.view_as(apart) - by_class * apart).clamp_(min=0) / (by_class - 1).clamp(min=1)
     scatter[by_class < 2] = 0  # round-off
     return ClassPrototypes(means.to(torch.float32).numpy(), by_class.numpy(), scatter.numpy())
+
+
+def _embedded(
+    encoder: Encoder, data: Examples | FederatedData, rows: Tensor, device: Device
+) -> Iterator[Tensor]:
+    """Embed some rows, batch by batch; float32, each shape (n, d), on the CPU."""
+    for batch in rows.split(_BATCH) if len(rows) else ():
+        with exact_kernels():
+            embeddings = encoder.encode(data.inputs[batch], data.mean, data.std, device)
+        yield embeddings.cpu()
+
+
+def _classes(data: Examples | FederatedData, rows: Tensor) -> Tensor:
+    if data.labels.dim() != 1:
+        raise ValueError(f"labels must have shape (N,), one per example, got {tuple(data.labels.shape)}")
+    return data.labels[rows]
 
 
 def pooled(found: ClassPrototypes) -> ClassPrototypes:
@@ -173,13 +192,11 @@ def withheld(found: ClassPrototypes, min_examples: int) -> ClassPrototypes:
 
 def cached_prototypes(
     encoder: Encoder,
-    data: "FederatedData",
+    data: FederatedData,
     clients: Sequence[int],
-    *,
-    batch_size: int = 256,
-    device: str | torch.device = "cpu",
-    cache_dir: Path | None = None,
+    device: Device = "cpu",
     max_norm: float | None = None,
+    cache_dir: Path | None = None,
 ) -> ClassPrototypes:
     """Average the embeddings of some clients' training parts, or read what an earlier run has computed.
 
@@ -187,18 +204,12 @@ def cached_prototypes(
 
     Parameters
     ----------
-    encoder
-        Frozen encoder.
-    data
-        The federation.
+    encoder, data, device, max_norm
+        See :func:`prototypes`.
     clients
         Client ids, shape (n,).
-    batch_size, device
-        See :func:`prototypes`.
     cache_dir
         Where prepared data lives; see :func:`fedclust.data.cache.cache_root`.
-    max_norm
-        See :func:`prototypes`.
 
     Returns
     -------
@@ -211,49 +222,22 @@ def cached_prototypes(
     OSError
         If the cache cannot be written.
     """
-    from fedclust.data.cache import cache_root, digest, map_array, prepared
 
     def write(folder: Path) -> None:
-        found = prototypes(
-            encoder,
-            data.inputs,
-            data.labels,
-            [data.train[client] for client in clients],
-            data.num_classes,
-            mean=data.mean,
-            std=data.std,
-            batch_size=batch_size,
-            device=device,
-            max_norm=max_norm,
-        )
+        found = prototypes(encoder, data, [data.train[client] for client in clients], device, max_norm)
         for name, values in found._asdict().items():
             np.save(folder / f"{name}.npy", values)
 
     # The name of what is kept is part of the key: earlier versions kept shares in place of counts.
+    names = ClassPrototypes._fields
     clipped = () if max_norm is None else (max_norm,)
-    key = digest(
-        ClassPrototypes._fields,
-        data.fingerprint,
-        encoder.fingerprint,
-        [int(client) for client in clients],
-        *clipped,
-    )
+    key = digest(names, data.fingerprint, encoder.fingerprint, [int(client) for client in clients], *clipped)
     folder = prepared(cache_root(cache_dir) / "prototypes" / key, write)
-    return ClassPrototypes(*(map_array(folder / f"{name}.npy") for name in ClassPrototypes._fields))
+    return ClassPrototypes(*(map_array(folder / f"{name}.npy") for name in names))
 
 
 def class_subspaces(
-    encoder: Encoder,
-    inputs: Tensor,
-    labels: Tensor,
-    rows: IntArray,
-    num_classes: int,
-    vectors: int,
-    *,
-    mean: Sequence[float] = (),
-    std: Sequence[float] = (),
-    batch_size: int = 256,
-    device: str | torch.device = "cpu",
+    encoder: Encoder, data: Examples | FederatedData, rows: IntArray, vectors: int, device: Device = "cpu"
 ) -> FloatArray:
     """Compute the first left singular vectors of each class's examples on one client.
 
@@ -261,20 +245,12 @@ def class_subspaces(
     ----------
     encoder
         What makes a column of the data matrix of an example.
-    inputs
-        Rows of the dataset as it is stored, shape (N, *shape).
-    labels
-        Class of each row, shape (N,).
+    data
+        The dataset.
     rows
         The rows that the client holds, shape (n,).
-    num_classes
-        Number of classes C.
     vectors
         p, how many vectors per class, >= 1.
-    mean, std
-        The dataset's, per channel; see :meth:`~fedclust.models.encoders.Encoder.encode`.
-    batch_size
-        Examples per pass of the encoder.
     device
         Where the encoder computes.
 
@@ -287,11 +263,10 @@ def class_subspaces(
     ValueError
         If there is more than one label per example.
     """
-    if labels.dim() != 1:
-        raise ValueError(f"labels must have shape (N,), one per example, got {tuple(labels.shape)}")
-    columns = embedded(encoder, inputs, rows, mean=mean, std=std, batch_size=batch_size, device=device)
-    classes = labels[torch.from_numpy(np.asarray(rows, dtype=np.int64))].numpy()
-    each = [basis(columns[classes == index], vectors) for index in range(num_classes)]
+    held = torch.from_numpy(np.asarray(rows, dtype=np.int64))
+    columns = torch.cat([torch.zeros(0, encoder.dimension), *_embedded(encoder, data, held, device)]).numpy()
+    classes = _classes(data, held).numpy()
+    each = [basis(columns[classes == index], vectors) for index in range(data.num_classes)]
     return np.stack(each).astype(np.float32)
 
 

@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -21,31 +20,28 @@ import fedclust.models.options as options
 from fedclust.models.construction import Classifier, build, construct, seeded
 from fedclust.models.options import num_columns
 from fedclust.models.sequences import PADDING
-from fedclust.support.devices import exact_kernels
-from fedclust.typing import FloatArray, IntArray, State
+from fedclust.typing import State
+
+Device = str | torch.device
+Floats = Sequence[float]
 
 
 @runtime_checkable
 class Encoder(Protocol):
-    """A fixed function from examples to embeddings."""
+    """A fixed function from examples to embeddings.
 
-    @property
-    def dimension(self) -> int:
-        """Length d of an embedding."""
-        ...
+    Attributes
+    ----------
+    dimension
+        Length d of an embedding.
+    fingerprint
+        Identifier of everything that determines an embedding.
+    """
 
-    @property
-    def fingerprint(self) -> str:
-        """Identifier of everything that determines an embedding."""
-        ...
+    dimension: int
+    fingerprint: str
 
-    def encode(
-        self,
-        inputs: Tensor,
-        mean: Sequence[float] = (),
-        std: Sequence[float] = (),
-        device: str | torch.device = "cpu",
-    ) -> Tensor:
+    def encode(self, inputs: Tensor, mean: Floats = (), std: Floats = (), device: Device = "cpu") -> Tensor:
         """Embed a batch.
 
         Parameters
@@ -67,7 +63,6 @@ class Encoder(Protocol):
         ValueError
             If the encoder does not support such inputs.
         """
-        ...
 
 
 def build_encoder(config: Mapping[str, Any]) -> Encoder:
@@ -95,45 +90,6 @@ def build_encoder(config: Mapping[str, Any]) -> Encoder:
     return encoder
 
 
-def embedded(
-    encoder: Encoder,
-    inputs: Tensor,
-    rows: IntArray,
-    *,
-    mean: Sequence[float] = (),
-    std: Sequence[float] = (),
-    batch_size: int = 256,
-    device: str | torch.device = "cpu",
-) -> FloatArray:
-    """Embed some rows of a dataset, batch by batch.
-
-    Parameters
-    ----------
-    encoder
-        The encoder.
-    inputs
-        Rows of the dataset as it is stored, shape (N, *shape).
-    rows
-        Which of them, shape (n,).
-    mean, std
-        The dataset's, per channel; see :meth:`Encoder.encode`.
-    batch_size
-        Examples per pass of the encoder.
-    device
-        Where the encoder computes.
-
-    Returns
-    -------
-    Embeddings, float32, shape (n, d).
-    """
-    found = np.zeros((len(rows), encoder.dimension), dtype=np.float32)
-    for start in range(0, len(rows), batch_size):
-        batch = inputs[torch.from_numpy(np.asarray(rows[start : start + batch_size], dtype=np.int64))]
-        with exact_kernels():
-            found[start : start + batch_size] = encoder.encode(batch, mean, std, device).cpu().numpy()
-    return found
-
-
 class PixelEncoder:
     """The flattened example itself: normalised pixels, or a table's numbers.
 
@@ -152,13 +108,7 @@ class PixelEncoder:
         self.dimension = num_columns(input_shape)
         self.fingerprint = f"pixels-{'x'.join(map(str, input_shape))}"
 
-    def encode(
-        self,
-        inputs: Tensor,
-        mean: Sequence[float] = (),
-        std: Sequence[float] = (),
-        device: str | torch.device = "cpu",
-    ) -> Tensor:
+    def encode(self, inputs: Tensor, mean: Floats = (), std: Floats = (), device: Device = "cpu") -> Tensor:
         """Embed a batch; see :meth:`Encoder.encode`."""
         if inputs.dtype == torch.int64:
             raise ValueError("encoder pixels: inputs must be images or numbers, got tokens; use random")
@@ -209,13 +159,7 @@ class RandomEncoder:
         self.fingerprint = f"random-{state_digest(self._network.state_dict())}"
 
     @torch.inference_mode()
-    def encode(
-        self,
-        inputs: Tensor,
-        mean: Sequence[float] = (),
-        std: Sequence[float] = (),
-        device: str | torch.device = "cpu",
-    ) -> Tensor:
+    def encode(self, inputs: Tensor, mean: Floats = (), std: Floats = (), device: Device = "cpu") -> Tensor:
         """Embed a batch; see :meth:`Encoder.encode`."""
         if (inputs.dtype == torch.int64) != self._tokens:
             raise ValueError(
@@ -333,13 +277,7 @@ class CheckpointEncoder:
         )
 
     @torch.inference_mode()
-    def encode(
-        self,
-        inputs: Tensor,
-        mean: Sequence[float] = (),  # noqa: ARG002 - the network uses the statistics of its training data
-        std: Sequence[float] = (),  # noqa: ARG002
-        device: str | torch.device = "cpu",
-    ) -> Tensor:
+    def encode(self, inputs: Tensor, mean: Floats = (), std: Floats = (), device: Device = "cpu") -> Tensor:  # noqa: ARG002
         """Embed a batch; see :meth:`Encoder.encode`. The network's own `mean` and `std` are used."""
         if len(self._input_shape) == 3 and inputs.dim() == 4:
             channels, *size = self._input_shape

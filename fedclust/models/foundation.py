@@ -4,17 +4,16 @@ Source of the encoders: FMCL, Section 3.2 (the encoder φ) and Section 4.4 (ViT-
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from fedclust.models import options
 from fedclust.models.construction import Classifier
-from fedclust.models.encoders import state_digest, with_channels
-from fedclust.models.options import image_shape
+from fedclust.models.encoders import Device, Floats, state_digest, with_channels
 
 
 class TransformersEncoder:
@@ -44,9 +43,7 @@ class TransformersEncoder:
         If `pooling` is unknown or not supported by the model, or nothing can be loaded from `path`.
     """
 
-    def __init__(
-        self, path: str, pooling: Literal["cls", "mean", "pooler"], tokenizer: str | None = None
-    ) -> None:
+    def __init__(self, path: str, pooling: options.Pooling, tokenizer: str | None = None) -> None:
         from transformers import AutoImageProcessor, AutoModel
 
         options.TransformersEncoder(path, pooling, tokenizer)
@@ -73,22 +70,27 @@ class TransformersEncoder:
             f"transformers-{pooling}-{hashlib.sha256(preprocessing.encode()).hexdigest()[:8]}"
             f"-{state_digest(weights)}"
         )
-        self.dimension = self._measure_dimension()
+        self._channels = int(getattr(model.config, "num_channels", 3))
+        # By a forward pass, since every model family names this size differently.
+        blank = torch.zeros(1, self._channels, 32, 32, dtype=torch.uint8)
+        tokens = torch.zeros(1, 1, dtype=torch.int64)
+        self.dimension = self._embed(tokens if self._processor is None else blank, "cpu").shape[1]
+
+    def encode(self, inputs: Tensor, mean: Floats = (), std: Floats = (), device: Device = "cpu") -> Tensor:  # noqa: ARG002
+        """Embed a batch; see :meth:`~fedclust.models.encoders.Encoder.encode`.
+
+        `mean` and `std` are not used: the processor has the statistics of the model's training.
+        """
+        if self._processor is None:
+            self._require_own_tokens(inputs)
+        return self._embed(inputs, device)
 
     @torch.inference_mode()
-    def encode(
-        self,
-        inputs: Tensor,
-        mean: Sequence[float] = (),  # noqa: ARG002 - the processor has the statistics of the model's training
-        std: Sequence[float] = (),  # noqa: ARG002
-        device: str | torch.device = "cpu",
-    ) -> Tensor:
-        """Embed a batch; see :meth:`~fedclust.models.encoders.Encoder.encode`."""
+    def _embed(self, inputs: Tensor, device: Device) -> Tensor:
         self._model.to(device)
         if self._processor is not None:
             pixels = self.preprocess(inputs).to(device)
             return self._pool(self._model(pixel_values=pixels, return_dict=True), None)
-        self._require_own_tokens(inputs)
         tokens = inputs.to(device)
         mask = self._attention_mask(tokens)
         return self._pool(self._model(input_ids=tokens, attention_mask=mask, return_dict=True), mask)
@@ -111,10 +113,6 @@ class TransformersEncoder:
         processed = self._processor(images=arrays, return_tensors="pt", input_data_format="channels_first")
         pixels: Tensor = processed["pixel_values"]
         return pixels
-
-    @property
-    def _channels(self) -> int:
-        return int(getattr(self._model.config, "num_channels", 3))
 
     def _pool(self, outputs: Any, mask: Tensor | None) -> Tensor:
         hidden = outputs.last_hidden_state
@@ -160,17 +158,6 @@ class TransformersEncoder:
                 f"{self._tokenizer or 'a vocabulary built from the training data'}; "
                 f"set dataset.tokenizer={self._path}"
             )
-
-    def _measure_dimension(self) -> int:
-        # By a forward pass, since every model family names this size differently.
-        if self._processor is not None:
-            blank = torch.zeros(1, self._channels, 32, 32, dtype=torch.uint8)
-            with torch.inference_mode():
-                outputs = self._model(pixel_values=self.preprocess(blank), return_dict=True)
-                return self._pool(outputs, None).shape[1]
-        with torch.inference_mode():
-            tokens = torch.zeros(1, 1, dtype=torch.int64)
-            return self._pool(self._model(input_ids=tokens, return_dict=True), None).shape[1]
 
 
 T = TypeVar("T")
@@ -245,12 +232,11 @@ class MobileNetV2(Classifier):
         another number of channels, or there are fewer than two classes.
     """
 
-    def __init__(
-        self, input_shape: Sequence[int], num_classes: int, pretrained: str | None, dropout: float
-    ) -> None:
+    def __init__(self, *values: Any, **named: Any) -> None:
         from transformers import AutoConfig, MobileNetV2Config, MobileNetV2Model
 
-        channels, _, _ = image_shape(input_shape)
+        given = options.MobileNetV2(*values, **named)
+        channels, pretrained = given.input_shape[0], given.pretrained
         if pretrained is None:
             network = MobileNetV2Model(MobileNetV2Config(num_channels=channels))
         else:
@@ -262,14 +248,14 @@ class MobileNetV2(Classifier):
             if config.num_channels != channels:
                 raise ValueError(
                     f"input_shape must have the {config.num_channels} channels that {pretrained!r} expects, "
-                    f"got {tuple(input_shape)}"
+                    f"got {tuple(given.input_shape)}"
                 )
             network = load_pretrained(MobileNetV2Model.from_pretrained, pretrained, "MobileNetV2")
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.momentum = 0.1
         width = network.conv_1x1.convolution.out_channels
-        super().__init__(nn.Sequential(_Pooled(network), nn.Dropout(dropout)), width, num_classes)
+        super().__init__(nn.Sequential(_Pooled(network), nn.Dropout(given.dropout)), width, given.num_classes)
 
 
 class _Pooled(nn.Module):

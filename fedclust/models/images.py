@@ -1,13 +1,13 @@
 """The papers' convolutional networks for images: for small ones, ResNet-9 and ResNet-18."""
 
 from collections.abc import Sequence
-from typing import Literal
+from itertools import pairwise
+from typing import Any
 
 from torch import Tensor, nn
 
 from fedclust.models import options
 from fedclust.models.construction import Classifier
-from fedclust.models.options import image_shape
 
 
 class ConvNet(Classifier):
@@ -61,29 +61,21 @@ class ConvNet(Classifier):
         `channels` differ in length, or there are fewer than two classes.
     """
 
-    def __init__(
-        self,
-        input_shape: Sequence[int],
-        num_classes: int,
-        channels: Sequence[int],
-        kernel_size: int,
-        padding: Sequence[int],
-        hidden: Sequence[int],
-    ) -> None:
-        options.ConvNet(input_shape, num_classes, channels, kernel_size, padding, hidden)
-        before, *sides = image_shape(input_shape)
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = options.ConvNet(*values, **named)
+        before, *sides = given.input_shape
         layers: list[nn.Module] = []
-        for after, margin in zip(channels, padding, strict=True):
-            sides = [(side + 2 * margin - kernel_size + 1) // 2 for side in sides]
-            layers += [nn.Conv2d(before, after, kernel_size, padding=margin), nn.ReLU(), nn.MaxPool2d(2)]
+        for after, margin in zip(given.channels, given.padding, strict=True):
+            sides = [(side + 2 * margin - given.kernel_size + 1) // 2 for side in sides]
+            convolution = nn.Conv2d(before, after, given.kernel_size, padding=margin)
+            layers += [convolution, nn.ReLU(), nn.MaxPool2d(2)]
             before = after
-            _require_pixels(sides, input_shape, len(layers) // 3)
+            _require_pixels(sides, given.input_shape, len(layers) // 3)
+        widths = [before * sides[0] * sides[1], *given.hidden]
         layers.append(nn.Flatten())
-        width = before * sides[0] * sides[1]
-        for units in hidden:
+        for width, units in pairwise(widths):
             layers += [nn.Linear(width, units), nn.ReLU()]
-            width = units
-        super().__init__(nn.Sequential(*layers), width, num_classes)
+        super().__init__(nn.Sequential(*layers), widths[-1], given.num_classes)
 
 
 class BlockConvNet(Classifier):
@@ -121,28 +113,20 @@ class BlockConvNet(Classifier):
         length, or there are fewer than two classes.
     """
 
-    def __init__(
-        self,
-        input_shape: Sequence[int],
-        num_classes: int,
-        channels: Sequence[int],
-        dropout: Sequence[float],
-        hidden: int,
-        hidden_dropout: float,
-    ) -> None:
-        options.BlockConvNet(input_shape, num_classes, channels, dropout, hidden, hidden_dropout)
-        before, *sides = image_shape(input_shape)
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = options.BlockConvNet(*values, **named)
+        before, *sides = given.input_shape
         layers: list[nn.Module] = []
-        for block, (after, rate) in enumerate(zip(channels, dropout, strict=True), start=1):
+        for block, (after, rate) in enumerate(zip(given.channels, given.dropout, strict=True), start=1):
             for inputs in (before, after):
                 layers += [nn.Conv2d(inputs, after, 3, padding=1), nn.ReLU(), nn.BatchNorm2d(after)]
             layers += [nn.MaxPool2d(2), nn.Dropout(rate)]
-            before = after
-            sides = [side // 2 for side in sides]
-            _require_pixels(sides, input_shape, block)
+            before, sides = after, [side // 2 for side in sides]
+            _require_pixels(sides, given.input_shape, block)
+        hidden = given.hidden
         layers += [nn.Flatten(), nn.Linear(before * sides[0] * sides[1], hidden), nn.ReLU()]
-        layers += [nn.BatchNorm1d(hidden), nn.Dropout(hidden_dropout)]
-        super().__init__(nn.Sequential(*layers), hidden, num_classes)
+        layers += [nn.BatchNorm1d(hidden), nn.Dropout(given.hidden_dropout)]
+        super().__init__(nn.Sequential(*layers), hidden, given.num_classes)
 
 
 def _require_pixels(sides: Sequence[int], input_shape: Sequence[int], pooling: int) -> None:
@@ -175,11 +159,10 @@ class ResNet9(Classifier):
         If the image is too small for the three poolings or there are fewer than two classes.
     """
 
-    def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
-        options.ResNet9(input_shape, num_classes)
-        channels, _, _ = image_shape(input_shape)
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = options.ResNet9(*values, **named)
         body = nn.Sequential(
-            *_convolution(channels, 64),
+            *_convolution(given.input_shape[0], 64),
             *_convolution(64, 128),
             nn.MaxPool2d(2),
             _Residual(nn.Sequential(*_convolution(128, 128), *_convolution(128, 128))),
@@ -190,7 +173,7 @@ class ResNet9(Classifier):
             _Residual(nn.Sequential(*_convolution(512, 512), *_convolution(512, 512))),
             _GlobalMaximum(),
         )
-        super().__init__(body, 512, num_classes)
+        super().__init__(body, 512, given.num_classes)
         _initialise(self)
 
 
@@ -218,12 +201,10 @@ class ResNet18(Classifier):
         If the shape is not an image's, the stem is unknown, or there are fewer than two classes.
     """
 
-    def __init__(
-        self, input_shape: Sequence[int], num_classes: int, stem: Literal["imagenet", "cifar"]
-    ) -> None:
-        options.ResNet18(input_shape, num_classes, stem)
-        channels, _, _ = image_shape(input_shape)
-        if stem == "imagenet":
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = options.ResNet18(*values, **named)
+        channels = given.input_shape[0]
+        if given.stem == "imagenet":
             first: list[nn.Module] = [
                 nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False),
                 nn.BatchNorm2d(64),
@@ -236,7 +217,7 @@ class ResNet18(Classifier):
         for before, after in ((64, 64), (64, 128), (128, 256), (256, 512)):
             blocks += [_basic_block(before, after), _basic_block(after, after)]
         body = nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        super().__init__(body, 512, num_classes)
+        super().__init__(body, 512, given.num_classes)
         _initialise(self)
 
 

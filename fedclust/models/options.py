@@ -11,7 +11,6 @@ from typing import Any, Literal
 from fedclust.support.checks import check
 
 Pooling = Literal["cls", "mean", "pooler"]
-Stem = Literal["imagenet", "cifar"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,7 @@ class MLP(_Network):
 
     def __post_init__(self) -> None:
         num_columns(self.input_shape)
-        if any(width < 1 for width in self.hidden):
-            raise ValueError(f"hidden must be widths >= 1, got {list(self.hidden)}")
+        check(self, hidden=">= 1")
 
 
 @dataclass(frozen=True)
@@ -49,11 +47,17 @@ class TableEmbedding(_Network):
                 f"category_sizes must be 1 to {columns} sizes >= 1, as many as dataset.encoding=index makes "
                 f"columns of categories, got {self.category_sizes}"
             )
-        check(self, embedding=">= 1")
+        check(self, embedding=">= 1", hidden=">= 1")
 
 
 @dataclass(frozen=True)
-class ConvNet(_Network):
+class _ImageNetwork(_Network):
+    def __post_init__(self) -> None:
+        image_shape(self.input_shape)
+
+
+@dataclass(frozen=True)
+class ConvNet(_ImageNetwork):
     """Options of :class:`fedclust.models.images.ConvNet`."""
 
     channels: Sequence[int]
@@ -62,21 +66,13 @@ class ConvNet(_Network):
     hidden: Sequence[int]
 
     def __post_init__(self) -> None:
-        channels, padding, hidden = list(self.channels), list(self.padding), list(self.hidden)
-        image_shape(self.input_shape)
-        if not channels or min([self.kernel_size, *channels, *hidden]) < 1:
-            raise ValueError(
-                "channels, kernel_size and hidden must be >= 1, "
-                f"got channels {channels}, kernel_size {self.kernel_size}, hidden {hidden}"
-            )
-        if len(padding) != len(channels) or min(padding) < 0:
-            raise ValueError(
-                f"padding must be {len(channels)} numbers >= 0, one per convolution, got {padding}"
-            )
+        super().__post_init__()
+        check(self, channels=">= 1", kernel_size=">= 1", padding=">= 0", hidden=">= 1")
+        _one_each(self.channels, padding=self.padding)
 
 
 @dataclass(frozen=True)
-class BlockConvNet(_Network):
+class BlockConvNet(_ImageNetwork):
     """Options of :class:`fedclust.models.images.BlockConvNet`."""
 
     channels: Sequence[int]
@@ -85,30 +81,21 @@ class BlockConvNet(_Network):
     hidden_dropout: float
 
     def __post_init__(self) -> None:
-        image_shape(self.input_shape)
-        if not self.channels or min([self.hidden, *self.channels]) < 1:
-            raise ValueError(
-                f"channels and hidden must be >= 1, got channels {list(self.channels)}, hidden {self.hidden}"
-            )
-        if len(self.dropout) != len(self.channels):
-            raise ValueError(
-                f"dropout must be {len(self.channels)} rates, one per block, got {list(self.dropout)}"
-            )
+        super().__post_init__()
+        check(self, channels=">= 1", hidden=">= 1")
+        _one_each(self.channels, dropout=self.dropout)
 
 
 @dataclass(frozen=True)
-class MobileNetV2(_Network):
+class MobileNetV2(_ImageNetwork):
     """Options of :class:`fedclust.models.foundation.MobileNetV2`."""
 
     pretrained: str | None
     dropout: float
 
-    def __post_init__(self) -> None:
-        image_shape(self.input_shape)
-
 
 @dataclass(frozen=True)
-class ResNet9(_Network):
+class ResNet9(_ImageNetwork):
     """Options of :class:`fedclust.models.images.ResNet9`."""
 
     def __post_init__(self) -> None:
@@ -118,14 +105,14 @@ class ResNet9(_Network):
 
 
 @dataclass(frozen=True)
-class ResNet18(_Network):
+class ResNet18(_ImageNetwork):
     """Options of :class:`fedclust.models.images.ResNet18`."""
 
-    stem: Stem
+    stem: Literal["imagenet", "cifar"]
 
     def __post_init__(self) -> None:
-        image_shape(self.input_shape)
-        check(self, stem=Stem)
+        super().__post_init__()
+        check(self, stem=Literal["imagenet", "cifar"])
 
 
 @dataclass(frozen=True)
@@ -201,42 +188,29 @@ class CheckpointEncoder:
 
 
 def image_shape(input_shape: Sequence[int]) -> tuple[int, int, int]:
-    """Check and return the shape of an image.
-
-    Raises
-    ------
-    ValueError
-        If it is not three numbers, each at least 1.
-    """
-    if len(input_shape) != 3 or min(input_shape) < 1:
-        raise ValueError(
-            f"input_shape must be (channels, height, width), each >= 1, got {tuple(input_shape)}"
-        )
-    channels, height, width = input_shape
+    """Return the shape of an image; raise ValueError if it is not three numbers, each at least 1."""
+    channels, height, width = _sizes(input_shape, "(channels, height, width)", 3)
     return channels, height, width
 
 
 def num_positions(input_shape: Sequence[int]) -> int:
-    """Check and return the length of a sequence of tokens.
-
-    Raises
-    ------
-    ValueError
-        If the shape is not one number, at least 1.
-    """
-    if len(input_shape) != 1 or input_shape[0] < 1:
-        raise ValueError(f"input_shape must be (positions,), at least 1, got {tuple(input_shape)}")
-    return input_shape[0]
+    """Return the length of a sequence of tokens; raise ValueError if it is not one number, at least 1."""
+    return _sizes(input_shape, "(positions,)", 1)[0]
 
 
 def num_columns(input_shape: Sequence[int]) -> int:
-    """Count the numbers in one example of any shape.
+    """Count the numbers in one example; raise ValueError if the shape is empty or a size is below 1."""
+    return prod(_sizes(input_shape, "one or more sizes", len(input_shape) or 1))
 
-    Raises
-    ------
-    ValueError
-        If the shape is empty or a size is below 1.
-    """
-    if not input_shape or min(input_shape) < 1:
-        raise ValueError(f"input_shape must be one or more sizes, each >= 1, got {tuple(input_shape)}")
-    return prod(input_shape)
+
+def _sizes(input_shape: Sequence[int], wanted: str, number: int) -> Sequence[int]:
+    if len(input_shape) != number or min(input_shape) < 1:
+        raise ValueError(f"input_shape must be {wanted}, each >= 1, got {tuple(input_shape)}")
+    return input_shape
+
+
+def _one_each(channels: Sequence[int], **others: Sequence[float]) -> None:
+    for name, values in others.items():
+        if not channels or len(values) != len(channels):
+            got = f"got {list(channels)} and {list(values)}"
+            raise ValueError(f"channels and {name} must be lists of one length >= 1, {got}")

@@ -3,14 +3,13 @@
 Token 0 is padding, as in `fedclust.data`.
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import fedclust.models.options as options
+from fedclust.models import options
 from fedclust.models.construction import Classifier
-from fedclust.models.options import num_positions
 
 PADDING = 0
 
@@ -49,25 +48,12 @@ class EmbeddingLSTM(Classifier):
         If a size is below 1 or there are fewer than two classes.
     """
 
-    def __init__(
-        self,
-        input_shape: Sequence[int],
-        num_classes: int,
-        vocabulary_size: int,
-        embedding: int,
-        hidden: int,
-        dropout: float,
-        input_dropout: float,
-    ) -> None:
-        options.EmbeddingLSTM(
-            input_shape, num_classes, vocabulary_size, embedding, hidden, dropout, input_dropout
-        )
-        embed = nn.Sequential(
-            nn.Embedding(vocabulary_size, embedding), nn.Dropout(dropout), nn.Dropout(input_dropout)
-        )
-        super().__init__(
-            _LastOutput(embed, nn.LSTM(embedding, hidden, batch_first=True)), hidden, num_classes
-        )
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = options.EmbeddingLSTM(*values, **named)
+        embedding = nn.Embedding(given.vocabulary_size, given.embedding)
+        embed = nn.Sequential(embedding, nn.Dropout(given.dropout), nn.Dropout(given.input_dropout))
+        lstm = nn.LSTM(given.embedding, given.hidden, batch_first=True)
+        super().__init__(_LastOutput(embed, lstm), given.hidden, given.num_classes)
 
 
 class EmbeddingDense(Classifier):
@@ -99,18 +85,15 @@ class EmbeddingDense(Classifier):
         If a size is below 1 or there are fewer than two classes.
     """
 
-    def __init__(
-        self, input_shape: Sequence[int], num_classes: int, vocabulary_size: int, embedding: int, hidden: int
-    ) -> None:
-        options.EmbeddingDense(input_shape, num_classes, vocabulary_size, embedding, hidden)
-        positions = num_positions(input_shape)
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = options.EmbeddingDense(*values, **named)
         body = nn.Sequential(
-            nn.Embedding(vocabulary_size, embedding),
+            nn.Embedding(given.vocabulary_size, given.embedding),
             nn.Flatten(),
-            nn.Linear(positions * embedding, hidden),
+            nn.Linear(given.input_shape[0] * given.embedding, given.hidden),
             nn.ReLU(),
         )
-        super().__init__(body, hidden, num_classes)
+        super().__init__(body, given.hidden, given.num_classes)
 
 
 class BiLSTMTagger(Classifier):
@@ -143,12 +126,11 @@ class BiLSTMTagger(Classifier):
         If a size is below 1 or there are fewer than two classes.
     """
 
-    def __init__(
-        self, input_shape: Sequence[int], num_classes: int, vocabulary_size: int, embedding: int, hidden: int
-    ) -> None:
-        options.BiLSTMTagger(input_shape, num_classes, vocabulary_size, embedding, hidden)
-        lstm = nn.LSTM(embedding, hidden, num_layers=2, batch_first=True, bidirectional=True)
-        super().__init__(_AllOutputs(nn.Embedding(vocabulary_size, embedding), lstm), 2 * hidden, num_classes)
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = options.BiLSTMTagger(*values, **named)
+        embed = nn.Embedding(given.vocabulary_size, given.embedding)
+        lstm = nn.LSTM(given.embedding, given.hidden, num_layers=2, batch_first=True, bidirectional=True)
+        super().__init__(_AllOutputs(embed, lstm), 2 * given.hidden, given.num_classes)
 
 
 class _AllOutputs(nn.Module):

@@ -7,7 +7,7 @@ import torch
 
 from fedclust.clustering.placement import EvidenceRule, LabelRule, SubspaceRule
 from fedclust.clustering.shared.placement import Placement
-from fedclust.models.class_prototypes import class_subspaces, prototypes
+from fedclust.models.class_prototypes import Examples, class_subspaces, prototypes
 from fedclust.models.encoders import Encoder, PixelEncoder
 from fedclust.newcomers.placing import Rule
 
@@ -43,25 +43,18 @@ def place_rows(
     ValueError
         If the rule needs labels and there are none.
     """
-    device = "cpu"
     if labels is None:
         if not isinstance(rule, EvidenceRule):
             raise ValueError("targets must be given: this method's rule needs the rows' classes")
         # All rows as one class: their mean is not needed, the rows themselves are.
         every = [np.array([row]) for row in range(len(inputs))]
-        found = prototypes(
-            encoder(), inputs, torch.zeros(len(inputs), dtype=torch.int64), every, 1, mean=mean, std=std
-        )
-        return rule.place_unlabelled(found.means[:, 0])
-    rows = np.arange(len(inputs))
+        unlabelled = Examples(inputs, torch.zeros(len(inputs), dtype=torch.int64), 1, mean, std)
+        return rule.place_unlabelled(prototypes(encoder(), unlabelled, every).means[:, 0])
+    rows, examples = np.arange(len(inputs)), Examples(inputs, labels, num_classes, mean, std)
     if isinstance(rule, LabelRule):
         return rule.place(np.bincount(labels.numpy().ravel(), minlength=num_classes))
     if isinstance(rule, SubspaceRule):
         chosen = PixelEncoder(tuple(inputs.shape[1:])) if rule.input == "pixels" else encoder()
-        vectors = rule.bases.shape[-1]
-        bases = class_subspaces(
-            chosen, inputs, labels, rows, num_classes, vectors, mean=mean, std=std, device=device
-        )
-        return rule.place(bases)
-    told = prototypes(encoder(), inputs, labels, [rows], num_classes, mean=mean, std=std)
+        return rule.place(class_subspaces(chosen, examples, rows, rule.bases.shape[-1]))
+    told = prototypes(encoder(), examples, [rows])
     return rule.place(told.means[0], told.counts[0])

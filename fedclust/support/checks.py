@@ -51,7 +51,7 @@ def check_value(name: str, value: Any, rule: Any) -> None:
     rule
         What it must be: ``">= 1"``, ``"in (0, 1]"`` or ``"finite"``, several of which are joined by " and ";
         ``"a whole number >= 1"``; a word that is allowed, such as ``"None"``. Alternatives are joined by
-        " or ". Or a ``Literal``, whose values are the choices.
+        " or ". Every entry of a list must keep the rule. Or a ``Literal``, whose values are the choices.
 
     Raises
     ------
@@ -117,6 +117,8 @@ def _keeps(value: Any, rule: str) -> Any:
     """Return whether a value keeps a rule without alternatives; of an array, whether each entry does."""
     if rule.isalpha() and rule != "finite":
         return str(value) == rule
+    if isinstance(value, list | tuple):
+        return all(_keeps(each, rule) for each in value)
     kinds = {"a whole number": Integral, "a share": Real}
     noun = next((noun for noun in kinds if rule.startswith(noun)), "")
     if value is None or isinstance(value, bool | str) or not isinstance(value, kinds.get(noun, object)):

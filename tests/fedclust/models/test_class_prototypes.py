@@ -1,6 +1,6 @@
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +8,14 @@ import torch
 from hypothesis import given, strategies as st
 
 from fedclust.data.dataset import FederatedData
-from fedclust.models.class_prototypes import ClassPrototypes, cached_prototypes, prototypes, withheld
+from fedclust.models import class_prototypes
+from fedclust.models.class_prototypes import (
+    ClassPrototypes,
+    Examples,
+    cached_prototypes,
+    prototypes,
+    withheld,
+)
 from fedclust.models.encoders import PixelEncoder
 
 
@@ -23,11 +30,7 @@ class Doubling:
         self.statistics: list[tuple] = []  # type: ignore[type-arg]
 
     def encode(
-        self,
-        inputs: torch.Tensor,
-        mean: Sequence[float] = (),
-        std: Sequence[float] = (),
-        device: str | torch.device = "cpu",
+        self, inputs: torch.Tensor, mean: Any = (), std: Any = (), device: Any = "cpu"
     ) -> torch.Tensor:
         self.seen.append(inputs)
         self.statistics.append((mean, std, device))
@@ -36,18 +39,22 @@ class Doubling:
 
 INPUTS = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0], [7.0, 7.0], [9.0, 9.0]])
 LABELS = torch.tensor([0, 0, 1, 2, 1])
+EXAMPLES = Examples(INPUTS, LABELS, 3)
+
+
+def of_one_class(inputs: torch.Tensor) -> Examples:
+    return Examples(inputs, torch.zeros(len(inputs), dtype=torch.int64), 1)
 
 
 def rows(*clients: list[int]) -> list[np.ndarray]:  # type: ignore[type-arg]
     return [np.array(client, dtype=np.int64) for client in clients]
 
 
-def test_means_counts_and_scatter_by_hand() -> None:
+def test_means_counts_and_scatter_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # Client 0 has rows 0, 1 of class 0 and 2 of class 1; client 1 has row 4 of class 1; client 2 nothing.
     # Row 3 belongs to nobody.
-    means, counts, scatter = prototypes(
-        Doubling(), INPUTS, LABELS, rows([0, 1, 2], [4], []), num_classes=3, batch_size=1
-    )
+    monkeypatch.setattr(class_prototypes, "_BATCH", 1)
+    means, counts, scatter = prototypes(Doubling(), EXAMPLES, rows([0, 1, 2], [4], []))
     np.testing.assert_array_equal(
         means, [[[4, 0], [0, 10], [0, 0]], [[0, 0], [18, 18], [0, 0]], [[0, 0], [0, 0], [0, 0]]]
     )
@@ -61,19 +68,20 @@ def test_a_small_scatter_far_from_0_is_not_lost() -> None:
     # Embeddings 2·(4194304 ± 0.5) = 8388608 ± 1, exact in float32: (1 + 1) / (2 - 1) in each dimension. About
     # 0 the squares would be 7e13, and float64 rounds the sum of four to 0.03.
     far = torch.tensor([[4194304.5, 4194304.5], [4194303.5, 4194303.5]])
-    found = prototypes(Doubling(), far, torch.zeros(2, dtype=torch.int64), rows([0, 1]), 1)
+    found = prototypes(Doubling(), of_one_class(far), rows([0, 1]))
     np.testing.assert_array_equal(found.scatter, [[4.0]])
 
 
 def test_equal_examples_do_not_scatter() -> None:
     equal = torch.full((7, 2), 0.1)
-    found = prototypes(Doubling(), equal, torch.zeros(7, dtype=torch.int64), rows(list(range(7))), 1)
+    found = prototypes(Doubling(), of_one_class(equal), rows(list(range(7))))
     assert 0 <= found.scatter[0, 0] < 1e-30
 
 
-def test_batches_run_across_clients_and_read_each_row_once() -> None:
+def test_batches_run_across_clients_and_read_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(class_prototypes, "_BATCH", 3)
     encoder = Doubling()
-    prototypes(encoder, INPUTS, LABELS, rows([4, 0], [1], [2]), 3, batch_size=3, mean=(0.5,), std=(2.0,))
+    prototypes(encoder, EXAMPLES._replace(mean=(0.5,), std=(2.0,)), rows([4, 0], [1], [2]))
     assert [len(batch) for batch in encoder.seen] == [3, 1]
     assert torch.equal(torch.cat(encoder.seen), INPUTS[[4, 0, 1, 2]])
     assert encoder.statistics == [((0.5,), (2.0,), "cpu")] * 2
@@ -81,7 +89,7 @@ def test_batches_run_across_clients_and_read_each_row_once() -> None:
 
 def test_nobody_has_anything() -> None:
     encoder = Doubling()
-    means, counts, scatter = prototypes(encoder, INPUTS, LABELS, rows([], []), num_classes=3)
+    means, counts, scatter = prototypes(encoder, EXAMPLES, rows([], []))
     assert means.shape == (2, 3, 2)
     assert not means.any()
     assert not counts.any()
@@ -95,9 +103,12 @@ def test_neither_batches_nor_the_order_of_rows_matter(batch_size: int, seed: int
     inputs = torch.from_numpy(rng.normal(size=(20, 2)).astype(np.float32))
     labels = torch.from_numpy(rng.integers(0, 3, 20))
     clients = np.array_split(rng.permutation(20), 4)
-    means, counts, scatter = prototypes(Doubling(), inputs, labels, clients, 3)
+    examples = Examples(inputs, labels, 3)
+    means, counts, scatter = prototypes(Doubling(), examples, clients)
     shuffled = [rng.permutation(client) for client in clients]
-    other = prototypes(Doubling(), inputs, labels, shuffled, 3, batch_size=batch_size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(class_prototypes, "_BATCH", batch_size)
+        other = prototypes(Doubling(), examples, shuffled)
     np.testing.assert_allclose(other.means, means, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(other.counts, counts)
     np.testing.assert_allclose(other.scatter, scatter, rtol=1e-9, atol=1e-12)
@@ -116,12 +127,7 @@ def test_neither_batches_nor_the_order_of_rows_matter(batch_size: int, seed: int
 
 def test_refuses_several_labels_per_example() -> None:
     with pytest.raises(ValueError, match=r"labels must have shape \(N,\), one per example, got \(5, 2\)"):
-        prototypes(Doubling(), INPUTS, torch.zeros(5, 2, dtype=torch.int64), rows([0]), 3)
-
-
-def test_refuses_empty_batches() -> None:
-    with pytest.raises(ValueError, match="batch_size must be >= 1, got 0"):
-        prototypes(Doubling(), INPUTS, LABELS, rows([0]), 3, batch_size=0)
+        prototypes(Doubling(), Examples(INPUTS, torch.zeros(5, 2, dtype=torch.int64), 3), rows([0]))
 
 
 def federation(fingerprint: str = "data") -> FederatedData:
@@ -145,7 +151,7 @@ def test_the_second_time_nothing_is_encoded(tmp_path: Path) -> None:
     again = Doubling()
     second = cached_prototypes(again, federation(), [2, 0], cache_dir=tmp_path)
     assert again.seen == []
-    expected = prototypes(Doubling(), INPUTS, LABELS, rows([4], [0, 1]), 3)  # in the order asked for
+    expected = prototypes(Doubling(), EXAMPLES, rows([4], [0, 1]))  # in the order asked for
     for stored, fresh, wanted in zip(second, first, expected, strict=True):
         np.testing.assert_array_equal(stored, wanted)
         np.testing.assert_array_equal(fresh, wanted)
@@ -193,7 +199,6 @@ def test_no_example_counts_for_more_than_the_norm_to_which_it_is_clipped() -> No
     # (3, 4) has length 5 and becomes (0.6, 0.8); (0, 0.5) is short enough. Mean (0.3, 0.65); about it, the
     # scatter is 2 · (0.3² + 0.15²)/(2 - 1) = 0.225.
     inputs = torch.tensor([[3.0, 4.0], [0.0, 0.5]])
-    labels, rows = torch.zeros(2, dtype=torch.int64), [np.arange(2)]
-    found = prototypes(PixelEncoder((2,)), inputs, labels, rows, 1, max_norm=1.0)
+    found = prototypes(PixelEncoder((2,)), of_one_class(inputs), [np.arange(2)], max_norm=1.0)
     np.testing.assert_allclose(found.means[0, 0], [0.3, 0.65], rtol=1e-6)
     np.testing.assert_allclose(found.scatter[0, 0], 0.225, rtol=1e-6)

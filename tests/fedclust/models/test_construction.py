@@ -20,7 +20,6 @@ from fedclust.models.construction import (
     last_layer,
     reinitialised,
 )
-from fedclust.models.options import image_shape, num_columns, num_positions
 
 MLP = {
     "_target_": "fedclust.models.dense.MLP",
@@ -62,15 +61,7 @@ def test_takes_a_node_of_a_composed_configuration() -> None:
     )
     logits = build(node.model, seed=1)(torch.zeros(4, 1, 2, 2))
     assert logits.shape == (4, 3)
-
-
-def test_builds_in_training_mode() -> None:
-    assert build(MLP, seed=0).training
-
-
-def test_outputs_are_those_of_the_network() -> None:
-    with pytest.raises(ValueError, match=r"^hidden must be widths >= 1, got \[0\]$"):
-        build(MLP | {"hidden": [0]}, seed=0)
+    assert build(node.model, seed=1).training
 
 
 def test_refuses_what_is_no_network() -> None:
@@ -148,35 +139,6 @@ def test_the_head_scores_what_the_body_computes() -> None:
     torch.testing.assert_close(model.features(images), torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
     torch.testing.assert_close(model(images), torch.tensor([[10.0, 10.0]]))
     assert model.width == 4
-
-
-def test_refuses_a_single_class() -> None:
-    with pytest.raises(ValueError, match="num_classes must be >= 2, got 1"):
-        Classifier(nn.Flatten(), width=4, num_classes=1)
-
-
-def test_reads_shapes() -> None:
-    assert image_shape([3, 4, 5]) == (3, 4, 5)
-    assert num_positions([7]) == 7
-    assert num_columns([3, 4, 5]) == 60
-
-
-@pytest.mark.parametrize("shape", [[], [28, 28], [1, 0, 28]])
-def test_refuses_what_is_no_image(shape: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"input_shape must be \(channels, height, width\), each >= 1, got"):
-        image_shape(shape)
-
-
-@pytest.mark.parametrize("shape", [[], [0], [1, 28, 28]])
-def test_refuses_what_is_no_sequence(shape: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"input_shape must be \(positions,\), at least 1, got"):
-        num_positions(shape)
-
-
-@pytest.mark.parametrize("shape", [[], [0], [1, -1]])
-def test_refuses_an_example_without_numbers(shape: list[int]) -> None:
-    with pytest.raises(ValueError, match="input_shape must be one or more sizes, each >= 1, got"):
-        num_columns(shape)
 
 
 def test_it_is_the_last_module_with_parameters_of_its_own() -> None:

@@ -305,13 +305,6 @@ def test_refuses_a_wrong_folder(tmp_path: Path) -> None:
         MobileNetV2([3, 16, 16], 5, str(tmp_path / "none"), dropout=0.2)
 
 
-def test_refuses_what_is_no_image_and_a_single_class() -> None:
-    with pytest.raises(ValueError, match=r"input_shape must be \(channels, height, width\)"):
-        MobileNetV2([64], 5, None, dropout=0.2)
-    with pytest.raises(ValueError, match="num_classes must be >= 2, got 1"):
-        MobileNetV2([3, 16, 16], 1, None, dropout=0.2)
-
-
 def test_asks_the_hub_only_for_what_is_not_here() -> None:
     calls: list[dict[str, Any]] = []
 

@@ -1,6 +1,5 @@
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -54,26 +53,3 @@ def test_the_tagger_reads_both_directions_and_stacks_two() -> None:
         other = tokens.clone()
         other[0, changed] = 8
         assert (model(other) != logits).any(dim=2).all()
-
-
-NETWORKS = [
-    (EmbeddingLSTM, {"hidden": 4, "dropout": 0.5, "input_dropout": 0.2}),
-    (EmbeddingDense, {"hidden": 4}),
-    (BiLSTMTagger, {"hidden": 4}),
-]
-
-
-@pytest.mark.parametrize(("network", "own"), NETWORKS)
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"input_shape": [1, 8, 8]}, r"input_shape must be \(positions,\)"),
-        ({"vocabulary_size": 0}, "vocabulary_size must be >= 1, got 0"),
-        ({"embedding": 0}, "embedding must be >= 1, got 0"),
-        ({"hidden": 0}, "hidden must be >= 1, got 0"),
-        ({"num_classes": 1}, "num_classes must be >= 2, got 1"),
-    ],
-)
-def test_refuses(network: Any, own: dict[str, Any], change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        network(**SIZES | own | change)

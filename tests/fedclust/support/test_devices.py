@@ -5,7 +5,7 @@ from torch import nn
 
 from fedclust.clustering.curve_fitting import fit_pairs, profile
 from fedclust.clustering.fedgmcc import Parameters
-from fedclust.models.class_prototypes import class_subspaces, prototypes
+from fedclust.models.class_prototypes import Examples, class_subspaces, prototypes
 from fedclust.models.encoders import PixelEncoder
 from fedclust.support.devices import exact_kernels
 
@@ -80,10 +80,10 @@ def test_curves_are_fitted_exactly(recurrent: bool, inside: tuple[bool, bool, bo
 
 
 def test_examples_are_encoded_exactly() -> None:
-    encoder, images = WatchedEncoder(), torch.zeros(3, 1, 2, 2)
-    labels, rows = torch.tensor([0, 1, 1]), np.arange(3)
-    prototypes(encoder, images, labels, [rows], 2, device="cuda")
+    encoder, rows = WatchedEncoder(), np.arange(3)
+    images = Examples(torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 1]), 2)
+    prototypes(encoder, images, [rows], device="cuda")
     assert encoder.seen == {EXACT}
     encoder.seen.clear()
-    class_subspaces(encoder, images, labels, rows, 2, 1, device="cuda")
+    class_subspaces(encoder, images, rows, 1, device="cuda")
     assert encoder.seen == {EXACT}

@@ -263,7 +263,7 @@ def prototypes(node: Node, question: describing.PrototypesQuestion, clients: lis
     except NotAllowed as error:
         return {}, dict.fromkeys(clients, str(error))
     clients = sorted(clients)
-    told = cached_prototypes(frozen, node.data, clients, device=node.device, max_norm=question.max_norm)
+    told = cached_prototypes(frozen, node.data, clients, node.device, question.max_norm)
     told = withheld(pooled(told) if question.pooled else told, question.min_examples)
     made = [describing.Prototypes(*values) for values in zip(*told, strict=True)]
     return dict(zip(clients, made, strict=True)), {}
@@ -275,10 +275,9 @@ def subspaces(node: Node, asked: Mapping[int, describing.SubspacesQuestion]) -> 
     found, errors = {}, {}
     data = node.data
     for client, question in asked.items():
-        rows = data.inputs, data.labels, data.train[client], data.num_classes, question.vectors
         try:
-            encoder = node.encoder_for(question.input)
-            bases = class_subspaces(encoder, *rows, mean=data.mean, std=data.std, device=node.device)
+            frozen = node.encoder_for(question.input)
+            bases = class_subspaces(frozen, data, data.train[client], question.vectors, node.device)
         # numpy raises LinAlgError, a ValueError, where examples are not finite.
         except ValueError as error:
             errors[client] = str(error)

@@ -23,6 +23,7 @@ NO_REPLY = "no reply"
 """Why a client failed that has not answered."""
 
 _NOTHING = TrainAsked()
+_TOLD = ("num_examples", "loss", "losses", "projected", "within", "update_norm")  # in answer and reply alike
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,19 +179,15 @@ def read_replies(
         if isinstance(model := made[key], str):
             failures[client] = f"client {client}, round {server_round}: {model}"
             continue
+        told = {name: getattr(trained, name) for name in _TOLD}
         valid.append(
             Reply(
                 client=client,
                 cluster=cluster,
                 start=models[cluster],
                 model=model,
-                num_examples=trained.num_examples,
-                loss=trained.loss,
-                losses=trained.losses,
-                projected=trained.projected,
-                within=trained.within,
-                update_norm=trained.update_norm,
                 message=sent[client],
+                **told,
             )
         )
     silent = sorted(cohort.keys() - answers.replies.keys() - failures.keys())
@@ -234,7 +231,7 @@ def unlike(what: str, values: Mapping[int, Hashable]) -> dict[int, str]:
         return {}
     usual = Counter(values.values()).most_common(1)[0][0]
     return {
-        client: f"client {client} must have the {what} of most, {usual}, it has {value}"
+        client: f"client {client} must have the {what} of most, {usual!s:.200}, it has {value!s:.200}"
         for client, value in values.items()
         if value != usual
     }

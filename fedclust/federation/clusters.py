@@ -1,7 +1,6 @@
 """The values that a method takes and returns: the clusters of clients, and what it found out about them."""
 
 import copy
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -132,7 +131,7 @@ class Clusters:
         parent = self.aggregators[cluster : cluster + 1]
         assignment[members] = np.asarray(children)[labels]
         words = reason or f"cluster {cluster} split in {len(children)}"
-        return dataclasses.replace(
+        return replace(
             self,
             assignment=assignment,
             models=(*self.models, *(self.models[cluster] for _ in children[1:])),
@@ -154,7 +153,7 @@ class Clusters:
         """
         found = enumerate(homes.tolist(), start=self.num_clients)
         words = ", ".join(f"client {client} joined cluster {home}" for client, home in found)
-        return dataclasses.replace(
+        return replace(
             self,
             assignment=np.concatenate([self.assignment, homes]),
             models=(*self.models, *models),
@@ -164,7 +163,7 @@ class Clusters:
 
     def with_report(self, **report: Any) -> "Clusters":
         """Add entries to `report`."""
-        return dataclasses.replace(self, report={**self.report, **report})
+        return replace(self, report={**self.report, **report})
 
 
 def starting_models(
@@ -278,17 +277,9 @@ class Findings:
         limit
             The ratio below which clients are split.
         """
-        if not ratios:
-            return cls()
-        numbers = sorted(ratios)
-        return cls(
-            summary={"error_ratios": {str(number): ratios[number] for number in numbers}},
-            arrays={
-                "error_ratio_numbers": np.asarray(numbers),
-                "error_ratios": np.asarray([ratios[number] for number in numbers]),
-                "error_ratio_limit": np.asarray(limit),
-            },
-        )
+        found = cls._of_curve("error_ratios", ratios, "error_ratio_numbers", "error_ratios")
+        limits = {"error_ratio_limit": np.asarray(limit)} if ratios else {}
+        return replace(found, arrays={**found.arrays, **limits})
 
     @classmethod
     def of_distances(cls, distances: FloatArray, scores: Mapping[int, float]) -> "Findings":
@@ -302,16 +293,19 @@ class Findings:
             Mean silhouette by number of clusters; may be empty.
         """
         curve = cls.of_silhouettes(scores)
-        return cls(summary=curve.summary, arrays={"distances": distances, **curve.arrays})
+        return replace(curve, arrays={"distances": distances, **curve.arrays})
 
     @classmethod
     def of_silhouettes(cls, scores: Mapping[int, float]) -> "Findings":
         """List the silhouette of each number of clusters tried."""
-        if not scores:
+        return cls._of_curve("silhouette", scores, "silhouette_numbers", "silhouette_scores")
+
+    @classmethod
+    def _of_curve(cls, name: str, values: Mapping[int, float], xs: str, ys: str) -> "Findings":
+        ordered = {number: values[number] for number in sorted(values)}
+        if not ordered:
             return cls()
-        numbers = sorted(scores)
-        curve = [scores[number] for number in numbers]
         return cls(
-            summary={"silhouette": {str(number): scores[number] for number in numbers}},
-            arrays={"silhouette_numbers": np.asarray(numbers), "silhouette_scores": np.asarray(curve)},
+            summary={name: {str(number): value for number, value in ordered.items()}},
+            arrays={xs: np.asarray(list(ordered)), ys: np.asarray(list(ordered.values()))},
         )

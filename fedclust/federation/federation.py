@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -126,13 +126,8 @@ def combine(answers: Sequence[Description], tells: Tells) -> Descriptions:
     """
     check_alike("number of classes", [len(answer.train_counts) for answer in answers])
     first = answers[0]
-    for client, answer in enumerate(answers):
-        # If label 3 is another class on one node, training goes wrong without any error.
-        if answer.names.classes != first.names.classes:
-            raise FederationError(
-                f"all clients must have the same class names, client 0 has {_shortened(first.names.classes)} "
-                f"and client {client} {_shortened(answer.names.classes)}"
-            )
+    # If label 3 is another class on one node, training goes wrong without any error.
+    check_alike("class names", [answer.names.classes for answer in answers])
     groups = [answer.group for answer in answers if answer.group is not None]
     names = [answer.name for answer in answers if answer.name is not None]
     train = np.stack([answer.train_counts for answer in answers])
@@ -279,47 +274,6 @@ class Roster:
             return len(self.joined)
         return sum(each <= server_round for each in self.joined)
 
-    def admit(
-        self,
-        grid: Grid,
-        server_round: int,
-        described: Callable[[], Descriptions],
-        tells: Tells,
-        timeout: float,
-    ) -> None:
-        """Ask the clients that are waiting to describe themselves, and let those join that fit.
-
-        Parameters
-        ----------
-        grid
-            The clients; only a grid that has newcomers can have somebody waiting.
-        server_round
-            The round in which they join.
-        described
-            Returns what the others said of themselves; called only if somebody is waiting.
-        tells, timeout
-            As for :class:`fedclust.federation.Federation`.
-        """
-        door: Any = grid
-        places = door.newcomers() if hasattr(grid, "newcomers") else []
-        if not places:
-            return
-        asked, others = door.admit(places), described()
-        answers = send_questions(grid, DescriptionQuestion(tells), asked, timeout)
-        door.withdraw(len(asked))
-        fitting: dict[int, Description] = {}
-        for client, place in zip(asked, places, strict=True):
-            answer = answers.replies.get(client)
-            reason = answers.failures[client] if answer is None else misfit(answer, others)
-            if answer is None or reason:
-                door.refuse(place, reason.removeprefix(f"client {client}: "))
-            else:
-                fitting[place] = answer
-        door.admit(list(fitting))
-        for answer in fitting.values():
-            self.answers[len(self.joined)] = answer
-            self.joined.append(server_round)
-
 
 # -- The clients --------------------------------------------------------------------------------------------
 
@@ -442,13 +396,32 @@ class Federation:
         """
         first = self.num_clients
         if self._roster.open and self._roster.count() == first and not self._num_newcomers:
-            self._roster.admit(self.grid, server_round, self._known, self.tells, self.timeout)
+            self._admit(server_round)
         last = self._roster.count(server_round)
         if last > first:
             self.turns = np.append(self.turns, np.zeros(last - first, dtype=np.int64))
             if self.descriptions is not None:
                 self.descriptions = self._combine()
         return np.arange(first, last)
+
+    def _admit(self, server_round: int) -> None:
+        """Ask the clients that are waiting to describe themselves, and let those join that fit."""
+        door: Any = self.grid  # only a grid that has newcomers can have somebody waiting
+        places = door.newcomers() if hasattr(door, "newcomers") else []
+        if not places:
+            return
+        asked, others = door.admit(places), self._known()
+        answers = send_questions(door, DescriptionQuestion(self.tells), asked, self.timeout)
+        door.withdraw(len(asked))
+        for client, place in zip(asked, places, strict=True):
+            answer = answers.replies.get(client)
+            reason = answers.failures[client] if answer is None else misfit(answer, others)
+            if answer is None or reason:
+                door.refuse(place, reason.removeprefix(f"client {client}: "))
+            else:
+                door.admit([place])
+                self._roster.answers[len(self._roster.joined)] = answer
+                self._roster.joined.append(server_round)
 
     def close(self) -> None:
         """Let nobody join any more: runs that are compared are to have the same clients."""

@@ -25,7 +25,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,18 +38,6 @@ from fedclust.grids.local_grid import BlockingGrid
 from fedclust.grids.nodes import NODE_LOST, FederationError, NodeRegistry, error_reason, one_line
 from fedclust.settings.run_options import MIN_REPLIES
 from fedclust.typing import IntArray
-
-__all__ = [
-    "ClientGrid",
-    "CohortView",
-    "FederationError",
-    "Outages",
-    "Traffic",
-    "WrappedGrid",
-    "is_bundle",
-    "pack",
-    "unpack",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -343,122 +330,11 @@ class WrappedGrid(BlockingGrid):
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
-_OF_A_ROUND = (MessageType.TRAIN, MessageType.EVALUATE)
-_SETTLE = 30.0  # seconds; once enough clients are back, how long nobody else must have come back
+_OF_A_ROUND = {MessageType.TRAIN, MessageType.EVALUATE}
+SETTLE = 30.0
+"""Once enough clients are back, for how many seconds nobody else must have come back."""
+
 _TRIES = 5  # questions in a row to clients that are online, and yet lost: the question may kill their nodes
-
-
-@dataclass(frozen=True)
-class Outages:
-    """How long to wait for clients, and for how many.
-
-    Attributes
-    ----------
-    seconds
-        How long after a reply was lost, >= 0; 0 to never wait.
-    share
-        Least share of the clients asked that must answer, in [0, 1]; with 0 there is nothing to wait for.
-    poll
-        Time between checks, in seconds.
-    say
-        Called with a message whenever the number of online clients changes while waiting.
-    settle
-        Once enough clients are back, for how many seconds nobody else must have come back.
-    """
-
-    seconds: float = 0.0
-    share: float = MIN_REPLIES
-    poll: float = 2.0
-    say: Callable[[str], None] = logger.info
-    settle: float = _SETTLE
-
-    def needed(self, clients: int) -> int:
-        """Return how many of so many clients must answer."""
-        return max(1, math.ceil(self.share * clients)) if self.seconds and self.share and clients else 0
-
-    def exchange(
-        self,
-        ask: Callable[[Sequence[Message]], list[Message]],
-        messages: Sequence[Message],
-        online: Callable[[], Collection[int]],
-        num_clients: int,
-    ) -> list[Message]:
-        """Ask clients; until enough have answered, ask those that were lost again when they are back.
-
-        A client that refuses or raises is not asked again. A question to half of the clients or fewer, other
-        than to train or to evaluate, is asked once: the run can do without its answer.
-
-        Parameters
-        ----------
-        ask
-            Sends messages and returns a reply to each, an error where it was lost.
-        messages
-            The messages, at most one per client.
-        online
-            Returns the ids of the clients that are online.
-        num_clients
-            Number of clients K of the federation.
-
-        Returns
-        -------
-        The last reply to each message.
-        """
-        replies = ask(messages)
-        counts = 2 * len(messages) > num_clients or any(
-            each.metadata.message_type in _OF_A_ROUND for each in messages
-        )
-        needed = self.needed(len(messages)) if counts else 0
-        deadline, tries = time.monotonic() + self.seconds, _TRIES
-        while lost := {each.metadata.src_node_id for each in replies if is_lost(each)}:
-            missing = needed - sum(not each.has_error() for each in replies)
-            if not 0 < missing <= len(lost) or not tries:
-                break
-            tries = tries - 1 if lost <= set(online()) else _TRIES
-            if not self.wait_for(lost, missing, online, deadline):
-                break
-            again = ask([each for each in messages if each.metadata.dst_node_id in lost])
-            replies = [each for each in replies if each.metadata.src_node_id not in lost] + again
-        return replies
-
-    def wait_for(
-        self,
-        clients: Collection[int],
-        number: int,
-        online: Callable[[], Collection[int]],
-        deadline: float | None = None,
-    ) -> bool:
-        """Wait until clients are online.
-
-        Parameters
-        ----------
-        clients
-            Their ids.
-        number
-            How many of them are enough: once they are online, the others have `settle` seconds.
-        online
-            Returns the ids of the clients that are online.
-        deadline
-            When to give up, on the monotonic clock; after `seconds` unless given.
-
-        Returns
-        -------
-        Whether that many are online.
-        """
-        deadline = time.monotonic() + self.seconds if deadline is None else deadline
-        shown = -1
-        changed = time.monotonic()
-        while (here := len(set(clients) & set(online()))) < len(clients):
-            now = time.monotonic()
-            if here != shown:
-                shown, changed = here, now
-                self.say(
-                    f"waiting for clients: {here} of {len(clients)} online, {number} must answer "
-                    f"(min_replies={self.share:g}), for {max(0, deadline - now) / 60:.0f} minutes at most"
-                )
-            if now >= deadline or (here >= number and now - changed >= self.settle):
-                return here >= number
-            time.sleep(min(self.poll, max(0.0, deadline - now)))
-        return True
 
 
 def is_lost(reply: Message) -> bool:
@@ -492,8 +368,10 @@ class ClientGrid(WrappedGrid):
     hosts
         Which node may host which client, see :func:`fedclust.grids.nodes.read_hosts`; None for the
         rules of :mod:`fedclust.grids.nodes`.
-    outages
-        How long to wait for clients that are lost later; not at all unless given.
+    max_outage
+        How long to wait for clients that are lost later, in seconds, after a reply was lost; 0 to never wait.
+    min_replies
+        Least share of the clients asked that must answer, in [0, 1]; with 0 there is nothing to wait for.
     """
 
     def __init__(
@@ -505,7 +383,8 @@ class ClientGrid(WrappedGrid):
         say: Callable[[str], None] = logger.info,
         min_clients: int | None = None,
         hosts: Mapping[int, str] | None = None,
-        outages: Outages | None = None,
+        max_outage: float = 0.0,
+        min_replies: float = MIN_REPLIES,
     ) -> None:
         super().__init__(grid)
         self._wait, self._poll, self._say = wait, poll, say
@@ -516,7 +395,7 @@ class ClientGrid(WrappedGrid):
         self._ids: dict[int, int] = {}  # and back
         self._refused: dict[int, int] = {}  # client of the partition that did not fit: its node then
         self._meter = Meter()
-        self._outages = outages or Outages()
+        self._max_outage, self._min_replies = max_outage, min_replies
 
     # -- Online clients -------------------------------------------------------------------------------------
 
@@ -579,11 +458,10 @@ class ClientGrid(WrappedGrid):
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of the online clients that have joined, sorted; wait where these are too few."""
-        online, needed = self._online(), self._outages.needed(len(self._places))
-        if len(online) < needed:
-            self._outages.wait_for(range(len(self._places)), needed, self._online)
-            online = self._online()
-        return online
+        needed = self._needed(len(self._places))
+        if len(self._online()) < needed:
+            self._wait_for(range(len(self._places)), needed, time.monotonic() + self._max_outage)
+        return self._online()
 
     get_nodes = Grid.get_nodes  # clients have no keys: those are the nodes'
 
@@ -635,13 +513,63 @@ class ClientGrid(WrappedGrid):
         Returns
         -------
         One reply per message, sorted by client id. The reply of a client that is offline, fails, or does not
-        reply within ``timeout`` seconds is an error. Where too few are left, those that are lost are asked
-        again when they are back, see :class:`~fedclust.grids.client_grid.Outages`.
+        reply within ``timeout`` seconds is an error.
+
+        Where too few have answered, those that were lost are asked again when they are back. A client that
+        refuses or raises is not. A question to half of the clients or fewer, other than to train or to
+        evaluate, is asked once: the run can do without its answer.
         """
         asked = list(messages)
-        ask = partial(self._exchange, timeout=timeout)
-        replies = self._outages.exchange(ask, asked, self._online, len(self._places))
+        replies = self._exchange(asked, timeout)
+        counts = 2 * len(asked) > len(self._places) or _OF_A_ROUND & {m.metadata.message_type for m in asked}
+        needed = self._needed(len(asked)) if counts else 0
+        deadline, tries = time.monotonic() + self._max_outage, _TRIES
+        while lost := {each.metadata.src_node_id for each in replies if is_lost(each)}:
+            missing = needed - sum(not each.has_error() for each in replies)
+            if not 0 < missing <= len(lost) or not tries:
+                break
+            tries = tries - 1 if lost <= set(self._online()) else _TRIES
+            if not self._wait_for(lost, missing, deadline):
+                break
+            again = self._exchange([each for each in asked if each.metadata.dst_node_id in lost], timeout)
+            replies = [each for each in replies if each.metadata.src_node_id not in lost] + again
         return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
+
+    def _needed(self, clients: int) -> int:
+        """Return how many of so many clients must answer."""
+        share = self._min_replies if self._max_outage else 0
+        return max(1, math.ceil(share * clients)) if share and clients else 0
+
+    def _wait_for(self, clients: Collection[int], number: int, deadline: float) -> bool:
+        """Wait until clients are online.
+
+        Parameters
+        ----------
+        clients
+            Their ids.
+        number
+            How many of them are enough: once they are online, the others have :data:`SETTLE` seconds.
+        deadline
+            When to give up, on the monotonic clock.
+
+        Returns
+        -------
+        Whether that many are online.
+        """
+        shown, changed = -1, 0.0
+        while (here := len(set(clients) & set(self._online()))) < len(clients):
+            now = time.monotonic()
+            if here != shown:
+                shown, changed = here, now
+                self._say(
+                    f"waiting for clients: {here} of {len(clients)} online, {number} must answer "
+                    f"(min_replies={self._min_replies:g}), for {max(0, deadline - now) / 60:.0f} "
+                    "minutes at most"
+                )
+            if now >= deadline or (here >= number and now - changed >= SETTLE):
+                return here >= number
+            time.sleep(min(self._poll, max(0.0, deadline - now)))
+        return True
 
     def _exchange(self, messages: Sequence[Message], timeout: float | None) -> list[Message]:
         """Send one message per node, and split its answer; clients that are offline get an error at once."""

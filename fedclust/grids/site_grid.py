@@ -6,23 +6,18 @@ names; :class:`SiteGrid` waits until those that take part are there, sorts their
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedclust.data.sites.agreement import Agreement, Statement, Wanted, agree, other_units, unfit_for
-from fedclust.grids.client_grid import ClientGrid, Outages, is_lost, logger
+from fedclust.grids.client_grid import ClientGrid, is_lost
 from fedclust.grids.nodes import FederationError, Host, NodeRegistry, owner_by_file, read_answer
 from fedclust.messages.codec import encode
-from fedclust.messages.description import (
-    QUERY_AGREEMENT,
-    QUERY_STATEMENT,
-    Agreed,
-    Registered,
-    Stated,
-)
+from fedclust.messages.description import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, Registered, Stated
 
 
 @dataclass(frozen=True)
@@ -87,12 +82,14 @@ class SiteGrid(ClientGrid):
 
     Parameters
     ----------
-    grid, wait, poll, say, outages
-        As in :class:`ClientGrid`.
+    grid
+        Any Flower grid.
     rules
         When to start.
     wanted
         What the run's configuration says of the encoding.
+    options
+        ``wait``, ``poll``, ``say``, ``max_outage`` and ``min_replies``, as in :class:`ClientGrid`.
 
     Attributes
     ----------
@@ -106,19 +103,9 @@ class SiteGrid(ClientGrid):
         Whether the agreement of a run that goes on stands.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        rules: Rules,
-        wanted: Wanted,
-        *,
-        wait: float = 600.0,
-        poll: float = 0.5,
-        say: Callable[[str], None] = logger.info,
-        outages: Outages | None = None,
-    ) -> None:
-        super().__init__(grid, wait=wait, poll=poll, say=say, outages=outages)
-        self._nodes = NodeRegistry(grid, wait, say, read=self._hosted)
+    def __init__(self, grid: Grid, rules: Rules, wanted: Wanted, **options: Any) -> None:
+        super().__init__(grid, **options)
+        self._nodes = NodeRegistry(grid, self._wait, self._say, read=self._hosted)
         self._rules, self._wanted = rules, wanted
         self._registered: dict[int, Registered] = {}  # node: its sites
         self._names: tuple[str, ...] = ()  # of all clients that may take part, once these are known

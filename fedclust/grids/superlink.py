@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Error, Message
-from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from fedclust.grids.client_grid import WrappedGrid
@@ -86,7 +86,7 @@ _APP = CONF.parent
 _LOCAL = "local"  # the connection for which Flower itself starts a SuperLink
 # Without it, a SuperLink reinstalls all dependencies, gigabytes, for every run.
 _NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
-_NOT_SENT = ("engine", "output_dir", "hydra")  # sent in other ways, or only for the local Hydra
+_NOT_SENT = re.compile(r"[+~]*(engine|output_dir|hydra)\b")  # sent in other ways, or only for the local Hydra
 
 
 class SuperLink:
@@ -94,13 +94,13 @@ class SuperLink:
 
     Parameters
     ----------
-    app, run_config
-        Not used: nodes load the submitted app and compose the overrides themselves.
     connection
         Name of the connection in Flower's ``config.toml``.
     federation_config
         Options of Flower's simulation, as for ``flwr run --federation-config``; None for real nodes or
         Flower's defaults.
+    _
+        What other engines are given: nodes load the submitted app and compose the overrides themselves.
 
     Raises
     ------
@@ -108,13 +108,7 @@ class SuperLink:
         If the app's folder does not exist because only the package is installed.
     """
 
-    def __init__(
-        self,
-        app: ClientApp,  # noqa: ARG002
-        run_config: Mapping[str, str | int | float | bool],  # noqa: ARG002
-        connection: str,
-        federation_config: str | None = None,
-    ) -> None:
+    def __init__(self, connection: str, federation_config: str | None = None, **_: object) -> None:
         if not (_APP / "pyproject.toml").is_file():
             raise ConfigError(
                 f"engine=superlink must be run from a clone, there is no pyproject.toml in {_APP}"
@@ -143,7 +137,7 @@ class SuperLink:
         RunFailed
             If the run fails.
         """
-        sent = [text for text in overrides if _key(text).split(".")[0].split("/")[0] not in _NOT_SENT]
+        sent = [text for text in overrides if not _NOT_SENT.match(text)]
         # Expanded here, because the nodes need not have the folder; see fedclust.settings.folders.expand.
         sent = [f"++{text}" if text.startswith("resume=") else text for text in sent]
         if self._connection == _LOCAL:
@@ -184,22 +178,14 @@ def _absolute(override: str) -> str:
     return f"{key}='{quoted}'"
 
 
-def _key(override: str) -> str:
-    return override.partition("=")[0].lstrip("+~")
-
-
 def _flwr(command: str) -> list[str]:
     return [str(Path(sysconfig.get_path("scripts")) / "flwr"), command]
 
 
 def _environment() -> dict[str, str]:
     # For the connection `local`, Flower starts a SuperLink by name, even if our environment is not active.
-    scripts, path = sysconfig.get_path("scripts"), os.environ.get("PATH", "")
-    return {
-        _NO_INSTALLATION: "1",
-        **os.environ,
-        "PATH": os.pathsep.join(part for part in (scripts, path) if part),
-    }
+    path = filter(None, (sysconfig.get_path("scripts"), os.environ.get("PATH")))
+    return {_NO_INSTALLATION: "1", **os.environ, "PATH": os.pathsep.join(path)}
 
 
 def _ask(command: str, *arguments: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Start a run over sites that hold their own data; see docs/OWN_DATA.md."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 from fedclust.data.sites import Own, SiteError
 from fedclust.data.sites.agreement import Agreement
 from fedclust.data.sites.rows import builder_of, wanted_of
-from fedclust.grids.client_grid import Outages
 from fedclust.grids.nodes import read_site_hosts
 from fedclust.grids.site_grid import Rules, SiteGrid
 from fedclust.settings.allowed import known_of
@@ -28,7 +27,7 @@ def join_sites(
     grid: Grid,
     settings: RunSettings,
     folder: Path,
-    outages: Outages,
+    waits: Mapping[str, Any],
     places: Sequence[str],
 ) -> tuple[DictConfig, SiteGrid]:
     """Wait for the sites, have them agree on an encoding, and give the clients their ids.
@@ -43,8 +42,8 @@ def join_sites(
         The run's settings.
     folder
         Folder of the results.
-    outages
-        How long to wait for clients; prints lines.
+    waits
+        How long to wait for clients, and what prints lines: options of :class:`SiteGrid`.
     places
         Names of the clients of a run to resume, in the order of their ids, with those that joined it.
 
@@ -76,7 +75,7 @@ def join_sites(
         rules = Rules(own.min_clients, own.settle, own.expected(), hosts)
     except (SiteError, ValueError, TypeError) as error:
         raise ConfigError(str(error)) from error
-    sites = SiteGrid(grid, rules, wanted, wait=settings.wait, say=outages.say, outages=outages)
+    sites = SiteGrid(grid, rules, wanted, **waits)
     file, resumed = folder / AGREEMENT_FILE, bool(config.get("resume"))
     saved = json.loads(file.read_text(encoding="utf-8")) if resumed and file.is_file() else None
     standing = None

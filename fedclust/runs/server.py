@@ -25,7 +25,6 @@ from fedclust.federation import ClientGrid, Descriptions, Federation, Federation
 from fedclust.federation.federation import RosterState, imbalance_line, left_out_line
 from fedclust.federation.questions import save_predictions
 from fedclust.federation.run import RunState
-from fedclust.grids.client_grid import Outages
 from fedclust.grids.local_grid import DirectGrid
 from fedclust.grids.nodes import read_hosts
 from fedclust.grids.superlink import PromptGrid, end_hung_actors
@@ -605,15 +604,15 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
     attended = RosterState() if newest is None else newest.roster
     # Held-out clients are the grid's, too, and no run has them.
     places = [] if settings.holdout_clients else list(attended.places)
-    outages = Outages(settings.max_outage, settings.min_replies, say=say)
+    waits: dict[str, Any] = {"wait": settings.wait, "say": say}
+    waits |= {"max_outage": settings.max_outage, "min_replies": settings.min_replies}
     clients: ClientGrid
     if is_own(config):
-        config, clients = join_sites(config, grid, settings, folder, outages, places)
+        config, clients = join_sites(config, grid, settings, folder, waits, places)
     else:
         with _as_config_error():
             hosts = None if settings.hosts is None else read_hosts(Path(settings.hosts).expanduser())
-        limits: dict[str, Any] = {"wait": settings.wait, "min_clients": settings.min_clients}
-        clients = ClientGrid(grid, say=say, hosts=hosts, outages=outages, **limits)
+        clients = ClientGrid(grid, min_clients=settings.min_clients, hosts=hosts, **waits)
     if settings.task == "partition":
         path = folder / "partition.parquet"
         data.save_partition(plain(config.dataset), plain(config.partition), config.seed, path)

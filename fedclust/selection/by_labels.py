@@ -6,7 +6,7 @@ import numpy as np
 
 import fedclust.selection.options as options
 from fedclust.clustering import fedcls, haccs
-from fedclust.grids.client_grid import FederationError
+from fedclust.grids.nodes import FederationError
 from fedclust.selection.policies import Candidates
 from fedclust.typing import IntArray
 

@@ -167,7 +167,7 @@ def flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flower:
 
 
 def test_a_run_is_submitted_watched_and_checked(flower: Flower, capfd: pytest.CaptureFixture[str]) -> None:
-    SuperLink(None, {}, "there").submit(["seed=3"], Path("/results/here"))
+    SuperLink("there").submit(["seed=3"], Path("/results/here"))
     run, log, listed = flower.asked
     app = Path(superlink.__file__).parents[2]
     assert run[:3] == ["run", str(app), "there"]
@@ -190,7 +190,7 @@ def test_overrides_are_sent_without_those_of_the_engine(flower: Flower) -> None:
         "+published.note='a \"b\" ü'",
         "compare=[fedavg, fmcl]",
     ]
-    SuperLink(None, {}, "there").submit(overrides, Path("x"))
+    SuperLink("there").submit(overrides, Path("x"))
     assert flower.run_config == {
         "overrides": "strategy=fmcl +published.note='a \"b\" ü' compare=[fedavg, fmcl]",
         "output-dir": str(Path.cwd() / "x"),
@@ -198,7 +198,7 @@ def test_overrides_are_sent_without_those_of_the_engine(flower: Flower) -> None:
 
 
 def test_the_simulation_can_be_configured(flower: Flower) -> None:
-    SuperLink(None, {}, "local", "num-supernodes=30").submit([], Path("x"))
+    SuperLink("local", "num-supernodes=30").submit([], Path("x"))
     run = flower.asked[0]
     assert run[run.index("--federation-config") + 1] == "num-supernodes=30"
 
@@ -220,16 +220,16 @@ def test_paths_are_those_of_the_caller(
     (tmp_path / "here" / "data").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
     overrides = ["dataset.path=data", "encoder.path=facebook/dinov2-base", "partition.file=none.parquet"]
-    SuperLink(None, {}, "local").submit(overrides, Path("x"))
+    SuperLink("local").submit(overrides, Path("x"))
     absolute = f"dataset.path='{tmp_path}/here/data' {overrides[1]} {overrides[2]}"
     assert flower.run_config["overrides"] == absolute
-    SuperLink(None, {}, "there").submit(overrides, Path("x"))  # another machine has folders of its own
+    SuperLink("there").submit(overrides, Path("x"))  # another machine has folders of its own
     assert flower.run_config["overrides"] == " ".join(overrides)
 
 
 def test_folders_of_the_users_own_are_named_there(flower: Flower) -> None:
     overrides = ["strategy=mine", "hydra.searchpath=[my]"]
-    SuperLink(None, {}, "there").submit(overrides, Path("x"), ["/home/me/my conf"])
+    SuperLink("there").submit(overrides, Path("x"), ["/home/me/my conf"])
     assert flower.run_config["overrides"] == 'strategy=mine hydra.searchpath=["/home/me/my conf"]'
 
 
@@ -239,7 +239,7 @@ def test_folders_of_the_users_own_are_named_there(flower: Flower) -> None:
 def test_a_run_that_is_not_accepted(flower: Flower) -> None:
     flower.answers(run={"success": False, "error-message": "no such connection"})
     with pytest.raises(FederationError, match="^`flwr run` failed: no such connection$"):
-        SuperLink(None, {}, "there").submit([], Path("x"))
+        SuperLink("there").submit([], Path("x"))
 
 
 @pytest.mark.parametrize("status", ["finished:failed", "finished:stopped", "running"])
@@ -247,7 +247,7 @@ def test_a_run_that_fails_there(flower: Flower, status: str) -> None:
     state = {**COMPLETED, "status": status, "status-details": "rounds must be >= 1, got 0"}
     flower.answers(run={"success": True, "run-id": "7"}, list={"success": True, "runs": [state]})
     with pytest.raises(FederationError, match=f"^run 7 is {status}: rounds must be >= 1, got 0$"):
-        SuperLink(None, {}, "there").submit([], Path("x"))
+        SuperLink("there").submit([], Path("x"))
 
 
 def test_a_run_that_was_going_and_failed(flower: Flower) -> None:
@@ -258,7 +258,7 @@ def test_a_run_that_was_going_and_failed(flower: Flower) -> None:
     }
     flower.answers(run={"success": True, "run-id": "7"}, list={"success": True, "runs": [state]})
     with pytest.raises(RunFailed, match="^run 7 is finished:failed: fedavg: the run failed in round 2 of 4$"):
-        SuperLink(None, {}, "there").submit([], Path("x"))
+        SuperLink("there").submit([], Path("x"))
 
 
 def test_a_superlink_that_no_longer_answers(flower: Flower) -> None:
@@ -268,31 +268,31 @@ def test_a_superlink_that_no_longer_answers(flower: Flower) -> None:
     with pytest.raises(
         RunFailed, match="^the SuperLink of connection there no longer answers, the end of run 7"
     ):
-        SuperLink(None, {}, "there").submit([], Path("x"))
+        SuperLink("there").submit([], Path("x"))
 
 
 def test_a_command_that_answers_anything_else(flower: Flower) -> None:
     flower.answers(run="Segmentation fault")
     with pytest.raises(FederationError, match="`flwr run` must answer in JSON, it says: Segmentation fault"):
-        SuperLink(None, {}, "there").submit([], Path("x"))
+        SuperLink("there").submit([], Path("x"))
 
 
 def test_an_override_that_cannot_be_sent(flower: Flower) -> None:
     with pytest.raises(ConfigError, match="white space in quotes only"):
-        SuperLink(None, {}, "there").submit(["name=two words"], Path("x"))
+        SuperLink("there").submit(["name=two words"], Path("x"))
 
 
 def test_an_app_without_its_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(superlink, "_APP", tmp_path)
     with pytest.raises(ConfigError, match="must be run from a clone, there is no pyproject.toml in"):
-        SuperLink(None, {}, "there")
+        SuperLink("there")
 
 
 def test_a_resumed_run_is_sent_expanded(flower: Flower, tmp_path: Path) -> None:
     """Nodes need not have the folder: they compose what is sent without looking into it."""
     elsewhere = tmp_path / "not on the nodes"
     overrides = ["seed=3", "rounds=7", f"resume='{elsewhere}'", f"output_dir='{elsewhere}'"]
-    SuperLink(None, {}, "dep").submit(overrides, elsewhere)
+    SuperLink("dep").submit(overrides, elsewhere)
     assert flower.run_config == {
         "overrides": f"seed=3 rounds=7 ++resume='{elsewhere}'",
         "output-dir": str(elsewhere),

@@ -1,41 +1,142 @@
 """One model for all, split only where a split proves itself on held-out rows."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.aggregation.flower import NotFinite
-from fedclust.aggregation.optimiser_state import restored
-from fedclust.aggregation.replies import Caps, by_cluster
-from fedclust.clustering import auto, loss_traces
+from fedclust.aggregation import flower as aggregation
+from fedclust.aggregation.replies import Caps
+from fedclust.clustering import auto, loss_traces, proposals
 from fedclust.clustering.auto import Parameters
 from fedclust.clustering.loss_traces import Trace
 from fedclust.clustering.proposals import Proposal
+from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.members import positions_of
-from fedclust.federation import Clusters, Federation, FederationError, Reply
-from fedclust.federation.clusters import Findings, padded
-from fedclust.layers.looks import MIN_VOTES, propose
-from fedclust.layers.trials import (
-    Trainee,
-    Trial,
-    TrialMemory,
-    compare_trials,
-    compare_with_whole,
-    copy_aggregator,
-    place_unknown,
-    train_beside,
-)
+from fedclust.federation import Clusters, Federation, FederationError, Findings, Reply, by_cluster, padded
+from fedclust.federation.asking import unlike
+from fedclust.federation.questions import ask_differences
+from fedclust.layers.beside import aggregate_beside, train_beside
+from fedclust.messages.description import PrototypesQuestion
 from fedclust.personal.layers import Auto as BestLayer
+from fedclust.proof import Comparison, compare_differences
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
-from fedclust.typing import IntArray
+from fedclust.typing import FloatArray, IntArray
 
+MIN_VOTES = 2
+"""Held-out rows with which a client votes."""
+
+_TRIED_FIRST = 2  # clients that are asked for prototypes before all are
 _TOLD = {"losses": "losses", "labels": "label counts", "prototypes": "prototypes"}
 _FIRST_STEPS = loss_traces.Parameters().first_steps
+_NOBODY: IntArray = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A grouping of one cluster that is on trial: its parts' models train beside the cluster's.
+
+    Attributes
+    ----------
+    cluster
+        The cluster.
+    source
+        What proposed it.
+    labels
+        Part of each member of the cluster, −1 where it is not known yet, shape (n,).
+    models, optimisers
+        The model of each part, and what its aggregator remembers, see
+        :func:`~fedclust.aggregation.flower.pack_state`.
+    look
+        The look that it comes from.
+    proposals
+        How many proposals there were for the cluster.
+    level
+        Level of all tests of the cluster in this look.
+    rounds
+        Rounds trained so far.
+    trainings
+        Trainings of a client for it so far.
+    num_bytes
+        Bytes that these cost both ways, as if every client had messages of its own.
+    first
+        What came of the comparison after one round, in plain values.
+    """
+
+    cluster: int
+    source: str
+    labels: IntArray
+    models: tuple[ArrayRecord, ...]
+    optimisers: tuple[Mapping[str, Any], ...] = ()
+    look: int = 1
+    proposals: int = 1
+    level: float = 0.05
+    rounds: int = 0
+    trainings: int = 0
+    num_bytes: int = 0
+    first: Mapping[str, Any] = field(default_factory=dict)
+
+    def entry(self, **outcome: Any) -> dict[str, Any]:
+        """Describe it in plain values, for JSON, with what came of it."""
+        return {
+            "look": self.look,
+            "cluster": self.cluster,
+            "source": self.source,
+            "parts": len(self.models),
+            "sizes": self.sizes,
+            "rounds": self.rounds,
+            "trainings": self.trainings,
+            "bytes": self.num_bytes,
+            "after_one_round": dict(self.first) or None,
+            **outcome,
+        }
+
+    @property
+    def sizes(self) -> list[int]:
+        """Clients of each part that are known."""
+        return np.bincount(self.labels[self.labels >= 0], minlength=len(self.models)).tolist()
+
+
+@dataclass(frozen=True, eq=False)
+class TrialMemory:
+    """What is remembered from round to round.
+
+    Attributes
+    ----------
+    traces
+        Losses of each cluster's clients.
+    looks
+        Looks so far.
+    trials
+        Groupings on trial, the same for all: either after one round or among the finalists.
+    history
+        Every proposal whose trial is over, in plain values.
+    spent
+        Trainings of a client that looks and trials have cost so far.
+    bytes_down, bytes_up
+        Bytes that they have cost, as if every client had messages of its own.
+    alone
+        Ids of the clients that a look found unlike all others, sorted, by the source that it went by.
+    """
+
+    traces: tuple[Trace, ...]
+    looks: int = 0
+    trials: tuple[Trial, ...] = ()
+    history: tuple[Mapping[str, Any], ...] = ()
+    spent: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    alone: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def by_cluster(self) -> dict[int, list[Trial]]:
+        """Sort what is on trial by cluster."""
+        numbers = dict.fromkeys(trial.cluster for trial in self.trials)
+        return {number: [each for each in self.trials if each.cluster == number] for number in numbers}
 
 
 class Auto(ClusteredStrategy):
@@ -78,28 +179,24 @@ class Auto(ClusteredStrategy):
                 "proof=true holds some out"
             )
         clusters = super().begin(federation, model)
-        return dataclasses.replace(clusters, memory=TrialMemory((Trace(clusters.members(0)),)))
+        return replace(clusters, memory=TrialMemory((Trace(clusters.members(0)),)))
 
-    def before_round(
-        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
-    ) -> Clusters:
+    def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
         """Look for groupings where that is due and nothing is on trial."""
         memory: TrialMemory = clusters.memory
-        if memory.trials or server_round <= self.parameters.warmup * 2**memory.looks:
+        if memory.trials or federation.server_round <= self.parameters.warmup * 2**memory.looks:
             return clusters
         travelled = _travelled(federation)
-        return _charged(self._look(clusters, server_round, federation), memory, travelled, federation)
+        return _charged(self._look(clusters, federation), memory, travelled, federation)
 
-    def after_round(
-        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
-    ) -> Clusters:
+    def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Train what is on trial, and decide where it is time."""
         clusters = _recorded(clusters, replies)
         before: TrialMemory = clusters.memory
         if not before.trials:
             return clusters
         travelled = _travelled(federation)
-        clusters = self._train_trials(clusters, replies, server_round, federation)
+        clusters = self._train_trials(clusters, replies, federation)
         rounds = clusters.memory.trials[0].rounds if clusters.memory.trials else 0
         if rounds == 1:
             clusters = self._sift(clusters, federation)
@@ -113,30 +210,28 @@ class Auto(ClusteredStrategy):
         memory: TrialMemory = clusters.memory
         ids = clusters.num_clients + np.arange(len(homes))
         trials = [
-            dataclasses.replace(trial, labels=padded(trial.labels, int((homes == trial.cluster).sum())))
+            replace(trial, labels=padded(trial.labels, int((homes == trial.cluster).sum())))
             for trial in memory.trials
         ]
         traces = tuple(each.joined(ids[homes == cluster]) for cluster, each in enumerate(memory.traces))
-        return dataclasses.replace(memory, traces=traces, trials=tuple(trials))
+        return replace(memory, traces=traces, trials=tuple(trials))
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """List why no grouping can be kept, where that follows from the settings."""
-        given, said = self.parameters, []
+        given = self.parameters
         if not given.can_split(num_clients):
-            said.append(
-                f"no groups can be found: {num_clients} clients do not make two groups of "
-                f"{given.min_cluster_size} (strategy.parameters.min_cluster_size)"
-            )
-        elif rounds < (needed := given.warmup + 1 + given.probation):
-            said.append(
+            why = f"{num_clients} clients do not make two groups of {given.min_cluster_size}"
+            return [f"no groups can be found: {why} (strategy.parameters.min_cluster_size)"]
+        if rounds < (needed := given.warmup + 1 + given.probation):
+            return [
                 f"no groups can be found: rounds must be >= {needed}, {given.warmup} before the first look "
                 f"(strategy.parameters.warmup) and {1 + given.probation} on trial, got {rounds}"
-            )
-        return said
+            ]
+        return []
 
     def notes(self, num_clients: int, rounds: int) -> list[str]:
         """Say what trials may cost at most."""
-        most = auto.most_spending(num_clients, self.participation, rounds, self.parameters)
+        most = auto.most_spending(num_clients, self.options.participation, rounds, self.parameters)
         if not most.looks:
             return []
         looks = "one look" if most.looks == 1 else f"{most.looks} looks"
@@ -148,29 +243,32 @@ class Auto(ClusteredStrategy):
     def findings(self, clusters: Clusters) -> Findings:
         """Return every proposal with its test, what all trials cost, and a sentence that sums it up."""
         memory: TrialMemory = clusters.memory
-        cohort = max(1, self.cohort_size(clusters.num_clients))
-        kept = sum(bool(entry["kept"]) for entry in memory.history)
+        rounds = memory.spent / max(1, self.cohort_size(clusters.num_clients))
+        kept, tried = sum(bool(entry["kept"]) for entry in memory.history), len(memory.history)
         number = int(np.count_nonzero(clusters.sizes))
         named = {"losses": loss_traces.alone(memory.traces), **memory.alone}
         alone = sorted({client for clients in named.values() for client in clients})
-        unfinished = [
-            trial.entry() | {"kept": False, "why": "the run ended before it was decided"}
-            for trial in memory.trials
+        why = "the run ended before it was decided"
+        sentences = [
+            auto.decision(number, memory.looks, tried, kept, len(memory.trials)),
+            f"trials cost as much training as {rounds:.1f} rounds",
+        ]
+        sentences += [
+            f"{wording.alone(named[source])}, with {what} unlike all others'"
+            for source, what in _TOLD.items()
+            if named.get(source)
         ]
         return Findings(
             {
-                "decision": auto.decision(number, memory.looks, len(memory.history), kept, len(memory.trials))
-                + f"; trials cost as much training as {memory.spent / cohort:.1f} rounds"
-                + "".join(
-                    f"; {wording.alone(named[source])}, with {what} unlike all others'"
-                    for source, what in _TOLD.items()
-                    if named.get(source)
-                ),
+                "decision": "; ".join(sentences),
                 "alone": alone,
-                "trials": [*map(dict, memory.history), *unfinished],
+                "trials": [
+                    *map(dict, memory.history),
+                    *(trial.entry(kept=False, why=why) for trial in memory.trials),
+                ],
                 "looks": memory.looks,
                 "trial_trainings": memory.spent,
-                "trial_rounds": memory.spent / cohort,
+                "trial_rounds": rounds,
                 "trial_bytes_down": memory.bytes_down,
                 "trial_bytes_up": memory.bytes_up,
             },
@@ -179,122 +277,155 @@ class Auto(ClusteredStrategy):
 
     # -- Inside ---------------------------------------------------------------------------------------------
 
-    def _look(self, clusters: Clusters, server_round: int, federation: Federation) -> Clusters:
+    def _look(self, clusters: Clusters, federation: Federation) -> Clusters:
         """List groupings of each cluster that is large enough, and put them on trial."""
         memory: TrialMemory = clusters.memory
         given, number, spent = self.parameters, memory.looks + 1, memory.spent
-        projection = self.update_projection(given.projection_size)
         found: dict[int, list[Proposal]] = {}
         alone = {source: set(clients) for source, clients in memory.alone.items()}
         votes = federation.describe().num_validation >= MIN_VOTES
         for cluster, trace in enumerate(memory.traces):
             if given.can_split(int(votes[trace.members].sum())):
-                keys = (self.seed, cluster)
-                model = clusters.models[cluster]
-                look = propose(federation, model, trace, given, projection, server_round, keys)
-                found |= {cluster: look.proposals} if look.proposals else {}
-                spent += look.trained
-                for source, clients in look.alone.items():
-                    alone[source] = alone.get(source, set()) | set(clients)
+                proposed, trained, odd = self._proposed(clusters, cluster, federation)
+                found |= {cluster: proposed} if proposed else {}
+                spent += trained
+                for source, clients in odd.items():
+                    alone.setdefault(source, set()).update(clients)
         trials: list[Trial] = []
-        for cluster, proposals in found.items():
+        for cluster, proposed in found.items():
             level = auto.level_of_look(given.level, number, len(found))
-            optimiser = copy_aggregator(clusters.aggregators[cluster], self.make_aggregator())
-            start = Trainee(clusters.models[cluster], optimiser)
-            for each in proposals:
-                parts = (start,) * each.num_parts
-                trials.append(Trial(cluster, each.source, each.labels, parts, number, len(proposals), level))
-        told = [{"cluster": t.cluster, "source": t.source, "sizes": t.sizes} for t in trials]
+            state = deepcopy(aggregation.pack_state(clusters.aggregators[cluster], self.make_aggregator()))
+            for each in proposed:
+                models = (clusters.models[cluster],) * each.num_parts
+                trial = Trial(cluster, each.source, each.labels, models, (state,) * len(models), number)
+                trials.append(replace(trial, proposals=len(proposed), level=level))
+        told = [{"cluster": each.cluster, "source": each.source, "sizes": each.sizes} for each in trials]
         named = {source: sorted(clients) for source, clients in alone.items()}
-        memory = dataclasses.replace(memory, looks=number, trials=tuple(trials), spent=spent, alone=named)
-        return dataclasses.replace(clusters.with_report(look=number, proposals=told), memory=memory)
+        memory = replace(memory, looks=number, trials=tuple(trials), spent=spent, alone=named)
+        return replace(clusters.with_report(look=number, proposals=told), memory=memory)
 
-    def _train_trials(
-        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
-    ) -> Clusters:
+    def _proposed(
+        self, clusters: Clusters, cluster: int, federation: Federation
+    ) -> tuple[list[Proposal], int, dict[str, list[int]]]:
+        """Ask a cluster's clients for what groupings of them are proposed from, source by source.
+
+        Of a cluster of more than `most_asked` clients so many are drawn; the parts of the others are not
+        known.
+
+        Returns
+        -------
+        Different groupings over the cluster's members, best sources first; how many clients trained for
+        them; and by source, ids of the clients that are unlike all others there, sorted.
+        """
+        given, number, trace = self.parameters, federation.server_round, clusters.memory.traces[cluster]
+        asked, smallest, described = trace.members, given.min_cluster_size, federation.describe()
+        if len(asked) > given.most_asked:
+            draws = generator(self.seed, "look", number, cluster)
+            asked = np.sort(draws.choice(asked, given.most_asked, replace=False))
+        seed, trained = self.derived_seed("look", number, cluster), 0
+        found: list[Proposal] = []
+        alone: dict[str, list[int]] = {}
+        for source in given.sources:
+            answered, formed, odd = asked, list[Proposal](), _NOBODY
+            if source == "update":
+                trained, model, size = len(asked), clusters.models[cluster], given.projection_size
+                answered, rows = self.update_rows(federation, model, asked, number, size=size)
+                formed = proposals.by_updates(rows, smallest) if len(answered) > 1 else []
+            elif source == "losses":
+                places = positions_of(asked, trace.members)
+                formed = [
+                    Proposal(each.source, each.labels[places])
+                    for each in proposals.by_losses(trace, smallest, seed)
+                ]
+            elif source == "labels":
+                formed, odd = proposals.by_labels(described.train_counts[asked], seed)
+            else:
+                sent = prototypes(federation, asked)
+                answered = np.array(list(sent), dtype=np.int64)
+                if len(sent) > 1:
+                    means, counts, scatter = map(np.stack, zip(*sent.values(), strict=True))
+                    formed, odd = proposals.by_prototypes(means, counts, scatter, smallest)
+            if len(odd):
+                alone[source] = answered[odd].tolist()
+            for each in formed:
+                labels = np.full(len(trace.members), -1, dtype=np.int64)
+                labels[positions_of(answered, trace.members)] = each.labels
+                found.append(Proposal(each.source, labels))
+        votes = described.num_validation[trace.members] >= MIN_VOTES
+        return proposals.distinct(found, smallest, given.max_proposals, votes), trained, alone
+
+    def _train_trials(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Train each trial's parts for a round, on the clients that trained the cluster's own model."""
-        memory: TrialMemory = clusters.memory
-        cohorts = {
-            cluster: [each.client for each in cohort] for cluster, cohort in by_cluster(replies).items()
-        }
-        after: list[Trial] = []
-        over: list[dict[str, Any]] = []
-        spent = memory.spent
+        memory, after, over = clusters.memory, list[Trial](), list[dict[str, Any]]()
+        cohorts, spent = by_cluster(replies), memory.spent
         for trial in memory.trials:
-            clients = self._clients(clusters, trial, cohorts.get(trial.cluster, []), server_round)
+            cohort = [each.client for each in cohorts.get(trial.cluster, [])]
+            clients = self._clients(clusters, trial, cohort, federation)
             spent += len(clients)
-            travelled = sum(_travelled(federation))
             try:
-                parts, trained = train_beside(
-                    self.run,
-                    trial.parts,
-                    clients,
-                    shared_means=self.takes_means(self.make_aggregator()),
-                    caps=Caps(self.options.update_norm_cap, self.options.update_pull_cap),
-                )
-            except NotFinite as error:  # which ends this trial, not the run
-                over.append(trial.entry() | {"kept": False, "why": str(error)})
-                continue
-            after.append(
-                dataclasses.replace(
-                    trial,
-                    parts=parts,
-                    rounds=trial.rounds + 1,
-                    trainings=trial.trainings + trained,
-                    num_bytes=trial.num_bytes + sum(_travelled(federation)) - travelled,
-                )
-            )
-        memory = dataclasses.replace(
-            memory, trials=tuple(after), history=(*memory.history, *over), spent=spent
-        )
-        return dataclasses.replace(_told(clusters, over), memory=memory)
+                after.append(self._trained(trial, clients, federation))
+            except aggregation.NotFinite as error:  # which ends this trial, not the run
+                over.append(trial.entry(kept=False, why=str(error)))
+        return _after_trials(replace(clusters, memory=replace(memory, spent=spent)), after, over)
 
     def _clients(
-        self, clusters: Clusters, trial: Trial, cohort: Sequence[int], server_round: int
+        self, clusters: Clusters, trial: Trial, cohort: Sequence[int], federation: Federation
     ) -> dict[int, int]:
         """Choose who trains a trial's parts: the cohort; instead of those whose part is unknown, others."""
         part = dict(zip(clusters.members(trial.cluster).tolist(), trial.labels.tolist(), strict=True))
         chosen = [client for client in cohort if part[client] >= 0]
         others = sorted(client for client in part if part[client] >= 0 and client not in cohort)
         if missing := min(len(cohort) - len(chosen), len(others)):
-            draws = generator(self.seed, "trial", server_round, trial.cluster)
+            draws = generator(self.seed, "trial", federation.server_round, trial.cluster)
             chosen += draws.choice(others, missing, replace=False).tolist()
         return {int(client): part[client] for client in sorted(chosen)}
 
+    def _trained(self, trial: Trial, clients: Mapping[int, int], federation: Federation) -> Trial:
+        """Train a trial's parts for a round."""
+        run, travelled = self.run, sum(_travelled(federation))
+        shared = self.takes_means(self.make_aggregator())
+        caps = Caps(self.options.update_norm_cap, self.options.update_pull_cap)
+        aggregators = [aggregation.restored(self.make_aggregator(), each) for each in trial.optimisers]
+        replies = train_beside(run, trial.models, aggregators, clients, shared_means=shared, caps=caps)
+        return replace(
+            trial,
+            models=aggregate_beside(run, trial.models, aggregators, replies, shared_means=shared),
+            optimisers=tuple(aggregation.pack_state(each, self.make_aggregator()) for each in aggregators),
+            rounds=trial.rounds + 1,
+            trainings=trial.trainings + len(replies),
+            num_bytes=trial.num_bytes + sum(_travelled(federation)) - travelled,
+        )
+
     def _sift(self, clusters: Clusters, federation: Federation) -> Clusters:
         """After one round, keep the most promising groupings on trial; everybody gets a part in them."""
-        memory: TrialMemory = clusters.memory
-        kept: list[Trial] = []
-        over: list[dict[str, Any]] = []
-        for cluster, trials in memory.by_cluster().items():
+        kept, over = list[Trial](), list[dict[str, Any]]()
+        for cluster, trials in clusters.memory.by_cluster().items():
             compared = [compare_with_whole(clusters, trial, federation, 0.0) for trial in trials]
-            parts = [len(trial.parts) for trial in trials]
+            parts = [len(trial.models) for trial in trials]
             best = auto.most_promising(compared, parts, self.parameters.finalists)
             finalists = []
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
                 told = comparison.figures()
                 if index in best:
-                    finalists.append(dataclasses.replace(trial, first=told))
+                    finalists.append(replace(trial, first=told))
                     continue
                 others = "another was" if len(best) == 1 else f"{len(best)} others were"
                 why = f"{others} more promising" if comparison.gain > 0 else "no gain"
                 ended = {"p_value_corrected": 1.0, "kept": False, "why": f"after one round: {why}"}
-                over.append(trial.entry() | told | ended)
+                over.append(trial.entry(**told | ended))
             kept += place_unknown(finalists, clusters.members(cluster), federation)
-        memory = dataclasses.replace(memory, trials=tuple(kept), history=(*memory.history, *over))
-        return dataclasses.replace(_told(clusters, over), memory=memory)
+        return _after_trials(clusters, kept, over)
 
     def _decide(self, clusters: Clusters, federation: Federation) -> Clusters:
         """Test the finalists; split where one is shown to be better."""
-        over: list[dict[str, Any]] = []
-        least = self.parameters.min_gain
+        over, least = list[dict[str, Any]](), self.parameters.min_gain
         for cluster, trials in clusters.memory.by_cluster().items():
             compared = [compare_with_whole(clusters, trial, federation, least) for trial in trials]
-            parts = [len(trial.parts) for trial in trials]
+            parts = [len(trial.models) for trial in trials]
             number, level = trials[0].proposals, trials[0].level
             choice = auto.choose(compared, parts, number, level)
             if len(set(parts)) == 2 and max(choice.p_values) <= level:
-                coarse, fine = sorted(trials, key=lambda trial: len(trial.parts))
+                coarse, fine = sorted(trials, key=lambda trial: len(trial.models))
                 between = compare_trials(federation, clusters.members(cluster), coarse, fine, least)
                 choice = auto.choose(compared, parts, number, level, between)
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
@@ -304,38 +435,122 @@ class Auto(ClusteredStrategy):
                     "kept": index == choice.kept,
                     "why": auto.reason(index, choice, parts, level),
                 }
-                over.append(trial.entry() | comparison.figures() | tested)
+                over.append(trial.entry(**comparison.figures() | tested))
             if choice.kept is not None:
                 clusters = self._split(clusters, trials[choice.kept], choice.p_values[choice.kept])
-        memory = clusters.memory
-        memory = dataclasses.replace(memory, trials=(), history=(*memory.history, *over))
-        return dataclasses.replace(_told(clusters, over), memory=memory)
+        return _after_trials(clusters, [], over)
 
     def _split(self, clusters: Clusters, trial: Trial, p_value: float) -> Clusters:
         """Split a cluster; the parts go on from the models and optimisers that were on trial."""
         children = clusters.children(trial.cluster, trial.labels)
         members = clusters.members(trial.cluster)
-        memory: TrialMemory = clusters.memory
-        traces = dict(enumerate(memory.traces))
-        traces |= {child: Trace(members[trial.labels == part]) for part, child in enumerate(children)}
-        reason = (
-            f"cluster {trial.cluster} split in {len(children)}: by {trial.source}, better on held-out rows "
-            f"({wording.chance(p_value)})"
-        )
+        how = f"by {trial.source}, better on held-out rows ({wording.chance(p_value)})"
+        reason = f"cluster {trial.cluster} split in {len(children)}: {how}"
         split = clusters.split(trial.cluster, trial.labels, reason)
-        parts = dict(zip(children, trial.parts, strict=True))
-        return dataclasses.replace(
-            split,
-            models=tuple(
-                parts[cluster].model if cluster in parts else model
-                for cluster, model in enumerate(split.models)
-            ),
-            aggregators=tuple(
-                restored(self.make_aggregator(), parts[cluster].optimiser) if cluster in parts else aggregator
-                for cluster, aggregator in enumerate(split.aggregators)
-            ),
-            memory=dataclasses.replace(memory, traces=tuple(traces[number] for number in sorted(traces))),
-        )
+        models, aggregators = list(split.models), list(split.aggregators)
+        traces = dict(enumerate(clusters.memory.traces))
+        for part, child in enumerate(children):
+            models[child] = trial.models[part]
+            aggregators[child] = aggregation.restored(self.make_aggregator(), trial.optimisers[part])
+            traces[child] = Trace(members[trial.labels == part])
+        memory = replace(clusters.memory, traces=tuple(traces[number] for number in sorted(traces)))
+        return replace(split, models=tuple(models), aggregators=tuple(aggregators), memory=memory)
+
+
+def prototypes(
+    federation: Federation, clients: IntArray
+) -> dict[int, tuple[FloatArray, IntArray, FloatArray]]:
+    """Ask for class prototypes; only the first two clients where these cannot tell any."""
+    found: dict[int, tuple[FloatArray, IntArray, FloatArray]] = {}
+    for asked in (clients[:_TRIED_FIRST], clients[_TRIED_FIRST:]):
+        answers = federation.ask(PrototypesQuestion(min_examples=MIN_EXAMPLES), asked.tolist())
+        found |= {client: each.all for client, each in answers.replies.items()}
+        if not found:
+            break
+    shapes = {client: means.shape for client, (means, _, _) in found.items()}
+    for client, reason in unlike("shape of prototypes", shapes).items():
+        federation.failed(client, PrototypesQuestion.kind, reason)
+        del found[client]
+    return found
+
+
+def compare_with_whole(
+    clusters: Clusters, trial: Trial, federation: Federation, min_gain: float
+) -> Comparison:
+    """Compare the models of a trial's parts (B) with the unsplit cluster's (A).
+
+    Parameters
+    ----------
+    clusters
+        The clusters, with the unsplit one's model.
+    trial
+        The trial.
+    federation
+        The clients; those whose part is known are asked.
+    min_gain
+        Gain that the parts must exceed, as for :func:`fedclust.proof.compare_differences`.
+    """
+    model = clusters.models[trial.cluster]
+    whole = replace(trial, labels=np.zeros_like(trial.labels), models=(model,))
+    return compare_trials(federation, clusters.members(trial.cluster), whole, trial, min_gain)
+
+
+def compare_trials(
+    federation: Federation, members: IntArray, one: Trial, other: Trial, min_gain: float
+) -> Comparison:
+    """Compare two groupings' models on the clients whose part is known in both.
+
+    Parameters
+    ----------
+    federation
+        The clients.
+    members
+        Ids of the cluster's clients, in the order of the trials' labels, shape (n,).
+    one, other
+        Trials of that cluster, A and B.
+    min_gain
+        Gain that B must exceed, as for :func:`fedclust.proof.compare_differences`.
+    """
+    sides = []
+    for trial in (one, other):
+        assignment = np.full(federation.num_clients, -1)
+        assignment[members] = trial.labels
+        sides.append((assignment, list(trial.models)))
+    known = members[(one.labels >= 0) & (other.labels >= 0)]
+    measured, _ = ask_differences(federation, sides[0], sides[1], known.tolist())
+    return compare_differences(list(measured.values()), min_gain)
+
+
+def place_unknown(trials: Sequence[Trial], members: IntArray, federation: Federation) -> list[Trial]:
+    """Assign each client whose part is not known to the part whose model fits it best.
+
+    One message asks each client about all trials.
+
+    Parameters
+    ----------
+    trials
+        Trials of one cluster.
+    members
+        Ids of its clients, in the order of the trials' labels, shape (n,).
+    federation
+        The clients.
+    """
+    if all((trial.labels >= 0).all() for trial in trials):
+        return list(trials)
+    unknown = np.any([trial.labels < 0 for trial in trials], axis=0)
+    models = [model for trial in trials for model in trial.models]
+    measured = federation.losses(models, members[unknown].tolist())
+    placed, first = [], 0
+    for trial in trials:
+        last = first + len(trial.models)
+        losses = {
+            place: measured[int(client)][first:last]
+            for place, client in enumerate(members)
+            if int(client) in measured
+        }
+        placed.append(replace(trial, labels=proposals.place(trial.labels, losses)))
+        first = last
+    return placed
 
 
 def _recorded(clusters: Clusters, replies: Sequence[Reply]) -> Clusters:
@@ -350,8 +565,8 @@ def _recorded(clusters: Clusters, replies: Sequence[Reply]) -> Clusters:
             positions = positions_of(np.array([reply.client for reply in cohort]), trace.members)
             values = loss_traces.deviations([reply.losses for reply in cohort], _FIRST_STEPS)
             trace = trace.recorded(positions, values)
-        traces[cluster] = dataclasses.replace(trace, rounds=trace.rounds + 1)
-    return dataclasses.replace(clusters, memory=dataclasses.replace(memory, traces=tuple(traces)))
+        traces[cluster] = replace(trace, rounds=trace.rounds + 1)
+    return replace(clusters, memory=replace(memory, traces=tuple(traces)))
 
 
 def _travelled(federation: Federation) -> tuple[int, int]:
@@ -374,10 +589,14 @@ def _charged(
     }
     earlier = clusters.report
     told = {name: number + earlier.get(name, 0) for name, number in cost.items()}
-    memory = dataclasses.replace(memory, bytes_down=memory.bytes_down + down, bytes_up=memory.bytes_up + up)
-    return dataclasses.replace(clusters.with_report(**told), memory=memory)
+    memory = replace(memory, bytes_down=memory.bytes_down + down, bytes_up=memory.bytes_up + up)
+    return replace(clusters.with_report(**told), memory=memory)
 
 
-def _told(clusters: Clusters, over: Sequence[Mapping[str, Any]]) -> Clusters:
-    """Add the trials that are over to the round's line."""
-    return clusters.with_report(trials=[*clusters.report.get("trials", []), *over]) if over else clusters
+def _after_trials(clusters: Clusters, left: Sequence[Trial], over: Sequence[dict[str, Any]]) -> Clusters:
+    """Go on with the trials that are left; those that are over are added to history and the round's line."""
+    if over:
+        clusters = clusters.with_report(trials=[*clusters.report.get("trials", []), *over])
+    memory: TrialMemory = clusters.memory
+    history = (*memory.history, *over)
+    return replace(clusters, memory=replace(memory, trials=tuple(left), history=history))

@@ -15,8 +15,8 @@ module does not know which there are.
 """
 
 import copy
-import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -25,22 +25,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedclust.aggregation import flower as aggregation
-from fedclust.aggregation.flower import NotFinite
-from fedclust.aggregation.optimiser_state import pack_state, restored
 from fedclust.aggregation.replies import Reply, by_cluster, weighted_loss
 from fedclust.clustering.shared.placement import Placement
+from fedclust.federation import run as rounds
 from fedclust.federation.asking import read_replies
 from fedclust.federation.clusters import Clusters, Findings, Observer
 from fedclust.federation.federation import Federation
-from fedclust.federation.run import (
-    Measured,
-    Run,
-    RunState,
-    evaluation_messages,
-    evaluation_sample,
-    read_evaluations,
-    round_figures,
-)
+from fedclust.federation.run import Measured, Run, RunState
 from fedclust.grids.client_grid import CohortView, Traffic
 from fedclust.layers.layer import Layer
 from fedclust.layers.standard import standard_layers
@@ -52,7 +43,7 @@ from fedclust.personal.layers import NoLayer, Personal
 from fedclust.selection import Candidates, Selection, Uniform
 from fedclust.settings.run_options import RunOptions
 from fedclust.support.rng import cohort_size, generator, torch_seed
-from fedclust.typing import IntArray
+from fedclust.typing import FloatArray, IntArray
 
 SomeLayer = TypeVar("SomeLayer", bound=Layer)
 
@@ -79,12 +70,14 @@ class ClusteredStrategy(Strategy):
         Settings of the method; its :attr:`parameters_type` at its defaults unless given.
     options
         What the run tells every strategy, see :class:`~fedclust.settings.run_options.RunOptions`.
+    network
+        The architecture that clients train, for a method that needs it, see :attr:`needs_network`.
     given
-        The same, value by value, such as ``participation=0.5``; not both.
+        The options, value by value, such as ``participation=0.5``; not both.
 
     Attributes
     ----------
-    parameters, options
+    parameters, options, network
         As given.
     selection
         Chooses the clients of a cluster that take part.
@@ -109,6 +102,9 @@ class ClusteredStrategy(Strategy):
 
     needs_client_models: bool = False
     """Whether the method needs each client's model, not a node's mean."""
+
+    needs_network: ClassVar[bool] = False
+    """Whether the method computes with the architecture that clients train."""
 
     aggregates: ClassVar[bool] = True
     """Whether each cluster's aggregator computes its next model; if not, :meth:`after_round` does."""
@@ -144,13 +140,19 @@ class ClusteredStrategy(Strategy):
 
     parameters: Any
 
-    def __init__(self, *, parameters: Any = None, options: RunOptions | None = None, **given: Any) -> None:
+    def __init__(
+        self, *, parameters: Any = None, options: RunOptions | None = None, network: Any = None, **given: Any
+    ) -> None:
         # A preset's own policy holds unless the run chooses another.
         own = given.pop("selection", None) if options is not None else None
         if options is not None and given:
             raise ValueError(f"{', '.join(given)} must be given once: the run's options have it already")
         if parameters is not None and self.parameters_type is None:
             raise TypeError(f"{type(self).__name__} has no parameters, got {parameters!r}")
+        if (network is not None) != self.needs_network:
+            rule = "be" if self.needs_network else "not be"
+            raise TypeError(f"network must {rule} given to {type(self).__name__}")
+        self.network = network
         if self.parameters_type is not None:
             self.parameters = self.parameters_type() if parameters is None else parameters
         self.options = RunOptions(**given) if options is None else options
@@ -163,26 +165,25 @@ class ClusteredStrategy(Strategy):
         """Set the layers to the standard ones and these, see :func:`fedclust.layers.standard_layers`."""
         own = (kind() for kind in self.own_layers)
         self.layers = standard_layers(
-            self, self.options, *own, *further, moves_clients=self.moves_clients, private=private
+            self.join, self.options, *own, *further, moves_clients=self.moves_clients, private=private
         )
 
     def with_options(self, **changes: Any) -> Self:
         """Return a copy, with layers of its own, for a run with other options."""
         made = copy.copy(self)
-        made.options = dataclasses.replace(self.options, **changes)
+        made.options = replace(self.options, **changes)
         made.selection = copy.deepcopy(self.selection)
         made.add_layers()
         return made
 
     @property
-    def participation(self) -> float:
-        """Share ρ of each cluster's clients that takes part in a round, in (0, 1]."""
-        return self.options.participation
-
-    @property
     def seed(self) -> int:
         """The run's seed."""
         return self.options.seed
+
+    def derived_seed(self, purpose: str, *keys: int) -> int:
+        """Derive a seed for one purpose, such as ``"split"`` in a round, in scikit-learn's [0, 2³²)."""
+        return torch_seed(self.seed, purpose, *keys) % 2**32
 
     def make_aggregator(self) -> Strategy:
         """Make the Flower strategy that aggregates within a cluster."""
@@ -203,7 +204,7 @@ class ClusteredStrategy(Strategy):
         """
         return Clusters.of(np.zeros(federation.num_clients, dtype=np.int64), model)
 
-    def cohort(self, clusters: Clusters, server_round: int, federation: Federation) -> IntArray:
+    def cohort(self, clusters: Clusters, federation: Federation) -> IntArray:
         """Choose the clients that take part in a round; unless overridden, a share of each cluster.
 
         Returns
@@ -211,35 +212,29 @@ class ClusteredStrategy(Strategy):
         Client ids, sorted.
         """
         chosen = []
-        for cluster in range(len(clusters.models)):
+        for cluster, model in enumerate(clusters.models):
             members = clusters.members(cluster)
             # A draw for each of many clusters of one takes time. Other policies may ask, and choose nobody.
-            if not len(members) or (len(members) == 1 and type(self.selection) is Uniform):
-                chosen.append(members)
-                continue
-            candidates = Candidates(members, clusters.models[cluster], server_round, federation)
-            draws = generator(self.seed, "sample", server_round, cluster)
-            chosen.append(self.selection.select(candidates, self.cohort_size(len(members)), draws))
+            drawn = len(members) > 1 or (len(members) and type(self.selection) is not Uniform)
+            chosen.append(self.select(members, model, federation, cluster) if drawn else members)
         return np.sort(np.concatenate(chosen))
 
-    def cohort_of_all(self, model: ArrayRecord, server_round: int, federation: Federation) -> IntArray:
-        """Choose a share of all clients, whatever their clusters, for a method that overrides `cohort`."""
-        everyone = np.arange(federation.num_clients)
-        candidates = Candidates(everyone, model, server_round, federation)
-        draws = generator(self.seed, "sample", server_round)
-        return self.selection.select(candidates, self.cohort_size(len(everyone)), draws)
+    def select(self, clients: IntArray, model: ArrayRecord, federation: Federation, *keys: int) -> IntArray:
+        """Choose a share of some clients by the run's policy; `keys` make draws of a round different."""
+        number = federation.server_round
+        draws = generator(self.seed, "sample", number, *keys)
+        candidates = Candidates(clients, model, number, federation)
+        return self.selection.select(candidates, self.cohort_size(len(clients)), draws)
 
     def cohort_size(self, num_members: int) -> int:
         """Compute the number of a cluster's clients that take part in a round."""
-        return cohort_size(num_members, self.participation)
+        return cohort_size(num_members, self.options.participation)
 
-    def before_round(
-        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
-    ) -> Clusters:
+    def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
         """Change the clusters before the cohort trains, such as by asking it which model serves it best."""
         return clusters
 
-    def training_models(self, clusters: Clusters, server_round: int) -> Sequence[ArrayRecord]:
+    def training_models(self, clusters: Clusters) -> Sequence[ArrayRecord]:
         """Return the model that each cluster's cohort starts from; unless overridden, the cluster's model.
 
         In any case, the aggregator uses the cluster's model as the model before the round, and the cluster's
@@ -251,7 +246,7 @@ class ClusteredStrategy(Strategy):
         """List clients of the cohort that must send their own models, not their node's mean."""
         return ()
 
-    def told(self, clusters: Clusters, server_round: int) -> Mapping[str, Any]:
+    def told(self, clusters: Clusters) -> Mapping[str, Any]:
         """Return what the cohort is told besides; such as :meth:`ask_for_projection`."""
         return {}
 
@@ -268,13 +263,49 @@ class ClusteredStrategy(Strategy):
         """Make the run's projection to `size` numbers, for :meth:`Federation.updates`."""
         return Projection(size, torch_seed(self.seed, "projection"))
 
-    def entering(self, clusters: Clusters, replies: Sequence[Reply], server_round: int) -> Sequence[Reply]:
+    def update_rows(
+        self,
+        federation: Federation,
+        model: ArrayRecord,
+        clients: Iterable[int],
+        server_round: int,
+        *,
+        size: int | None = None,
+        names: Sequence[str] = (),
+    ) -> tuple[IntArray, FloatArray]:
+        """Ask clients what a round of training would change, see :meth:`Federation.updates`.
+
+        Parameters
+        ----------
+        federation
+            The clients.
+        model, clients, server_round, names
+            As for :meth:`Federation.updates`.
+        size
+            Numbers of a projection of the change; None for the change of `names` itself.
+
+        Returns
+        -------
+        Ids of the clients that answer, sorted, shape (n,), and a row for each, shape (n, d).
+        """
+        projection = None if size is None else self.update_projection(size)
+        cap = self.options.update_norm_cap
+        found = federation.updates(model, clients, server_round, projection=projection, names=names, cap=cap)
+        rows = [
+            np.concatenate([change.ravel() for change in each.changes.values()])
+            if each.projected is None
+            else each.projected.values
+            for each in found.values()
+        ]
+        return np.array(list(found), dtype=np.int64), np.array(rows)
+
+    def entering(
+        self, clusters: Clusters, replies: Sequence[Reply], federation: Federation
+    ) -> Sequence[Reply]:
         """List the replies to aggregate; one may be listed several times, or not at all."""
         return replies
 
-    def after_round(
-        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
-    ) -> Clusters:
+    def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Change the clusters after a round.
 
         Parameters
@@ -283,14 +314,12 @@ class ClusteredStrategy(Strategy):
             The clusters, with the aggregated models.
         replies
             The valid replies, sorted by client id; each has the cluster and the model it started from.
-        server_round
-            The round, from 1.
         federation
-            The clients, to ask them questions.
+            The clients, to ask them questions; it knows the round, ``federation.server_round``.
         """
         return clusters
 
-    def before_evaluation(self, clusters: Clusters, server_round: int, federation: Federation) -> Clusters:
+    def before_evaluation(self, clusters: Clusters, federation: Federation) -> Clusters:
         """Change the clusters before all clients evaluate, in rounds with an evaluation."""
         return clusters
 
@@ -331,9 +360,7 @@ class ClusteredStrategy(Strategy):
             return by_rule(rule, newcomers, federation)
         return by_least_loss(clusters, newcomers, federation)
 
-    def join(
-        self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
-    ) -> Clusters:
+    def join(self, clusters: Clusters, newcomers: Sequence[int], federation: Federation) -> Clusters:
         """Add clients that join before a round; those that were there keep their clusters.
 
         Unless overridden, each goes where :meth:`place` puts it, or into the largest cluster if that finds
@@ -345,12 +372,10 @@ class ClusteredStrategy(Strategy):
             The clusters of the K clients that were there.
         newcomers
             Ids of those that join: K, K+1, …
-        server_round
-            The round that begins.
         federation
             The clients, newcomers too.
         """
-        placed = self.place(clusters, newcomers, server_round - 1, federation)
+        placed = self.place(clusters, newcomers, federation.server_round - 1, federation)
         largest = int(clusters.sizes.argmax())
         found = [placed[int(client)].cluster for client in newcomers]
         homes = np.array([largest if home is None else home for home in found], dtype=np.int64)
@@ -427,11 +452,9 @@ class ClusteredStrategy(Strategy):
         ValueError
             If `resume` is of another number of clients, or not of this method.
         """
-        federation = (
-            federation.run(num_rounds, timeout, 0 if resume is None else resume.server_round)
-            if federation
-            else Federation(grid, num_rounds, timeout)
-        )
+        after = 0 if resume is None else resume.server_round
+        everyone = Federation(grid) if federation is None else federation
+        federation = everyone.run(num_rounds, timeout, after)
         clusters = self.begin(federation, initial_arrays) if resume is None else self._resumed(resume)
         if resume is not None and clusters.num_clients != federation.num_clients:
             raise ValueError(
@@ -440,7 +463,7 @@ class ClusteredStrategy(Strategy):
             )
         run = self._run = Run(federation, clusters, self.make_aggregator, initial_arrays, buffers)
         run.shows_models = evaluate_fn is not None
-        self._adopt(dataclasses.replace(clusters))
+        self._adopt(replace(clusters))
         for layer in self.layers:
             layer.begin(run)
         if resume is None:
@@ -451,7 +474,7 @@ class ClusteredStrategy(Strategy):
             run.measured = resume.measured
             for layer in self.layers:
                 if layer.memory_type is not None:
-                    layer.restore(run, unpack(layer.memory_type, _below(resume.layers, layer)))
+                    layer.restore(run, unpack(layer.memory_type, resume.layers[type(layer).__name__]))
         left = num_rounds - run.server_round
         joined = join_models(clusters.models)
         return super().start(grid, joined, left, timeout, train_config, evaluate_config, evaluate_fn)
@@ -464,14 +487,14 @@ class ClusteredStrategy(Strategy):
         run.begin_round(config)
         for layer in self.layers:
             self._adopt(layer.before_round(run))
-        cohort = self.cohort(run.clusters, run.number, run.federation)
-        self._adopt(self.before_round(run.clusters, cohort, run.number, run.federation))
+        cohort = self.cohort(run.clusters, run.federation)
+        self._adopt(self.before_round(run.clusters, cohort, run.federation))
         run.federation.turns[cohort] += 1
         for layer in self.layers:
             cohort = layer.stand_in(run, cohort)
         run.cohort = {int(client): int(run.clusters.assignment[client]) for client in cohort}
-        run.sent = tuple(self.training_models(run.clusters, run.number))
-        told = ConfigRecord({**config, **self.told(run.clusters, run.number)})
+        run.sent = tuple(self.training_models(run.clusters))
+        told = ConfigRecord({**config, **self.told(run.clusters)})
         own = frozenset(map(int, self.own_models(run.clusters)))
         messages: list[Message] = []
         chosen_of: dict[int, list[int]] = {}
@@ -525,10 +548,10 @@ class ClusteredStrategy(Strategy):
         failures = [*run.federation.take_failures(), *run.failures]
         run.record |= {"cohort": sorted(run.cohort), "loss": loss, "failures": failures}
         if self.aggregates:
-            self._adopt(self._aggregated(self.entering(run.clusters, run.replies, run.number)))
+            self._adopt(self._aggregated(self.entering(run.clusters, run.replies, run.federation)))
         for layer in self.layers:
             self._adopt(layer.after_aggregation(run))
-        self._adopt(self.after_round(run.clusters, run.replies, run.number, run.federation))
+        self._adopt(self.after_round(run.clusters, run.replies, run.federation))
         read = run.shows_models or run.number == run.federation.num_rounds
         joined = join_models(run.clusters.models) if read else None
         return joined, None if loss is None else MetricRecord({LOSS: loss})
@@ -544,9 +567,9 @@ class ClusteredStrategy(Strategy):
                 models[cluster] = aggregation.aggregate(
                     aggregator, run.number, models[cluster], cohort, run.buffers, shared_means=means
                 )
-            except NotFinite as error:
+            except aggregation.NotFinite as error:
                 run.unusable[cluster] = str(error)
-        return dataclasses.replace(run.clusters, models=tuple(models))
+        return replace(run.clusters, models=tuple(models))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -556,29 +579,31 @@ class ClusteredStrategy(Strategy):
         last = run.number == run.federation.num_rounds
         if run.number % self.options.evaluate_every and not last:
             return []
-        self._adopt(self.before_evaluation(run.clusters, run.number, run.federation))
+        self._adopt(self.before_evaluation(run.clusters, run.federation))
         for layer in self.layers:
             self._adopt(layer.before_evaluation(run))
         run.online = set(grid.get_node_ids())
         full = last and run.federation.tells == "labels"
         settings = ConfigRecord({**config, **instruct(server_round=run.number, full=full)})
         asked = None if last else self.options.evaluate_clients
-        sample = evaluation_sample(asked, run.clusters.num_clients, self.seed, run.number, run.online)
+        clients = run.clusters.num_clients
+        sample = rounds.evaluation_sample(asked, clients, self.seed, run.number, run.online)
         run.sampled = sample is not None
-        return evaluation_messages(self.evaluated(run.clusters), run.online, sample, settings)
+        return rounds.evaluation_messages(self.evaluated(run.clusters), run.online, sample, settings)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Summarise the clients' measurements of their cluster's model, and finish the round's record."""
         run = self.run
         earlier = [*run.record["failures"], *run.federation.take_failures()]
         run.unusable = {}
-        run.evaluations, run.failures = read_evaluations(replies, run.number, run.federation.bounds)
+        read = rounds.read_evaluations(replies, run.number, run.federation.bounds)
+        run.evaluations, run.failures = read
         for layer in self.layers:
             self._adopt(layer.measured(run))
         run.record["failures"] = [*earlier, *run.failures]
         if run.evaluations or run.unusable:
             run.measured = Measured.of(run.evaluations, run.clusters.num_clients)
-        figures = round_figures(run.measured if run.evaluations else Measured(), run.sampled)
+        figures = rounds.round_figures(run.measured if run.evaluations else Measured(), run.sampled)
         self.observer.round(run.finish_round(figures))
         return MetricRecord({**figures}) if figures else None
 
@@ -608,7 +633,7 @@ class ClusteredStrategy(Strategy):
         before, number = run.clusters, len(clusters.models)
         kept = (*clusters.aggregators, *before.aggregators[len(clusters.aggregators) :])[:number]
         made = (self.make_aggregator() for _ in range(number - len(kept)))
-        run.clusters = dataclasses.replace(clusters, aggregators=(*kept, *made), reason="")
+        run.clusters = replace(clusters, aggregators=(*kept, *made), reason="")
         if not np.array_equal(clusters.assignment, before.assignment):
             self.observer.assignment(run.number, clusters.assignment, clusters.reason)
 
@@ -617,29 +642,26 @@ class ClusteredStrategy(Strategy):
     def run_state(self) -> RunState:
         """Get the state of the run after a round."""
         run, fresh = self.run, self.make_aggregator()
-        layers = {
-            f"{type(layer).__name__}/{path}": value
-            for layer in self.layers
-            if layer.memory_type is not None
-            for path, value in pack(layer.state(run), layer.memory_type).items()
-        }
         return RunState(
             server_round=run.server_round,
             assignment=run.clusters.assignment,
             models=run.clusters.models,
             turns=run.federation.turns.copy(),
             memory=pack(run.clusters.memory, self.memory_type),
-            aggregators=tuple(pack_state(each, fresh) for each in run.clusters.aggregators),
+            aggregators=tuple(aggregation.pack_state(each, fresh) for each in run.clusters.aggregators),
             measured=run.measured,
             failed_replies=run.failed_replies,
             roster=run.federation.roster_state(),
-            layers=layers,
+            layers={
+                type(layer).__name__: pack(layer.state(run), layer.memory_type)
+                for layer in self.layers
+                if layer.memory_type is not None
+            },
         )
 
     def _resumed(self, state: RunState) -> Clusters:
-        aggregators = tuple(restored(self.make_aggregator(), packed) for packed in state.aggregators)
-        memory = unpack(self.memory_type, state.memory)
-        return Clusters(state.assignment, state.models, memory, aggregators)
+        made = tuple(aggregation.restored(self.make_aggregator(), each) for each in state.aggregators)
+        return Clusters(state.assignment, state.models, unpack(self.memory_type, state.memory), made)
 
     def layer(self, kind: type[SomeLayer]) -> SomeLayer | None:
         """Return the layer of a kind; None if there is none."""
@@ -687,8 +709,3 @@ class ClusteredStrategy(Strategy):
     def description_traffic(self) -> Traffic | None:
         """Bytes of asking clients to describe themselves, once the method has used the answers; else None."""
         return None if self._run is None else self._run.federation.description_traffic
-
-
-def _below(packed: Mapping[str, Any], layer: Layer) -> dict[str, Any]:
-    prefix = f"{type(layer).__name__}/"
-    return {path.removeprefix(prefix): value for path, value in packed.items() if path.startswith(prefix)}

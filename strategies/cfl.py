@@ -1,17 +1,15 @@
 """CFL: clusters are cut in two where training stands still on average but not for each client."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.aggregation.replies import by_cluster
 from fedclust.clustering import cfl
 from fedclust.clustering.cfl import Changes, Cut, Parameters
-from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.clusters import Findings, padded
+from fedclust.federation import Clusters, Federation, Findings, Reply, by_cluster, padded
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.typing import FloatArray, IntArray
 
@@ -39,53 +37,50 @@ class CFL(ClusteredStrategy):
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start with everyone in one cluster and no update known."""
         memory = cfl.start(federation.num_clients, self.parameters)
-        return dataclasses.replace(super().begin(federation, model), memory=memory)
+        return replace(super().begin(federation, model), memory=memory)
 
     def grown(self, clusters: Clusters, homes: IntArray) -> Changes:
         """No change of a newcomer is known."""
         changes: Changes = clusters.memory
         values = np.pad(changes.values, ((0, len(homes)), (0, 0)))
-        return dataclasses.replace(changes, values=values, known=padded(changes.known, len(homes)))
+        return replace(changes, values=values, known=padded(changes.known, len(homes)))
 
-    def told(self, clusters: Clusters, server_round: int) -> Mapping[str, Any]:
+    def told(self, clusters: Clusters) -> Mapping[str, Any]:
         """Ask for as many numbers of each change as the parameters say."""
         return self.ask_for_projection(self.parameters.projection)
 
-    def after_round(
-        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
-    ) -> Clusters:
+    def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Note the cohort's updates, and cut each cluster that stands still."""
         changes: Changes = clusters.memory
         if replies:
             first = None if changes.first_norms.any() else _norms(replies)
             clients = np.array([reply.client for reply in replies])
             changes = cfl.update(changes, clients, _values(replies), first)
-        report: dict[str, Any] = {}
+        given, report = self.parameters, dict[str, Any]()
         for cluster, cohort in by_cluster(replies).items():
             found, members = _norms(cohort), clusters.members(cluster)
             told = Cut(float(found[0]), float(found[1]))
-            ripe = server_round > self.parameters.min_rounds
-            if ripe and cfl.is_stationary(found, changes.first_norms, self.parameters):
-                changes = self._ask_unknown(changes, clusters, cluster, server_round, federation)
-                told = cfl.cut(changes, members, found, self.parameters)
+            ripe = federation.server_round > given.min_rounds
+            if ripe and cfl.is_stationary(found, changes.first_norms, given):
+                # Those that have never answered are asked, so that a cut can place them.
+                if len(unknown := members[~changes.known[members]]):
+                    model, number = clusters.models[cluster], federation.server_round
+                    rows = self.update_rows(federation, model, unknown, number, size=given.projection)
+                    changes = cfl.update(changes, *rows) if len(rows[0]) else changes
+                told = cfl.cut(changes, members, found, given)
             report[str(cluster)] = {"mean_norm": told.mean_norm, "max_norm": told.max_norm}
             if np.isfinite(told.silhouette):
                 report[str(cluster)] |= {"silhouette": told.silhouette, "cut": told.labels is not None}
             if told.labels is not None:
                 clusters = clusters.split(cluster, told.labels)
-        return dataclasses.replace(clusters.with_report(**report), memory=changes)
+        return replace(clusters.with_report(**report), memory=changes)
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """Say where no cut can come."""
-        said = []
-        if rounds <= self.parameters.min_rounds:
-            said.append(
-                f"no cut comes before round {self.parameters.min_rounds + 1} "
-                f"(strategy.parameters.min_rounds), and there are {rounds}"
-            )
-        if num_clients < max(3, 2 * self.parameters.min_cluster_size):
-            said.append(f"{num_clients} clients are too few for a cut")
-        return said
+        first, fewest = self.parameters.min_rounds + 1, max(3, 2 * self.parameters.min_cluster_size)
+        early = f"no cut comes before round {first} (strategy.parameters.min_rounds), and there are {rounds}"
+        few = f"{num_clients} clients are too few for a cut"
+        return [early] * (rounds < first) + [few] * (num_clients < fewest)
 
     def findings(self, clusters: Clusters) -> Findings:
         """Return the cosine distances of clients' last updates, up to 2,000 clients; NaN where unknown."""
@@ -96,25 +91,6 @@ class CFL(ClusteredStrategy):
         distances = np.full((clusters.num_clients,) * 2, np.nan)
         distances[np.ix_(known, known)] = cfl.cosine_distances(changes.values[known])
         return Findings(arrays={"distances": distances})
-
-    def _ask_unknown(
-        self, changes: Changes, clusters: Clusters, cluster: int, server_round: int, federation: Federation
-    ) -> Changes:
-        """Ask the members that have never answered for an update, so that a cut can place them."""
-        members = clusters.members(cluster)
-        unknown = members[~changes.known[members]]
-        if not len(unknown):
-            return changes
-        projection = self.update_projection(self.parameters.projection)
-        told = federation.updates(
-            clusters.models[cluster],
-            unknown,
-            server_round,
-            projection=projection,
-            cap=self.options.update_norm_cap,
-        )
-        values = [each.projected.values for each in told.values() if each.projected is not None]
-        return cfl.update(changes, np.array(list(told)), np.stack(values)) if values else changes
 
 
 def _values(replies: Sequence[Reply]) -> FloatArray:

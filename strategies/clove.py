@@ -1,18 +1,14 @@
 """CLoVE: clients are clustered by the vectors of their losses under k models, in the first rounds."""
 
-import dataclasses
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import ArrayRecord
-from torch import nn
 
 from fedclust.clustering import clove
 from fedclust.clustering.clove import Parameters
-from fedclust.federation import Clusters, Federation, starting_models
-from fedclust.federation.clusters import padded
+from fedclust.federation import Clusters, Federation, padded, starting_models
 from fedclust.strategies.base import ClusteredStrategy
-from fedclust.support.rng import torch_seed
 from fedclust.typing import IntArray
 
 
@@ -27,7 +23,7 @@ class CLoVE(ClusteredStrategy):
     Parameters
     ----------
     network
-        The architecture that clients train; its weights are drawn anew for each model but the first.
+        Its weights are drawn anew for each model but the first.
     parameters
         Number of clusters, and for how long clients are clustered.
     options
@@ -37,10 +33,7 @@ class CLoVE(ClusteredStrategy):
     parameters_type = Parameters
     parameters: Parameters
     memory_type = IntArray | None
-
-    def __init__(self, *, network: nn.Module, **given: Any) -> None:
-        super().__init__(**given)
-        self.network = network
+    needs_network = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Draw k models; everyone is in the first cluster until asked."""
@@ -53,22 +46,19 @@ class CLoVE(ClusteredStrategy):
         """A newcomer has not been clustered yet, so clustering starts again."""
         return None if clusters.memory is None else padded(clusters.memory, len(homes), 0)
 
-    def before_round(
-        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
-    ) -> Clusters:
+    def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
         """Cluster everybody, in the first rounds."""
-        last, stable, kept = self.parameters.clustering_rounds, self.parameters.stable_rounds, clusters.memory
-        if (last is not None and server_round > last) or (stable is not None and kept.min() >= stable):
+        number, kept = federation.server_round, clusters.memory
+        last, stable = self.parameters.clustering_rounds, self.parameters.stable_rounds
+        if (last is not None and number > last) or (stable is not None and kept.min() >= stable):
             return clusters
         losses = federation.losses(clusters.models, range(clusters.num_clients))
         if not losses:
             return clusters
-        seed = torch_seed(self.seed, "clove", server_round) % 2**32
+        seed = self.derived_seed("clove", number)
         told, assignment = list(losses), clusters.assignment.copy()
         assignment[told] = clove.assign(np.array([*losses.values()]), self.parameters, seed)
         if kept is not None:
             kept = kept.copy()
             kept[told] = clove.times_kept(kept[told], clusters.assignment[told], assignment[told])
-        return dataclasses.replace(
-            clusters, assignment=assignment, memory=kept, reason="loss vectors clustered"
-        )
+        return replace(clusters, assignment=assignment, memory=kept, reason="loss vectors clustered")

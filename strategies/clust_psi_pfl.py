@@ -10,12 +10,11 @@ import fedclust.strategies.options as options
 from fedclust.clustering import clust_psi_pfl, label_groups
 from fedclust.clustering.clust_psi_pfl import Parameters
 from fedclust.clustering.placement import LabelRule
-from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.clusters import Findings
+from fedclust.federation import Clusters, Federation, Findings, Reply
 from fedclust.newcomers.placing import packed
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.strategies.options import Cohorts
-from fedclust.support.rng import draw_replicas, generator, torch_seed
+from fedclust.support.rng import draw_replicas, generator
 from fedclust.typing import IntArray
 
 
@@ -66,37 +65,33 @@ class ClustPSIPFL(ClusteredStrategy):
         The memory holds the decision, the curve that chose the number of clusters, and the stability
         indices.
         """
-        counts = federation.describe().train_counts
-        seed = torch_seed(self.seed, "assign") % 2**32
+        counts, seed = federation.describe().train_counts, self.derived_seed("assign")
         if isinstance(self.parameters, label_groups.Parameters):
             assignment, findings = _by_label_groups(counts, self.parameters, seed)
         else:
             assignment, findings = _by_paper(counts, self.parameters, seed)
         return Clusters.of(assignment, model, findings)
 
-    def cohort(self, clusters: Clusters, server_round: int, federation: Federation) -> IntArray:
+    def cohort(self, clusters: Clusters, federation: Federation) -> IntArray:
         """Choose the clients that take part in a round, each once."""
         if self.cohorts == "share":
-            return super().cohort(clusters, server_round, federation)
-        return np.unique(np.concatenate(list(self._copies(clusters, server_round).values())))
+            return super().cohort(clusters, federation)
+        return np.unique(self._copies(clusters, federation))
 
-    def entering(self, clusters: Clusters, replies: Sequence[Reply], server_round: int) -> list[Reply]:
+    def entering(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> list[Reply]:
         """List a client's reply once for each copy of it that was drawn."""
         if self.cohorts == "share":
             return list(replies)
-        drawn = np.concatenate(list(self._copies(clusters, server_round).values()))
-        times = np.bincount(drawn, minlength=clusters.num_clients)
+        times = np.bincount(self._copies(clusters, federation), minlength=clusters.num_clients)
         return [reply for reply in replies for _ in range(times[reply.client])]
 
-    def _copies(self, clusters: Clusters, server_round: int) -> dict[int, IntArray]:
-        return {
-            cluster: draw_replicas(
-                clusters.members(cluster),
-                self.participation,
-                generator(self.seed, "sample", server_round, cluster),
-            )
-            for cluster in np.unique(clusters.assignment).tolist()
-        }
+    def _copies(self, clusters: Clusters, federation: Federation) -> IntArray:
+        """Draw the round's clients of all clusters, each as often as it was drawn."""
+        drawn = []
+        for cluster in np.unique(clusters.assignment).tolist():
+            draws = generator(self.seed, "sample", federation.server_round, cluster)
+            drawn.append(draw_replicas(clusters.members(cluster), self.options.participation, draws))
+        return np.concatenate(drawn)
 
 
 def _by_paper(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntArray, Findings]:

@@ -3,14 +3,12 @@
 import logging
 from typing import ClassVar
 
-import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.clustering import fedclust_weights
 from fedclust.clustering.fedclust_weights import Parameters
 from fedclust.clustering.shared.grouping import fill_in
-from fedclust.federation import Clusters, Federation
-from fedclust.federation.clusters import Findings
+from fedclust.federation import Clusters, Federation, Findings
 from fedclust.strategies.base import ClusteredStrategy
 
 logger = logging.getLogger(__name__)
@@ -40,13 +38,10 @@ class FedClustWeights(ClusteredStrategy):
         shapes = {name: array.shape for name, array in model.items()}
         names = fedclust_weights.last_layer(shapes, self.parameters.layer)
         everybody = range(federation.num_clients)
-        cap = self.options.update_norm_cap
-        told = federation.updates(model, everybody, server_round=1, names=names, cap=cap)
-        if not told:
+        answered, weights = self.update_rows(federation, model, everybody, 1, names=names)
+        if not len(answered):
             logger.warning("fedclust_weights: no client answered, all start in one cluster")
             return super().begin(federation, model)
-        weights = [np.concatenate([each.changes[name].ravel() for name in names]) for each in told.values()]
-        labels, report = fedclust_weights.assign(np.stack(weights), self.parameters)
-        answered = np.array(list(told))
+        labels, report = fedclust_weights.assign(weights, self.parameters)
         assignment, distances = fill_in(labels, report.distances, answered, federation.num_clients)
         return Clusters.of(assignment, model, Findings.of_distances(distances, report.scores))

@@ -1,24 +1,21 @@
 """FedGMCC: clients are clustered every round, by the low-loss curves between their models."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedProx
-from torch import nn
 
 from fedclust.clustering import curve_fitting, fedgmcc
 from fedclust.clustering.curve_fitting import Outcome, chain_scores
 from fedclust.clustering.fedgmcc import Parameters, Threshold
 from fedclust.clustering.placement import place
 from fedclust.clustering.shared.placement import Placement
-from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.clusters import Findings, padded
-from fedclust.messages.models import from_state, like, to_state
+from fedclust.federation import Clusters, Federation, Findings, Reply, padded
+from fedclust.messages.models import from_stacked, like, to_state
 from fedclust.newcomers.placing import silent
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import torch_seed
@@ -47,8 +44,6 @@ class FedGMCC(ClusteredStrategy):
 
     Parameters
     ----------
-    network
-        The architecture that clients train.
     input_shape
         Shape of one input.
     vocabulary_size
@@ -68,6 +63,7 @@ class FedGMCC(ClusteredStrategy):
     """
 
     needs_client_models = True
+    needs_network = True
     aggregates = False
     parameters_type = Parameters
     parameters: Parameters
@@ -76,7 +72,6 @@ class FedGMCC(ClusteredStrategy):
     def __init__(
         self,
         *,
-        network: nn.Module,
         input_shape: Sequence[int],
         vocabulary_size: int | None = None,
         device: str = "auto",
@@ -85,11 +80,9 @@ class FedGMCC(ClusteredStrategy):
         super().__init__(**given)
         kind = type(self.make_aggregator())
         if kind not in (FedAvg, FedProx):
-            raise ValueError(
-                "aggregator must be fedavg or fedprox with FedGMCC, which averages along curves, "
-                f"got {kind.__name__.lower()}"
-            )
-        self.network, self.input_shape, self.vocabulary_size = network, tuple(input_shape), vocabulary_size
+            why = "fedavg or fedprox with FedGMCC, which averages along curves"
+            raise ValueError(f"aggregator must be {why}, got {kind.__name__.lower()}")
+        self.input_shape, self.vocabulary_size = tuple(input_shape), vocabulary_size
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = automatic if device == "auto" else device
 
@@ -97,40 +90,33 @@ class FedGMCC(ClusteredStrategy):
         """Start with all clients in one cluster."""
         unknown = np.full((federation.num_clients, federation.num_clients), np.nan)
         memory = Memory(fedgmcc.start(self.parameters), unknown)
-        return dataclasses.replace(super().begin(federation, model), memory=memory)
+        return replace(super().begin(federation, model), memory=memory)
 
     def grown(self, clusters: Clusters, homes: IntArray) -> Memory:
         """No curve to a newcomer's model is known."""
         memory: Memory = clusters.memory
-        return dataclasses.replace(memory, scores=padded(memory.scores, len(homes)))
+        return replace(memory, scores=padded(memory.scores, len(homes)))
 
-    def cohort(self, clusters: Clusters, server_round: int, federation: Federation) -> IntArray:
+    def cohort(self, clusters: Clusters, federation: Federation) -> IntArray:
         """Choose the round's cohort from all clients."""
-        return self.cohort_of_all(clusters.models[0], server_round, federation)
+        return self.select(np.arange(clusters.num_clients), clusters.models[0], federation)
 
-    def after_round(
-        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
-    ) -> Clusters:
+    def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Fit the curves between the round's models, group them, and average each group along its curves."""
         if not replies:
             return clusters
-        memory: Memory = clusters.memory
-        members = np.array([reply.client for reply in replies])
+        memory, members = clusters.memory, np.array([reply.client for reply in replies])
         models = _stack([to_state(reply.model) for reply in replies])
-        draws = torch.Generator().manual_seed(torch_seed(self.seed, "curves", server_round))
-        inputs = self._inputs(federation, draws)
+        inputs, draws = self._inputs(federation, "curves", federation.server_round)
         threshold, outcome = curve_fitting.step(
             memory.threshold, self.network, models, inputs, self.parameters, draws, self.device
         )
-        scores = memory.scores.copy()
+        scores, profile = memory.scores.copy(), memory.profile
         scores[np.ix_(members, members)] = outcome.chains.scores
-        profile = memory.profile
-        if server_round == federation.num_rounds and len(replies) > 1:
+        if federation.server_round == federation.num_rounds and len(replies) > 1:
             profile = self._profile(models, inputs, outcome, members)
-        adopted = _adopted(clusters, members, outcome)
-        return dataclasses.replace(
-            adopted.with_report(**_report(members, outcome)), memory=Memory(threshold, scores, profile)
-        )
+        adopted = _adopted(clusters, members, outcome).with_report(**_report(members, outcome))
+        return replace(adopted, memory=Memory(threshold, scores, profile))
 
     def place(
         self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
@@ -150,27 +136,14 @@ class FedGMCC(ClusteredStrategy):
             for each in tried
         ]
         placed: dict[int, Placement] = {}
-        for client in newcomers:
-            if not all(client in each for each in told):
-                continue
-            trained = [
-                model
-                | {
-                    name: model[name] + torch.as_tensor(each[client].changes[name]).to(model[name])
-                    for name in names
-                }
-                for model, each in zip(models, told, strict=True)
-            ]
-            draws = torch.Generator().manual_seed(torch_seed(self.seed, "place", server_round))
-            own, apart = chain_scores(
-                self.network,
-                _stack(models),
-                _stack(trained),
-                self._inputs(federation, draws),
-                self.parameters,
-                draws,
-                self.device,
-            )
+        for client in set(newcomers).intersection(*told):
+            trained = []
+            for model, changes in zip(models, (each[client].changes for each in told), strict=True):
+                moved = {name: model[name] + torch.as_tensor(changes[name]).to(model[name]) for name in names}
+                trained.append(model | moved)
+            inputs, draws = self._inputs(federation, "place", server_round)
+            settings = inputs, self.parameters, draws, self.device
+            own, apart = chain_scores(self.network, _stack(models), _stack(trained), *settings)
             placed[client] = place(own, apart, tried)
         return silent(newcomers, placed)
 
@@ -179,23 +152,24 @@ class FedGMCC(ClusteredStrategy):
         memory: Memory = clusters.memory
         return Findings(arrays={"pair_scores": memory.scores, **memory.profile})
 
-    def _inputs(self, federation: Federation, draws: torch.Generator) -> torch.Tensor:
-        described = federation.describe()
-        return curve_fitting.draw_inputs(
-            self.parameters.num_inputs,
-            self.input_shape,
-            draws,
-            mean=described.mean,
-            std=described.std,
-            vocabulary_size=self.vocabulary_size,
+    def _inputs(
+        self, federation: Federation, purpose: str, server_round: int
+    ) -> tuple[torch.Tensor, torch.Generator]:
+        """Draw the random inputs of a round, and return the generator that drew them."""
+        draws = torch.Generator().manual_seed(torch_seed(self.seed, purpose, server_round))
+        described, number = federation.describe(), self.parameters.num_inputs
+        mean, std, size = described.mean, described.std, self.vocabulary_size
+        inputs = curve_fitting.draw_inputs(
+            number, self.input_shape, draws, mean=mean, std=std, vocabulary_size=size
         )
+        return inputs, draws
 
     def _profile(
         self, models: State, inputs: torch.Tensor, outcome: Outcome, members: IntArray
     ) -> dict[str, np.ndarray]:
         scores = outcome.chains.scores[tuple(outcome.chains.pairs.T)]
-        order = np.argsort(scores, kind="stable")
-        order = order[: np.isfinite(scores).sum()]  # infinite scores cannot be drawn
+        finite = np.isfinite(scores).sum()  # infinite scores come last, and cannot be drawn
+        order = np.argsort(scores, kind="stable")[:finite]
         which = list(dict.fromkeys([*order[:_PROFILES].tolist(), *order[-_PROFILES:].tolist()]))
         along = curve_fitting.profile(
             self.network, models, inputs, outcome.chains, which, self.parameters, self.device
@@ -210,12 +184,8 @@ class FedGMCC(ClusteredStrategy):
 
 def _adopted(clusters: Clusters, members: IntArray, outcome: Outcome) -> Clusters:
     """Assign this round's clients to their new clusters; the others keep their models."""
-    template = clusters.models[0]
     found = int(outcome.labels.max()) + 1
-    models = [
-        like(from_state({name: stack[cluster] for name, stack in outcome.models.items()}), template)
-        for cluster in range(found)
-    ]
+    models = [like(each, clusters.models[0]) for each in from_stacked(outcome.models, range(found))]
     held = clusters.assignment.copy()
     held[members] = -1
     assignment = np.empty_like(held)
@@ -224,7 +194,7 @@ def _adopted(clusters: Clusters, members: IntArray, outcome: Outcome) -> Cluster
         assignment[held == old] = len(models)
         models.append(clusters.models[int(old)])
     reason = f"{found} cluster{'s' if found != 1 else ''} among the cohort"
-    return dataclasses.replace(clusters, assignment=assignment, models=tuple(models), reason=reason)
+    return replace(clusters, assignment=assignment, models=tuple(models), reason=reason)
 
 
 def _report(members: IntArray, outcome: Outcome) -> dict[str, Any]:

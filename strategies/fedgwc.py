@@ -1,21 +1,17 @@
 """FedGWC as in its paper: clients are clustered by their training losses, round by round."""
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.aggregation.replies import by_cluster
 from fedclust.clustering import fedgwc
 from fedclust.clustering.fedgwc import Interaction, Outcome, Parameters
-from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.clusters import Findings, padded
+from fedclust.federation import Clusters, Federation, Findings, Reply, by_cluster, padded
 from fedclust.selection import LeastSampled
 from fedclust.strategies.base import ClusteredStrategy
-from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray
 
 _MOST_SNAPSHOTS = 3  # splits whose matrices are kept for the plots; K² numbers each
@@ -55,63 +51,49 @@ class FedGWC(ClusteredStrategy):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.parameters = self.parameters.resolve(self.participation)
+        self.parameters = self.parameters.resolve(self.options.participation)
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start with all clients in one cluster, in which no clients have met."""
-        clusters = super().begin(federation, model)
         start = fedgwc.start(np.arange(federation.num_clients), self.parameters)
-        return dataclasses.replace(clusters, memory=Memory((start,)))
+        return replace(super().begin(federation, model), memory=Memory((start,)))
 
     def grown(self, clusters: Clusters, homes: IntArray) -> Memory:
         """Add newcomers to their clusters' states, in which they have met nobody."""
         memory: Memory = clusters.memory
         ids = clusters.num_clients + np.arange(len(homes))
         joined = (each.joined(ids[homes == cluster]) for cluster, each in enumerate(memory.interactions))
-        return dataclasses.replace(
-            memory,
-            interactions=tuple(joined),
-            snapshots={name: padded(matrix, len(homes)) for name, matrix in memory.snapshots.items()},
-        )
+        snapshots = {name: padded(matrix, len(homes)) for name, matrix in memory.snapshots.items()}
+        return replace(memory, interactions=tuple(joined), snapshots=snapshots)
 
     def cohort_size(self, num_members: int) -> int:
         """Compute a cohort's size: the share that takes part, at least three, unless it is fixed."""
-        return self.parameters.cohort_size_of(num_members, self.participation)
+        return self.parameters.cohort_size_of(num_members, self.options.participation)
 
-    def after_round(
-        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
-    ) -> Clusters:
+    def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Update each cluster's interaction matrix with its cohort's losses; split clusters that settled."""
-        memory: Memory = clusters.memory
-        interactions = dict(enumerate(memory.interactions))
-        snapshots = dict(memory.snapshots)
-        report: dict[str, Any] = {}
-        cohorts = by_cluster(replies)
-        for cluster, cohort in cohorts.items():
-            interactions[cluster], outcome = fedgwc.step(
-                interactions[cluster],
-                np.array([reply.client for reply in cohort]),
-                [reply.losses for reply in cohort],
-                self.parameters,
-                seed=torch_seed(self.seed, "split", server_round, cluster) % 2**32,
-            )
+        memory, number = clusters.memory, federation.server_round
+        states, snapshots = dict(enumerate(memory.interactions)), dict(memory.snapshots)
+        report, seen = dict[str, Any](), memory.seen
+        for cluster, cohort in by_cluster(replies).items():
+            clients, losses = np.array([each.client for each in cohort]), [each.losses for each in cohort]
+            seed = self.derived_seed("split", number, cluster)
+            states[cluster], outcome = fedgwc.step(states[cluster], clients, losses, self.parameters, seed)
             report[str(cluster)] = _report(outcome)
-            if outcome.labels is not None:
+            if len(memory.interactions) == 1 and len(cohort) > 1:  # one client alone has no rewards
+                seen = _seen(clients, losses, number)
+            if (labels := outcome.labels) is not None:
                 if len(snapshots) < _MOST_SNAPSHOTS:
-                    whole = self._matrices(clusters.num_clients, [interactions[cluster]])
-                    snapshots[f"affinity_round_{server_round}"] = whole["affinity"]
-                parts = fedgwc.children(interactions[cluster], outcome.labels)
-                interactions |= zip(clusters.children(cluster, outcome.labels), parts, strict=True)
-                clusters = clusters.split(cluster, outcome.labels)
-        ordered = tuple(interactions[cluster] for cluster in range(len(clusters.models)))
-        seen = memory.seen
-        if len(memory.interactions) == 1 and len(replies) > 1:  # one client alone has no rewards
-            seen = _seen(cohorts[0], server_round)
-        return dataclasses.replace(clusters.with_report(**report), memory=Memory(ordered, snapshots, seen))
+                    snapshots[f"affinity_round_{number}"] = self._affinity(federation, [states[cluster]])
+                parts = fedgwc.children(states[cluster], labels)
+                states |= zip(clusters.children(cluster, labels), parts, strict=True)
+                clusters = clusters.split(cluster, labels)
+        ordered = tuple(states[cluster] for cluster in range(len(clusters.models)))
+        return replace(clusters.with_report(**report), memory=Memory(ordered, snapshots, seen))
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """List reasons in the settings why no split can happen, or why none is likely."""
-        return fedgwc.cautions(self.parameters, num_clients, self.participation, rounds)
+        return fedgwc.cautions(self.parameters, num_clients, self.options.participation, rounds)
 
     def findings(self, clusters: Clusters) -> Findings:
         """Return the interaction and affinity of every pair in one cluster, and each client's weight.
@@ -120,25 +102,27 @@ class FedGWC(ClusteredStrategy):
         losses in the last round with one cluster, which explain the rewards.
         """
         memory: Memory = clusters.memory
-        weights = np.zeros(clusters.num_clients)
-        for interaction in memory.interactions:
-            weights[interaction.members] = interaction.weights
-        return Findings(
-            arrays=self._matrices(clusters.num_clients, memory.interactions)
-            | dict(memory.snapshots)
-            | dict(memory.seen),
-            clients={"gaussian_weight": weights},
-        )
+        states, weights = memory.interactions, np.zeros(clusters.num_clients)
+        for state in states:
+            weights[state.members] = state.weights
+        matrices = {
+            "interaction": of_pairs(clusters.num_clients, ((each.members, each.matrix) for each in states)),
+            "affinity": self._affinity(clusters, states),
+        }
+        return Findings({}, matrices | {**memory.snapshots, **memory.seen}, {"gaussian_weight": weights})
 
-    def _matrices(self, num_clients: int, interactions: Sequence[Interaction]) -> dict[str, FloatArray]:
-        """Arrange clusters' matrices over all clients, shape (K, K), NaN for pairs not in one cluster."""
-        matrix = np.full((num_clients, num_clients), np.nan)
-        affinity = matrix.copy()
-        for interaction in interactions:
-            pairs = np.ix_(interaction.members, interaction.members)
-            matrix[pairs] = interaction.matrix
-            affinity[pairs] = fedgwc.affinity_of(interaction, self.parameters)
-        return {"interaction": matrix, "affinity": affinity}
+    def _affinity(self, of: Clusters | Federation, states: Sequence[Interaction]) -> FloatArray:
+        """Compute clusters' affinities, laid out over all clients, shape (K, K)."""
+        blocks = ((each.members, fedgwc.affinity_of(each, self.parameters)) for each in states)
+        return of_pairs(of.num_clients, blocks)
+
+
+def of_pairs(num_clients: int, blocks: Iterable[tuple[IntArray, FloatArray]]) -> FloatArray:
+    """Lay out matrices of some clients each over all clients, shape (K, K); NaN for other pairs."""
+    matrix = np.full((num_clients, num_clients), np.nan)
+    for members, block in blocks:
+        matrix[np.ix_(members, members)] = block
+    return matrix
 
 
 def _report(outcome: Outcome) -> dict[str, Any]:
@@ -150,11 +134,11 @@ def _report(outcome: Outcome) -> dict[str, Any]:
     return report
 
 
-def _seen(cohort: Sequence[Reply], server_round: int) -> dict[str, FloatArray]:
+def _seen(clients: IntArray, losses: Sequence[FloatArray], server_round: int) -> dict[str, FloatArray]:
     """Keep a cohort's losses."""
-    steps = min(len(reply.losses) for reply in cohort)  # only steps that all ran are compared
+    steps = min(map(len, losses))  # only steps that all ran are compared
     return {
-        "cohort_losses": np.array([reply.losses[:steps] for reply in cohort]),
-        "cohort_clients": np.array([reply.client for reply in cohort], dtype=float),
+        "cohort_losses": np.array([each[:steps] for each in losses]),
+        "cohort_clients": clients.astype(float),
         "cohort_round": np.array(float(server_round)),
     }

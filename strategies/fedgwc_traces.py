@@ -1,27 +1,24 @@
 """FedGWC with our rule, which we recommend: the paper's messages, clustered by loss traces."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
-from flwr.serverapp.strategy import FedAvg, FedProx
+from flwr.serverapp.strategy import FedAvg
 
 from fedclust.aggregation import flower as aggregation
-from fedclust.aggregation.replies import by_cluster
 from fedclust.clustering import fedgwc, loss_traces
 from fedclust.clustering.loss_traces import Outcome, Parameters, Trace
 from fedclust.clustering.shared import wording
-from fedclust.federation import Clusters, FairAvg, Federation, Reply
-from fedclust.federation.clusters import Findings, padded
-from fedclust.messages.models import like
+from fedclust.federation import Clusters, FairAvg, Federation, Findings, Reply, by_cluster, padded
+from fedclust.messages.models import like, to_vector, with_vector
 from fedclust.messages.packer import UNSAVED
 from fedclust.selection import LeastSampled
 from fedclust.strategies.base import ClusteredStrategy
-from fedclust.support.array_bytes import from_numpy, to_numpy
-from fedclust.support.rng import cohort_size, generator, torch_seed
+from fedclust.strategies.fedgwc import of_pairs
+from fedclust.support.rng import cohort_size, generator
 from fedclust.typing import FloatArray, IntArray
 
 _SMALLEST_COHORT = 3  # FedGWC, Theorem A.5
@@ -96,29 +93,29 @@ class FedGWCTraces(ClusteredStrategy):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.parameters = self.parameters.resolve(self.participation)
+        self.parameters = self.parameters.resolve(self.options.participation)
         aggregator = self.make_aggregator()
-        self._keeps_the_mean = type(aggregator) in (FedAvg, FedProx, FairAvg)
+        self._keeps_the_mean = not aggregation.remembers(aggregator)
         self._averaging: FedAvg = FairAvg() if isinstance(aggregator, FairAvg) else FedAvg()
         self._without_probe = ""  # the aggregator that rules it out
         if self.parameters.probe is not None and not self.takes_means(aggregator):
             self._without_probe = type(aggregator).__name__
-            self.parameters = dataclasses.replace(self.parameters, probe=None)
+            self.parameters = replace(self.parameters, probe=None)
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start with all clients in one cluster and no recorded losses."""
-        clusters = super().begin(federation, model)
         number = federation.num_clients
         trace = loss_traces.start(np.arange(number), self.parameters)
         interaction = np.zeros((number, number)) if number <= _MOST_CLIENTS else None
-        return dataclasses.replace(clusters, memory=Memory((trace,), {}, np.zeros(number), interaction))
+        memory = Memory((trace,), {}, np.zeros(number), interaction)
+        return replace(super().begin(federation, model), memory=memory)
 
     def grown(self, clusters: Clusters, homes: IntArray) -> Memory:
         """Add newcomers to their clusters' traces, without entries."""
         memory: Memory = clusters.memory
         ids = clusters.num_clients + np.arange(len(homes))
         pairs = memory.interaction
-        return dataclasses.replace(
+        return replace(
             memory,
             traces=tuple(each.joined(ids[homes == n]) for n, each in enumerate(memory.traces)),
             weights=padded(memory.weights, len(homes), 0.0),
@@ -127,64 +124,49 @@ class FedGWCTraces(ClusteredStrategy):
 
     def cohort_size(self, num_members: int) -> int:
         """Compute a cohort's size: the share that takes part, at least three."""
-        return cohort_size(num_members, self.participation, _SMALLEST_COHORT)
+        return cohort_size(num_members, self.options.participation, _SMALLEST_COHORT)
 
-    def before_round(
-        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
-    ) -> Clusters:
+    def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
         """Draw the clients of undecided clusters whose replies make the next probe."""
-        memory: Memory = clusters.memory
-        drawn = [_NO_CLIENTS]
+        memory, drawn = clusters.memory, [_NO_CLIENTS]
         for cluster, trace in enumerate(memory.traces):
             members = cohort[clusters.assignment[cohort] == cluster]
             if self.parameters.probe is not None and not trace.settled:
-                draws = generator(self.seed, "probe", server_round, cluster)
+                draws = generator(self.seed, "probe", federation.server_round, cluster)
                 drawn.append(draws.choice(members, min(self.parameters.probe, len(members)), replace=False))
-        memory = dataclasses.replace(memory, drawn=np.sort(np.concatenate(drawn)))
-        return dataclasses.replace(clusters, memory=memory)
+        return replace(clusters, memory=replace(memory, drawn=np.sort(np.concatenate(drawn))))
 
-    def training_models(self, clusters: Clusters, server_round: int) -> Sequence[ArrayRecord]:
+    def training_models(self, clusters: Clusters) -> Sequence[ArrayRecord]:
         """Return each cluster's probe, or its model if it has none."""
         probes = clusters.memory.probes
-        return [
-            like(probes[cluster], model) if cluster in probes else model
-            for cluster, model in enumerate(clusters.models)
-        ]
+        return [like(probes.get(cluster, model), model) for cluster, model in enumerate(clusters.models)]
 
     def own_models(self, clusters: Clusters) -> IntArray:
         """List the clients whose replies make the next probe."""
         return clusters.memory.drawn
 
-    def after_round(
-        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
-    ) -> Clusters:
+    def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Add each cohort's losses to its cluster's trace; split clusters whose groups were found twice."""
-        memory: Memory = clusters.memory
+        memory, number = clusters.memory, federation.server_round
         traces, probes, splits = dict(enumerate(memory.traces)), dict(memory.probes), dict(memory.splits)
-        tests: list[list[float]] = []
-        report: dict[str, Any] = {}
+        tests, report = list[list[float]](), dict[str, Any]()
         for cluster, cohort in by_cluster(replies).items():
-            trace, outcome = loss_traces.step(
-                traces[cluster],
-                np.array([reply.client for reply in cohort]),
-                [reply.losses for reply in cohort],
-                self.parameters,
-                seed=torch_seed(self.seed, "split", server_round, cluster) % 2**32,
-            )
+            clients, losses = np.array([each.client for each in cohort]), [each.losses for each in cohort]
+            seed = self.derived_seed("split", number, cluster)
+            trace, outcome = loss_traces.step(traces[cluster], clients, losses, self.parameters, seed)
             traces[cluster] = trace
             report[str(cluster)] = _report(outcome, trace)
-            tests += _tests(outcome, server_round, cluster)
+            tests += _tests(outcome, number, cluster)
             probes.pop(cluster, None)
-            if outcome.labels is not None:
-                if len(splits) < _MOST_TRACES:
-                    splits[f"cluster_{cluster}_round_{server_round}"] = _entries(trace, outcome.labels)
-                parts = loss_traces.children(trace, outcome.labels, self.parameters)
-                traces |= zip(clusters.children(cluster, outcome.labels), parts, strict=True)
-                clusters = clusters.split(cluster, outcome.labels)
-                continue
             chosen = [reply for reply in cohort if reply.client in memory.drawn]
-            if not trace.settled and len(chosen) > 1:  # a single client's model must not be sent to others
-                probes[cluster] = self._probe(clusters.models[cluster], chosen, cohort, server_round)
+            if (labels := outcome.labels) is not None:
+                if len(splits) < _MOST_TRACES:
+                    splits[f"cluster_{cluster}_round_{number}"] = _entries(trace, labels)
+                parts = loss_traces.children(trace, labels, self.parameters)
+                traces |= zip(clusters.children(cluster, labels), parts, strict=True)
+                clusters = clusters.split(cluster, labels)
+            elif not trace.settled and len(chosen) > 1:  # a single client's model must not be sent to others
+                probes[cluster] = self._probe(clusters.models[cluster], chosen, cohort)
                 report[str(cluster)]["probe"] = [reply.client for reply in chosen]
         after = Memory(
             tuple(traces[cluster] for cluster in range(len(clusters.models))),
@@ -193,7 +175,7 @@ class FedGWCTraces(ClusteredStrategy):
             tests=np.concatenate([memory.tests, np.reshape(tests, (-1, 5))]),
             splits=splits,
         )
-        return dataclasses.replace(clusters.with_report(**report), memory=after)
+        return replace(clusters.with_report(**report), memory=after)
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """List reasons in the settings why no split can happen, or why one is less likely."""
@@ -233,28 +215,25 @@ class FedGWCTraces(ClusteredStrategy):
         lone = np.isin(np.arange(clusters.num_clients), alone)
         return Findings(summary, arrays, {"gaussian_weight": memory.weights, "alone": lone})
 
-    def _probe(
-        self, model: ArrayRecord, chosen: Sequence[Reply], cohort: Sequence[Reply], server_round: int
-    ) -> ArrayRecord:
+    def _probe(self, model: ArrayRecord, chosen: Sequence[Reply], cohort: Sequence[Reply]) -> ArrayRecord:
         """Make what a cluster's next cohort trains, of the replies drawn and of all."""
-        of_chosen = _mean(self._averaging, model, chosen, server_round)
+        of_chosen = self._mean(model, chosen)
         if self._keeps_the_mean:
             return of_chosen
-        of_all = _mean(self._averaging, model, cohort, server_round)
-        moved = ArrayRecord()
-        for name, array in model.items():
-            if np.dtype(array.dtype).kind not in "fc":
-                moved[name] = of_chosen[name]
-                continue
-            shift = to_numpy(of_chosen[name]).astype("f8") - to_numpy(of_all[name]).astype("f8")
-            moved[name] = from_numpy(np.asarray(to_numpy(array) + shift, dtype=array.dtype))
-        return moved
+        names = [name for name, array in model.items() if np.dtype(array.dtype).kind == "f"]
+        shift = to_vector(of_chosen, names) - to_vector(self._mean(model, cohort), names)
+        return with_vector(of_chosen, names, to_vector(model, names) + shift, cast=True)
+
+    def _mean(self, model: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:
+        """Average replies' models, weighted as the cluster's aggregator does."""
+        averaging, number = self._averaging, self.run.number
+        return aggregation.aggregate(averaging, number, model, replies, frozenset(), shared_means=True)
 
     def _updated(self, memory: Memory, replies: Sequence[Reply]) -> tuple[FloatArray, FloatArray | None]:
         """Update FedGWC's Gaussian weights and interaction matrix (Eq. 1 to 3) with a round."""
         weights = memory.weights.copy()
         interaction = None if memory.interaction is None else memory.interaction.copy()
-        step_size = min(self.participation, 0.5)
+        step_size = min(self.options.participation, 0.5)
         for cohort in by_cluster(replies).values():
             if len(cohort) < 2:
                 continue
@@ -266,11 +245,6 @@ class FedGWCTraces(ClusteredStrategy):
                 pairs = np.ix_(clients, clients)
                 interaction[pairs] = fedgwc.update_interaction(interaction[pairs], rewards, step_size)
         return weights, interaction
-
-
-def _mean(averaging: FedAvg, model: ArrayRecord, replies: Sequence[Reply], server_round: int) -> ArrayRecord:
-    """Average replies' models, weighted as the cluster's aggregator does."""
-    return aggregation.aggregate(averaging, server_round, model, replies, frozenset(), shared_means=True)
 
 
 def _report(outcome: Outcome, trace: Trace) -> dict[str, Any]:
@@ -319,11 +293,9 @@ def _entries(trace: Trace, labels: IntArray) -> FloatArray:
 
 def _matrices(clusters: Clusters, interaction: FloatArray) -> dict[str, FloatArray]:
     """Return interaction and affinity of all clients, shape (K, K), NaN for pairs not in one cluster."""
-    matrix = np.full(interaction.shape, np.nan)
-    affinity = matrix.copy()
-    for cluster in range(len(clusters.models)):
-        members = clusters.members(cluster)
-        pairs = np.ix_(members, members)
-        matrix[pairs] = interaction[pairs]
-        affinity[pairs] = fedgwc.affinity(interaction[pairs], fedgwc.Parameters().kernel_width)
-    return {"interaction": matrix, "affinity": affinity}
+    members = [clusters.members(cluster) for cluster in range(len(clusters.models))]
+    blocks = [(each, interaction[np.ix_(each, each)]) for each in members]
+    width = fedgwc.Parameters().kernel_width
+    affinities = ((each, fedgwc.affinity(block, width)) for each, block in blocks)
+    number = clusters.num_clients
+    return {"interaction": of_pairs(number, blocks), "affinity": of_pairs(number, affinities)}

@@ -1,19 +1,16 @@
 """FedSoft: every client is a mixture of k groups and has a model of its own."""
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
-from torch import nn
 
 from fedclust.clustering import fedsoft
 from fedclust.clustering.fedsoft import Parameters
-from fedclust.federation import Clusters, Federation, Reply, starting_models
-from fedclust.federation.clusters import Findings, padded
+from fedclust.federation import Clusters, Federation, Findings, Reply, padded, starting_models
 from fedclust.messages.models import like, unstacked
 from fedclust.messages.packer import UNSAVED
 from fedclust.messages.training import instruct
@@ -59,7 +56,7 @@ class FedSoft(ClusteredStrategy):
     Parameters
     ----------
     network
-        The architecture that clients train; its weights are drawn anew for each centre but the first.
+        Its weights are drawn anew for each centre but the first.
     parameters
         Number of centres, how often they are measured, and the proximal term.
     options
@@ -73,21 +70,18 @@ class FedSoft(ClusteredStrategy):
     """
 
     needs_client_models = True
+    needs_network = True
     aggregates = False
 
     parameters_type = Parameters
     parameters: Parameters
     memory_type = Memory
 
-    def __init__(self, *, network: nn.Module, **given: Any) -> None:
+    def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        kind = type(self.make_aggregator())
-        if kind is not FedAvg:
-            raise ValueError(
-                "aggregator must be fedavg with FedSoft, which has its own mean and proximal term, "
-                f"got {kind.__name__.lower()}"
-            )
-        self.network = network
+        if (kind := type(self.make_aggregator())) is not FedAvg:
+            why = "fedavg with FedSoft, which has its own mean and proximal term"
+            raise ValueError(f"aggregator must be {why}, got {kind.__name__.lower()}")
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Draw k centres; every client is a cluster of its own, and belongs to all centres alike."""
@@ -97,60 +91,46 @@ class FedSoft(ClusteredStrategy):
         memory = Memory(centres, alike, np.zeros(clients, dtype=bool))
         return Clusters.of(np.arange(clients), model, memory)
 
-    def join(
-        self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
-    ) -> Clusters:
+    def join(self, clusters: Clusters, newcomers: Sequence[int], federation: Federation) -> Clusters:
         """Measure the newcomers' importance weights; each starts from its mixture of the centres."""
         memory: Memory = clusters.memory
         together, number = len(memory.centres), len(newcomers)
-        weights = np.full((number, together), 1 / together)
-        wins = federation.wins(memory.centres, newcomers)
-        if wins:
-            places = [client - clusters.num_clients for client in wins]
-            weights[places] = fedsoft.importance(np.array([*wins.values()]), self.parameters.sigma)
-        memory = dataclasses.replace(
-            memory,
-            importance=np.concatenate([memory.importance, weights]),
-            trained=padded(memory.trained, number),
-        )
-        first = len(clusters.models)
-        return clusters.joined(first + np.arange(number), memory, _mixed(memory.centres, weights))
+        alike = np.full((number, together), 1 / together)
+        weights = np.concatenate([memory.importance, alike])
+        weights = self._measured(memory.centres, weights, newcomers, federation)
+        memory = replace(memory, importance=weights, trained=padded(memory.trained, number))
+        homes, models = len(clusters.models) + np.arange(number), _mixed(memory.centres, weights[-number:])
+        return clusters.joined(homes, memory, models)
 
-    def cohort(self, clusters: Clusters, server_round: int, federation: Federation) -> IntArray:
+    def cohort(self, clusters: Clusters, federation: Federation) -> IntArray:
         """Choose the round's cohort from all clients."""
-        return self.cohort_of_all(clusters.memory.centres[0], server_round, federation)
+        return self.select(np.arange(clusters.num_clients), clusters.memory.centres[0], federation)
 
-    def before_round(
-        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
-    ) -> Clusters:
+    def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
         """Let everybody measure its importance weights when it is time; mix what the cohort starts from."""
         memory: Memory = clusters.memory
-        if (server_round - 1) % self.parameters.interval == 0:
-            wins = federation.wins(memory.centres, range(clusters.num_clients))
-            if wins:
-                weights = memory.importance.copy()
-                weights[list(wins)] = fedsoft.importance(np.array([*wins.values()]), self.parameters.sigma)
-                memory = dataclasses.replace(memory, importance=weights)
+        if (federation.server_round - 1) % self.parameters.interval == 0:
+            everybody = range(clusters.num_clients)
+            weights = self._measured(memory.centres, memory.importance, everybody, federation)
+            memory = replace(memory, importance=weights)
         mixed = _mixed(memory.centres, memory.importance[cohort])
         starts = dict(zip(cohort.tolist(), mixed, strict=True))
-        return dataclasses.replace(clusters, memory=dataclasses.replace(memory, starts=starts))
+        return replace(clusters, memory=replace(memory, starts=starts))
 
-    def training_models(self, clusters: Clusters, server_round: int) -> Sequence[ArrayRecord]:
+    def training_models(self, clusters: Clusters) -> Sequence[ArrayRecord]:
         """Start each client from the point of its proximal term."""
         starts = clusters.memory.starts
         return [starts.get(client, model) for client, model in enumerate(clusters.models)]
 
-    def told(self, clusters: Clusters, server_round: int) -> Mapping[str, Any]:
+    def told(self, clusters: Clusters) -> Mapping[str, Any]:
         """Tell clients the weight of the proximal term."""
         return instruct(proximal_mu=self.parameters.proximal)
 
-    def after_round(
-        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
-    ) -> Clusters:
+    def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Give each client its own model, and make the next centres of all of them."""
-        memory: Memory = dataclasses.replace(clusters.memory, starts={})
+        memory: Memory = replace(clusters.memory, starts={})
         if not replies:
-            return dataclasses.replace(clusters, memory=memory)
+            return replace(clusters, memory=memory)
         members = np.array([reply.client for reply in replies])
         samples = np.array([reply.num_examples for reply in replies])
         shares = fedsoft.centre_shares(memory.importance[members], samples)
@@ -164,17 +144,30 @@ class FedSoft(ClusteredStrategy):
             models[reply.client] = like(reply.model, reply.start)
         trained = memory.trained.copy()
         trained[members] = True
-        memory = dataclasses.replace(memory, centres=centres, trained=trained)
-        return dataclasses.replace(clusters, models=tuple(models), memory=memory)
+        memory = replace(memory, centres=centres, trained=trained)
+        return replace(clusters, models=tuple(models), memory=memory)
 
-    def before_evaluation(self, clusters: Clusters, server_round: int, federation: Federation) -> Clusters:
+    def before_evaluation(self, clusters: Clusters, federation: Federation) -> Clusters:
         """Serve those who have not trained yet the mean of the centres by their importance weights."""
         memory: Memory = clusters.memory
         waiting = np.flatnonzero(~memory.trained)
         models = list(clusters.models)
         for client, mixed in zip(waiting, _mixed(memory.centres, memory.importance[waiting]), strict=True):
             models[client] = mixed
-        return dataclasses.replace(clusters, models=tuple(models))
+        return replace(clusters, models=tuple(models))
+
+    def _measured(
+        self,
+        centres: Sequence[ArrayRecord],
+        weights: FloatArray,
+        clients: Iterable[int],
+        federation: Federation,
+    ) -> FloatArray:
+        """Let clients measure their importance weights, of which those of who fails stay."""
+        wins, weights = federation.wins(centres, clients), weights.copy()
+        if wins:
+            weights[list(wins)] = fedsoft.importance(np.array([*wins.values()]), self.parameters.sigma)
+        return weights
 
     def findings(self, clusters: Clusters) -> Findings:
         """Return every client's importance weights, and the centre that has its largest."""

@@ -1,7 +1,7 @@
 """FeSEM: clients belong to the nearest of k models, in weights."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
@@ -13,7 +13,6 @@ from fedclust.clustering.fesem import Parameters
 from fedclust.federation import Clusters, CohortView, Federation, Reply
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.array_bytes import to_numpy
-from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray
 
 
@@ -43,17 +42,15 @@ class FeSEM(ClusteredStrategy):
         everyone = np.zeros(federation.num_clients, dtype=np.int64)
         return Clusters(everyone, (model,) * self.parameters.num_clusters)
 
-    def cohort(self, clusters: Clusters, server_round: int, federation: Federation) -> IntArray:
+    def cohort(self, clusters: Clusters, federation: Federation) -> IntArray:
         """Choose everybody in round 1, from which the first centres come; then a share of each cluster."""
-        if server_round == 1:
+        if federation.server_round == 1:
             return np.arange(clusters.num_clients)
-        return super().cohort(clusters, server_round, federation)
+        return super().cohort(clusters, federation)
 
-    def before_round(
-        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
-    ) -> Clusters:
+    def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
         """Remember the centres of before the round, to compare models with, until it is over."""
-        return dataclasses.replace(clusters, memory=clusters.models)
+        return replace(clusters, memory=clusters.models)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -68,33 +65,25 @@ class FeSEM(ClusteredStrategy):
                 aggregation.configure_train(aggregator, run.number, model, config, view, run.buffers)
         return messages
 
-    def entering(self, clusters: Clusters, replies: Sequence[Reply], server_round: int) -> Sequence[Reply]:
+    def entering(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> list[Reply]:
         """Let each model enter the aggregate of the centre it belongs to: the M-step."""
-        belongs = self._belonging(clusters, replies, server_round)
-        return [
-            dataclasses.replace(reply, cluster=int(centre))
-            for reply, centre in zip(replies, belongs, strict=True)
-        ]
+        belongs = self._belonging(clusters, replies, federation)
+        return [replace(reply, cluster=int(centre)) for reply, centre in zip(replies, belongs, strict=True)]
 
-    def after_round(
-        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
-    ) -> Clusters:
+    def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Put each client that has trained to the centre its model belongs to."""
         assignment = clusters.assignment.copy()
-        belongs = self._belonging(clusters, replies, server_round)
-        assignment[[reply.client for reply in replies]] = belongs
-        return dataclasses.replace(
-            clusters, assignment=assignment, memory=None, reason="models went to the nearest centres"
-        )
+        assignment[[reply.client for reply in replies]] = self._belonging(clusters, replies, federation)
+        reason = "models went to the nearest centres"
+        return replace(clusters, assignment=assignment, memory=None, reason=reason)
 
-    def _belonging(self, clusters: Clusters, replies: Sequence[Reply], server_round: int) -> IntArray:
+    def _belonging(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> IntArray:
         """Find the centre that each reply's model belongs to: the E-step."""
         if not replies:
             return np.zeros(0, dtype=np.int64)
         models = [self._weights(reply.model) for reply in replies]
-        if server_round == 1:
-            seed = torch_seed(self.seed, "fesem") % 2**32
-            return fesem.first_groups(models, self.parameters, seed)
+        if federation.server_round == 1:
+            return fesem.first_groups(models, self.parameters, self.derived_seed("fesem"))
         return fesem.nearest(models, [self._weights(centre) for centre in clusters.memory])
 
     def _weights(self, model: ArrayRecord) -> Mapping[str, FloatArray]:

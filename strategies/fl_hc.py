@@ -1,8 +1,8 @@
 """FL+HC: after some rounds of one model for all, clients are clustered once by their updates."""
 
-import dataclasses
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -11,8 +11,7 @@ from flwr.app import ArrayRecord
 from fedclust.clustering import fl_hc
 from fedclust.clustering.fl_hc import Parameters
 from fedclust.clustering.shared.grouping import fill_in
-from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.clusters import Findings
+from fedclust.federation import Clusters, Federation, Findings, Reply
 from fedclust.strategies.base import ClusteredStrategy
 
 logger = logging.getLogger(__name__)
@@ -34,42 +33,29 @@ class FLHC(ClusteredStrategy):
 
     moves_clients: ClassVar[bool] = True
 
-    def after_round(
-        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
-    ) -> Clusters:
+    def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """After round n have all clients train, and group them by what that changes.
 
         Clients that do not answer go with the largest group.
         """
-        if server_round != self.parameters.rounds:
+        if federation.server_round != self.parameters.rounds:
             return clusters
-        model, everybody = clusters.models[0], range(clusters.num_clients)
-        whole = self.parameters.metric == "l1"
-        told = federation.updates(
-            model,
-            everybody,
-            server_round + 1,
-            projection=None if whole else self.update_projection(self.parameters.projection),
-            names=compared(model, self.run.buffers) if whole else (),
-            cap=self.options.update_norm_cap,
-        )
-        if not told:
-            logger.warning("FL+HC: no client answered in round %d, all stay in one cluster", server_round)
+        model, everybody, number = clusters.models[0], range(clusters.num_clients), federation.server_round
+        if self.parameters.metric == "l1":
+            names = compared(model, self.run.buffers)
+            answered, changes = self.update_rows(federation, model, everybody, number + 1, names=names)
+        else:
+            size = self.parameters.projection
+            answered, changes = self.update_rows(federation, model, everybody, number + 1, size=size)
+        if not len(answered):
+            logger.warning("FL+HC: no client answered in round %d, all stay in one cluster", number)
             return clusters
-        changes = np.stack(
-            [
-                np.concatenate([change.ravel() for change in each.changes.values()])
-                if each.projected is None
-                else each.projected.values
-                for each in told.values()
-            ]
-        )
         labels, report = fl_hc.assign(changes, self.parameters)
-        assignment, distances = fill_in(labels, report.distances, np.array(list(told)), clusters.num_clients)
+        assignment, distances = fill_in(labels, report.distances, answered, clusters.num_clients)
         found = Findings.of_distances(distances, report.scores)
         if assignment.any():
             clusters = clusters.split(0, assignment)
-        return dataclasses.replace(clusters, memory=found)
+        return replace(clusters, memory=found)
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """Say where clients are never clustered, or too late for it to matter."""

@@ -1,6 +1,6 @@
 """FMCL: clients are clustered once, by the class prototypes of a frozen foundation model."""
 
-import dataclasses
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -10,16 +10,14 @@ from fedclust.clustering import fmcl, prototype_groups
 from fedclust.clustering.fmcl import Parameters
 from fedclust.clustering.placement import DistanceRule, EvidenceRule, LabelRule
 from fedclust.clustering.prototype_evidence import Prototypes, sent_counts
-from fedclust.federation import Clusters, Federation
+from fedclust.federation import Clusters, Federation, Findings
 from fedclust.federation.asking import check_alike
-from fedclust.federation.clusters import Findings
 from fedclust.messages.description import PrototypesQuestion
 from fedclust.newcomers.placing import packed
 from fedclust.strategies.base import ClusteredStrategy
-from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray
 
-_MOST_CLIENTS = 4096  # up to which the distances are kept for the plots; K² numbers
+_Sent = tuple[FloatArray, IntArray, FloatArray]  # prototypes, counts and scatter, a row per client
 
 
 class FMCL(ClusteredStrategy):
@@ -55,21 +53,19 @@ class FMCL(ClusteredStrategy):
         """Ask every client for its prototypes and group by them.
 
         The memory holds the decision, the evidence that each pair of clients differs (by the paper's rule
-        their distance, up to 4,096 clients), and the curve that chose the number of clusters.
+        their distance), and the curve that chose the number of clusters.
         """
-        question = PrototypesQuestion()
-        if isinstance(self.parameters, prototype_groups.Parameters):
-            least, norm = self.parameters.min_examples, self.parameters.max_norm
-            question = PrototypesQuestion(min_examples=least, max_norm=norm)
+        given, question = self.parameters, PrototypesQuestion()
+        if isinstance(given, prototype_groups.Parameters):
+            question = PrototypesQuestion(min_examples=given.min_examples, max_norm=given.max_norm)
         answers = [each.all for each in federation.ask(question).all()]
         check_alike("shape of prototypes", [each.shape for each, _, _ in answers])
         prototypes, counts, scatter = (np.stack(values) for values in zip(*answers, strict=True))
-        if isinstance(self.parameters, prototype_groups.Parameters):
-            seed = torch_seed(self.seed, "assign") % 2**32
-            found = _by_prototype_groups(prototypes, counts, scatter, self.parameters, seed)
+        if isinstance(given, Parameters):
+            assignment, findings = _by_paper(prototypes, counts, given)
         else:
-            found = _by_paper(prototypes, counts, self.parameters)
-        assignment, findings = found
+            sent, seed = (prototypes, counts, scatter), self.derived_seed("assign")
+            assignment, findings = _by_prototype_groups(sent, given, seed)
         return Clusters.of(assignment, model, findings)
 
 
@@ -82,19 +78,15 @@ def _by_paper(prototypes: FloatArray, counts: IntArray, parameters: Parameters) 
     scaling = parameters.alpha, parameters.beta, parameters.epsilon, parameters.overlap
     return assignment, Findings(
         summary={"variation": found.variation, **curve.summary},
-        arrays=({} if len(counts) > _MOST_CLIENTS else {"distances": found.distances}) | curve.arrays,
+        arrays={"distances": found.distances, **curve.arrays},
         placing=packed(DistanceRule(pooled.means.astype(np.float32), clusters, *scaling)),
     )
 
 
 def _by_prototype_groups(
-    prototypes: FloatArray,
-    counts: IntArray,
-    scatter: FloatArray,
-    parameters: prototype_groups.Parameters,
-    seed: int,
+    sent: _Sent, parameters: prototype_groups.Parameters, seed: int
 ) -> tuple[IntArray, Findings]:
-    assignment, found = prototype_groups.assign(prototypes, counts, scatter, parameters, seed)
+    assignment, found = prototype_groups.assign(*sent, parameters, seed)
     labels = {
         str(group): {
             "p_value": details.homogeneity.p_value,
@@ -117,26 +109,24 @@ def _by_prototype_groups(
             "labels": labels,
         },
         arrays=({} if found.evidence is None else {"evidence": found.evidence}) | curve.arrays,
-        clients={"prototype_group": found.groups, "alone": np.isin(np.arange(len(counts)), found.alone)},
-        placing=packed(_rule(prototypes, counts, scatter, (assignment, found), parameters)),
+        clients={"prototype_group": found.groups, "alone": np.isin(np.arange(len(assignment)), found.alone)},
+        placing=packed(_rule(sent, assignment, found, parameters)),
     )
 
 
 def _rule(
-    prototypes: FloatArray,
-    counts: IntArray,
-    scatter: FloatArray,
-    found: tuple[IntArray, prototype_groups.Details],
+    sent: _Sent,
+    assignment: IntArray,
+    found: prototype_groups.Details,
     parameters: prototype_groups.Parameters,
 ) -> EvidenceRule:
     """Keep what later clients are compared with: the pooled prototypes of each group."""
-    assignment, details = found
-    sent = sent_counts(counts, parameters.min_examples)
-    clients, used = prototype_groups.measured(prototypes, sent, scatter)
-    share = [*details.explained, parameters.separations[0]][max(0, len(details.explained) - 1)]
-    threshold = share * details.class_separation
-    pooled = clients.pooled(details.groups)
-    pooled = dataclasses.replace(pooled, means=pooled.means.astype(np.float32))
-    labels = LabelRule(counts, assignment)
+    prototypes, counts, scatter = sent
     least, norm = parameters.min_examples, parameters.max_norm
-    return EvidenceRule(pooled, used, threshold, details.groups, labels, least, norm)
+    clients, used = prototype_groups.measured(prototypes, sent_counts(counts, least), scatter)
+    share = [*found.explained, parameters.separations[0]][max(0, len(found.explained) - 1)]
+    threshold = share * found.class_separation
+    pooled = clients.pooled(found.groups)
+    pooled = replace(pooled, means=pooled.means.astype(np.float32))
+    labels = LabelRule(counts, assignment)
+    return EvidenceRule(pooled, used, threshold, found.groups, labels, least, norm)

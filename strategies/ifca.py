@@ -1,18 +1,14 @@
 """IFCA: clients choose the cluster whose model fits them best, round by round."""
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from flwr.app import ArrayRecord
-from torch import nn
 
 from fedclust.clustering import ifca
 from fedclust.clustering.ifca import Parameters
-from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
-from fedclust.federation.clusters import Findings, padded
+from fedclust.federation import Clusters, FairAvg, Federation, Findings, Reply, padded, starting_models
 from fedclust.messages.models import like
 from fedclust.models import construction
 from fedclust.strategies.base import ClusteredStrategy
@@ -53,7 +49,7 @@ class IFCA(ClusteredStrategy):
     Parameters
     ----------
     network
-        The architecture that clients train; its weights are drawn anew for each model but the first.
+        Its weights are drawn anew for each model but the first.
     parameters
         Numbers of models and starts, and what clusters share.
     options
@@ -63,10 +59,7 @@ class IFCA(ClusteredStrategy):
     parameters_type = Parameters
     parameters: Parameters
     memory_type = Memory
-
-    def __init__(self, *, network: nn.Module, **given: Any) -> None:
-        super().__init__(**given)
-        self.network = network
+    needs_network = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Draw the models of all starts; everyone is in the first cluster until asked."""
@@ -82,35 +75,30 @@ class IFCA(ClusteredStrategy):
     def grown(self, clusters: Clusters, homes: IntArray) -> Memory:
         """A newcomer chooses as all others do."""
         memory: Memory = clusters.memory
-        return dataclasses.replace(memory, chosen=padded(memory.chosen, len(homes)))
+        return replace(memory, chosen=padded(memory.chosen, len(homes)))
 
-    def before_round(
-        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
-    ) -> Clusters:
+    def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
         """Let the cohort choose."""
-        return self._chosen(clusters, cohort, server_round, federation)
+        return self._chosen(clusters, cohort, federation)
 
-    def after_round(
-        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
-    ) -> Clusters:
+    def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Average the shared layers, if any are; after the last trial round, keep the best start."""
         if self.parameters.shared_layers and replies:
-            samples = np.zeros(len(clusters.models))
-            equal = isinstance(self.make_aggregator(), FairAvg)
-            for reply in replies:
-                samples[reply.cluster] += 1 if equal else reply.num_examples
-            first, last = self._current(clusters, server_round)
-            shared = self._shared(clusters.models[first:last], samples[first:last].tolist())
-            kept = clusters.models
-            clusters = dataclasses.replace(clusters, models=(*kept[:first], *shared, *kept[last:]))
-        if server_round == self.parameters.trial_rounds:
+            equal, kept = isinstance(self.make_aggregator(), FairAvg), clusters.models
+            counts = [1 if equal else reply.num_examples for reply in replies]
+            samples = np.bincount([reply.cluster for reply in replies], counts, len(kept))
+            train = self._training(clusters, federation)
+            shared = self._shared(kept[train], samples[train].tolist())
+            models = (*kept[: train.start], *shared, *kept[train.stop :])
+            clusters = replace(clusters, models=models)
+        if federation.server_round == self.parameters.trial_rounds:
             return self._best_start(clusters, federation)
         nobody = np.zeros(clusters.num_clients, dtype=bool)
-        return dataclasses.replace(clusters, memory=dataclasses.replace(clusters.memory, chosen=nobody))
+        return replace(clusters, memory=replace(clusters.memory, chosen=nobody))
 
-    def before_evaluation(self, clusters: Clusters, server_round: int, federation: Federation) -> Clusters:
+    def before_evaluation(self, clusters: Clusters, federation: Federation) -> Clusters:
         """Let everybody choose."""
-        return self._chosen(clusters, range(clusters.num_clients), server_round, federation)
+        return self._chosen(clusters, range(clusters.num_clients), federation)
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """Warn of a run that ends before a start is chosen."""
@@ -122,27 +110,25 @@ class IFCA(ClusteredStrategy):
             f"{trial} rounds, the run has {rounds}: it ends before the best start is chosen"
         ]
 
-    def _current(self, clusters: Clusters, server_round: int) -> tuple[int, int]:
-        """Find the models that train: from the first one's index up to, without, the last one's."""
+    def _training(self, clusters: Clusters, federation: Federation) -> slice:
+        """Find the models that train, those of one start."""
         together = self.parameters.num_clusters
         trying = len(clusters.models) > together
-        first = together * ifca.current_start(server_round, self.parameters) if trying else 0
-        return first, first + together
+        first = together * ifca.current_start(federation.server_round, self.parameters) if trying else 0
+        return slice(first, first + together)
 
-    def _chosen(
-        self, clusters: Clusters, clients: Iterable[int], server_round: int, federation: Federation
-    ) -> Clusters:
-        first, last = self._current(clusters, server_round)
-        memory: Memory = clusters.memory
-        chosen = memory.chosen.copy() if memory.first == first else np.zeros(clusters.num_clients, dtype=bool)
+    def _chosen(self, clusters: Clusters, clients: Iterable[int], federation: Federation) -> Clusters:
+        train, memory = self._training(clusters, federation), clusters.memory
+        first, nobody = train.start, np.zeros(clusters.num_clients, dtype=bool)
+        chosen = memory.chosen.copy() if memory.first == first else nobody
         # One message per node: the models travel once, whoever is asked. A client that fails stays put.
-        losses = federation.losses(clusters.models[first:last], [c for c in clients if not chosen[c]])
+        losses = federation.losses(clusters.models[train], [each for each in clients if not chosen[each]])
         chosen[list(losses)] = True
         assignment = first + clusters.assignment % self.parameters.num_clusters
-        return dataclasses.replace(
+        return replace(
             clusters,
             assignment=_with_choices(assignment, losses, first),
-            memory=dataclasses.replace(memory, chosen=chosen, first=first),
+            memory=replace(memory, chosen=chosen, first=first),
             reason="clients chose",
         )
 
@@ -151,15 +137,15 @@ class IFCA(ClusteredStrategy):
         losses = federation.losses(clusters.models, range(clusters.num_clients))
         table = np.array([*losses.values()])
         best = ifca.best_start(table, together) if losses else self.parameters.restarts - 1
-        first, last = best * together, (best + 1) * together
-        assignment = clusters.assignment % together
+        kept = slice(best * together, (best + 1) * together)
         told = ifca.start_losses(table, together).tolist() if losses else []
         found = Findings(summary={"start": best, "start_losses": told})
+        own = {client: each[kept] for client, each in losses.items()}
         return Clusters(
-            _with_choices(assignment, {client: each[first:last] for client, each in losses.items()}, 0),
-            clusters.models[first:last],
+            _with_choices(clusters.assignment % together, own, 0),
+            clusters.models[kept],
             Memory(np.isin(np.arange(clusters.num_clients), list(losses)), 0, found),
-            clusters.aggregators[first:last],
+            clusters.aggregators[kept],
             report={**clusters.report, **found.summary},
             reason=f"start {best} kept, clients chose",
         )

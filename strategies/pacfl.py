@@ -1,6 +1,6 @@
 """PACFL: clients are clustered once, by the angles between the subspaces that their classes span."""
 
-import dataclasses
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -9,9 +9,8 @@ from flwr.app import ArrayRecord
 from fedclust.clustering import pacfl
 from fedclust.clustering.pacfl import Parameters
 from fedclust.clustering.placement import SubspaceRule
-from fedclust.federation import Clusters, Federation
+from fedclust.federation import Clusters, Federation, Findings
 from fedclust.federation.asking import check_alike
-from fedclust.federation.clusters import Findings
 from fedclust.messages.description import SubspacesQuestion
 from fedclust.newcomers.placing import packed
 from fedclust.strategies.base import ClusteredStrategy
@@ -42,4 +41,4 @@ class PACFL(ClusteredStrategy):
         assignment, report = pacfl.assign(np.stack(bases), self.parameters)
         found = Findings.of_distances(report.distances, report.scores)
         rule = SubspaceRule.of(np.stack(bases), assignment, report.distances, self.parameters)
-        return Clusters.of(assignment, model, dataclasses.replace(found, placing=packed(rule)))
+        return Clusters.of(assignment, model, replace(found, placing=packed(rule)))

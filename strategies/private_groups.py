@@ -1,25 +1,20 @@
 """Groups with ``privacy=client_dp``: k models beside one for all, and a noisy vote between them."""
 
 import copy
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
-from torch import nn
 
 from fedclust.aggregation.flower import NotFinite
-from fedclust.aggregation.optimiser_state import restored
 from fedclust.aggregation.replies import ANY, Caps
 from fedclust.clustering import ifca, private_groups
 from fedclust.clustering.private_groups import Parameters
-from fedclust.federation import Clusters, Federation, Reply
-from fedclust.federation.clusters import Findings
+from fedclust.federation import Clusters, Federation, Findings, Reply
+from fedclust.layers.beside import aggregate_beside, train_beside
 from fedclust.layers.client_dp import ClientPrivacy
-from fedclust.layers.trials import Trainee, copy_aggregator, train_beside
 from fedclust.messages.evaluation import LossesQuestion, ProofQuestion
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.messages.packer import UNSAVED
@@ -65,7 +60,7 @@ class PrivateGroups(ClusteredStrategy):
     Parameters
     ----------
     network
-        The architecture that clients train; its trained parameters are what the starts differ in.
+        Its trained parameters are what the starts differ in.
     parameters
         Number of groups, warm-up and vote.
     options
@@ -78,44 +73,37 @@ class PrivateGroups(ClusteredStrategy):
     parameters_type = Parameters
     parameters: Parameters
     memory_type = Memory
-
-    def __init__(self, *, network: nn.Module, **given: Any) -> None:
-        super().__init__(**given)
-        self._trained = [name for name, each in network.named_parameters() if each.requires_grad]
+    needs_network = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start with everyone in one cluster."""
-        return dataclasses.replace(super().begin(federation, model), memory=Memory())
+        return replace(super().begin(federation, model), memory=Memory())
 
-    def cohort(self, clusters: Clusters, server_round: int, federation: Federation) -> IntArray:
+    def cohort(self, clusters: Clusters, federation: Federation) -> IntArray:
         """Choose a share of all clients, whatever group they chose last."""
-        return super().cohort(_together(clusters), server_round, federation)
+        return super().cohort(_together(clusters), federation)
 
-    def before_round(
-        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
-    ) -> Clusters:
+    def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
         """Let everyone train the model for all."""
         return _together(clusters)
 
-    def after_round(
-        self, clusters: Clusters, replies: Sequence[Reply], server_round: int, federation: Federation
-    ) -> Clusters:
+    def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Train the groups' models; start them after the warm-up; vote after the last round."""
-        if len(clusters.models) > 1:
-            clusters = self._train_groups(clusters, server_round, federation)
-            sizes = clusters.report.get("group_sizes")
-            if server_round == federation.num_rounds:
-                clusters = self._vote(clusters, server_round, federation)
-            elif sizes and private_groups.deserted(sizes, len(self.run.cohort), self._size_noise):
-                clusters = self._start_groups(clusters, server_round).with_report(started_anew=True)
-        elif self.parameters.warmup <= server_round < federation.num_rounds:
-            clusters = self._start_groups(clusters)
+        number, last = federation.server_round, federation.num_rounds
+        if len(clusters.models) == 1:
+            return self._start_groups(clusters) if self.parameters.warmup <= number < last else clusters
+        clusters = self._train_groups(clusters, federation)
+        if number == last:
+            return self._vote(clusters, federation)
+        sizes, noise = clusters.report.get("group_sizes"), self._noise("count_noise")
+        if sizes and private_groups.deserted(sizes, len(self.run.cohort), noise):
+            return self._start_groups(clusters, number).with_report(started_anew=True)
         return clusters
 
     def evaluated(self, clusters: Clusters) -> Clusters:
         """Let each client evaluate the model that it chose, also where that is not recorded."""
         served = clusters.memory.served
-        return clusters if served is None else dataclasses.replace(clusters, assignment=served)
+        return clusters if served is None else replace(clusters, assignment=served)
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """Warn of a run without a round for groups."""
@@ -130,26 +118,22 @@ class PrivateGroups(ClusteredStrategy):
 
     def _start_groups(self, clusters: Clusters, *again: int) -> Clusters:
         """Put the k models around the model for all; `again` is the round where they start anew."""
-        model, given = clusters.models[0], self.parameters
-        values = to_vector(model, self._trained)
+        model, given, common = clusters.models[0], self.parameters, clusters.aggregators[0]
+        names = [name for name, each in self.network.named_parameters() if each.requires_grad]
         draws = generator(self.seed, "private groups", *again)
-        starts = [
-            with_vector(model, self._trained, start, cast=True)
-            for start in private_groups.apart(values, given.num_groups, given.spread, draws)
-        ]
-        common = clusters.aggregators[0]
+        values = private_groups.apart(to_vector(model, names), given.num_groups, given.spread, draws)
+        starts = [with_vector(model, names, start, cast=True) for start in values]
         aggregators = (common, *(copy.deepcopy(common) for _ in starts))
-        return dataclasses.replace(clusters, models=(model, *starts), aggregators=aggregators)
-
-    @property
-    def _size_noise(self) -> float:
-        """Standard deviation of the noise on each group's size."""
-        return self.privacy.settings.count_noise if self.privacy else 0.0
+        return replace(clusters, models=(model, *starts), aggregators=aggregators)
 
     @property
     def privacy(self) -> ClientPrivacy | None:
         """What makes the run private; None without privacy."""
         return self.layer(ClientPrivacy)
+
+    def _noise(self, kind: str) -> float:
+        """Return the standard deviation of a kind of noise, such as that on each group's size."""
+        return float(getattr(self.privacy.settings, kind)) if self.privacy else 0.0
 
     def _choices(self, clusters: Clusters, clients: Iterable[int], federation: Federation) -> dict[int, int]:
         """Let clients choose a group, by the least loss on their training rows; who fails chooses none."""
@@ -157,101 +141,74 @@ class PrivateGroups(ClusteredStrategy):
         chosen = ifca.choose(np.array([*losses.values()])).tolist() if losses else []
         return dict(zip(losses, chosen, strict=True))
 
-    def _train_groups(self, clusters: Clusters, server_round: int, federation: Federation) -> Clusters:
-        run, privacy = self.run, self.privacy
-        cohort = sorted(run.cohort)
+    def _train_groups(self, clusters: Clusters, federation: Federation) -> Clusters:
+        run, privacy, cohort = self.run, self.privacy, sorted(self.run.cohort)
         clients = self._choices(clusters, cohort, federation)
-        sizes = np.bincount(list(clients.values()), minlength=self.parameters.num_groups)
-        fresh = self.make_aggregator()
-        trainees = [
-            Trainee(model, copy_aggregator(aggregator, fresh))
-            for model, aggregator in zip(clusters.models[1:], clusters.aggregators[1:], strict=True)
-        ]
-        told: list[float] = []  # the sizes, with noise
-        private = None if privacy is None else partial(_private, privacy, cohort, server_round, told)
+        sizes = np.bincount(list(clients.values()), minlength=self.parameters.num_groups).tolist()
+        models, aggregators = clusters.models[1:], copy.deepcopy(clusters.aggregators[1:])
+        shared, caps = self.takes_means(self.make_aggregator()), ANY
+        told: dict[str, Any] = {}
+        if privacy is None:
+            caps = Caps(self.options.update_norm_cap, self.options.update_pull_cap)
+        else:
+            told = {**privacy.told, **instruct(clip_tells=False)}
+        replies = train_beside(run, models, aggregators, clients, shared_means=shared, caps=caps, told=told)
+        if privacy is not None:
+            replies, sizes = privacy.groups(replies, cohort, models, run.number)
         try:
-            after, _ = train_beside(
-                run,
-                trainees,
-                clients,
-                shared_means=self.takes_means(fresh),
-                caps=ANY if privacy else Caps(self.options.update_norm_cap, self.options.update_pull_cap),
-                private=private,
-                told={**privacy.told, **instruct(clip_tells=False)} if privacy else {},
-            )
+            models = aggregate_beside(run, models, aggregators, replies, shared_means=shared)
         except NotFinite as error:  # of an aggregator; the groups stay as they are
             return clusters.with_report(groups=str(error))
-        models = (clusters.models[0], *(each.model for each in after))
-        shown = [round(float(size), 1) for size in (told if privacy else sizes)]
-        made = (restored(self.make_aggregator(), each.optimiser) for each in after)
-        aggregators = (clusters.aggregators[0], *made)
-        return dataclasses.replace(clusters, models=models, aggregators=aggregators).with_report(
-            group_sizes=shown
-        )
+        models, aggregators = (clusters.models[0], *models), (clusters.aggregators[0], *aggregators)
+        shown = [round(float(size), 1) for size in sizes]
+        return replace(clusters, models=models, aggregators=aggregators).with_report(group_sizes=shown)
 
-    def _vote(self, clusters: Clusters, server_round: int, federation: Federation) -> Clusters:
+    def _vote(self, clusters: Clusters, federation: Federation) -> Clusters:
         """Let everybody choose and vote; keep the groups if they are shown to help."""
-        given, privacy = self.parameters, self.privacy
-        clients = range(clusters.num_clients)
+        given, privacy, clients = self.parameters, self.privacy, range(clusters.num_clients)
         chosen = self._choices(clusters, clients, federation)
         votes = self._votes(clusters, chosen, federation)
-        noise = privacy.settings.evaluation_noise if privacy else 0.0
-        total = privacy.vote(votes, server_round) if privacy else float(sum(votes.values()))
+        total = privacy.vote(votes, self.run.number) if privacy else float(sum(votes.values()))
+        noise = self._noise("evaluation_noise")
         kept, threshold = private_groups.groups_help(total, len(clients), noise, given.level)
         scale = given.vote_clip / len(clients)
+        gain, needed = total * scale, threshold * scale
         hidden = privacy is not None and not privacy.simulated
         words = "groups help" if kept else "groups are not shown to help: one model for all"
-        found = Findings(
-            summary={
-                "decision": f"{words} (gain {total * scale:.3f}, "
-                f"at least {threshold * scale:.3f} to be shown)",
-                "groups_kept": kept,
-                "gain": total * scale,
-                "gain_needed": threshold * scale,
-                **({"choose_among": list(range(1, given.num_groups + 1))} if kept and hidden else {}),
-            }
-        )
+        summary = {
+            "decision": f"{words} (gain {gain:.3f}, at least {needed:.3f} to be shown)",
+            "groups_kept": kept,
+            "gain": gain,
+            "gain_needed": needed,
+            **({"choose_among": list(range(1, given.num_groups + 1))} if kept and hidden else {}),
+        }
         served = np.zeros(len(clients), dtype=np.int64)
         if kept:
             served[list(chosen)] = 1 + np.array([*chosen.values()])
-        return dataclasses.replace(
+        return replace(
             clusters,
             assignment=clusters.assignment if hidden else served,
-            memory=Memory(found, served),
+            memory=Memory(Findings(summary), served),
             reason=f"{words}, clients chose",
-        ).with_report(**found.summary)
+        ).with_report(**summary)
 
     def _votes(
         self, clusters: Clusters, chosen: Mapping[int, int], federation: Federation
     ) -> dict[int, float]:
         """Ask clients how much better their group's model predicts their held-out rows than that for all."""
-        nothing = np.zeros(federation.describe().num_classes)
-        common = clusters.models[0]
+        nothing, common = np.zeros(federation.describe().num_classes), clusters.models[0]
         questions: dict[int, ProofQuestion] = {
             client: ProofQuestion(common, clusters.models[1 + group], nothing, nothing)
             for client, group in chosen.items()
         }
-        found: dict[int, float] = {}
-        for client, measured in federation.ask(questions).replies.items():
-            if measured.count:
-                found[client] = float(private_groups.vote([measured.mean], self.parameters.vote_clip)[0])
-        return found
-
-
-def _private(
-    privacy: ClientPrivacy,
-    cohort: Sequence[int],
-    server_round: int,
-    told: list[float],
-    replies: Sequence[Reply],
-    models: Sequence[ArrayRecord],
-) -> Sequence[Reply]:
-    """Replace the replies by private means of the groups, and add their sizes, with noise, to `told`."""
-    found, sizes = privacy.groups(replies, cohort, models, server_round)
-    told += sizes
-    return found
+        clip, measured = self.parameters.vote_clip, federation.ask(questions).replies
+        return {
+            client: float(private_groups.vote([each.mean], clip)[0])
+            for client, each in measured.items()
+            if each.count
+        }
 
 
 def _together(clusters: Clusters) -> Clusters:
     """Return the clusters with everyone in that of the model for all."""
-    return dataclasses.replace(clusters, assignment=np.zeros(clusters.num_clients, dtype=np.int64))
+    return replace(clusters, assignment=np.zeros(clusters.num_clients, dtype=np.int64))

@@ -7,8 +7,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.clustering.shared.placement import Placement
-from fedclust.federation import Clusters, Federation, FederationError
-from fedclust.federation.clusters import Findings
+from fedclust.federation import Clusters, Federation, FederationError, Findings
 from fedclust.layers.pooling import Pooling
 from fedclust.newcomers.placing import silent
 from fedclust.strategies.base import ClusteredStrategy
@@ -82,9 +81,7 @@ class Local(ClusteredStrategy):
         """Put every client in a cluster of its own."""
         return Clusters.of(np.arange(federation.num_clients), model)
 
-    def join(
-        self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
-    ) -> Clusters:
+    def join(self, clusters: Clusters, newcomers: Sequence[int], federation: Federation) -> Clusters:
         """Put every newcomer in a cluster of its own, which starts from the model of round 1."""
         homes = len(clusters.models) + np.arange(len(newcomers))
         return clusters.joined(homes, None, [self.run.initial] * len(newcomers))

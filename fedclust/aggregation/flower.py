@@ -9,12 +9,16 @@ So the aggregator of a cluster gets parameters only. Floating-point buffers beco
 replies, weighted by their numbers of samples; whole numbers (BatchNorm's counter) become the largest. A
 wrapper around the aggregator, such as one for differential privacy, therefore does not protect buffers; use
 a network without them (GroupNorm in place of BatchNorm) where they must not be shared.
+
+A server optimiser keeps its momentum in attributes. The attributes in which an aggregator differs from a
+newly made one are its state, :func:`pack_state`; it must consist of what a checkpoint holds.
 """
 
 import contextlib
 import copy
-import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -22,14 +26,31 @@ from flwr.serverapp import Grid, strategy as flower
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 from torch import nn
 
-from fedclust.aggregation.fairavg import FairAvg
 from fedclust.aggregation.options import Aggregator
 from fedclust.aggregation.replies import Reply, weighted_loss, weighted_mean
-from fedclust.messages.codec import ARRAYS, METRICS, Content, as_record
+from fedclust.messages.codec import as_record
 from fedclust.messages.models import is_finite, like
-from fedclust.messages.training import LOSS, NUM_EXAMPLES, instruct
+from fedclust.messages.packer import pack
+from fedclust.messages.training import NUM_EXAMPLES, instruct
 
 RecordType = ArrayRecord | ConfigRecord | MetricRecord
+
+
+class FairAvg(FedAvg):
+    """FedAvg whose clients all have the same weight, however many samples they have.
+
+    Source: Michieli and Ozay, "Are All Users Treated Fairly in Federated Learning Systems?", CVPR Workshops
+    2021. Nodes that answer with one mean for several clients are told to weight these equally; on the server,
+    :func:`aggregate` gives every client's reply the weight of one sample.
+    """
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Tell nodes to weight their clients equally where they answer with a mean."""
+        instruction = ConfigRecord({**config, **instruct(equal_weights=True)})
+        return super().configure_train(server_round, arrays, instruction, grid)
+
 
 # Their next model is the mean itself: no need to let Flower compute it again, in float32 and reply by reply.
 _PLAIN_MEANS = (FedAvg, FedProx, FairAvg)
@@ -59,9 +80,7 @@ def check_aggregator(aggregator: Strategy) -> None:
     """
     if getattr(flower, type(aggregator).__name__, None) is not type(aggregator):
         return
-    Aggregator(
-        **{field.name: getattr(aggregator, field.name, None) for field in dataclasses.fields(Aggregator)}
-    )
+    Aggregator(**{field.name: getattr(aggregator, field.name, None) for field in fields(Aggregator)})
 
 
 def needs_only_mean(aggregator: Strategy) -> bool:
@@ -106,16 +125,14 @@ def configure_train(
         messages = list(aggregator.configure_train(server_round, sent, config, grid))
     if sent is model:
         return messages
-    # Once per record: a record that clients share must stay one object, or it would be sent to each of them.
-    whole: dict[int, ArrayRecord] = {}
-    for content in {id(message.content): message.content for message in messages}.values():
-        for key, chosen in list(content.items()):
-            if not isinstance(chosen, ArrayRecord):
-                continue
-            if id(chosen) not in whole:
-                whole[id(chosen)] = as_record({name: chosen.get(name, model[name]) for name in model})
-            content[key] = whole[id(chosen)]
-    return messages
+    whole: dict[int, ArrayRecord] = {}  # once per record: one that clients share is sent once
+
+    def completed(record: RecordType) -> RecordType:
+        if isinstance(record, ArrayRecord) and id(record) not in whole:
+            whole[id(record)] = as_record({name: record.get(name, model[name]) for name in model})
+        return whole.get(id(record), record)
+
+    return _with_contents(messages, completed)
 
 
 @contextlib.contextmanager
@@ -159,27 +176,27 @@ def ask_for_own_models(messages: Sequence[Message], clients: Collection[int]) ->
     clients
         Ids of these clients; ids without a message are ignored.
     """
-    asked = [message for message in messages if message.metadata.dst_node_id in clients]
-    changed = iter(
-        _with_contents(
-            asked,
-            lambda record: (
-                ConfigRecord({**record, **instruct(mean_reply=False)})
-                if isinstance(record, ConfigRecord)
-                else record
-            ),
-        )
-    )
-    return [next(changed) if message.metadata.dst_node_id in clients else message for message in messages]
+
+    def own(record: RecordType) -> RecordType:
+        told = instruct(mean_reply=False)
+        return ConfigRecord({**record, **told}) if isinstance(record, ConfigRecord) else record
+
+    return _with_contents(messages, own, clients)
 
 
-def _with_contents(messages: Sequence[Message], change: Callable[[RecordType], RecordType]) -> list[Message]:
-    """Change the records of messages; records that clients share stay one object, so they are sent once."""
+def _with_contents(
+    messages: Sequence[Message],
+    change: Callable[[RecordType], RecordType],
+    clients: Collection[int] | None = None,
+) -> list[Message]:
+    """Change the records of some clients' messages; those that clients share stay one object, sent once."""
     contents: dict[int, RecordDict] = {}
     changed = []
     for message in messages:
-        key = id(message.content)
-        if key not in contents:
+        if clients is not None and message.metadata.dst_node_id not in clients:
+            changed.append(message)
+            continue
+        if (key := id(message.content)) not in contents:
             contents[key] = RecordDict({name: change(record) for name, record in message.content.items()})
         other = copy.copy(message)
         other.content = contents[key]
@@ -222,21 +239,24 @@ def aggregate(
         If the aggregator makes a model that is not finite from replies that are.
     """
     if isinstance(aggregator, FairAvg):  # buffers, too, are averaged with these weights
-        replies, shared_means = [dataclasses.replace(reply, num_examples=1) for reply in replies], True
+        replies, shared_means = [replace(reply, num_examples=1) for reply in replies], True
     by_samples = getattr(aggregator, "weighted_by_key", NUM_EXAMPLES) == NUM_EXAMPLES
     if type(aggregator) in _PLAIN_MEANS and by_samples:  # parameters and buffers alike
         first = replies[0].model
-        if all(reply.model is first for reply in replies):
-            chosen = first
-        else:
-            chosen = as_record(weighted_mean(replies, model))
+        shared = all(reply.model is first for reply in replies)
+        chosen = first if shared else as_record(weighted_mean(replies, model))
     else:
         parameters = _parameters(model, buffers)
         if shared_means:
-            messages = [_mean_message(replies, parameters)]
+            # Rounded: a server optimiser remembers it, and float64's last bits depend on who shares a node.
+            mean = like(as_record(weighted_mean(replies, parameters)), parameters)
+            total, loss = sum(reply.num_examples for reply in replies), weighted_loss(replies) or 0.0
+            shown = [replace(replies[0], model=mean, num_examples=total, loss=loss)]
         else:
             # Copies: FedMedian and FedTrimmedAvg empty their records, and a reply may be listed twice.
-            messages = [_only(reply.as_message(), parameters) for reply in replies]
+            own = ({name: reply.model[name] for name in parameters} for reply in replies)
+            shown = [replace(reply, model=as_record(each)) for reply, each in zip(replies, own, strict=True)]
+        messages = [each.as_message() for each in shown]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             aggregated, _ = aggregator.aggregate_train(server_round, messages)
         if aggregated is None:
@@ -262,31 +282,52 @@ def _parameters(model: ArrayRecord, buffers: frozenset[str]) -> ArrayRecord:
     return model if len(chosen) == len(model) else as_record(chosen)
 
 
-def _only(message: Message, parameters: ArrayRecord) -> Message:
-    """Copy a reply with only the model's parameters, in the model's order."""
-    content = Content(
-        {
-            key: as_record({name: record[name] for name in parameters})
-            if isinstance(record, ArrayRecord)
-            else record
-            for key, record in message.content.items()
-        }
-    )
-    reduced = copy.copy(message)
-    reduced.content = content
-    return reduced
+def pack_state(strategy: Strategy, fresh: Strategy) -> dict[str, Any]:
+    """List the state of a strategy.
+
+    Parameters
+    ----------
+    strategy
+        A strategy after some rounds.
+    fresh
+        One made in the same way that has not run.
+
+    Returns
+    -------
+    Each attribute that changed, by name; of a strategy inside this one, its state.
+
+    Raises
+    ------
+    TypeError
+        If an attribute holds anything but arrays, numbers, text, records, and containers of them, naming it.
+    """
+    packed: dict[str, Any] = {}
+    for name, value in vars(strategy).items():
+        other = vars(fresh).get(name)
+        if isinstance(value, Strategy) and isinstance(other, Strategy):  # such as the one in a wrapper
+            packed[name] = pack_state(value, other)
+        elif value is not other and not _same_scalar(value, other):
+            try:
+                pack(value, Any)
+            except TypeError as error:
+                raise TypeError(
+                    f"aggregator {type(strategy).__name__} cannot be resumed: attribute {name!r} must hold "
+                    f"arrays, numbers or records, got {type(value).__name__}"
+                ) from error
+            packed[name] = value
+    return packed
 
 
-def _mean_message(replies: Sequence[Reply], parameters: ArrayRecord) -> Message:
-    """Make one reply of several: their mean, with the sum of their samples."""
-    metrics = MetricRecord(
-        {
-            NUM_EXAMPLES: sum(reply.num_examples for reply in replies),
-            LOSS: weighted_loss(replies) or 0.0,
-        }
-    )
-    message = copy.copy(replies[0].message)
-    # Rounded: a server optimiser remembers it, and float64's last bits depend on who shares a node.
-    mean = like(as_record(weighted_mean(replies, parameters)), parameters)
-    message.content = Content({ARRAYS: mean, METRICS: metrics})
-    return message
+def restored(strategy: Strategy, packed: Mapping[str, Any]) -> Strategy:
+    """Set a newly made strategy to a state, of which it gets values of its own, and return it."""
+    for name, value in packed.items():
+        inner = getattr(strategy, name, None)
+        setattr(
+            strategy, name, restored(inner, value) if isinstance(inner, Strategy) else copy.deepcopy(value)
+        )
+    return strategy
+
+
+def _same_scalar(one: object, other: object) -> bool:
+    plain = str | int | float | bool | None
+    return isinstance(one, plain) and isinstance(other, plain) and one == other

@@ -1,20 +1,19 @@
 """Options of aggregators, which Flower's own do not check; imports the standard library alone."""
 
-import math
 from dataclasses import dataclass
 
-_POSITIVE = ("must be > 0", lambda value: value > 0)
-_NOT_NEGATIVE = ("must be >= 0", lambda value: value >= 0)
-_DECAY = ("must be in [0, 1)", lambda value: 0 <= value < 1)
+from fedclust.support.checks import check
+
+_DECAY = "in [0, 1) and finite"
 _RULES = {
-    "proximal_mu": _NOT_NEGATIVE,
-    "server_learning_rate": _POSITIVE,
+    "proximal_mu": ">= 0 and finite",
+    "server_learning_rate": "> 0 and finite",
     "server_momentum": _DECAY,
-    "eta": _POSITIVE,
-    "tau": _POSITIVE,
+    "eta": "> 0 and finite",
+    "tau": "> 0 and finite",
     "beta_1": _DECAY,
     "beta_2": _DECAY,
-    "num_malicious_nodes": _NOT_NEGATIVE,
+    "num_malicious_nodes": ">= 0 and finite",
 }
 
 
@@ -42,7 +41,4 @@ class Aggregator:
     num_malicious_nodes: int | None = None
 
     def __post_init__(self) -> None:
-        for name, (rule, holds) in _RULES.items():
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and holds(value)):
-                raise ValueError(f"{name} {rule} and finite, got {value}")
+        check(self, **{name: rule for name, rule in _RULES.items() if getattr(self, name) is not None})

@@ -13,13 +13,13 @@ model.
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
-from numpy.typing import NDArray
 
 from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.messages.codec import ARRAYS, METRICS, Content
@@ -125,28 +125,20 @@ def weighted_mean(replies: Sequence[Reply], names: Iterable[str]) -> dict[str, A
     -------
     By name, the mean in float64; of a single model, its arrays as they are.
     """
-    models: dict[int, ArrayRecord] = {}
-    samples: dict[int, int] = {}
+    models, samples = {id(reply.model): reply.model for reply in replies}, Counter[int]()
     for reply in replies:
-        models[id(reply.model)] = reply.model
-        samples[id(reply.model)] = samples.get(id(reply.model), 0) + reply.num_examples
+        samples[id(reply.model)] += reply.num_examples
     if len(models) == 1:
         (only,) = models.values()
         return {name: only[name] for name in names}
     weights = np.array([samples[key] for key in models], dtype=np.float64)
-    return {
-        name: from_numpy(_average([to_numpy(model[name]) for model in models.values()], weights))
-        for name in names
-    }
-
-
-def _average(values: Sequence[NDArray], weights: FloatArray) -> NDArray:
-    first = values[0]
-    if first.dtype.kind not in "fc":
-        largest: NDArray = np.max(np.stack(values), axis=0)
-        return largest
-    mean: NDArray = np.asarray(weighted_sums(values, weights) / weights.sum())
-    return mean
+    means: dict[str, Array] = {}
+    for name in names:
+        values = [to_numpy(model[name]) for model in models.values()]
+        averaged = values[0].dtype.kind in "fc"
+        mean = weighted_sums(values, weights) / weights.sum() if averaged else np.max(values, axis=0)
+        means[name] = from_numpy(np.asarray(mean))
+    return means
 
 
 @dataclass(frozen=True)
@@ -266,8 +258,7 @@ def limited_weights(
 
 def _medians(values: Sequence[float], clusters: Sequence[int]) -> dict[int, float]:
     """Compute each cluster's median; of clusters of fewer than three, that of all clusters."""
-    everyone = median(values)
-    by_cluster: dict[int, list[float]] = {}
+    everyone, found = median(values), dict[int, list[float]]()
     for value, cluster in zip(values, clusters, strict=True):
-        by_cluster.setdefault(cluster, []).append(value)
-    return {cluster: median(own) if len(own) >= _FEWEST else everyone for cluster, own in by_cluster.items()}
+        found.setdefault(cluster, []).append(value)
+    return {cluster: median(own) if len(own) >= _FEWEST else everyone for cluster, own in found.items()}

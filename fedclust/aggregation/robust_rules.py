@@ -10,17 +10,16 @@ The geometric median, which Flower lacks, needs no such number.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import strategy as flower
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 from scipy.spatial.distance import pdist, squareform
 
 from fedclust.messages.codec import of_kind
-from fedclust.support.array_bytes import from_numpy, to_numpy
+from fedclust.messages.models import to_vector, with_vector
 from fedclust.typing import FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
@@ -29,22 +28,14 @@ _MOST_STEPS = 300
 _TOLERANCE = 1e-10  # of the objective, relative
 
 
-def krum_attackers(num_replies: int, num_malicious: int) -> int:
-    """Return the f that Krum and Multi-Krum can use: at most (n − 3)/2, so that 2f + 3 <= n.
+def allowed_attackers(num_replies: int, num_malicious: int, replies_each: int) -> int:
+    """Return the f that a rule can use among n replies: at most (n − 3)/c, so that cf + 3 <= n.
 
-    Source: Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",
-    NeurIPS 2017, Proposition 1.
+    Source: c = 2 for Krum and Multi-Krum, Blanchard et al., "Machine Learning with Adversaries: Byzantine
+    Tolerant Gradient Descent", NeurIPS 2017, Proposition 1; c = 4 for Bulyan, El Mhamdi et al., "The Hidden
+    Vulnerability of Distributed Learning in Byzantium", ICML 2018, Section 4.
     """
-    return max(0, min(num_malicious, (num_replies - 3) // 2))
-
-
-def bulyan_attackers(num_replies: int, num_malicious: int) -> int:
-    """Return the f that Bulyan can use: at most (n − 3)/4, so that 4f + 3 <= n.
-
-    Source: El Mhamdi et al., "The Hidden Vulnerability of Distributed Learning in Byzantium", ICML 2018,
-    Section 4.
-    """
-    return max(0, min(num_malicious, (num_replies - 3) // 4))
+    return max(0, min(num_malicious, (num_replies - 3) // replies_each))
 
 
 def krum_scores(distances: FloatArray, num_malicious: int) -> FloatArray:
@@ -121,40 +112,63 @@ def geometric_median(models: FloatArray) -> FloatArray:
     return np.asarray(centre + found)
 
 
-class MultiKrum(flower.MultiKrum):
-    """Flower's Multi-Krum for clusters: the mean of the n − f − 2 models with the smallest scores.
-
-    Source: Blanchard et al., 2017; so many as in Damaskinos et al., "AggregaThor", MLSys 2019. Weighted by
-    samples as Flower's is. With fewer than 2f + 3 replies f is lowered to (n − 3)/2.
-
-    Parameters
-    ----------
-    num_malicious_nodes
-        f >= 0 attackers of each cluster's cohort.
-    options
-        As for Flower's.
-    """
-
-    def __init__(self, *, num_malicious_nodes: int = 0, **options: Any) -> None:
-        super().__init__(num_malicious_nodes=num_malicious_nodes, **options)
+class _OfRows(FedAvg):
+    """Makes the next model from the replies' models, laid out as rows; numbers of samples do not count."""
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Average the selected replies."""
-        listed = list(replies)
-        attackers = krum_attackers(len(listed), self.num_malicious_nodes)
-        _log_lowered(self, attackers, len(listed), server_round)
-        if not listed:
+        """Make a model of the replies' by the rule."""
+        valid, _ = self._check_and_log_replies(replies, is_train=True)
+        if not valid:
             return None, None
-        contents = [message.content for message in listed]
-        chosen = select_krum(
-            _squared_distances(_rows(contents)), attackers, max(1, len(listed) - attackers - 2)
-        )
-        return FedAvg.aggregate_train(self, server_round, [listed[row] for row in chosen.tolist()])
+        first, names = _model(valid[0]), list(_model(valid[0]))
+        made = with_vector(first, names, self.rule(server_round, _rows(valid)), cast=True)
+        return made, self.train_metrics_aggr_fn([each.content for each in valid], self.weighted_by_key)
+
+    def rule(self, server_round: int, models: FloatArray) -> FloatArray:
+        """Make a model of shape (d,) from models of shape (n, d)."""
+        raise NotImplementedError
 
 
-class Bulyan(FedAvg):
+class GeometricMedian(_OfRows):
+    """The geometric median of the cohort's models, see :func:`geometric_median`.
+
+    Source: Pillutla et al., 2022, who weight models by samples. Here all have the same weight: a number of
+    samples is what a client says, and half of the weight is all that an attacker needs.
+    """
+
+    def rule(self, server_round: int, models: FloatArray) -> FloatArray:  # noqa: ARG002
+        """Find the geometric median."""
+        return geometric_median(models)
+
+
+class _Limited(_OfRows):
+    """Allows for as many attackers f, of those asked for, as the number of replies does.
+
+    Attributes
+    ----------
+    replies_each
+        c, such that n >= cf + 3 replies are needed.
+    """
+
+    replies_each: ClassVar[int]
+
+    def __init__(self, *, num_malicious_nodes: int = 0, **options: Any) -> None:
+        super().__init__(**options)
+        self.num_malicious_nodes = num_malicious_nodes
+
+    def attackers(self, server_round: int, num_replies: int) -> int:
+        """Return f among so many replies; a line in the log says where it was lowered."""
+        asked = self.num_malicious_nodes
+        allowed = allowed_attackers(num_replies, asked, self.replies_each)
+        if allowed < asked:
+            words = "round %d: %s allows for %d attackers instead of %d among %d replies"
+            logger.info(words, server_round, type(self).__name__, allowed, asked, num_replies)
+        return allowed
+
+
+class Bulyan(_Limited):
     """Bulyan for clusters: with fewer than 4f + 3 replies f is lowered to (n − 3)/4.
 
     Source: El Mhamdi et al., 2018. The n − 2f models are selected one by one, as there: each time the one
@@ -170,57 +184,39 @@ class Bulyan(FedAvg):
         As for Flower's.
     """
 
-    def __init__(self, *, num_malicious_nodes: int = 0, **options: Any) -> None:
-        super().__init__(**options)
-        self.num_malicious_nodes = num_malicious_nodes
+    replies_each = 4
+
+    def rule(self, server_round: int, models: FloatArray) -> FloatArray:
+        """Select models, shape (n, d), and average the values near their median, shape (d,)."""
+        return _bulyan(models, self.attackers(server_round, len(models)))
+
+
+class MultiKrum(_Limited):
+    """Multi-Krum for clusters: the mean of the n − f − 2 models with the smallest scores.
+
+    Source: Blanchard et al., 2017; so many as in Damaskinos et al., "AggregaThor", MLSys 2019. Weighted by
+    samples as Flower's is. With fewer than 2f + 3 replies f is lowered to (n − 3)/2.
+
+    Parameters
+    ----------
+    num_malicious_nodes
+        f >= 0 attackers of each cluster's cohort.
+    options
+        As for Flower's.
+    """
+
+    replies_each = 2
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate as many replies as there are."""
-        listed = list(replies)
-        attackers = bulyan_attackers(len(listed), self.num_malicious_nodes)
-        _log_lowered(self, attackers, len(listed), server_round)
-        return _made_of(self, listed, lambda rows: _bulyan(rows, attackers))
-
-    def summary(self) -> None:
-        """Log nothing: there is one setting."""
-
-
-class GeometricMedian(FedAvg):
-    """The geometric median of the cohort's models, see :func:`geometric_median`.
-
-    Source: Pillutla et al., 2022, who weight models by samples. Here all have the same weight: a number of
-    samples is what a client says, and half of the weight is all that an attacker needs.
-    """
-
-    def aggregate_train(
-        self,
-        server_round: int,  # noqa: ARG002
-        replies: Iterable[Message],
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Find the geometric median of the replies' models."""
-        return _made_of(self, list(replies), geometric_median)
-
-    def summary(self) -> None:
-        """Log nothing: there is nothing to set."""
-
-
-def _made_of(
-    aggregator: FedAvg, replies: Sequence[Message], rule: Callable[[FloatArray], FloatArray]
-) -> tuple[ArrayRecord | None, MetricRecord | None]:
-    """Make a model of the replies' by a rule on rows."""
-    valid, _ = aggregator._check_and_log_replies(replies, is_train=True)
-    if not valid:
-        return None, None
-    contents = [message.content for message in valid]
-    found, made, start = rule(_rows(contents)), ArrayRecord(), 0
-    for name, array in _arrays(contents[0]).items():
-        like = to_numpy(array)
-        values = found[start : start + like.size].reshape(like.shape)
-        made[name] = from_numpy(np.asarray(values, dtype=like.dtype))
-        start += like.size
-    return made, aggregator.train_metrics_aggr_fn(contents, aggregator.weighted_by_key)
+        """Average the selected replies."""
+        if not (listed := list(replies)):
+            return None, None
+        attackers = self.attackers(server_round, len(listed))
+        number = max(1, len(listed) - attackers - 2)
+        chosen = select_krum(_squared_distances(_rows(listed)), attackers, number)
+        return FedAvg.aggregate_train(self, server_round, [listed[row] for row in chosen.tolist()])
 
 
 def _bulyan(models: FloatArray, num_malicious: int) -> FloatArray:
@@ -248,25 +244,13 @@ def _bulyan(models: FloatArray, num_malicious: int) -> FloatArray:
     return np.asarray(kept.mean(axis=0))
 
 
-def _log_lowered(aggregator: Any, attackers: int, num_replies: int, server_round: int) -> None:
-    if num_replies and attackers < aggregator.num_malicious_nodes:
-        logger.info(
-            "round %d: %s allows for %d attackers instead of %d among %d replies",
-            server_round,
-            type(aggregator).__name__,
-            attackers,
-            aggregator.num_malicious_nodes,
-            num_replies,
-        )
+def _model(reply: Message) -> ArrayRecord:
+    return next(iter(of_kind(reply.content, ArrayRecord).values()))
 
 
-def _arrays(content: RecordDict) -> ArrayRecord:
-    return next(iter(of_kind(content, ArrayRecord).values()))
-
-
-def _rows(contents: Sequence[RecordDict]) -> FloatArray:
+def _rows(replies: Sequence[Message]) -> FloatArray:
     """Lay each reply's model out as a row, shape (n, d), float64."""
-    return np.stack([_row(_arrays(content)) for content in contents])
+    return np.stack([to_vector(model, list(model)) for model in map(_model, replies)])
 
 
 def _squared_distances(models: FloatArray) -> FloatArray:
@@ -276,7 +260,3 @@ def _squared_distances(models: FloatArray) -> FloatArray:
     models that are long and alike.
     """
     return np.asarray(squareform(pdist(models, "sqeuclidean")))
-
-
-def _row(model: ArrayRecord) -> FloatArray:
-    return np.concatenate([to_numpy(array).ravel().astype(np.float64) for array in model.values()])

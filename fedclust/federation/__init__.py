@@ -3,10 +3,15 @@
 :class:`~fedclust.grids.ray_grid.RayGrid` is not imported here: Ray takes seconds to import.
 """
 
-from fedclust.aggregation.fairavg import FairAvg as FairAvg
-from fedclust.aggregation.replies import Reply as Reply
+from fedclust.aggregation.flower import FairAvg as FairAvg
+from fedclust.aggregation.replies import Reply as Reply, by_cluster as by_cluster
 from fedclust.federation.asking import Answers as Answers, Failure as Failure
-from fedclust.federation.clusters import Clusters as Clusters, starting_models as starting_models
+from fedclust.federation.clusters import (
+    Clusters as Clusters,
+    Findings as Findings,
+    padded as padded,
+    starting_models as starting_models,
+)
 from fedclust.federation.federation import (
     Descriptions as Descriptions,
     Federation as Federation,

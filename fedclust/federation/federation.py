@@ -305,6 +305,8 @@ class Federation:
     ----------
     timeout, tells
         As given.
+    server_round
+        The round in progress, from 1; 0 before the first.
     turns
         How many rounds each client has been chosen for so far, shape (K,).
     asked
@@ -342,6 +344,7 @@ class Federation:
         self._num_newcomers = num_newcomers
         self._roster = roster or Roster([0] * (clients - num_newcomers))
         self._failures: list[Failure] = []
+        self.server_round = 0
         self._description_traffic: Traffic | None = None
         self._described = False
 

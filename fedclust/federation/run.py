@@ -423,7 +423,7 @@ class Run:
 
     def begin_round(self, config: ConfigRecord) -> None:
         """Forget the last round."""
-        self.config, self.told = ConfigRecord({**config}), {}
+        self.config, self.told, self.federation.server_round = ConfigRecord({**config}), {}, self.number
         self.cohort, self.sent = {}, ()
         self.replies, self.failures, self.unusable, self.evaluations = [], [], {}, ()
         self.online, self.sampled = None, False
@@ -465,7 +465,7 @@ class RunState:
     memory
         What the method remembers, as :func:`fedclust.messages.packer.pack` lists it.
     aggregators
-        State of each cluster's aggregator, see :mod:`fedclust.aggregation.optimiser_state`.
+        State of each cluster's aggregator, see :mod:`fedclust.aggregation.flower`.
     measured
         Each client's measurements at the last evaluation.
     failed_replies

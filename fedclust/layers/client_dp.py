@@ -10,10 +10,10 @@ others: of all k sums together, seen as one vector, one client changes C at most
 train costs what a round costs in which one model does. All k get noise, chosen or not.
 """
 
-import dataclasses
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,8 +22,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from fedclust.aggregation.replies import Reply, by_cluster
 from fedclust.federation.clusters import Clusters, padded
 from fedclust.federation.run import Run
-from fedclust.layers.bounds import lost
 from fedclust.layers.layer import Layer
+from fedclust.layers.standard import lost
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, instruct
@@ -136,9 +136,7 @@ class ClientPrivacy(Layer):
     @property
     def told(self) -> dict[str, float | bool]:
         """What clients are told with each model to train."""
-        return {
-            **instruct(clip=self.clip, clip_tells=self.settings.adaptive, equal_weights=True),
-        }
+        return instruct(clip=self.clip, clip_tells=self.settings.adaptive, equal_weights=True)
 
     def private(
         self,
@@ -169,21 +167,15 @@ class ClientPrivacy(Layer):
         """
         self._trained[list(cohort)] += 1
         self._spend(list(cohort), self.settings.noise_multiplier)
-        asked, found = list(cohort.values()), by_cluster(replies)
-        first = {cluster: client for client, cluster in sorted(cohort.items(), reverse=True)}
-        made = []
-        for cluster in sorted(first):
-            members = found.get(cluster, [])
-            start = models[cluster]
-            model = self._mean("mean", members, start, asked.count(cluster), cluster, server_round)
+        found, made = by_cluster(replies), list[Reply]()
+        told: dict[str, Any] = {"num_examples": 1, "loss": math.nan, "losses": np.zeros(1), "projected": None}
+        for cluster, asked in sorted(Counter(cohort.values()).items()):
+            members, start = found.get(cluster, []), models[cluster]
+            model = self._mean(members, start, asked, ("mean", server_round, cluster))
             if not members:  # a model without noise would say that nobody answered
-                made.append(_reply(first[cluster], cluster, start, model))
-            made += [
-                dataclasses.replace(
-                    reply, model=model, num_examples=1, loss=math.nan, losses=np.zeros(1), projected=None
-                )
-                for reply in members
-            ]
+                first = min(client for client, own in cohort.items() if own == cluster)
+                made.append(_reply(first, cluster, start, model))
+            made += [replace(reply, model=model, **told) for reply in members]
         if self.settings.adaptive:
             self._spend(list(cohort), 2 * self.settings.count_noise)
             self._adapt([reply.within for reply in replies], len(cohort), server_round)
@@ -230,7 +222,7 @@ class ClientPrivacy(Layer):
         for group, start in enumerate(models):
             # Half an equal share at least: of a group that hardly anybody chose, noise would be most of it.
             by = max(float(sizes[group]), len(cohort) / (2 * number))
-            model = self._mean("group mean", found.get(group, []), start, by, group, server_round)
+            model = self._mean(found.get(group, []), start, by, ("group mean", server_round, group))
             made.append(_reply(-1, group, start, model))
         return made, sizes.tolist()
 
@@ -257,30 +249,20 @@ class ClientPrivacy(Layer):
         self._spent[clients] += multiplier**-2
 
     def _mean(
-        self,
-        purpose: str,
-        replies: Sequence[Reply],
-        model: ArrayRecord,
-        by: float,
-        cluster: int,
-        server_round: int,
+        self, replies: Sequence[Reply], model: ArrayRecord, by: float, noise: tuple[str, int, int]
     ) -> ArrayRecord:
-        """Compute model + (Σ clipped updates + noise) / `by`; without replies, the sum is noise alone."""
+        """Compute model + (Σ clipped updates + noise) / `by`; `noise` is its purpose, round and cluster."""
         names = [name for name in model if name in self._trained_names]
         before = to_vector(model, names)
-        sent: dict[int, tuple[ArrayRecord, int]] = {}
-        for reply in replies:
-            sent[id(reply.model)] = reply.model, sent.get(id(reply.model), (None, 0))[1] + 1
-        total = np.zeros_like(before)
-        for record, sharing in sent.values():
+        total, longest = np.zeros_like(before), self.clip * (1 + _ROUNDING)
+        sharing = Counter(id(reply.model) for reply in replies)
+        for key, record in {id(reply.model): reply.model for reply in replies}.items():
             change = to_vector(record, names) - before
             # Done already by honest nodes, also for a mean; a node that does not is held to it.
             length = float(np.linalg.norm(change))
-            longest = self.clip * (1 + _ROUNDING)
-            total += sharing * change * (1.0 if length <= longest else self.clip / length)
-        noise = self._noise(purpose, server_round, cluster, len(total))
-        ended = before + (total + self.settings.noise_multiplier * self.clip * noise) / by
-        return with_vector(model, names, ended)
+            total += sharing[key] * change * (1.0 if length <= longest else self.clip / length)
+        added = self.settings.noise_multiplier * self.clip * self._noise(*noise, len(total))
+        return with_vector(model, names, before + (total + added) / by)
 
     def _adapt(self, within: Sequence[bool | None], asked: int, server_round: int) -> None:
         """Move the clip towards a quantile of the updates' lengths; who did not say counts as half."""
@@ -324,7 +306,7 @@ class ClientPrivacy(Layer):
             "epsilon": float(epsilons.max()),
             "delta": self.settings.delta,
             "privacy": {
-                **dataclasses.asdict(self.settings),
+                **asdict(self.settings),
                 "epsilon_median": float(np.median(epsilons)),
                 "final_clip": self.clip,
                 "neighbours": "one client's contributions replaced by zeros",

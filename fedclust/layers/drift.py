@@ -11,10 +11,8 @@ Label counts are those that clients told before round 1: a client whose labels h
 of its old ones, for both models.
 """
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -53,10 +51,6 @@ class Drifted:
     gain: float
     p_value: float
 
-    def summary(self, *, moved: bool) -> dict[str, Any]:
-        """Return it as plain values, for JSON, with whether it was moved."""
-        return {**asdict(self), "moved": moved}
-
 
 class Drift(Layer):
     """Looks for drifted clients in rounds with an evaluation, and moves them if the method allows it.
@@ -78,7 +72,7 @@ class Drift(Layer):
             return run.clusters
         drifted = look_for_drift(run.clusters, run.federation, run.number // self._every)
         if drifted:
-            run.record["drift"] = [each.summary(moved=self._moves) for each in drifted]
+            run.record["drift"] = [{**asdict(each), "moved": self._moves} for each in drifted]
         return moved(run.clusters, drifted) if self._moves else run.clusters
 
 
@@ -144,7 +138,7 @@ def moved(clusters: Clusters, drifted: Sequence[Drifted]) -> Clusters:
     assignment[[each.client for each in drifted]] = [each.better for each in drifted]
     words = ", ".join(f"client {each.client} drifted to cluster {each.better}" for each in drifted)
     reason = f"{clusters.reason}; {words}" if clusters.reason else words
-    return dataclasses.replace(clusters, assignment=assignment, reason=reason)
+    return replace(clusters, assignment=assignment, reason=reason)
 
 
 def _others(clusters: Clusters, federation: Federation, serving: IntArray) -> IntArray:

@@ -1,22 +1,423 @@
-"""The layers of a run."""
+"""The layers of every run: who joins, bounds of what a round may do to a model, drift, and who is there.
 
-from fedclust.aggregation.replies import ANY, Caps
-from fedclust.layers.bounds import Bounds
+An update that is many times as long as the round's median is left out and its client named; the pull of one
+client can be limited, see :mod:`fedclust.aggregation.replies`.
+
+A model whose loss is not finite on the clients that it was sent to is the server's fault: an aggregator's, or
+of updates that it should not have taken. The cluster then goes back to the model and to the state of its
+aggregator, such as momentum, that it had when the round began that made it; nobody is blamed. Of one that is
+not finite itself only the aggregator's state is taken back: such a model is never taken.
+"""
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord
+
+from fedclust.aggregation import flower as aggregation, replies as lengths
+from fedclust.aggregation.replies import ANY, Caps, Reply
+from fedclust.federation.asking import NO_REPLY, Failure
+from fedclust.federation.clusters import Clusters, padded
+from fedclust.federation.federation import Federation
+from fedclust.federation.run import Run
 from fedclust.layers.drift import Drift
 from fedclust.layers.layer import Layer
-from fedclust.layers.members import Attendance, Method, Newcomers
+from fedclust.messages.evaluation import Evaluation
+from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected, instruct
 from fedclust.settings.run_options import RunOptions
+from fedclust.typing import BoolArray, FloatArray, IntArray
+
+Join = Callable[[Clusters, Sequence[int], Federation], Clusters]
+"""Adds clients that join before a round."""
+
+START_NOT_FINITE = "non-finite loss at step 1"
+"""How a client says that the loss of the model it was sent is not finite, before it changed anything."""
+
+_DECIDING = 2  # clients of a sample, if their cluster has so many
+
+
+@dataclass(frozen=True, eq=False)
+class Past:
+    """The clusters as the last round found them.
+
+    Attributes
+    ----------
+    assignment
+        Cluster of each client, shape (K,).
+    models
+        Model of each cluster; of one that is among the current models, its index there.
+    aggregators
+        State of each cluster's aggregator.
+    in_a_row
+        How many rounds a cluster went back in, up to the last one, by cluster.
+    """
+
+    assignment: IntArray
+    models: tuple[ArrayRecord | int, ...]
+    aggregators: tuple[Mapping[str, Any], ...]
+    in_a_row: Mapping[int, int]
+
+
+class Bounds(Layer):
+    """Leaves out updates that are too long, and takes back models that turn out to be of no use.
+
+    Parameters
+    ----------
+    caps
+        How far updates may move a model.
+    blames
+        Whether a model is taken back for what its clients say of its loss; if not, only for what an
+        aggregator makes of finite replies.
+    """
+
+    memory_type: ClassVar[Any] = Past | None
+
+    def __init__(self, caps: Caps = ANY, *, blames: bool = True) -> None:
+        self.caps, self._blames = caps, blames
+        self.needs_client_models = caps.pull is not None
+        self._earlier: Clusters | None = None  # as this round found the clusters
+        self._before: Clusters | None = None  # as the one before did
+        self._lost: list[int] = []
+        self._in_a_row: dict[int, int] = {}  # cluster: how many rounds it went back in, without one between
+        self._went: dict[int, int] = {}  # the same, with this round
+
+    def begin(self, run: Run) -> None:
+        """Know of no earlier models."""
+        self._earlier, self._before, self._went = None, None, {}
+
+    def before_round(self, run: Run) -> Clusters:
+        """Keep what the round finds; aggregators that remember are copied."""
+        self._before, self._in_a_row, self._went = self._earlier, self._went, {}
+        copies = (
+            copy.deepcopy(each) if aggregation.remembers(each) else each for each in run.clusters.aggregators
+        )
+        self._earlier = replace(run.clusters, aggregators=tuple(copies), memory=None)
+        return run.clusters
+
+    def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:
+        """Ask nodes to hold single clients to the cap where they answer with a mean."""
+        if self.caps.norm is not None:
+            config.update(instruct(norm_cap=self.caps.norm))
+
+    def screen(self, run: Run) -> None:
+        """Leave out what is too long, and all replies of clusters whose model had no finite loss."""
+        run.replies, long = within(run.replies, run.number, self.caps)
+        run.failures = sorted([*run.failures, *long], key=failure_order)
+        self._lost = at_fault(run.failures, run.cohort) if self._before and self._blames else []
+        if self._lost:
+            run.replies = [reply for reply in run.replies if reply.cluster not in self._lost]
+            run.failures = [
+                each for each in run.failures if run.cohort[int(each["client"])] not in self._lost
+            ]
+
+    def after_aggregation(self, run: Run) -> Clusters:
+        """Take back models that had no finite loss, and those that an aggregator just made."""
+        if self._lost and self._earlier and self._before:
+            self._earlier = put_back(self._earlier, self._before, self._lost)
+        reasons = dict.fromkeys(self._lost, "the loss of its model was not finite")
+        clusters = self._go_back(run, reasons | run.unusable)
+        # What an aggregator could not use was not taken: that cluster has its model still.
+        models = (
+            (run.clusters if cluster in run.unusable else clusters).models[cluster]
+            for cluster in range(len(clusters.models))
+        )
+        return replace(clusters, models=tuple(models)) if run.unusable else clusters
+
+    def measured(self, run: Run) -> Clusters:
+        """Take back new models whose loss is not finite."""
+        if not self._blames:
+            return run.clusters
+        run.evaluations, failures, broken = blamed(
+            run.evaluations, run.number, run.clusters.assignment, run.sampled
+        )
+        run.failures = [*run.failures, *failures]
+        run.unusable = dict.fromkeys(broken, "the loss of its new model is not finite")
+        return self._go_back(run, run.unusable)
+
+    def _go_back(self, run: Run, reasons: Mapping[int, str]) -> Clusters:
+        """Put clusters back to what this round found, and note why in the round's record."""
+        if not reasons or self._earlier is None:
+            return run.clusters
+        sizes = run.clusters.sizes
+        for cluster, reason in reasons.items():
+            times = self._went[cluster] = self._in_a_row.get(cluster, 0) + 1
+            told = {"cluster": cluster, "clients": int(sizes[cluster]), "reason": reason, "in_a_row": times}
+            run.record.setdefault("went_back", []).append(told)
+        return put_back(run.clusters, self._earlier, reasons)
+
+    def state(self, run: Run) -> Past | None:
+        """Return what this round found, and who went back."""
+        if self._earlier is None:
+            return None
+        places = {id(model): place for place, model in reversed([*enumerate(run.clusters.models)])}
+        fresh = run.make_aggregator()
+        return Past(
+            self._earlier.assignment,
+            tuple(places.get(id(model), model) for model in self._earlier.models),
+            tuple(aggregation.pack_state(each, fresh) for each in self._earlier.aggregators),
+            self._went,
+        )
+
+    def restore(self, run: Run, state: Past | None) -> None:
+        """Take up what the last round found."""
+        if state is None:
+            return
+        models = (run.clusters.models[each] if isinstance(each, int) else each for each in state.models)
+        aggregators = (aggregation.restored(run.make_aggregator(), each) for each in state.aggregators)
+        self._earlier = Clusters(state.assignment, tuple(models), aggregators=tuple(aggregators))
+        self._went = dict(state.in_a_row)
+
+
+def failure_order(failure: Failure) -> tuple[bool, int]:
+    """Sort failures by client id, those that did not reply last."""
+    return failure["reason"] == NO_REPLY, int(failure["client"])
+
+
+def put_back(clusters: Clusters, earlier: Clusters, broken: Collection[int]) -> Clusters:
+    """Put clusters back to the model and aggregator of the cluster that most of their members were in.
+
+    Parameters
+    ----------
+    clusters
+        As they are now.
+    earlier
+        As they were.
+    broken
+        The clusters to put back; the others stay as they are, and so does one of clients that have just
+        joined.
+    """
+    models, aggregators = list(clusters.models), list(clusters.aggregators)
+    for cluster in broken:
+        members = clusters.members(cluster)
+        were = earlier.assignment[members[members < earlier.num_clients]]
+        if not len(were) and cluster >= len(earlier.models):
+            continue
+        most = int(np.bincount(were).argmax()) if len(were) else 0
+        models[cluster] = earlier.models[most]
+        aggregators[cluster] = copy.deepcopy(earlier.aggregators[most])
+    return replace(clusters, models=tuple(models), aggregators=tuple(aggregators))
+
+
+def at_fault(failures: Sequence[Failure], cohort: Mapping[int, int]) -> list[int]:
+    """List the clusters whose model had no finite loss on more than half of the clients that it was sent to.
+
+    Parameters
+    ----------
+    failures
+        Those of the round's training.
+    cohort
+        The cluster of each client that was sent a model, by client id.
+    """
+    ended = [each for each in failures if str(each["reason"]).endswith(START_NOT_FINITE)]
+    return _most(Counter(cohort[int(each["client"])] for each in ended), Counter(cohort.values()))
+
+
+def _most(broken: Mapping[int, int], of: Mapping[int, int]) -> list[int]:
+    """List the clusters of which more than half of the clients have no finite loss."""
+    return sorted(cluster for cluster, number in broken.items() if 2 * number > of[cluster])
+
+
+def within(replies: Sequence[Reply], server_round: int, caps: Caps) -> tuple[list[Reply], list[Failure]]:
+    """Leave out the replies whose model, or the projection of its change, moved too far; limit weights.
+
+    Returns
+    -------
+    The replies that are left, and a failure for each of the others.
+    """
+    if caps == ANY:
+        return list(replies), []
+    shared = {id(reply.model): (reply.model, reply.start) for reply in replies}
+    moved = {key: lengths.update_norm(*models) for key, models in shared.items()}
+    norms = [max(moved[id(reply.model)], _projected_norm(reply.projected)) for reply in replies]
+    told = (reply.update_norm for reply in replies)
+    own = [norm if each is None else each for norm, each in zip(norms, told, strict=True)]
+    cap = math.inf if caps.norm is None else caps.norm
+    long = lengths.too_long(norms, own, [reply.cluster for reply in replies], cap)
+    failures: list[Failure] = []
+    for position, median in long.items():
+        client = replies[position].client
+        why = lengths.too_long_line(norms[position], median, cap)
+        reason = f"client {client}, round {server_round}: {why}"
+        failures.append({"client": client, "phase": "train", "reason": reason})
+    kept = [position for position in range(len(replies)) if position not in long]
+    left = [replies[position] for position in kept]
+    if caps.pull is None:
+        return left, failures
+    samples, clusters = [reply.num_examples for reply in left], [reply.cluster for reply in left]
+    weights = lengths.limited_weights(samples, [norms[each] for each in kept], clusters, caps.pull)
+    limited = zip(left, weights, strict=True)
+    return [replace(reply, num_examples=weight) for reply, weight in limited], failures
+
+
+def _projected_norm(projected: Projected | None) -> float:
+    """Compute the length of a change by its projection; a random one hardly changes it."""
+    return 0.0 if projected is None else max(projected.norm, float(np.linalg.norm(projected.values)))
+
+
+def blamed(
+    evaluations: Sequence[Evaluation], server_round: int, assignment: IntArray, sampled: bool
+) -> tuple[list[Evaluation], list[Failure], list[int]]:
+    """Find who is to blame for losses that are not finite: a cluster's model, or a client.
+
+    Where more than half of a cluster's clients have such a loss, the model they were sent is to blame and
+    none of them; what they measured of it is left out. Where fewer have, they are. In a sample one client
+    does not decide for others that were not asked: it takes two of them.
+
+    Parameters
+    ----------
+    evaluations
+        What clients measured.
+    server_round
+        The round, for the reasons.
+    assignment
+        Cluster of each client, shape (K,).
+    sampled
+        Whether only a sample of the clients was asked.
+
+    Returns
+    -------
+    The evaluations that count, a failure for each client to blame, and the clusters whose model is.
+    """
+    odd = {each.client for each in evaluations if lost(each)}
+    measuring = [each.client for each in evaluations if each.metrics[NUM_EXAMPLES]]
+    without, sizes = Counter(assignment[[*odd]].tolist()), np.bincount(assignment)
+    broken = [
+        cluster
+        for cluster in _most(without, Counter(assignment[measuring].tolist()))
+        if not sampled or without[cluster] >= min(_DECIDING, sizes[cluster])
+    ]
+    kept = [each for each in evaluations if assignment[each.client] not in broken]
+    failures: list[Failure] = []
+    for each in kept:
+        if each.client in odd:
+            why = f"{LOSS} must be finite, got {each.metrics[LOSS]}"
+            reason = f"client {each.client}, round {server_round}: {why}"
+            failures.append({"client": each.client, "phase": "evaluate", "reason": reason})
+    return [each for each in kept if each.client not in odd], failures, broken
+
+
+def lost(evaluation: Evaluation) -> bool:
+    """Whether a client with test rows has a loss that is not finite."""
+    measured = evaluation.metrics
+    return bool(measured[NUM_EXAMPLES]) and not np.isfinite(measured[LOSS])
+
+
+class Newcomers(Layer):
+    """Lets clients that wait join at the beginning of a round.
+
+    Parameters
+    ----------
+    join
+        Adds them to the clusters, see :meth:`fedclust.strategies.ClusteredStrategy.join`.
+    """
+
+    def __init__(self, join: Join) -> None:
+        self._join = join
+
+    def before_round(self, run: Run) -> Clusters:
+        """Add those who join, and note them in the round's record."""
+        joined = run.federation.welcome(run.number).tolist()
+        if not joined:
+            return run.clusters
+        run.record["joined"] = joined
+        return self._join(run.clusters, joined, run.federation)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Of each client, whether it is there and what it measured last.
+
+    Attributes
+    ----------
+    online
+        Whether it was online at the last evaluation, shape (K,).
+    last_round
+        The last round in which it measured an accuracy, 0 for none, shape (K,).
+    last_accuracy
+        That accuracy, NaN for none, shape (K,).
+    """
+
+    online: BoolArray
+    last_round: IntArray
+    last_accuracy: FloatArray
+
+    def grown(self, num_clients: int) -> "Seen":
+        """Add clients that joined; they are taken to be online."""
+        number = num_clients - len(self.online)
+        return Seen(
+            padded(self.online, number, True),
+            padded(self.last_round, number, 0),
+            padded(self.last_accuracy, number),
+        )
+
+
+_NOBODY = Seen(np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int64), np.zeros(0))
+
+
+class Attendance(Layer):
+    """Notes at evaluations who left, who is back, and what each client measured last.
+
+    It has columns of the clients' table: ``joined``, the round, if anybody joined after the start;
+    ``last_round``, ``last_accuracy`` and ``left``, if anybody has left. The accuracy of a client that left,
+    which is of the last round, is unknown, and no mean counts it.
+    """
+
+    memory_type: ClassVar[Any] = Seen
+
+    def __init__(self) -> None:
+        self._seen = _NOBODY
+
+    def begin(self, run: Run) -> None:
+        """Take all clients to be online."""
+        self._seen = _NOBODY.grown(run.clusters.num_clients)
+
+    def measured(self, run: Run) -> Clusters:
+        """Note who is online and what they measured; who left or is back is in the round's record."""
+        if run.online is None:
+            return run.clusters
+        before = self._seen.grown(run.clusters.num_clients)
+        now = np.isin(np.arange(len(before.online)), list(run.online))
+        changes = {"left": before.online & ~now, "back": now & ~before.online}
+        run.record |= {name: np.flatnonzero(who).tolist() for name, who in changes.items() if who.any()}
+        rounds, accuracy = before.last_round.copy(), before.last_accuracy.copy()
+        for each in run.evaluations:
+            if np.isfinite(measured := each.metrics.get("accuracy", np.nan)):
+                rounds[each.client], accuracy[each.client] = run.number, measured
+        self._seen = Seen(now, rounds, accuracy)
+        return run.clusters
+
+    def columns(self, run: Run) -> dict[str, Any]:
+        """Return who joined when, who left, and what those measured last."""
+        joined, seen = run.federation.joined, self._seen.grown(run.clusters.num_clients)
+        left = (seen.last_round < run.server_round) & ~seen.online
+        columns: dict[str, Any] = {"joined": joined} if joined.any() else {}
+        if left.any():
+            columns |= {"last_round": seen.last_round, "last_accuracy": seen.last_accuracy, "left": left}
+        return columns
+
+    def state(self, run: Run) -> Seen:
+        """Return what was noted."""
+        return self._seen.grown(run.clusters.num_clients)
+
+    def restore(self, run: Run, state: Seen) -> None:
+        """Take it up."""
+        self._seen = state
 
 
 def standard_layers(
-    method: Method, options: RunOptions, *further: Layer, moves_clients: bool = False, private: bool = False
+    join: Join, options: RunOptions, *further: Layer, moves_clients: bool = False, private: bool = False
 ) -> tuple[Layer, ...]:
     """List the layers of a run in their order.
 
     Parameters
     ----------
-    method
-        Places newcomers.
+    join
+        Adds newcomers to the clusters.
     options
         Of the run.
     further
@@ -29,4 +430,4 @@ def standard_layers(
     """
     caps = ANY if private else Caps(options.update_norm_cap, options.update_pull_cap)
     drift = [Drift(options.drift_every, moves=moves_clients)] if options.drift_every else []
-    return Newcomers(method), Bounds(caps, blames=not private), *further, *drift, Attendance()
+    return Newcomers(join), Bounds(caps, blames=not private), *further, *drift, Attendance()

@@ -1,8 +1,7 @@
 """Clients that were left out of training: place them, choose the model that serves each, and measure it."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -124,7 +123,7 @@ def against_common(
             continue
         evidence = {"gain_of_common": test.gain, "p_value": float(p_value)}
         placement = placements[client]
-        placement = dataclasses.replace(placement, evidence={**placement.evidence, **evidence})
+        placement = replace(placement, evidence={**placement.evidence, **evidence})
         if p_value <= level and several:
             why = f"one model for all is better on its rows than that of cluster {placement.cluster}"
             placement = Placement(None, f"{why} (p = {p_value:.2g})", placement.evidence)

@@ -18,8 +18,7 @@ from rich.console import Console
 from torch import nn
 
 from fedclust import data
-from fedclust.aggregation.fairavg import FairAvg
-from fedclust.aggregation.flower import check_aggregator
+from fedclust.aggregation.flower import FairAvg, check_aggregator
 from fedclust.data.dataset import num_held_out
 from fedclust.federation import ClientGrid, Descriptions, Federation, FederationError, RunFailed
 from fedclust.federation.federation import RosterState, imbalance_line, left_out_line

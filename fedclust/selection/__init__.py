@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedclust.selection.by_labels import HACCS as HACCS, FedCLS as FedCLS
     from fedclust.selection.policies import (
+        HACCS as HACCS,
         Candidates as Candidates,
+        FedCLS as FedCLS,
         LeastSampled as LeastSampled,
         PowerOfChoice as PowerOfChoice,
         Selection as Selection,
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     )
 else:
     NAMES = {
-        "fedclust.selection.by_labels": "HACCS FedCLS",
-        "fedclust.selection.policies": "Candidates LeastSampled PowerOfChoice Selection Uniform",
+        "fedclust.selection.policies": (
+            "HACCS Candidates FedCLS LeastSampled PowerOfChoice Selection Uniform"
+        )
     }
     __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

@@ -1,13 +1,16 @@
-"""What a selection policy is given and returns, and the policies that need no clustering."""
+"""What a selection policy is given and returns, and the policies."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 import fedclust.selection.options as options
+from fedclust.clustering import fedcls, haccs
 from fedclust.federation.federation import Federation
+from fedclust.grids.nodes import FederationError
 from fedclust.support.rng import draw, draw_least_sampled, draw_order, largest
 from fedclust.typing import FloatArray, IntArray
 
@@ -111,3 +114,75 @@ class PowerOfChoice(options.PowerOfChoice):
         answered = np.array(sorted(losses), dtype=np.int64)
         values = np.array([losses[client][0] for client in answered.tolist()])
         return answered[largest(values, min(size, len(answered)))]
+
+
+class FedCLS(options.FedCLS):
+    """Choose clients one after another, each with classes far from those of who is chosen already.
+
+    Source: Li and Wu, VTC2022-Fall, as Clust-PSI-PFL, Section II, describes it; see
+    :mod:`fedclust.clustering.fedcls` for what is computed.
+
+    Parameters
+    ----------
+    threshold
+        τ, the share of a client's samples from which on it counts as having a class, in (0, 1].
+
+    Raises
+    ------
+    ValueError
+        If ``threshold`` is outside its range.
+    """
+
+    needs_label_counts = True
+
+    def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
+        """Choose the first client by chance and every other by its distance from those chosen."""
+        counts = candidates.federation.describe().train_counts[candidates.clients]
+        vectors = fedcls.label_vectors(counts, self.threshold)
+        return np.sort(candidates.clients[fedcls.choose(vectors, size, generator)])
+
+
+class HACCS(options.HACCS):
+    """Group clients by the Hellinger distance of their label shares; draw groups, take each one's fastest.
+
+    Source: Wolfrath et al., IPDPS 2022, and its released code; see :mod:`fedclust.clustering.haccs` for what
+    is computed, and where it differs. Every round all candidates are asked for the mean loss of the current
+    model over their training part; who does not answer is not chosen.
+
+    Parameters
+    ----------
+    rho
+        Weight ρ of the loss when groups are drawn, in [0, 1]; 1 − ρ is that of the speed.
+    latencies
+        Seconds that a round takes each client, > 0, shape (K,); None: unknown. Groups are then drawn by
+        their loss alone, and in a group everyone is as fast as the others.
+    max_distance
+        Hellinger distance up to which clients are neighbours, in (0, 1].
+
+    Raises
+    ------
+    ValueError
+        If an argument is outside its range.
+    """
+
+    needs_label_counts = True
+
+    def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
+        """Draw groups of candidates, and take the fastest client that is left in each."""
+        clients, federation = candidates.clients, candidates.federation
+        given, number = self.latencies, federation.num_clients
+        if given is not None and len(given) != number:
+            rule = f"have one number for each of the {number} clients"
+            raise FederationError(f"selection.latencies must {rule}, got {len(given)}")
+        counts = federation.describe().train_counts[clients]
+        groups = _groups(counts.tobytes(), counts.shape, counts.dtype.str, self.max_distance)
+        answers = federation.losses([candidates.model], clients)
+        there = np.isin(clients, list(answers))
+        answered, losses = clients[there], np.array([each[0] for each in answers.values()])
+        seconds = None if given is None else np.array(given, dtype=np.float64)[answered]
+        return haccs.draw(answered, groups[there], losses, seconds, self.rho, size, generator)
+
+
+@lru_cache(maxsize=64)  # label counts do not change, and OPTICS takes a second for a thousand clients
+def _groups(counts: bytes, shape: tuple[int, ...], kind: str, max_distance: float) -> IntArray:
+    return haccs.groups(np.frombuffer(counts, dtype=kind).reshape(shape), max_distance)

@@ -75,7 +75,7 @@ class RunOptions(_Rounds):
         None, and the last round: all.
     update_norm_cap
         How many times as long as the round's median an update may be, > 1; a longer one is left out and its
-        client named. None for any length. See :mod:`fedclust.layers.bounds`.
+        client named. None for any length. See :mod:`fedclust.layers.standard`.
     update_pull_cap
         How many times the round's median rows times length of an update count for at most, > 1; None: any.
     drift_every

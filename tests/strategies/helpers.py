@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
 
-from fedclust.federation import ClientGrid
+from fedclust.federation import ClientGrid, Federation
 from fedclust.messages.models import from_state
 from fedclust.models import construction
 from fedclust.results import Checkpoints
@@ -65,6 +65,12 @@ class Keeping:
 def kept(folder: Path, after: int) -> Any:
     """Return the state that :class:`Keeping` kept after a round."""
     return Checkpoints(folder / str(after), rounds=99).newest()
+
+
+def at(server_round: int, federation: Federation) -> Federation:
+    """Set the round that a federation is in."""
+    federation.server_round = server_round
+    return federation
 
 
 def assert_same_models(one: ClusteredStrategy, other: ClusteredStrategy) -> None:

@@ -4,18 +4,21 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message
+from flwr.app import Array, ArrayRecord, Error, Message
 from sklearn.metrics import adjusted_rand_score
 from torch import nn
 
 from fedclust import simulate
 from fedclust.aggregation.flower import NotFinite
 from fedclust.clustering.auto import Parameters, most_spending
+from fedclust.clustering.loss_traces import Trace
 from fedclust.federation import ClientGrid, Federation, FederationError
 from fedclust.grids.client_grid import WrappedGrid
+from fedclust.messages.packer import pack, unpack
 from fedclust.messages.training import UpdateQuestion
 from fedclust.settings.composition import compose
 from fedclust.strategies import Auto, ClusteredStrategy
+from fedclust.strategies.auto import Trial, TrialMemory
 from fedclust.training import LocalTraining
 from tests.strategies.helpers import Keeping, assert_same_models, built, kept
 
@@ -223,3 +226,28 @@ def test_what_is_said_before_round_1() -> None:
     most = most_spending(30, 0.8, 130, Parameters())
     (note,) = strategy.notes(30, 130)
     assert note.startswith(f"4 looks for groups; trials train clients {most.trainings} times at most")
+
+
+def test_memory_comes_back_from_a_checkpoint() -> None:
+    weights = ArrayRecord({"layer/w": Array(np.arange(3, dtype=np.float32))})
+    states = {"m_t": {"layer/w": np.ones(3)}, "current_round": 2, "empty": {}}, {}
+    labels = np.array([0, 1, -1, 0])
+    trial = Trial(1, "update", labels, (weights,) * 2, states, 2, 5, 0.0125, 1, 9, 77, {"gain": 0.1})
+    trace = Trace(np.arange(4)).recorded(np.array([1, 3]), np.array([0.5, -0.5]))
+    memory = TrialMemory(
+        (trace,), 2, (trial,), ({"kept": False, "why": "no gain"},), 31, 1000, 500, {"labels": [2, 7]}
+    )
+    again = unpack(TrialMemory, pack(memory))
+    assert (again.looks, again.spent, again.bytes_down, again.bytes_up) == (2, 31, 1000, 500)
+    assert list(again.history) == list(memory.history)
+    assert {name: list(each) for name, each in again.alone.items()} == {"labels": [2, 7]}
+    assert again.traces[0].positions[0].tolist() == [1, 3]
+    (other,) = again.trials
+    assert other.entry() == trial.entry()
+    assert other.entry()["sizes"] == [2, 1]  # the unknown client is in neither
+    assert (other.proposals, other.level) == (5, 0.0125)
+    np.testing.assert_array_equal(other.labels, labels)
+    np.testing.assert_array_equal(other.models[1]["layer/w"].numpy(), [0, 1, 2])
+    assert [each.keys() for each in other.optimisers] == [each.keys() for each in states]
+    np.testing.assert_array_equal(other.optimisers[0]["m_t"]["layer/w"], np.ones(3))
+    assert again.by_cluster() == {1: [other]}

@@ -9,6 +9,7 @@ from fedclust.clustering.clove import Parameters
 from fedclust.federation import Clusters, Federation
 from fedclust.messages.models import from_state
 from fedclust.strategies import CLoVE
+from tests.strategies.helpers import at
 
 
 class Scalar(nn.Module):
@@ -31,7 +32,7 @@ def test_everybody_is_clustered_by_all_losses_not_by_the_smallest(toy) -> None:
     # has everybody's smallest; the vectors lie on a line, of which k-means makes two halves.
     strategy, federation = CLoVE(network=Scalar()), Federation(toy(num_clients=6).grid(2))
     clusters = Clusters(np.zeros(6, dtype=int), (_model(9.0), _model(20.0)))
-    found = strategy.before_round(clusters, np.array([0]), 1, federation).assignment
+    found = strategy.before_round(clusters, np.array([0]), at(1, federation)).assignment
     assert len(set(found[:3])) == len(set(found[3:])) == 1
     assert found[0] != found[5]
 
@@ -69,7 +70,7 @@ def test_after_the_clustering_rounds_nobody_is_asked(toy) -> None:
     federation = Federation(toy(error=lambda *_: "asked").grid())
     clusters = Clusters(np.array([0, 1] * 3), (_model(0.0), _model(1.0)))
     for number, asked in ((2, 6), (3, 0)):
-        kept = strategy.before_round(clusters, np.arange(6), number, federation)
+        kept = strategy.before_round(clusters, np.arange(6), at(number, federation))
         assert kept.assignment.tolist() == [0, 1] * 3  # nobody answered
         assert len(federation.take_failures()) == asked
 
@@ -78,7 +79,7 @@ def test_a_client_that_fails_stays(toy) -> None:
     strategy = CLoVE(network=Scalar())
     federation = Federation(toy(error=lambda client, _: "busy" if client == 5 else None).grid())
     clusters = Clusters(np.zeros(6, dtype=int), (_model(0.0), _model(4.0)))
-    assert strategy.before_round(clusters, np.arange(6), 1, federation).assignment.tolist() == [
+    assert strategy.before_round(clusters, np.arange(6), at(1, federation)).assignment.tolist() == [
         *[0, 0, 1, 1, 1],
         0,
     ]
@@ -91,10 +92,10 @@ def test_clustering_ends_once_nobody_has_changed_for_the_rounds_it_takes(toy) ->
     federation = Federation(toy(num_clients=6).grid(2))
     clusters = strategy.begin(federation, _model(0.0))
     for number, kept in ((1, 1), (2, 2), (3, 3)):
-        clusters = strategy.before_round(clusters, np.arange(6), number, federation)
+        clusters = strategy.before_round(clusters, np.arange(6), at(number, federation))
         np.testing.assert_array_equal(clusters.memory, [kept] * 6)
     silent = Federation(toy(num_clients=6, error=lambda *_: "asked").grid())
-    assert strategy.before_round(clusters, np.arange(6), 4, silent) is clusters
+    assert strategy.before_round(clusters, np.arange(6), at(4, silent)) is clusters
     assert silent.take_failures() == []
 
 
@@ -103,5 +104,5 @@ def test_a_newcomer_makes_clustering_start_again(toy) -> None:
     strategy = CLoVE(network=Scalar(), parameters=parameters)
     federation = Federation(toy(num_clients=6).grid(2))
     clusters = strategy.begin(federation, _model(0.0))
-    clusters = strategy.before_round(clusters, np.arange(6), 1, federation)
+    clusters = strategy.before_round(clusters, np.arange(6), at(1, federation))
     np.testing.assert_array_equal(strategy.grown(clusters, np.array([0])), [*[1] * 6, 0])

@@ -117,10 +117,10 @@ def test_the_median_sees_every_client(started) -> None:
 class SplitsTwice(ClusteredStrategy):
     """Splits all clients by parity after round 1, and the odd ones again after round 2."""
 
-    def after_round(self, clusters, replies, server_round, federation) -> Clusters:
-        if server_round == 1:
+    def after_round(self, clusters, replies, federation) -> Clusters:
+        if federation.server_round == 1:
             return clusters.split(0, clusters.members(0) % 2, "parity")
-        if server_round == 2:
+        if federation.server_round == 2:
             return clusters.split(1, (clusters.members(1) > 3).astype(np.int64), "size")
         return clusters
 
@@ -157,7 +157,7 @@ def test_all_models_are_in_the_result_and_shown_to_who_evaluates_them(toy, shown
 class EmptiesTheFirst(ClusteredStrategy):
     """Moves all clients to the second of two clusters after round 1."""
 
-    def after_round(self, clusters, replies, server_round, federation) -> Clusters:
+    def after_round(self, clusters, replies, federation) -> Clusters:
         everyone = np.ones(clusters.num_clients, dtype=np.int64)
         return Clusters(everyone, clusters.models[:1] * 2, reason="moved")
 
@@ -256,7 +256,7 @@ def test_stock_fedavg_is_the_default_aggregator(started) -> None:
 class Forgetful(ClusteredStrategy):
     """Returns nothing after a round."""
 
-    def after_round(self, clusters, replies, server_round, federation) -> None:
+    def after_round(self, clusters, replies, federation) -> None:
         pass
 
 
@@ -272,13 +272,13 @@ class Directions(ClusteredStrategy):
 
     memory_type = list[tuple[dict[int, np.ndarray], dict[int, np.ndarray]]] | None
 
-    def told(self, clusters: Clusters, server_round: int):
+    def told(self, clusters: Clusters):
         return self.ask_for_projection(32)
 
-    def after_round(self, clusters, replies, server_round, federation):
+    def after_round(self, clusters, replies, federation):
         told = {reply.client: reply.projected.values for reply in replies}
         asked = federation.updates(
-            clusters.models[0], [1, 4], server_round + 1, projection=self.update_projection(32)
+            clusters.models[0], [1, 4], federation.server_round + 1, projection=self.update_projection(32)
         )
         memory = [
             *(clusters.memory or []),
@@ -320,8 +320,8 @@ def test_a_cluster_may_be_given_its_aggregator(started) -> None:
     class Given(ClusteredStrategy):
         """Split once; the second part goes on with a momentum of its own."""
 
-        def after_round(self, clusters, replies, server_round, federation):
-            if server_round > 1:
+        def after_round(self, clusters, replies, federation):
+            if federation.server_round > 1:
                 return clusters
             split = clusters.split(0, np.array([0, 0, 0, 1, 1, 1]))
             given = self.make_aggregator()

@@ -164,10 +164,8 @@ class Swapping(ClusteredStrategy):
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         return Clusters(np.arange(federation.num_clients) % 2, (_model(0.0, 0.0), _model(50.0, 50.0)))
 
-    def before_round(
-        self, clusters: Clusters, cohort: IntArray, server_round: int, federation: Federation
-    ) -> Clusters:
-        if server_round != 2:
+    def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
+        if federation.server_round != 2:
             return clusters
         return dataclasses.replace(clusters, assignment=1 - clusters.assignment)
 

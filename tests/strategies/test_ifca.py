@@ -19,7 +19,7 @@ from fedclust.messages.models import from_state
 from fedclust.runs.library import strategy_of
 from fedclust.strategies import IFCA
 from fedclust.strategies.ifca import Memory
-from tests.strategies.helpers import Keeping, assert_same_models, kept
+from tests.strategies.helpers import Keeping, assert_same_models, at, kept
 
 
 class Vector(nn.Module):
@@ -75,29 +75,29 @@ def test_only_the_cohort_chooses_before_a_round_and_everybody_before_an_evaluati
     strategy, federation = IFCA(network=Vector()), Federation(toy().grid())
     clusters = _clusters(0.0, 5.0)
     # Clients 3, 4, 5 are nearer to 5; 3 is not asked and stays.
-    asked = strategy.before_round(clusters, np.array([1, 4, 5]), 1, federation)
+    asked = strategy.before_round(clusters, np.array([1, 4, 5]), at(1, federation))
     assert asked.assignment.tolist() == [0, 0, 0, 0, 1, 1]
-    assert strategy.before_evaluation(clusters, 1, federation).assignment.tolist() == [0, 0, 0, 1, 1, 1]
+    assert strategy.before_evaluation(clusters, at(1, federation)).assignment.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_who_chose_before_an_evaluation_is_not_asked_again_until_the_models_have_changed(toy) -> None:
     failing: set[int] = {5}
     strategy = IFCA(network=Vector())
     federation = Federation(toy(error=lambda client, _: "busy" if client in failing else None).grid())
-    clusters = strategy.before_evaluation(_clusters(0.0, 5.0), 1, federation)
+    clusters = strategy.before_evaluation(_clusters(0.0, 5.0), at(1, federation))
     assert [failure["client"] for failure in federation.take_failures()] == [5]
     failing.update(range(6))  # now each question fails, and is noticed
-    again = strategy.before_round(clusters, np.array([1, 4, 5]), 2, federation)
+    again = strategy.before_round(clusters, np.array([1, 4, 5]), at(2, federation))
     assert [failure["client"] for failure in federation.take_failures()] == [5]
     assert again.assignment.tolist() == [0, 0, 0, 1, 1, 0]
-    strategy.before_evaluation(strategy.after_round(again, [], 2, federation), 2, federation)
+    strategy.before_evaluation(strategy.after_round(again, [], at(2, federation)), federation)
     assert len(federation.take_failures()) == 6
 
 
 def test_a_tie_goes_to_the_first(toy) -> None:
     strategy, federation = IFCA(network=Vector()), Federation(toy().grid())
     clusters = _clusters(1.0, 3.0, cluster=1)  # client 2 is as far from both
-    assert strategy.before_evaluation(clusters, 1, federation).assignment.tolist() == [0, 0, 0, 1, 1, 1]
+    assert strategy.before_evaluation(clusters, at(1, federation)).assignment.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_a_cluster_that_nobody_chose_keeps_its_model(toy) -> None:
@@ -154,7 +154,7 @@ def test_the_kept_start_keeps_its_aggregators_memory(toy) -> None:
     strategy = IFCA(network=Vector(), parameters=dataclasses.replace(RESTARTS, restart_rounds=1))
     # Start 1's models, at 0 and 4, are the nearest to clients 0 to 5.
     before = dataclasses.replace(_clusters(9, 9, 0, 4, 9, 9), aggregators=tuple(FedAvg() for _ in range(6)))
-    clusters = strategy.after_round(before, [], 3, Federation(toy().grid()))
+    clusters = strategy.after_round(before, [], at(3, Federation(toy().grid())))
     assert clusters.aggregators == before.aggregators[2:4]
     assert [_first(model) for model in clusters.models] == [0.0, 4.0]
     assert clusters.assignment.tolist() == [0, 0, 0, 1, 1, 1]  # client 2 is as far from both
@@ -231,7 +231,7 @@ def test_clients_that_count_alike_share_layers_alike(toy) -> None:
     strategy.network = nn.Sequential(Vector(), nn.Linear(1, 1))
     named = [ArrayRecord({"0.w": model["w"]}) for model in clusters.models]
     changed = strategy.after_round(
-        dataclasses.replace(clusters, models=tuple(named)), replies, 1, Federation(toy().grid())
+        dataclasses.replace(clusters, models=tuple(named)), replies, at(1, Federation(toy().grid()))
     )
     for model in changed.models:  # (4 · 0 + 2 · 6) / 6 = 2
         np.testing.assert_array_equal(model["0.w"].numpy(), [2, 2])

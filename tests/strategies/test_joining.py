@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 
 from fedclust.federation import ClientGrid, Federation
 from fedclust.grids.client_grid import WrappedGrid
-from fedclust.layers.members import Attendance, Seen
+from fedclust.layers.standard import Attendance, Seen
 from tests.strategies.helpers import Keeping, assert_same_models, initial_model, kept, nodes_of
 from tests.strategies.test_contract import STRATEGIES, _config
 

@@ -91,9 +91,9 @@ def test_it_is_one_client_with_everyones_rows() -> None:
 class Watched(Centralised):
     """Keeps how many examples and steps each reply is of."""
 
-    def after_round(self, clusters, replies, server_round, federation):
+    def after_round(self, clusters, replies, federation):
         seen.append([(reply.client, reply.num_examples, len(reply.losses)) for reply in replies])
-        return super().after_round(clusters, replies, server_round, federation)
+        return super().after_round(clusters, replies, federation)
 
 
 seen: list[list[tuple[int, int, int]]] = []
@@ -148,9 +148,9 @@ def test_a_policy_that_goes_by_turns_draws_the_cohorts_of_one_model_for_all() ->
     drawn: dict[type, list[list[int]]] = {}
 
     class Turns(ClusteredStrategy):
-        def after_round(self, clusters, replies, server_round, federation):
+        def after_round(self, clusters, replies, federation):
             drawn.setdefault(type(self), []).append(federation.turns.tolist())
-            return super().after_round(clusters, replies, server_round, federation)
+            return super().after_round(clusters, replies, federation)
 
     class Pooled(Turns, Centralised):
         pass
@@ -191,11 +191,11 @@ def _plain(strategy, clients) -> fedclust.Result:
 class WatchedGroups(CentralisedGroups):
     """Keeps who answered for each group, and of how many examples and steps."""
 
-    def after_round(self, clusters, replies, server_round, federation):
+    def after_round(self, clusters, replies, federation):
         groups_seen.append(
             sorted((reply.client, reply.cluster, reply.num_examples, len(reply.losses)) for reply in replies)
         )
-        return super().after_round(clusters, replies, server_round, federation)
+        return super().after_round(clusters, replies, federation)
 
 
 groups_seen: list[list[tuple[int, int, int, int]]] = []

@@ -32,9 +32,9 @@ from fedclust.aggregation.flower import (
     buffer_names,
     check_aggregator,
     configure_train,
+    pack_state,
     train_from,
 )
-from fedclust.aggregation.optimiser_state import pack_state
 from fedclust.federation import Reply
 from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.codec import encode

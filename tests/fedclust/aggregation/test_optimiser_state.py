@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import (
     FedYogi,
 )
 
-from fedclust.aggregation.optimiser_state import pack_state, restored
+from fedclust.aggregation.flower import pack_state, restored
 from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.packer import pack, unpack
 

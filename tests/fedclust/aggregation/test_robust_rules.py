@@ -15,9 +15,8 @@ from fedclust.aggregation.robust_rules import (
     Bulyan,
     GeometricMedian,
     MultiKrum,
-    bulyan_attackers,
+    allowed_attackers,
     geometric_median,
-    krum_attackers,
 )
 from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.codec import encode
@@ -161,8 +160,8 @@ def test_fewer_than_half_cannot_take_it_away(liars: int, far: float) -> None:
 
 def test_the_attackers_that_small_clusters_allow() -> None:
     # 2f + 3 <= n and 4f + 3 <= n.
-    assert [krum_attackers(n, 3) for n in (1, 3, 4, 5, 7, 9, 30)] == [0, 0, 0, 1, 2, 3, 3]
-    assert [bulyan_attackers(n, 3) for n in (1, 3, 6, 7, 11, 15, 30)] == [0, 0, 0, 1, 2, 3, 3]
+    assert [allowed_attackers(n, 3, 2) for n in (1, 3, 4, 5, 7, 9, 30)] == [0, 0, 0, 1, 2, 3, 3]
+    assert [allowed_attackers(n, 3, 4) for n in (1, 3, 6, 7, 11, 15, 30)] == [0, 0, 0, 1, 2, 3, 3]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 6])
@@ -175,7 +174,7 @@ def test_small_clusters_still_move(rule: type, number: int, caplog: pytest.LogCa
     assert 1 <= found[0] <= number  # between the least and the largest
     assert found[1] == pytest.approx(found[0] + 1)
     if options:
-        allowed = {MultiKrum: krum_attackers, Bulyan: bulyan_attackers}[rule](number, 2)
+        allowed = allowed_attackers(number, 2, rule.replies_each)
         said = [each.message for each in caplog.records if each.name.startswith("fedclust")]
         assert said == [
             f"round 1: {rule.__name__} allows for {allowed} attackers instead of 2 among {number} replies"

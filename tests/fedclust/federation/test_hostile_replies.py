@@ -15,7 +15,6 @@ from fedclust.clustering import pacfl
 from fedclust.federation import ClientGrid, Clusters, Federation, FederationError, Measured, pack, unpack
 from fedclust.federation.questions import Serving, ask_differences, ask_personal, confuse_clusters
 from fedclust.grids.client_grid import WrappedGrid
-from fedclust.layers import looks
 from fedclust.messages.codec import BadReply
 from fedclust.messages.description import (
     DescriptionQuestion,
@@ -27,7 +26,7 @@ from fedclust.messages.description import (
 from fedclust.messages.evaluation import ConfusionQuestion, LossesQuestion, PersonalQuestion, ProofQuestion
 from fedclust.messages.training import Projection, UpdateQuestion
 from fedclust.personal.layers import Prior
-from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, ClustPSIPFL, FedGWC
+from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, ClustPSIPFL, FedGWC, auto
 from fedclust.support.array_bytes import from_numpy
 
 ATTACKER, CLIENTS, ROUNDS = 2, 7, 3
@@ -571,7 +570,7 @@ def test_prototypes(damage: Damage, toy) -> None:
 def test_prototypes_of_a_look(damage: Damage, toy) -> None:
     federation = Federation(_grid(toy, PrototypesQuestion.kind, damage))
     federation.describe()
-    found = looks._prototypes(federation, np.arange(CLIENTS))
+    found = auto.prototypes(federation, np.arange(CLIENTS))
     assert sorted(found) == [client for client in range(CLIENTS) if client != ATTACKER]
     assert [(each["client"], each["phase"]) for each in federation.take_failures()] == [
         (ATTACKER, PrototypesQuestion.kind)
@@ -595,12 +594,10 @@ def test_losses(damage: Damage, toy) -> None:
 class _Projecting(ClusteredStrategy):
     """Asks for projections, and lists what it was told."""
 
-    def told(self, clusters: Clusters, server_round: int) -> Any:
+    def told(self, clusters: Clusters) -> Any:
         return self.ask_for_projection(SIZE)
 
-    def after_round(
-        self, clusters: Clusters, replies: Any, server_round: int, federation: Federation
-    ) -> Clusters:
+    def after_round(self, clusters: Clusters, replies: Any, federation: Federation) -> Clusters:
         told = {reply.client: (*reply.projected.values.tolist(), reply.projected.norm) for reply in replies}
         return clusters.with_report(projected=told)
 

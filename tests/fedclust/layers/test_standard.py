@@ -7,7 +7,7 @@ import pandas as pd
 
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.run import Run
-from fedclust.layers.members import Attendance, Seen
+from fedclust.layers.standard import Attendance, Seen
 from fedclust.results.summary import attended_summary
 
 

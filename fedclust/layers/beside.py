@@ -1,0 +1,106 @@
+"""Train further models in a round, beside those of the clusters."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp.strategy import Strategy
+
+from fedclust.aggregation import flower as aggregation
+from fedclust.aggregation.replies import ANY, Caps, Reply, by_cluster
+from fedclust.federation.asking import read_replies
+from fedclust.federation.run import Run
+from fedclust.grids.client_grid import CohortView
+from fedclust.layers.standard import failure_order, within
+from fedclust.messages.training import instruct
+
+TRIAL = "trial"
+"""Phase of the failures of such training, in the round's record."""
+
+
+def train_beside(
+    run: Run,
+    models: Sequence[ArrayRecord],
+    aggregators: Sequence[Strategy],
+    clients: Mapping[int, int],
+    *,
+    shared_means: bool,
+    caps: Caps = ANY,
+    told: Mapping[str, Any] = MappingProxyType({}),
+) -> list[Reply]:
+    """Let clients train several models for a round.
+
+    Clients train on the batches of the round, so a client that trains the cluster's model in the same round
+    trains both on the same rows. A failing client is recorded and excluded.
+
+    Parameters
+    ----------
+    run
+        The run.
+    models, aggregators
+        The models, and the Flower strategy of each.
+    clients
+        Which of them each client trains, by client id.
+    shared_means
+        Whether a node may answer with the mean of its clients' models.
+    caps
+        How far updates may move a model, as in the cluster's own training.
+    told
+        What clients are told besides.
+
+    Returns
+    -------
+    The valid replies; a reply's cluster is the model's position.
+    """
+    federation, number, buffers = run.federation, run.number, run.buffers
+    asking = ConfigRecord({**run.config, **instruct(mean_reply=shared_means), **told})
+    if caps.norm is not None:
+        asking.update(instruct(norm_cap=caps.norm))
+    messages: list[Message] = []
+    for index, (model, aggregator) in enumerate(zip(models, aggregators, strict=True)):
+        if chosen := sorted(client for client, place in clients.items() if place == index):
+            view, said = CohortView(federation.grid, chosen), ConfigRecord({**asking})
+            messages += aggregation.configure_train(aggregator, number, model, said, view, buffers)
+    answers = federation.grid.send_and_receive(messages, timeout=federation.timeout) if messages else ()
+    asked = {message.metadata.dst_node_id: clients[message.metadata.dst_node_id] for message in messages}
+    valid, failures = read_replies(answers, number, asked, models, federation.bounds, means=shared_means)
+    valid, long = within(valid, number, caps)
+    for failure in sorted([*failures, *long], key=failure_order):
+        federation.failed(int(failure["client"]), TRIAL, str(failure["reason"]))
+    return valid
+
+
+def aggregate_beside(
+    run: Run,
+    models: Sequence[ArrayRecord],
+    aggregators: Sequence[Strategy],
+    replies: Sequence[Reply],
+    *,
+    shared_means: bool,
+) -> tuple[ArrayRecord, ...]:
+    """Aggregate the replies as a cluster does; a model without any stays as it is.
+
+    Parameters
+    ----------
+    run, models, aggregators, shared_means
+        As for :func:`train_beside`; the aggregators change.
+    replies
+        What it returned, or private means of that.
+
+    Returns
+    -------
+    The models after the round.
+
+    Raises
+    ------
+    NotFinite
+        If an aggregator makes a model that is not finite of replies that are.
+    """
+    after, number, buffers = list(models), run.number, run.buffers
+    for index, cohort in by_cluster(replies).items():
+        aggregator = aggregators[index]
+        after[index] = aggregation.aggregate(
+            aggregator, number, models[index], cohort, buffers, shared_means=shared_means
+        )
+    return tuple(after)

@@ -1,16 +1,19 @@
 """Turn dataclasses into Flower records and back, and check every value that comes in.
 
-A message is a frozen dataclass. The hint of each field says in which record it stands, and its type, shape
-and bounds::
+A message is a frozen dataclass. The hint of each field states its type, shape and bounds::
 
     @dataclass(frozen=True, eq=False)
     class Brightness:
-        mean: Annotated[float, Real(METRICS, 0, 1)]
-        num_rows: Annotated[int, Whole(METRICS, 1, train_rows)]
+        place = IN_METRICS
 
-A field's key is its name with dashes. One with a default may be missing; a value of None is not written. A
-field ``client`` is not sent: it is the sender. A field that is a message itself stands in the same content. A
-message's function ``check`` compares fields with each other.
+        mean: Annotated[float, Real(0, 1)]
+        num_rows: Annotated[int, Whole(1, train_rows)]
+
+Fields stand in the record that the message names as its ``place``, or that their own hint does; otherwise
+arrays stand in the ArrayRecord ``arrays`` and all else in the ConfigRecord ``config``. A field's key is its
+name with dashes. One with a default may be missing; a value of None is not written. A field ``client`` is not
+sent: it is the sender. A field that is a message itself stands in the same content. A message's function
+``check`` compares fields with each other.
 
 A reply comes from a process that the server does not control. It is checked for its kind and range before
 anything else looks at it, so that a reply that makes no sense costs its client the round and nobody else
@@ -209,14 +212,16 @@ class Entry:
     Attributes
     ----------
     place
-        The record.
+        The record; the message's unless given.
     key
         Its name there; the field's with dashes unless given.
     sparse
         Whether it is not written where it is the field's default.
     """
 
-    place: Place
+    default: ClassVar[Place] = IN_CONFIG
+
+    place: Place | None = dataclasses.field(default=None, kw_only=True)
     key: str = dataclasses.field(default="", kw_only=True)
     sparse: bool = dataclasses.field(default=False, kw_only=True)
 
@@ -235,11 +240,11 @@ def _limit(limit: Limit, at: Reading) -> float:
 
 @dataclass(frozen=True)
 class Flag(Entry):
-    """A truth value; in metrics, 0 or 1."""
+    """A truth value, written as 0 or 1: metrics hold no other."""
 
-    def write(self, value: Any) -> bool | int:
-        """Return the value as the record can hold it."""
-        return int(value) if self.place.kind is MetricRecord else bool(value)
+    def write(self, value: Any) -> int:
+        """Return the number."""
+        return int(value)
 
     def read(self, value: Any, name: str, at: Reading) -> bool:
         """Return the value."""
@@ -465,6 +470,8 @@ class Values(Entry):
     total
         Range of their sum; any unless given.
     """
+
+    default: ClassVar[Place] = IN_ARRAYS
 
     dtype: str
     shape: str
@@ -699,7 +706,7 @@ def _plan(cls: Any) -> _Plan:
             entries = (how.keys, how.values) if isinstance(how, Pairs) else (how,)
             if isinstance(how, Pairs) and how.needed:
                 default = dataclasses.MISSING
-            place = entries[0].place
+            place = entries[0].place or getattr(cls, "place", entries[0].default)
             group = parts.setdefault(place, ("", _Group(place, {}), False))[1]
             keys = tuple(entry.key or each.name.replace("_", "-") for entry in entries)
             group.entries[keys] = each.name, how, default

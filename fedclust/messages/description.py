@@ -19,8 +19,6 @@ from fedclust.privacy import Tells
 from fedclust.support.checks import read_as
 from fedclust.typing import FloatArray, IntArray
 
-_NAMES = codec.Place("names", ConfigRecord)
-
 
 @dataclass(frozen=True)
 class Names:
@@ -34,12 +32,12 @@ class Names:
         Names of those with too few examples to be a client, and their numbers of examples.
     """
 
-    classes: Annotated[tuple[str, ...], codec.Texts(_NAMES, key="class-names")] = ()
+    place = codec.Place("names", ConfigRecord)
+
+    classes: Annotated[tuple[str, ...], codec.Texts(key="class-names")] = ()
     left_out: Annotated[
         Mapping[str, int],
-        codec.Pairs(
-            codec.Texts(_NAMES), codec.Numbers(_NAMES, 0, codec.MOST_EXAMPLES, int, key="left-out-rows")
-        ),
+        codec.Pairs(codec.Texts(), codec.Numbers(0, codec.MOST_EXAMPLES, int, key="left-out-rows")),
     ] = field(default_factory=dict)
 
 
@@ -76,21 +74,17 @@ class Description:
         Names that are the same for all clients of its data.
     """
 
-    label_counts: Annotated[
-        IntArray | None, codec.Numbers(codec.IN_CONFIG, **_COUNTS, key="train-counts")
-    ] = None
-    test_label_counts: Annotated[
-        IntArray | None, codec.Numbers(codec.IN_CONFIG, **_COUNTS, key="test-counts")
-    ] = None
-    num_classes: Annotated[int | None, codec.Whole(codec.IN_CONFIG, 1, 2**24)] = None
-    num_train: Annotated[int | None, codec.Whole(codec.IN_CONFIG, 1)] = None
-    num_test: Annotated[int | None, codec.Whole(codec.IN_CONFIG)] = None
-    known_group: Annotated[int, codec.Whole(codec.IN_CONFIG, -1, key="group")] = -1
+    label_counts: Annotated[IntArray | None, codec.Numbers(**_COUNTS, key="train-counts")] = None
+    test_label_counts: Annotated[IntArray | None, codec.Numbers(**_COUNTS, key="test-counts")] = None
+    num_classes: Annotated[int | None, codec.Whole(1, 2**24)] = None
+    num_train: Annotated[int | None, codec.Whole(1)] = None
+    num_test: Annotated[int | None, codec.Whole()] = None
+    known_group: Annotated[int, codec.Whole(-1, key="group")] = -1
     # A model is of no use without the numbers that images are scaled by.
-    mean: Annotated[tuple[float, ...], codec.Numbers(codec.IN_CONFIG, to=float)] = ()
-    std: Annotated[tuple[float, ...], codec.Numbers(codec.IN_CONFIG, _TINY, to=float)] = ()
-    name: Annotated[str | None, codec.Text(codec.IN_CONFIG)] = None
-    num_validation: Annotated[int, codec.Whole(codec.IN_CONFIG, key="validation", sparse=True)] = 0
+    mean: Annotated[tuple[float, ...], codec.Numbers(to=float)] = ()
+    std: Annotated[tuple[float, ...], codec.Numbers(_TINY, to=float)] = ()
+    name: Annotated[str | None, codec.Text()] = None
+    num_validation: Annotated[int, codec.Whole(key="validation", sparse=True)] = 0
     names: Names = field(default_factory=Names)
 
     @classmethod
@@ -175,10 +169,9 @@ class DescriptionQuestion(codec.Question[Description]):
     """
 
     kind = "query.description"
+    place = codec.Place(codec.CONFIG, ConfigRecord, optional=True)
 
-    tells: Annotated[
-        Tells, codec.Text(codec.Place(codec.CONFIG, ConfigRecord, optional=True), sparse=True)
-    ] = "labels"
+    tells: Annotated[Tells, codec.Text(sparse=True)] = "labels"
 
     def check(self, at: codec.Reading) -> None:
         """Check that it is a known choice."""
@@ -193,7 +186,6 @@ class Encoder:
     encoder: Annotated[
         InputEncoder,
         codec.Made(
-            codec.IN_CONFIG,
             key="input-encoder",
             writes=lambda encoder: json.dumps(to_values(encoder)),
             reads=lambda text: encoder_from(json.loads(text) if isinstance(text, str) else text),
@@ -225,13 +217,9 @@ class Prototypes:
         Total variance of a class's embeddings around their mean, shape (C,); 0 for fewer than two examples.
     """
 
-    prototypes: Annotated[FloatArray, codec.Values(codec.IN_ARRAYS, "f4", "C d")]
-    counts: Annotated[
-        IntArray, codec.Values(codec.IN_ARRAYS, "i8", "C", 0, codec.train_rows, (1, codec.train_rows))
-    ]
-    scatter: Annotated[
-        FloatArray, codec.Values(codec.IN_ARRAYS, "f8", "C", 0, float(np.finfo(np.float64).max))
-    ]
+    prototypes: Annotated[FloatArray, codec.Values("f4", "C d")]
+    counts: Annotated[IntArray, codec.Values("i8", "C", 0, codec.train_rows, (1, codec.train_rows))]
+    scatter: Annotated[FloatArray, codec.Values("f8", "C", 0, float(np.finfo(np.float64).max))]
 
     @property
     def all(self) -> tuple[FloatArray, IntArray, FloatArray]:
@@ -269,11 +257,11 @@ class PrototypesQuestion(codec.Question[Prototypes]):
 
     kind = "query.prototypes"
 
-    input: Annotated[str, codec.Text(codec.IN_CONFIG)] = "encoder"
-    pooled: Annotated[bool, codec.Flag(codec.IN_CONFIG)] = False
-    vocabulary_size: Annotated[int | None, codec.Whole(codec.IN_CONFIG)] = None
-    min_examples: Annotated[int, codec.Whole(codec.IN_CONFIG, sparse=True)] = 1
-    max_norm: Annotated[float | None, codec.Real(codec.IN_CONFIG)] = None
+    input: Annotated[str, codec.Text()] = "encoder"
+    pooled: Annotated[bool, codec.Flag()] = False
+    vocabulary_size: Annotated[int | None, codec.Whole()] = None
+    min_examples: Annotated[int, codec.Whole(sparse=True)] = 1
+    max_norm: Annotated[float | None, codec.Real()] = None
 
 
 _ROUND_OFF = 1e-3  # of float32, in sums over a whole example
@@ -289,9 +277,7 @@ class Subspaces:
         Orthonormal columns of each class, shape (C, d, p); 0 where the class has fewer than p.
     """
 
-    subspaces: Annotated[
-        FloatArray, codec.Values(codec.IN_ARRAYS, "f4", "C d p", -1 - _ROUND_OFF, 1 + _ROUND_OFF)
-    ]
+    subspaces: Annotated[FloatArray, codec.Values("f4", "C d p", -1 - _ROUND_OFF, 1 + _ROUND_OFF)]
 
     def check(self, at: codec.Reading) -> None:
         """Check that there are as many columns as were asked for, orthonormal or 0."""
@@ -319,8 +305,8 @@ class SubspacesQuestion(codec.Question[Subspaces]):
 
     kind = "query.subspaces"
 
-    input: Annotated[str, codec.Text(codec.IN_CONFIG)]
-    vectors: Annotated[int, codec.Whole(codec.IN_CONFIG, 1)]
+    input: Annotated[str, codec.Text()]
+    vectors: Annotated[int, codec.Whole(1)]
 
 
 # Nodes are asked for what clients they host, what their sites say of their data, and told what all agreed on.
@@ -342,7 +328,6 @@ def read_from_node(cls: type[Said], content: RecordDict) -> Said:
 
 # -- Hosted clients -----------------------------------------------------------------------------------------
 
-_CLIENTS = codec.Place("clients", ConfigRecord)
 _MOST_CLIENTS = 10**7  # a vector over clients is made of what one node says
 _MOST_STEPS = 2**40  # sums over clients stay exact
 _LONGEST = 200  # characters of a node's name, and of a digest
@@ -366,11 +351,13 @@ class Hosted:
         Of each client, the local steps of a round, where any node may train any client; empty elsewhere.
     """
 
-    clients: Annotated[tuple[int, ...], codec.Numbers(_CLIENTS, 0, _MOST_CLIENTS, int)]
-    num_clients: Annotated[int, codec.Whole(_CLIENTS, 1, _MOST_CLIENTS)]
-    name: Annotated[str, codec.Text(_CLIENTS, _LONGEST, printable=True, sparse=True)] = ""
-    data: Annotated[str, codec.Text(_CLIENTS, _LONGEST, printable=True, sparse=True)] = ""
-    steps: Annotated[tuple[int, ...], codec.Numbers(_CLIENTS, 0, _MOST_STEPS, int, sparse=True)] = ()
+    place = codec.Place("clients", ConfigRecord)
+
+    clients: Annotated[tuple[int, ...], codec.Numbers(0, _MOST_CLIENTS, int)]
+    num_clients: Annotated[int, codec.Whole(1, _MOST_CLIENTS)]
+    name: Annotated[str, codec.Text(_LONGEST, printable=True, sparse=True)] = ""
+    data: Annotated[str, codec.Text(_LONGEST, printable=True, sparse=True)] = ""
+    steps: Annotated[tuple[int, ...], codec.Numbers(0, _MOST_STEPS, int, sparse=True)] = ()
 
     def check(self, at: codec.Reading) -> None:
         """Check that each client is in 0…K−1, once, and has its steps."""
@@ -387,8 +374,7 @@ class Hosted:
 # -- Sites with their own data ------------------------------------------------------------------------------
 
 _LONGEST_NAME = 300  # characters of a client's name: that of its site and a value of a column
-_REGISTRATION = codec.Place("registration", ConfigRecord)
-_SITE_NAMES = partial(codec.Texts, _REGISTRATION, _LONGEST_NAME, printable=True)
+_SITE_NAMES = partial(codec.Texts, _LONGEST_NAME, printable=True)
 
 
 @dataclass(frozen=True)
@@ -403,6 +389,8 @@ class Registered:
         Why each other site of the node cannot take part.
     """
 
+    place = codec.Place("registration", ConfigRecord)
+
     site_of: Annotated[
         Mapping[str, str], codec.Pairs(_SITE_NAMES(key="clients"), _SITE_NAMES(key="sites"), needed=True)
     ] = field(default_factory=dict)
@@ -410,7 +398,7 @@ class Registered:
         Mapping[str, str],
         codec.Pairs(
             _SITE_NAMES(key="refused"),
-            codec.Texts(_REGISTRATION, 900, printable=True, key="reasons"),
+            codec.Texts(900, printable=True, key="reasons"),
             needed=True,
         ),
     ] = field(default_factory=dict)
@@ -443,19 +431,17 @@ class Registered:
 
 # -- Statements, and the agreement --------------------------------------------------------------------------
 
-_STATEMENTS, _AGREEMENT = codec.Place("statements", ConfigRecord), codec.Place("agreement", ConfigRecord)
-_ANY = codec.Place("", ConfigRecord)  # entries of a mapping in JSON, which stand in no record of their own
-_VALUES = codec.Texts(_ANY, raw=True)  # of columns, or their names: as the site's rows have them
+_VALUES = codec.Texts(raw=True)  # of columns, or their names: as the site's rows have them
 _PIXELS = {
-    "count": codec.Whole(_ANY, 1),
-    "total": codec.Whole(_ANY, 0, 255 * codec.MOST_EXAMPLES),
-    "squares": codec.Whole(_ANY, 0, 255**2 * codec.MOST_EXAMPLES),
+    "count": codec.Whole(1),
+    "total": codec.Whole(0, 255 * codec.MOST_EXAMPLES),
+    "squares": codec.Whole(0, 255**2 * codec.MOST_EXAMPLES),
 }
 _MOMENTS = {
-    "rows": codec.Whole(_ANY),
-    "count": codec.Whole(_ANY),
-    "mean": codec.Real(_ANY),
-    "squares": codec.Real(_ANY, 0, 1e100),
+    "rows": codec.Whole(),
+    "count": codec.Whole(),
+    "mean": codec.Real(),
+    "squares": codec.Real(0, 1e100),
 }
 
 
@@ -482,17 +468,15 @@ class Stated:
     A node also answers to the agreement with it: then there are no statements.
     """
 
+    place = codec.Place("statements", ConfigRecord)
+
     statements: Annotated[
         Mapping[str, Statement],
-        codec.Pairs(
-            codec.Texts(_STATEMENTS, key="sites"), _Statements(_STATEMENTS, key="bodies"), needed=True
-        ),
+        codec.Pairs(codec.Texts(key="sites"), _Statements(key="bodies"), needed=True),
     ] = field(default_factory=dict)
     refused: Annotated[
         Mapping[str, str],
-        codec.Pairs(
-            codec.Texts(_STATEMENTS, key="refused"), codec.Texts(_STATEMENTS, key="reasons"), needed=True
-        ),
+        codec.Pairs(codec.Texts(key="refused"), codec.Texts(key="reasons"), needed=True),
     ] = field(default_factory=dict)
 
 
@@ -510,10 +494,11 @@ class Agreed:
         Number of clients K of the federation.
     """
 
+    place = codec.Place("agreement", ConfigRecord)
+
     agreement: Annotated[
         Agreement,
         codec.Made(
-            _AGREEMENT,
             key="encoding",
             writes=Agreement.to_json,
             reads=lambda text: Agreement.from_json(str(text)),
@@ -521,9 +506,9 @@ class Agreed:
     ]
     ids: Annotated[
         Mapping[str, int],
-        codec.Pairs(codec.Texts(_AGREEMENT, key="names"), codec.Numbers(_AGREEMENT, 0, to=int, key="ids")),
+        codec.Pairs(codec.Texts(key="names"), codec.Numbers(0, to=int, key="ids")),
     ]
-    num_clients: Annotated[int, codec.Whole(_AGREEMENT)]
+    num_clients: Annotated[int, codec.Whole()]
 
 
 def _statement(body: str, at: codec.Reading) -> Statement:
@@ -535,9 +520,9 @@ def _statement(body: str, at: codec.Reading) -> Statement:
         raise at.bad(f"a statement must be one of a site's data: {error}") from error
     if len(set(map(type, said.labels))) != 1:
         raise at.bad(f"labels must be all texts or all numbers, got {codec.short(said.labels)}")
-    (_VALUES if isinstance(said.labels[0], str) else codec.Numbers(_ANY)).read(said.labels, "labels", at)
+    (_VALUES if isinstance(said.labels[0], str) else codec.Numbers()).read(said.labels, "labels", at)
     _VALUES.read([*said.columns, *said.words], "names of columns and words", at)
-    codec.Numbers(_ANY, 1, codec.MOST_EXAMPLES, int).read(list(said.words.values()), "words", at)
+    codec.Numbers(1, codec.MOST_EXAMPLES, int).read(list(said.words.values()), "words", at)
     for each in said.pixels:
         _check_numbers(each, _PIXELS, "pixels", at)
         if each.total > 255 * each.count or each.squares > 255**2 * each.count:
@@ -560,5 +545,5 @@ def _column(column: Column, name: str, at: codec.Reading) -> Column:
         raise at.bad(f"{name} must have a truth value per value, got {codec.short(column.trained)}")
     if list(values) != sorted(set(values)):
         raise at.bad(f"values of {name} must be sorted and differ, got {codec.short(values)}")
-    unfit = codec.Text(_ANY).read(column.unfit, f"unfit of {name}", at)
+    unfit = codec.Text().read(column.unfit, f"unfit of {name}", at)
     return dataclasses.replace(column, unfit=unfit[:200])

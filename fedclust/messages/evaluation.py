@@ -26,7 +26,7 @@ _NEEDED = (NUM_EXAMPLES, LOSS, "accuracy", "balanced-accuracy")
 _RANKING = frozenset({"macro-f1", "auc"})
 _SHARES = _RANKING | {"accuracy", "balanced-accuracy"}
 _ROUND_OFF = 1e-9
-_ROWS = codec.Whole(codec.IN_METRICS, 0, codec.test_rows)
+_ROWS = codec.Whole(0, codec.test_rows)
 
 
 def _write_figures(figures: Mapping[str, float]) -> MetricRecord:
@@ -69,10 +69,10 @@ def _check_loss(loss: float, name: str, at: codec.Reading) -> None:
 _COUNTS, _GAPS, _POSITIVES, _NEGATIVES = "class-counts", "score-gaps", "score-positives", "score-negatives"
 _CONFUSION = "confusion"
 _PARTS = {
-    _COUNTS: codec.Values(codec.IN_ARRAYS, "u8", "3 C", 0, codec.test_rows),
-    _CONFUSION: codec.Values(codec.IN_ARRAYS, "u8", "C C", 0, codec.test_rows),
-    _GAPS: codec.Values(codec.IN_ARRAYS, "u8", "n", 1, 2**31),
-    **dict.fromkeys((_POSITIVES, _NEGATIVES), codec.Values(codec.IN_ARRAYS, "u8", "n", 0, codec.test_rows)),
+    _COUNTS: codec.Values("u8", "3 C", 0, codec.test_rows),
+    _CONFUSION: codec.Values("u8", "C C", 0, codec.test_rows),
+    _GAPS: codec.Values("u8", "n", 1, 2**31),
+    **dict.fromkeys((_POSITIVES, _NEGATIVES), codec.Values("u8", "n", 0, codec.test_rows)),
 }
 
 
@@ -167,14 +167,14 @@ class EvaluateQuestion(codec.Question[Evaluation]):
     kind = "evaluate"
 
     arrays: Annotated[ArrayRecord, codec.Model()]
-    server_round: Annotated[int, codec.Whole(codec.IN_CONFIG)]
-    full: Annotated[bool, codec.Flag(codec.IN_CONFIG, key="full-metrics")] = True
+    server_round: Annotated[int, codec.Whole()]
+    full: Annotated[bool, codec.Flag(key="full-metrics")] = True
 
 
 # -- Personal layers ----------------------------------------------------------------------------------------
 
-_TOLD, _HOW = codec.Place("personal", ConfigRecord), codec.Place("finetune", ConfigRecord, optional=True)
-_REASON = codec.Text(codec.Place("failed", ConfigRecord), 10**6)
+_HOW = codec.Place("finetune", ConfigRecord, optional=True)
+_REASON = codec.Text(10**6)
 
 
 def _layers(at: codec.Reading) -> tuple[str, ...]:
@@ -262,13 +262,14 @@ class PersonalQuestion(codec.Question[PersonalAnswer]):
     """
 
     kind = "query.personal"
+    place = codec.Place("personal", ConfigRecord)
 
     model: Annotated[ArrayRecord, codec.Model()]
-    server_round: Annotated[int, codec.Whole(_TOLD)]
-    shift: Annotated[FloatArray | None, codec.Numbers(_TOLD, key="prior-shift")] = None
-    epochs: Annotated[int | None, codec.Whole(_HOW)] = None
-    layers_trained: Annotated[str | None, codec.Text(_HOW, key="layers")] = None
-    learning_rate: Annotated[float | None, codec.Real(_HOW)] = None
+    server_round: Annotated[int, codec.Whole()]
+    shift: Annotated[FloatArray | None, codec.Numbers(key="prior-shift")] = None
+    epochs: Annotated[int | None, codec.Whole(place=_HOW)] = None
+    layers_trained: Annotated[str | None, codec.Text(place=_HOW, key="layers")] = None
+    learning_rate: Annotated[float | None, codec.Real(place=_HOW)] = None
 
     @classmethod
     def of(
@@ -295,8 +296,6 @@ class PersonalQuestion(codec.Question[PersonalAnswer]):
 
 # -- Counts and predictions ---------------------------------------------------------------------------------
 
-_KEPT = codec.Place(codec.ARRAYS, ArrayRecord, optional=True)
-
 
 @dataclass(frozen=True, eq=False)
 class Confusion:
@@ -308,9 +307,7 @@ class Confusion:
         Shape (C, C).
     """
 
-    confusion: Annotated[
-        IntArray, codec.Values(codec.IN_ARRAYS, "i8", "C C", 0, codec.test_rows, (0, codec.test_rows))
-    ]
+    confusion: Annotated[IntArray, codec.Values("i8", "C C", 0, codec.test_rows, (0, codec.test_rows))]
 
     def check(self, at: codec.Reading) -> None:
         """Check that there are as many rows as columns."""
@@ -343,10 +340,12 @@ class Predictions:
         Shape (n, C) or (n, positions, C).
     """
 
-    num_examples: Annotated[int, codec.Whole(codec.IN_METRICS, 0, codec.test_rows)]
-    rows: Annotated[IntArray | None, codec.Values(_KEPT, "i8", "n", None)] = None
-    labels: Annotated[IntArray | None, codec.Values(_KEPT, "i8", "n ...", None)] = None
-    probabilities: Annotated[FloatArray | None, codec.Values(_KEPT, "f4", "n ...", None)] = None
+    place = codec.Place(codec.ARRAYS, ArrayRecord, optional=True)
+
+    num_examples: Annotated[int, codec.Whole(0, codec.test_rows, place=codec.IN_METRICS)]
+    rows: Annotated[IntArray | None, codec.Values("i8", "n", None)] = None
+    labels: Annotated[IntArray | None, codec.Values("i8", "n ...", None)] = None
+    probabilities: Annotated[FloatArray | None, codec.Values("f4", "n ...", None)] = None
 
     def table(self, client: int, name: str | None, class_names: Sequence[str]) -> "pd.DataFrame":
         """Build the table of a client's predictions.
@@ -426,12 +425,10 @@ class Losses:
         For each model, the number of training rows on which its loss is the smallest, shape (models,).
     """
 
-    losses: Annotated[
-        FloatArray, codec.Numbers(_LOSSES, codec.least_loss, codec.LARGEST_NUMBER, count=_num_models)
-    ]
-    wins: Annotated[
-        IntArray | None, codec.Numbers(_LOSSES, 0, codec.train_rows, np.int64, count=_num_models)
-    ] = None
+    place = _LOSSES
+
+    losses: Annotated[FloatArray, codec.Numbers(codec.least_loss, codec.LARGEST_NUMBER, count=_num_models)]
+    wins: Annotated[IntArray | None, codec.Numbers(0, codec.train_rows, np.int64, count=_num_models)] = None
 
     def check(self, at: codec.Reading) -> None:
         """Check that the wins are of rows that the client has."""
@@ -460,8 +457,10 @@ class Wins:
         Not read: one model that has diverged must not cost the others their rows.
     """
 
-    wins: Annotated[IntArray, codec.Numbers(_LOSSES, 0, codec.train_rows, np.int64, count=_num_models)]
-    losses: Annotated[None, codec.Made(_LOSSES, reads=lambda _: None)] = None
+    place = _LOSSES
+
+    wins: Annotated[IntArray, codec.Numbers(0, codec.train_rows, np.int64, count=_num_models)]
+    losses: Annotated[None, codec.Made(reads=lambda _: None)] = None
 
     def check(self, at: codec.Reading) -> None:
         """Check that the wins are of rows that the client has."""
@@ -479,8 +478,6 @@ class WinsQuestion(codec.Question[Wins]):
 
 # -- The proof ----------------------------------------------------------------------------------------------
 
-_DIFFERENCE = codec.Place("difference", ConfigRecord)
-_SHIFTS = codec.Place("prior-shifts", ConfigRecord)
 _ROUND_OFF = 1e-9
 
 
@@ -498,9 +495,11 @@ class ProofAnswer(Difference):
         Of the rows' differences, A's minus B's.
     """
 
-    mean: Annotated[float, codec.Real(_DIFFERENCE, -2 - _ROUND_OFF, 2 + _ROUND_OFF)]
-    variance: Annotated[float, codec.Real(_DIFFERENCE, 0, 8 + _ROUND_OFF)]
-    count: Annotated[int, codec.Whole(_DIFFERENCE, 0, _compared_rows)]
+    place = codec.Place("difference", ConfigRecord)
+
+    mean: Annotated[float, codec.Real(-2 - _ROUND_OFF, 2 + _ROUND_OFF)]
+    variance: Annotated[float, codec.Real(0, 8 + _ROUND_OFF)]
+    count: Annotated[int, codec.Whole(0, _compared_rows)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -521,9 +520,10 @@ class ProofQuestion(codec.Question[ProofAnswer]):
     """
 
     kind = "query.proof"
+    place = codec.Place("prior-shifts", ConfigRecord)
 
     model_a: Annotated[ArrayRecord, codec.Model("model-a")]
     model_b: Annotated[ArrayRecord, codec.Model("model-b")]
-    shift_a: Annotated[FloatArray, codec.Numbers(_SHIFTS, key="model-a")]
-    shift_b: Annotated[FloatArray, codec.Numbers(_SHIFTS, key="model-b")]
-    on_training_rows: Annotated[bool, codec.Flag(_SHIFTS, sparse=True)] = False
+    shift_a: Annotated[FloatArray, codec.Numbers(key="model-a")]
+    shift_b: Annotated[FloatArray, codec.Numbers(key="model-b")]
+    on_training_rows: Annotated[bool, codec.Flag(sparse=True)] = False

@@ -117,18 +117,18 @@ class Instruction:
     """
 
     arrays: Annotated[ArrayRecord, codec.Model()]
-    server_round: Annotated[int, codec.Whole(codec.IN_CONFIG)] = 0
-    proximal_mu: Annotated[float | None, codec.Real(codec.IN_CONFIG)] = None
-    mean_reply: Annotated[bool, codec.Flag(codec.IN_CONFIG)] = False
-    full: Annotated[bool, codec.Flag(codec.IN_CONFIG, key="full-metrics")] = False
-    norm_cap: Annotated[float | None, codec.Real(codec.IN_CONFIG, key="update-norm-cap")] = None
-    projection_size: Annotated[int | None, codec.Whole(codec.IN_CONFIG)] = None
-    projection_seed: Annotated[int | None, codec.Whole(codec.IN_CONFIG, 0, 2**64)] = None
-    equal_weights: Annotated[bool, codec.Flag(codec.IN_CONFIG)] = False
-    pooled: Annotated[tuple[int, ...], codec.Numbers(codec.IN_CONFIG, 0, to=int)] = ()
-    pooled_rows: Annotated[tuple[int, ...], codec.Numbers(codec.IN_CONFIG, 0, to=int)] = ()
-    clip: Annotated[float | None, codec.Real(codec.IN_CONFIG, 0)] = None
-    clip_tells: Annotated[bool, codec.Flag(codec.IN_CONFIG)] = False
+    server_round: Annotated[int, codec.Whole()] = 0
+    proximal_mu: Annotated[float | None, codec.Real()] = None
+    mean_reply: Annotated[bool, codec.Flag()] = False
+    full: Annotated[bool, codec.Flag(key="full-metrics")] = False
+    norm_cap: Annotated[float | None, codec.Real(key="update-norm-cap")] = None
+    projection_size: Annotated[int | None, codec.Whole()] = None
+    projection_seed: Annotated[int | None, codec.Whole(0, 2**64)] = None
+    equal_weights: Annotated[bool, codec.Flag()] = False
+    pooled: Annotated[tuple[int, ...], codec.Numbers(0, to=int)] = ()
+    pooled_rows: Annotated[tuple[int, ...], codec.Numbers(0, to=int)] = ()
+    clip: Annotated[float | None, codec.Real(0)] = None
+    clip_tells: Annotated[bool, codec.Flag()] = False
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -171,7 +171,6 @@ def read_instruction(content: RecordDict) -> Instruction:
     return codec.decode(Instruction, {codec.ARRAYS: models[0], codec.CONFIG: configs[0]}, codec.SERVER)
 
 
-_PROJECTION = codec.Place("projection", ConfigRecord, when="projection")
 _TYPE = np.dtype("<f4")
 
 
@@ -193,17 +192,18 @@ class Projected:
         Length of that change before the projection, ‖Δ‖₂.
     """
 
+    place = codec.Place("projection", ConfigRecord, when="projection")
+
     # Bytes, since Flower checks each number of a list; no ArrayRecord, since its aggregators refuse a second.
     values: Annotated[
         FloatArray,
         codec.Made(
-            _PROJECTION,
             key="projection",
             writes=lambda values: np.asarray(values, dtype=_TYPE).tobytes(),
             reads=_sums,
         ),
     ]
-    norm: Annotated[float, codec.Real(_PROJECTION, 0)]
+    norm: Annotated[float, codec.Real(0)]
 
     def check(self, at: codec.Reading) -> None:
         """Check the projection's length."""
@@ -279,16 +279,20 @@ class TrainAnswer:
         How many clients' training rows were trained on.
     """
 
+    place = codec.IN_METRICS
+
     client: int
     arrays: Annotated[ArrayRecord, codec.Model()]
-    num_examples: Annotated[int, codec.Whole(codec.IN_METRICS, 1, _trained_rows)]
+    num_examples: Annotated[int, codec.Whole(1, _trained_rows)]
     # Not in the MetricRecord: lists of differing lengths break Flower's metric aggregation.
-    losses: Annotated[FloatArray, codec.Numbers(_LOSSES, codec.least_loss, codec.LARGEST_LOSS, at_least=1)]
-    mean_loss: Annotated[float | None, codec.Made(codec.IN_METRICS, key="loss", reads=lambda _: None)] = None
+    losses: Annotated[
+        FloatArray, codec.Numbers(codec.least_loss, codec.LARGEST_LOSS, at_least=1, place=_LOSSES)
+    ]
+    mean_loss: Annotated[float | None, codec.Made(key="loss", reads=lambda _: None)] = None
     projected: Projected | None = None
-    update_norm: Annotated[float | None, codec.Real(codec.IN_METRICS, 0, math.inf)] = None
-    within: Annotated[bool | None, codec.Flag(codec.IN_METRICS, key="within-clip")] = None
-    pooled: Annotated[int, codec.Whole(_POOLED, sparse=True)] = 1
+    update_norm: Annotated[float | None, codec.Real(0, math.inf)] = None
+    within: Annotated[bool | None, codec.Flag(key="within-clip")] = None
+    pooled: Annotated[int, codec.Whole(place=_POOLED, sparse=True)] = 1
 
     @property
     def loss(self) -> float:
@@ -351,8 +355,10 @@ class Update:
         Projection of the change of all trained parameters; None if not requested.
     """
 
+    place = codec.IN_METRICS
+
     client: int
-    num_examples: Annotated[int, codec.Whole(codec.IN_METRICS, 1, codec.train_rows)]
+    num_examples: Annotated[int, codec.Whole(1, codec.train_rows)]
     changes: Annotated[
         Mapping[str, FloatArray],
         codec.Own(codec.Place(codec.ARRAYS, ArrayRecord), _write_changes, _read_changes),
@@ -385,10 +391,10 @@ class UpdateQuestion(codec.Question[Update]):
     kind = "query.update"
 
     arrays: Annotated[ArrayRecord, codec.Model()]
-    server_round: Annotated[int, codec.Whole(codec.IN_CONFIG)]
-    names: Annotated[tuple[str, ...], codec.Texts(codec.IN_CONFIG)] = ()
-    projection_size: Annotated[int | None, codec.Whole(codec.IN_CONFIG)] = None
-    projection_seed: Annotated[int | None, codec.Whole(codec.IN_CONFIG, 0, 2**64)] = None
+    server_round: Annotated[int, codec.Whole()]
+    names: Annotated[tuple[str, ...], codec.Texts()] = ()
+    projection_size: Annotated[int | None, codec.Whole()] = None
+    projection_seed: Annotated[int | None, codec.Whole(0, 2**64)] = None
 
     proximal_mu: ClassVar[float | None] = None
     pooled: ClassVar[tuple[int, ...]] = ()

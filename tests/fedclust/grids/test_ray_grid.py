@@ -233,9 +233,11 @@ def test_a_dead_node_costs_its_clients_the_round(grid) -> None:
 class Done:
     """Where it was done."""
 
-    pid: Annotated[int, Whole(Place("said", ConfigRecord))]
-    machine: Annotated[str, Text(Place("said", ConfigRecord))]
-    threads: Annotated[int, Whole(Place("said", ConfigRecord))]
+    place = Place("said", ConfigRecord)
+
+    pid: Annotated[int, Whole()]
+    machine: Annotated[str, Text()]
+    threads: Annotated[int, Whole()]
 
 
 @dataclass(frozen=True)
@@ -243,10 +245,10 @@ class Do(Question[Done]):
     """Sleep."""
 
     kind = "query.do"
-    answer = Done
+    place = Place("told", ConfigRecord)
 
-    sleep: Annotated[int, Whole(Place("told", ConfigRecord))] = 1
-    long: Annotated[int, Whole(Place("told", ConfigRecord))] = 1
+    sleep: Annotated[int, Whole()] = 1
+    long: Annotated[int, Whole()] = 1
 
 
 def test_nobody_waits_longer_than_the_timeout(grid) -> None:

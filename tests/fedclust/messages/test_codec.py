@@ -16,7 +16,6 @@ from fedclust.messages.codec import (
     BadReply,
     Bounds,
     Content,
-    Place,
     Reading,
     Whole,
     decode,
@@ -185,7 +184,7 @@ def test_a_model_travels_as_it_is_and_what_several_say_once() -> None:
 def test_a_field_s_bound_may_be_known_of_the_client() -> None:
     @dataclass(frozen=True)
     class Rows:
-        num_rows: Annotated[int, Whole(Place("m", MetricRecord), 0, lambda at: at.most(at.bounds.num_test))]
+        num_rows: Annotated[int, Whole(0, lambda at: at.most(at.bounds.num_test))]
 
     told, bounds = encode(Rows(3)), Bounds(num_test=np.array([5, 2]))
     assert decode(Rows, told, Reading(0, bounds=bounds)) == Rows(3)

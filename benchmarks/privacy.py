@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 from common import DATA, DOCS, arguments, over_seeds, show, shown, table
+from dp_accounting import get_sigma_gaussian
 from sklearn.cluster import KMeans
 
 import fedclust
 from fedclust.clustering.private_groups import Parameters
 from fedclust.metrics import adjusted_rand_index
-from fedclust.privacy.accountant import multiplier_for
 
 PAGE = "PRIVACY"
 DELTA = 1e-4
@@ -66,7 +66,7 @@ GIVEN = Parameters()
 
 def noise_settings(method: str, epsilon: float, adaptive: bool = False) -> list[str]:
     """Choose the noise by which a run spends exactly ε."""
-    budget = multiplier_for(epsilon, DELTA, 1) ** -2  # what all squares of sensitivity over noise add up to
+    budget = get_sigma_gaussian(epsilon, DELTA) ** -2  # what all squares of sensitivity over noise add up to
     models, others, found = ROUNDS, 0, []
     if adaptive:
         others += 1  # counts of ±1/2
@@ -175,7 +175,7 @@ def labels(given: argparse.Namespace) -> str:
                 truth = np.arange(1000) % groups
                 chances = np.repeat(np.eye(groups), classes, axis=1)[truth] / classes
                 shares = draws.multinomial(50, chances) / 50  # of length 1 at most, so a client changes 1
-                noise = multiplier_for(epsilon, DELTA, 1) if math.isfinite(epsilon) else 0.0
+                noise = get_sigma_gaussian(epsilon, DELTA) if math.isfinite(epsilon) else 0.0
                 told = shares + noise * draws.standard_normal(shares.shape)
                 found = KMeans(groups, n_init=10, random_state=seed).fit_predict(told)
                 scores.append(adjusted_rand_index(truth, found))

@@ -24,8 +24,9 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.messages.codec import ARRAYS, METRICS, Content
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected
-from fedclust.settings.run_options import check_cap
+from fedclust.settings.run_options import CAP
 from fedclust.support.array_bytes import from_numpy, to_numpy
+from fedclust.support.checks import check_value
 from fedclust.typing import FloatArray
 
 _FEWEST = 3  # of two, either may be the one that is wrong
@@ -162,8 +163,8 @@ class Caps:
     pull: float | None = None
 
     def __post_init__(self) -> None:
-        check_cap(self.norm)
-        check_cap(self.pull, "update_pull_cap")
+        check_value("update_norm_cap", self.norm, CAP)
+        check_value("update_pull_cap", self.pull, CAP)
 
 
 ANY = Caps()

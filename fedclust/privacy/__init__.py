@@ -3,10 +3,10 @@
 docs/PRIVACY.md says what each choice promises.
 """
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal
+
+from fedclust.support.checks import check
 
 __all__ = ["ClientDP", "NoPrivacy", "Privacy", "Tells", "named"]
 
@@ -14,6 +14,7 @@ Tells = Literal["labels", "sizes", "nothing"]
 """What clients say of their rows before round 1: how many of each class, how many, or nothing."""
 
 Evaluation = Literal["auto", "exact", "noised"]
+_POSITIVE = "> 0 and finite"
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,7 @@ class NoPrivacy(Privacy):
     label_counts: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.label_counts, bool):
-            raise ValueError(f"label_counts must be true or false, got {self.label_counts!r}")
+        check(self, label_counts="True or False")
 
     @property
     def tells(self) -> Tells:
@@ -115,28 +115,14 @@ class ClientDP(Privacy):
     evaluation_noise: float = 10.0
 
     def __post_init__(self) -> None:
-        for name in ("noise_multiplier", "clip", "count_noise", "evaluation_noise"):
-            _check(name, getattr(self, name), "> 0 and finite", lambda value: 0 < value < math.inf)
-        _check("delta", self.delta, "in (0, 1)", lambda value: 0 < value < 1)
-        _check("quantile", self.quantile, "in [0, 1]", lambda value: 0 <= value <= 1)
-        _check("clip_rate", self.clip_rate, ">= 0 and finite", lambda value: 0 <= value < math.inf)
-        if not isinstance(self.adaptive, bool):
-            raise ValueError(f"adaptive must be true or false, got {self.adaptive!r}")
-        if self.evaluation not in get_args(Evaluation):
-            raise ValueError(
-                f"evaluation must be one of {', '.join(get_args(Evaluation))}, got {self.evaluation!r}"
-            )
+        check(self, noise_multiplier=_POSITIVE, clip=_POSITIVE, count_noise=_POSITIVE)
+        check(self, evaluation_noise=_POSITIVE, delta="in (0, 1)", quantile="in [0, 1]")
+        check(self, clip_rate=">= 0 and finite", adaptive="True or False", evaluation=Evaluation)
 
     @property
     def tells(self) -> Tells:
         """What clients say of their rows before round 1."""
         return "nothing"
-
-
-def _check(name: str, value: Any, rule: str, holds: Callable[[Any], bool]) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not holds(value):
-        raise ValueError(f"{name} must be {rule}, got {value!r}")
 
 
 def named(privacy: "Privacy | str") -> Privacy:

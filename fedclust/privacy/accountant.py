@@ -77,34 +77,6 @@ def epsilon_of(releases: Iterable[tuple[float, int]], delta: float) -> float:
     return 0.0 if math.isinf(multiplier) else float(get_epsilon_gaussian(multiplier, delta))
 
 
-def multiplier_for(epsilon: float, delta: float, participations: int) -> float:
-    """Compute the least noise multiplier at which taking part so often costs at most ε.
-
-    Parameters
-    ----------
-    epsilon, delta
-        ε > 0, and δ in (0, 1).
-    participations
-        Rounds in which the client takes part, >= 1.
-
-    Raises
-    ------
-    ValueError
-        If an argument is outside its range.
-    ModuleNotFoundError
-        If ``dp-accounting`` is not installed.
-    """
-    if not (epsilon > 0 and 0 < delta < 1 and participations >= 1):
-        raise ValueError(
-            "epsilon must be > 0, delta in (0, 1) and participations >= 1, "
-            f"got {epsilon}, {delta} and {participations}"
-        )
-    require()
-    from dp_accounting import get_sigma_gaussian
-
-    return float(get_sigma_gaussian(epsilon, delta)) * math.sqrt(participations)
-
-
 Noise = Callable[[str, int, int, int], FloatArray]
 """Draws standard normal numbers, from purpose, round, cluster and how many."""
 

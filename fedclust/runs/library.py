@@ -643,14 +643,14 @@ def simulate(
     plan = Plan(settings, described, strategies, dict.fromkeys(strategies, layer), chosen)
     plan.check_num_clients(data.num_clients)
     where = Path(tempfile.mkdtemp(prefix="fedclust-") if folder is None else folder)
-    console, page = Console() if progress else None, folder is not None
+    console = Console() if progress else None
     from fedclust.clients.app import app  # importing the client side takes as long as importing the server's
     from fedclust.clients.node import offered
 
     try:
         with (
             offered(data, model, training, seed, device, encoder, metrics) as run_config,
-            Session.open(where, resumed=resume, console=console, page=page) as session,
+            Session(where, resume, console=console, page=folder is not None).opened() as session,
         ):
             grid = ClientGrid(LocalGrid(app, run_config, num_nodes))
             grid.connect()
@@ -662,8 +662,8 @@ def simulate(
             summary, _ = session.run(plan, federation, model, on_round=callbacks, simulated=True)
             with writing(where):
                 write_summary(where, summary)
-            if session.page is not None:
-                session.page.write()
+            if session.live is not None:
+                session.live.write()
     except BaseException as error:
         # A failed run's message names the folder with its rounds.
         if folder is None and not isinstance(error, RunFailed):

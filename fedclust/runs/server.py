@@ -33,12 +33,9 @@ from fedclust.models import construction
 from fedclust.personal.layers import Personal, check_validation
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy
 from fedclust.privacy.accountant import require
-from fedclust.results.checkpoints import Checkpoints
+from fedclust.results import Checkpoints, Progress, Recorder, SavedRun, print_report
 from fedclust.results.page import LivePage
-from fedclust.results.progress import Progress
-from fedclust.results.recorder import Recorder, rescuing, write_summary, writing
-from fedclust.results.report import print_report
-from fedclust.results.saved_run import SavedRun
+from fedclust.results.recorder import rescuing, write_summary, writing
 from fedclust.results.trackers import Tracker, Tracking
 from fedclust.runs.own_data import join_sites
 from fedclust.runs.runner import OnRound, StrategyRun
@@ -380,7 +377,7 @@ def _saved_state(folder: Path, rounds: int) -> RunState | None:
         return Checkpoints(folder / "checkpoints", rounds).newest(Recorder.rounds_in(folder))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Session:
     """The runs of one command: the chosen strategy's, and those of the strategies it is compared with.
 
@@ -394,37 +391,24 @@ class Session:
         Prints a line.
     console
         Where progress is shown; None to show nothing.
-    tracking
-        Follows the runs; None to track nothing.
+    tracker
+        Makes what follows the runs; None to track nothing.
     page
-        The folder's page, kept up to date; None to write none.
-    opened
-        What is closed at the end.
+        Whether to write the folder's page, and keep it up to date.
     runs
         The strategies' runs so far, the chosen one's first.
     """
 
     folder: Path
     resumed: bool
-    say: Callable[[str], None]
-    console: Console | None
-    tracking: Tracking | None
-    page: LivePage | None
-    opened: ExitStack
+    say: Callable[[str], None] = logger.warning
+    console: Console | None = None
+    tracker: Callable[[], Tracker] | None = None
+    page: bool = True
     runs: dict[str, StrategyRun] = field(default_factory=dict)
 
-    @classmethod
     @contextmanager
-    def open(
-        cls,
-        folder: Path,
-        *,
-        resumed: bool,
-        say: Callable[[str], None] = logger.warning,
-        console: Console | None = None,
-        tracker: Callable[[], Tracker] | None = None,
-        page: bool = True,
-    ) -> Iterator["Session"]:
+    def opened(self) -> Iterator["Session"]:
         """Lock the folder of the results; if it cannot be written, save the runs elsewhere.
 
         Raises
@@ -434,11 +418,12 @@ class Session:
         RunFailed
             If the folder can no longer be written; the message says where the runs are.
         """
-        runs: dict[str, StrategyRun] = {}
-        with folders.locked(folder, resumed=resumed), ExitStack() as opened, rescuing(runs):
-            tracking = None if tracker is None else opened.enter_context(Tracking(tracker, folder, say))
-            live = LivePage(folder) if page else None
-            yield cls(folder, resumed, say, console, tracking, live, opened, runs)
+        with folders.locked(self.folder, resumed=self.resumed), ExitStack() as opened, rescuing(self.runs):
+            self._opened, self._tracking = opened, None
+            if self.tracker is not None:
+                self._tracking = opened.enter_context(Tracking(self.tracker, self.folder, self.say))
+            self.live = LivePage(self.folder) if self.page else None
+            yield self
 
     def run(
         self,
@@ -478,7 +463,7 @@ class Session:
             if not chosen and (taken := take(name)):
                 compared[name] = taken
                 continue
-            with self.page or nullcontext():
+            with self.live or nullcontext():
                 run = self._open(name, plan, on_round if chosen else (), simulated)
                 run.start(federation, network)
                 federation.close()  # what the chosen strategy is compared with has the same clients
@@ -507,13 +492,13 @@ class Session:
             raise ConfigError(f"rounds must be >= {done}, the rounds that {folder} has, got {rounds}")
         with writing(folder):
             recorder = Recorder.resume(folder, done, written) if self.resumed else Recorder(folder, written)
-            self.opened.enter_context(recorder)
+            self._opened.enter_context(recorder)
         progress, place = None, (names.index(name) + 1, len(names))
         if self.console is not None:
             progress = Progress(rounds, name, self.console, task=place)
-        callbacks = [*on_round, *(() if self.page is None else (self.page,))]
-        if self.tracking is not None:
-            callbacks.append(self.tracking.begin(name, folder))
+        callbacks = [*on_round, *([] if self.live is None else [self.live])]
+        if self._tracking is not None:
+            callbacks.append(self._tracking.begin(name, folder))
         run = self.runs[name] = StrategyRun(
             name,
             plan.strategies[name],
@@ -531,8 +516,8 @@ class Session:
 
     def end_tracking(self, name: str) -> None:
         """End to track a strategy's run, with the results that its folder has now."""
-        if self.tracking is not None:
-            self.tracking.end(name)
+        if self._tracking is not None:
+            self._tracking.end(name)
 
 
 app = ServerApp()
@@ -593,7 +578,7 @@ def federate(
     tracked = config.task in ("train", "advise") and config.get("tracker")
     tracker = partial(build, config.tracker) if tracked else None
     resumed = bool(config.get("resume"))
-    with Session.open(folder, resumed=resumed, say=say, console=console, tracker=tracker) as session:
+    with Session(folder, resumed, say, console, tracker).opened() as session:
         return _federate(config, grid, session, console)
 
 
@@ -670,8 +655,8 @@ def _write_results(
         write_summary(folder, summary)
         if plan.settings.save_predictions:
             session.say(save_predictions(federation, *session.runs[plan.chosen].serving, folder))
-        if session.page is not None:
-            session.page.write()
+        if session.live is not None:
+            session.live.write()
         charts.draw(folder)
     session.end_tracking(plan.chosen)
     session.say(leaving_line(federation.asked, plan.privacy))

@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -22,14 +22,8 @@ from omegaconf import DictConfig, OmegaConf
 from fedclust.settings.composition import ConfigError
 from fedclust.support.checks import dumps_by_key, replace_file
 
-if TYPE_CHECKING:
-    from fedclust.results import SavedRun
-
-
-_SWEEP = "multirun.yaml"  # Hydra's file in the folder of a sweep
 # What does not change the results of a strategy.
 _IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "resume", "serve")
-_OF_THE_WHOLE_JOB = ("compare",)  # in a summary
 _NOT_COPIED = (".lock", "compare", "plots", "tensorboard", "tracker.json", "wandb")
 
 
@@ -82,8 +76,9 @@ class Failures:
 
     def print_all(self) -> None:
         """Print all failures again, as the last lines of the sweep."""
-        jobs = f"{len(self)} job{'s' if len(self) > 1 else ''}"
-        print("\n".join([f"fedclust: {jobs} of the sweep failed", *self._lines()]), file=sys.stderr)
+        lines = self._lines()
+        jobs = f"{len(lines)} job{'s' if len(lines) > 1 else ''} of the sweep failed"
+        print("\n".join([f"fedclust: {jobs}", *lines]), file=sys.stderr)
 
     def _lines(self) -> list[str]:
         return self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []
@@ -129,11 +124,10 @@ def objective(summary: Mapping[str, Any], key: str) -> float | None:
     """
     if "strategy" not in summary or (key in summary and summary[key] is None):
         return None
-    value = summary.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        numbers = [k for k, v in summary.items() if isinstance(v, int | float) and not isinstance(v, bool)]
+    numbers = {name: value for name, value in summary.items() if type(value) in (int, float)}
+    if key not in numbers:
         raise ConfigError(f"objective must be a number of summary.json, of {', '.join(numbers)}, got {key}")
-    return float(value)
+    return float(numbers[key])
 
 
 def take_from_sweep(name: str, config: DictConfig, job: Path) -> dict[str, Any] | None:
@@ -153,17 +147,23 @@ def take_from_sweep(name: str, config: DictConfig, job: Path) -> dict[str, Any] 
     The run's summary, in which ``taken_from`` is its folder, seen from `job`; the run itself is then in
     ``compare/<name>/`` of `job`. None where there is none, and where `job` began to train its own.
     """
+    from fedclust.results import SavedRun  # imports pandas, which a wrong option should not wait for
+
     beside = job / "compare" / name
-    if beside.exists():  # a job that is resumed
-        return _taken_before(beside, int(config.rounds))
-    if not (job.parent / _SWEEP).is_file():
+    if beside.exists():  # a job that is resumed; with more rounds than before it trains its own
+        taken = SavedRun(beside).summary if (beside / "summary.json").is_file() else {}
+        return dict(taken) if "taken_from" in taken and taken["rounds"] == config.rounds else None
+    if not (job.parent / "multirun.yaml").is_file():
         return None
     wanted = _relevant(yaml.safe_load(OmegaConf.to_yaml(config, resolve=True)))
-    for run in _finished(name, job):
+    places = ("*/summary.json", f"*/compare/{name}/summary.json")
+    others = (path for place in places for path in sorted(job.parent.glob(place)) if job not in path.parents)
+    for run in (SavedRun(path.parent) for path in others):
+        finished = run.strategy == name and len(run.rounds) == run.summary.get("rounds")
         # Held-out rows compare models, which a run without its checkpoint no longer has.
         usable = not config.get("proof") or any((run.folder / "checkpoints").glob("round-*"))
-        if usable and _relevant(run.config) == wanted:
-            summary = {key: value for key, value in run.summary.items() if key not in _OF_THE_WHOLE_JOB}
+        if finished and usable and _relevant(run.config) == wanted:
+            summary = {key: value for key, value in run.summary.items() if key != "compare"}
             summary.setdefault("taken_from", Path(os.path.relpath(run.folder, job)).as_posix())
             # Links: a run that has finished is not written to again, and models can be large.
             ignored = shutil.ignore_patterns(*_NOT_COPIED)
@@ -171,28 +171,6 @@ def take_from_sweep(name: str, config: DictConfig, job: Path) -> dict[str, Any] 
             replace_file(beside / "summary.json", dumps_by_key(summary))
             return summary
     return None
-
-
-def _taken_before(beside: Path, rounds: int) -> dict[str, Any] | None:
-    """Get the summary of a run that was taken earlier, unless it now has more rounds."""
-    from fedclust.results import SavedRun  # imports pandas, which a wrong option should not wait for
-
-    run = SavedRun(beside)
-    if not (beside / "summary.json").is_file() or "taken_from" not in run.summary:
-        return None
-    return dict(run.summary) if run.summary["rounds"] == rounds else None
-
-
-def _finished(name: str, job: Path) -> Iterator["SavedRun"]:
-    """Yield the other jobs' own runs, then those that they were compared with."""
-    from fedclust.results import SavedRun
-
-    places = ("*/summary.json", f"*/compare/{name}/summary.json")
-    for path in (path for place in places for path in sorted(job.parent.glob(place))):
-        run = SavedRun(path.parent)
-        own = path.parent == job or job in path.parents
-        if not own and run.strategy == name and len(run.rounds) == run.summary.get("rounds"):
-            yield run
 
 
 def _relevant(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,11 +77,6 @@ class Watch(ThreadingHTTPServer):
                 self._seen[run] = seen, page.view_of(folder)
             return self._seen[run][1], f'"{sha256(repr(seen).encode()).hexdigest()[:32]}"'
 
-    def has(self, run: str) -> bool:
-        """Whether the sweep that is watched has a run of this name."""
-        view, _ = self.view()
-        return run in view["jobs"]
-
 
 def _state(path: Path) -> tuple[int, int]:
     try:
@@ -97,12 +92,6 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def _answer(self, *, body: bool) -> None:
         host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         if host not in (_ADDRESS, "localhost"):
             self.send_error(HTTPStatus.FORBIDDEN)
@@ -110,7 +99,8 @@ class _Handler(BaseHTTPRequestHandler):
         where, _, name = self.path.rpartition("/")
         run = unquote(where.removeprefix("/"))
         try:
-            if name not in ("", "data.json") or where == "/" or (run and not self.server.has(run)):
+            known = not run or run in self.server.view()[0]["jobs"]
+            if name not in ("", "data.json") or where == "/" or not known:
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
             view, tag = self.server.view(run)
@@ -125,14 +115,20 @@ class _Handler(BaseHTTPRequestHandler):
         whole = not name
         text = (page.document(view, live=True) if whole else page.live_part(view)).encode()
         self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", "text/html; charset=utf-8" if whole else "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("ETag", tag)
+        headers = {
+            "Content-Type": "text/html; charset=utf-8" if whole else "application/json",
+            "Content-Length": str(len(text)),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "ETag": tag,
+        }
+        for header, value in headers.items():
+            self.send_header(header, value)
         self.end_headers()
-        if body:
+        if self.command == "GET":
             self.wfile.write(text)
+
+    do_HEAD = do_GET
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Print nothing for each request."""
@@ -152,9 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="fedclust watch", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of a run or of a sweep")
-    parser.add_argument(
-        "--port", type=int, default=_PORT, help=f"port, {_PORT} unless given; 0: any free one"
-    )
+    note = f"port, {_PORT} unless given; 0: any free one"
+    parser.add_argument("--port", type=int, default=_PORT, help=note)
     options = parser.parse_args(arguments)
     try:
         server = Watch(options.folder, options.port)
@@ -168,7 +163,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             print()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -34,7 +34,7 @@ def run_settings(config: DictConfig) -> RunSettings:
                 values[field.name] = float(values[field.name])
         return RunSettings(**{**values, "compare": tuple(values["compare"])})
     except ValueError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(str(error).replace(" or None", " or null")) from error
 
 
 def _proof_problem(config: DictConfig) -> str | None:

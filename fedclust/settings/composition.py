@@ -82,8 +82,7 @@ def compose(
         If an override does not parse or names a key or choice that does not exist (the message lists the
         valid ones), or if a folder or the configuration to start from does not exist.
     """
-    named = [*_searchpath(overrides), *(("--config-dir", folder) for folder in searchpath)]
-    for key, folder in named:
+    for key, folder in [*_searchpath(overrides), *(("--config-dir", folder) for folder in searchpath)]:
         path = folder.removeprefix("file://")
         if "://" not in path and not Path(path).is_dir():
             raise ConfigError(f"{key} must name a folder that exists, got {folder}")
@@ -341,17 +340,8 @@ def plain(node: Any) -> Any:
     try:
         return OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        missing = ", ".join(_missing(OmegaConf.to_container(node)))
+        missing = ", ".join(sorted(OmegaConf.missing_keys(node)))
         raise ConfigError(f"{missing} must be given" if missing else one_line(error)) from error
-
-
-def _missing(node: Any, key: str = "") -> Iterator[str]:
-    """Yield the keys of mandatory values that are missing."""
-    if node == "???":
-        yield key
-    elif isinstance(node, dict | list):
-        for name, value in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from _missing(value, f"{key}.{name}" if key else str(name))
 
 
 def is_own(config: Mapping[str, Any] | DictConfig) -> bool:

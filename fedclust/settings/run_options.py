@@ -1,12 +1,11 @@
 """What a run tells its server and every strategy, whatever the method; imports the standard library alone."""
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from fedclust.support.checks import check, check_held_out, check_number_or_share
+from fedclust.support.checks import check, check_held_out
 
 COMMON = "fedavg"
 """The strategy that trains one model for all, which a grouping must beat."""
@@ -21,6 +20,9 @@ SERVE = ("cluster", "best")
 
 DEFAULT_CAP = 30.0
 """Default of ``update_norm_cap``; see docs/SECURITY.md for what honest clients reach."""
+
+CAP = "> 1 and finite or None"
+"""What ``update_norm_cap`` and ``update_pull_cap`` must be."""
 
 KEEP = "auto"
 """Default of ``keep_matrices``."""
@@ -49,9 +51,8 @@ class _Rounds:
 
     def __post_init__(self) -> None:
         check(self, participation="in (0, 1]", seed=">= 0", evaluate_every=">= 1", drift_every=">= 0")
-        check_number_or_share("evaluate_clients", self.evaluate_clients)
-        check_cap(self.update_norm_cap)
-        check_cap(self.update_pull_cap, "update_pull_cap")
+        check(self, evaluate_clients="a whole number >= 1 or a share in (0, 1] or None")
+        check(self, update_norm_cap=CAP, update_pull_cap=CAP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,27 +124,13 @@ class RunSettings(_Rounds):
         check(self, rounds=">= 1", wait="> 0", timeout="> 0", max_outage=">= 0")
         check(self, min_replies="in [0, 1]", min_clients=">= 1 or None")
         check_held_out(self.holdout_clients)
+        check(self, keep_matrices="True or False or auto")
         parse_interval(self.checkpoint_every)
-        check_keep(self.keep_matrices)
 
     def options(self, aggregator: Callable[[], Any], selection: Any) -> RunOptions:
         """Return what every strategy of the run is given."""
         shared = {field.name: getattr(self, field.name) for field in fields(_Rounds)}
         return RunOptions(**shared, aggregator=aggregator, selection=selection)
-
-
-def check_cap(cap: float | None, name: str = "update_norm_cap") -> None:
-    """Check a cap; raise ValueError unless it is a number above 1, or None for no cap."""
-    if cap is not None and (
-        isinstance(cap, bool) or not isinstance(cap, int | float) or not 1 < cap < math.inf
-    ):
-        raise ValueError(f"{name} must be > 1 and finite, or null, got {cap}")
-
-
-def check_keep(keep: object) -> None:
-    """Check a value of ``keep_matrices``; raise ValueError unless it is true, false or "auto"."""
-    if not isinstance(keep, bool) and keep != KEEP:
-        raise ValueError(f"keep_matrices must be true, false or auto, got {keep!r}")
 
 
 def parse_interval(every: int | str) -> tuple[int, float]:

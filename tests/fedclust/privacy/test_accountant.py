@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from fedclust.privacy.accountant import combined_multiplier, epsilon_of, multiplier_for
+from fedclust.privacy.accountant import combined_multiplier, epsilon_of
 
 
 def _delta(multiplier: float, epsilon: float) -> float:
@@ -47,13 +47,6 @@ def test_composition_agrees_with_the_accountant_by_privacy_loss_distributions() 
     event = ComposedDpEvent([SelfComposedDpEvent(GaussianDpEvent(3.0), 9), GaussianDpEvent(2.0)])
     bound = PLDAccountant().compose(event).get_epsilon(1e-5)  # rounded up to its grid
     assert epsilon_of([(3.0, 9), (2.0, 1)], 1e-5) == pytest.approx(bound, abs=1e-3)
-
-
-def test_the_multiplier_for_a_budget_spends_it() -> None:
-    multiplier = multiplier_for(3.0, 1e-5, 7)
-    assert epsilon_of([(multiplier, 7)], 1e-5) == pytest.approx(3.0)
-    with pytest.raises(ValueError, match="^epsilon must be > 0, delta in .* got 3.0, 1e-05 and 0$"):
-        multiplier_for(3.0, 1e-5, 0)
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from fedclust.privacy import ClientDP, NoPrivacy, named
         ({"delta": 1.0}, r"delta must be in \(0, 1\), got 1.0"),
         ({"quantile": 1.5}, r"quantile must be in \[0, 1\], got 1.5"),
         ({"clip_rate": -1}, "clip_rate must be >= 0 and finite, got -1"),
-        ({"adaptive": 1}, "adaptive must be true or false, got 1"),
+        ({"adaptive": 1}, "adaptive must be True or False, got 1"),
         ({"evaluation": "none"}, "evaluation must be one of auto, exact, noised, got 'none'"),
     ],
 )

@@ -18,7 +18,6 @@ from fedclust.results.summary import (
     summarise_decisions,
     without_large,
 )
-from fedclust.settings.run_options import check_keep
 
 
 def arrays(clients: int) -> dict[str, np.ndarray]:
@@ -45,12 +44,6 @@ def test_matrices_of_many_clients_are_left_out(keep: bool | str, clients: int, l
     kept, found = without_large(arrays(clients), keep, clients)
     assert found == left_out
     assert kept.keys() == arrays(clients).keys() - set(left_out)
-
-
-@pytest.mark.parametrize("wrong", ["yes", None, 500])
-def test_what_is_no_choice(wrong: object) -> None:
-    with pytest.raises(ValueError, match="keep_matrices must be true, false or auto, got"):
-        check_keep(wrong)
 
 
 def counted(labels, predicted, num_classes):

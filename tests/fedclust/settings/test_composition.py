@@ -140,7 +140,7 @@ def test_keys_are_those_of_the_choice() -> None:
 
 def test_what_must_be_given_is_named() -> None:
     incomplete = compose(["dataset=csv", "dataset.path=x.csv"])
-    said = "^dataset.num_classes, dataset.input_shape must be given$"
+    said = "^dataset.input_shape, dataset.num_classes must be given$"
     with pytest.raises(ConfigError, match=said):
         to_run_config(incomplete)
     with pytest.raises(ConfigError, match=said):

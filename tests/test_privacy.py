@@ -80,7 +80,7 @@ def test_a_run_that_goes_on_spends_what_one_run_would(tmp_path: Path) -> None:
         ),
         (["strategy=fedavg", "holdout_clients=0.2"], "holdout_clients must be 0 with privacy=client_dp"),
         (["strategy=fedavg", "save_predictions=true"], "save_predictions must be false with privacy=clie"),
-        (["strategy=fedavg", "drift_every=2"], "drift_every must be 0 with privacy=client_dp: it compares"),
+        (["strategy=fedavg", "drift_every=2"], "drift_every must be 0 with privacy=client_dp, got 2"),
         (
             ["strategy=fedavg", "loss=weighted_cross_entropy"],
             "training.loss.class_weights must be numbers with privacy=client_dp, got balanced",

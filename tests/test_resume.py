@@ -234,7 +234,7 @@ def test_one_run_is_resumed_at_a_time(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="resume must be the folder of a run, got none"):
         expand(["resume="])
     (tmp_path / "multirun.yaml").write_text("{}")
-    with pytest.raises(ConfigError, match=r"got that of a sweep: name one of its jobs, .*/0$"):
+    with pytest.raises(ConfigError, match=r"resume must be the folder of a run, such as .*/0 of this sweep$"):
         expand([f"resume={tmp_path}"])
 
 

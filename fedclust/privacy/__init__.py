@@ -137,7 +137,5 @@ def named(privacy: "Privacy | str") -> Privacy:
     if isinstance(privacy, Privacy):
         return privacy
     if privacy not in choices:
-        raise ValueError(
-            f"privacy must be one of {', '.join(choices)}, or made by fedclust.privacy, got {privacy!r}"
-        )
+        raise ValueError(f"privacy must be one of {', '.join(choices)} or an object, got {privacy!r}")
     return choices[privacy]()

@@ -148,9 +148,7 @@ def _checked(asked: argparse.Namespace) -> AbstractContextManager[object]:
     if asked.hydra_help or asked.info or asked.shell_completion:
         return nullcontext()
     if asked.config_path:
-        raise ConfigError(
-            "--config-path would replace fedclust's own configuration; --config-dir adds a folder to it"
-        )
+        raise ConfigError("--config-path must not be given: --config-dir adds a folder to the configuration")
     added = [asked.config_dir] if asked.config_dir else []
     name = (asked.config_name or "config").removesuffix(".yaml")
     where: dict[str, Any] = {"searchpath": added, "name": name}

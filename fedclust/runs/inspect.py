@@ -10,6 +10,8 @@ from fedclust.results import Recorder
 from fedclust.results.charts.chart import save
 from fedclust.results.charts.run import label_counts
 
+_MEASURES = ("weighted_psi", "hellinger", "jensen_shannon", "earth_movers")
+
 
 def inspect(
     recorder: Recorder, described: Descriptions, partition: str, seed: int, console: Console
@@ -48,10 +50,7 @@ def inspect(
         "smallest_client": int(sizes.min()),
         "median_client": float(np.median(sizes)),
         "largest_client": int(sizes.max()),
-        "weighted_psi": metrics.weighted_psi(counts),
-        "hellinger": metrics.hellinger(counts),
-        "jensen_shannon": metrics.jensen_shannon(counts),
-        "earth_movers": metrics.earth_movers(counts),
+        **{name: getattr(metrics, name)(counts) for name in _MEASURES},
     }
     recorder.summary(summary)
     drawn = label_counts(counts, described.groups, described.class_names or None, described.client_names)

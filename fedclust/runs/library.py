@@ -362,9 +362,7 @@ class Result:
     def _targets(self, inputs: Any, targets: Any) -> torch.Tensor:
         y = to_targets(targets)
         if len(inputs) != len(y) or not len(y):
-            raise ValueError(
-                f"inputs and targets must have equally many rows, got {len(inputs)} and {len(y)}"
-            )
+            raise ValueError(f"inputs and targets must be equally many, got {len(inputs)} and {len(y)}")
         if int(y.max()) >= (number := self._num_classes(inputs)):
             raise ValueError(f"targets must be below {number}, got {int(y.max())}")
         return y
@@ -374,10 +372,8 @@ class Result:
         if not (mean := self.saved.inputs.get("mean")):
             return x.float() if x.dtype == torch.uint8 else x
         if x.dtype != torch.uint8 or x.shape[1] != len(mean):
-            raise ValueError(
-                f"inputs must be uint8 images (n, {len(mean)}, height, width), as in training, "
-                f"got {str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
-            )
+            got = f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
+            raise ValueError(f"inputs must be uint8 images (n, {len(mean)}, height, width), got {got}")
         return normalised(x, tuple(mean), tuple(self.saved.inputs["std"]))
 
 
@@ -408,10 +404,7 @@ def strategy_of(
         name, made = type(strategy).__name__.lower(), strategy.with_options(seed=seed)  # a copy
         check_aggregator(made.make_aggregator())
     else:
-        raise ValueError(
-            "strategy must be one of fedclust.strategies, such as FedGWC(participation=0.5), or a name, "
-            f"got {strategy!r}"
-        )
+        raise ValueError(f"strategy must be one of fedclust.strategies, or its name, got {strategy!r}")
     return name, made
 
 
@@ -626,10 +619,7 @@ def simulate(
     check_strategy(chosen, name, made, layer, [COMMON] if proof else [])
     check_network(chosen, model)
     if isinstance(chosen, ClientDP) and getattr(training.loss, "class_weights", None) == "balanced":
-        raise ValueError(
-            "loss.class_weights must be numbers with privacy=client_dp, got balanced: it weighs classes by "
-            "all clients' label counts"
-        )
+        raise ValueError("loss.class_weights must be numbers with privacy=client_dp, got balanced")
     if proof and chosen.tells != "labels":
         raise ValueError(f"proof must be False with privacy={chosen.choice} without label counts, got True")
     strategies = {name: made, **({COMMON: one_for_all(made)} if proof else {})}
@@ -697,10 +687,7 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
         raise ConfigError(f"task must be train or advise to get a result, got {config.task}")
     grid = make_engine(config)
     if not isinstance(grid, Grid):
-        raise ConfigError(
-            f"engine must run on this machine to get a result, such as local or ray, "
-            f"got {config.choices.engine}"
-        )
+        raise ConfigError(f"engine must be local or ray to get a result, got {config.choices.engine}")
     new = folders.named_by_time(config)
     with folders.results_folder(Path(config.output_dir).absolute(), new=new) as folder:
         federate(config, grid, folder, console or Console(file=io.StringIO()))

@@ -62,10 +62,7 @@ def join_sites(
     if settings.task == "partition":
         raise ConfigError("task=partition needs a pooled dataset: with partition=own nobody holds all rows")
     if OmegaConf.select(config, "training.loss.class_weights") == "balanced":
-        raise ConfigError(
-            "loss.class_weights must be a list of numbers with partition=own, got balanced: "
-            "no site knows how many rows of each class the others have"
-        )
+        raise ConfigError("loss.class_weights must be numbers with partition=own, got balanced")
     known = known_of(config)
     dataset, names = known["dataset"], known["dataset"].get("class_names")
     try:
@@ -86,9 +83,7 @@ def join_sites(
     given: Any = OmegaConf.to_container(config.dataset, resolve=False)
     for key, value in agreed.items():
         if given.get(key) not in UNKNOWN and given[key] != value:
-            raise ConfigError(
-                f"dataset.{key} must be {value}, as the sites' data has it, got {given[key]}; or leave it out"
-            )
+            raise ConfigError(f"dataset.{key} must be {value}, as the sites have it, got {given[key]}")
     if sites.stood:  # then what the folder holds is what counts
         return fill(config, agreed), sites
     about = {

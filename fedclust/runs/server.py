@@ -186,19 +186,15 @@ class Plan:
         """
         pooled = any(Pooling in each.own_layers for each in self.strategies.values())
         if self.settings.min_clients is not None and pooled:
-            raise ConfigError(
-                "min_clients must be null with centralised training, which needs everyone's rows"
-            )
+            raise ConfigError("min_clients must be null with centralised training, it needs all rows")
         with _as_config_error():
             left_out = num_held_out(num_clients, self.settings.holdout_clients)
             check_delta(self.privacy, num_clients - left_out)
         for name, strategy in self.strategies.items():
             asked = getattr(getattr(strategy, "parameters", None), "num_clusters", None)
             if isinstance(asked, int) and asked > num_clients - left_out:
-                raise ConfigError(
-                    f"strategy.parameters.num_clusters must be <= {num_clients - left_out}, the number of "
-                    f"clients, got {asked} for {name}"
-                )
+                most = f"<= {num_clients - left_out}, the number of clients"
+                raise ConfigError(f"strategy.parameters.num_clusters must be {most}, got {asked} for {name}")
         return left_out
 
     def check_described(self, described: Descriptions) -> None:
@@ -295,36 +291,23 @@ def check_strategy(
                 raise ValueError(f"{said} cannot hold {name}: {type(thing).__name__} needs label counts")
         return
     aggregator, selection = type(strategy.make_aggregator()), type(strategy.selection)
-
-    def refuse(broken: object, message: str) -> None:
-        if broken:
-            raise ValueError(message)
-
-    refuse(
-        vars(type(strategy)).get("holds_client_dp") is None,
-        f"{said} cannot hold strategy {name}: it reads more of single clients than a noisy mean of their "
-        "updates; fedavg, known_groups and private_groups can",
+    reads = "it reads more of single clients than a noisy mean; fedavg, known_groups and private_groups can"
+    held = (
+        ("strategy", name, vars(type(strategy)).get("holds_client_dp") is not None, reads),
+        ("selection", selection.__name__, selection in _SELECTIONS, "it chooses clients by what they say"),
+        ("aggregator", aggregator.__name__, aggregator in _MEANS, "it needs single clients' models"),
     )
-    refuse(
-        selection not in _SELECTIONS,
-        f"{said} cannot hold selection {selection.__name__}, only uniform and least_sampled read no client",
+    for what, called, holds, why in held:
+        if not holds:
+            raise ValueError(f"{said} cannot hold {what} {called}: {why}")
+    rules = (
+        ("compare", list(compare), "[]", "a second run on the same clients spends as much again"),
+        ("evaluate_clients", options.evaluate_clients, "null", "its noise is for the mean over all clients"),
+        ("drift_every", options.drift_every, "0", "it compares models on single clients' rows"),
     )
-    refuse(
-        aggregator not in _MEANS,
-        f"{said} cannot hold aggregator {aggregator.__name__}, which needs single clients' models; "
-        f"{', '.join(each.__name__ for each in _MEANS)} can",
-    )
-    refuse(
-        compare,
-        f"compare must be [] with {said}, got {list(compare)}: start a second run on its own, and add what "
-        "both cost",
-    )
-    clients, drift = options.evaluate_clients, options.drift_every
-    refuse(
-        clients is not None,
-        f"evaluate_clients must be null with {said}, whose noise is for the mean over all, got {clients}",
-    )
-    refuse(drift, f"drift_every must be 0 with {said}: it compares models on single clients, got {drift}")
+    for what, value, rule, why in rules:
+        if value:
+            raise ValueError(f"{what} must be {rule} with {said}, got {value}: {why}")
     require()
 
 
@@ -343,8 +326,7 @@ def check_delta(privacy: Privacy, num_clients: int) -> None:
     """
     if isinstance(privacy, ClientDP) and privacy.delta * num_clients >= 1:
         raise ValueError(
-            f"privacy.delta must be below one over the number of clients, {1 / num_clients:.3g}, "
-            f"got {privacy.delta:g}"
+            f"privacy.delta must be below 1 / clients, {1 / num_clients:.2g}, got {privacy.delta:g}"
         )
 
 
@@ -360,10 +342,8 @@ def check_network(privacy: Privacy, network: nn.Module) -> None:
         return
     for name, module in network.named_modules():
         if getattr(module, "track_running_stats", False):
-            raise ValueError(
-                f"privacy=client_dp cannot hold a network with batch statistics, {name} is a "
-                f"{type(module).__name__}: use GroupNorm"
-            )
+            kind = f"{name} is a {type(module).__name__}: use GroupNorm"
+            raise ValueError(f"privacy=client_dp cannot hold a network with batch statistics, {kind}")
     names = [name for name, _ in network.named_parameters(remove_duplicate=False)]
     if len(names) != len(list(network.named_parameters())):
         raise ValueError("privacy=client_dp cannot hold a network whose layers share parameters")

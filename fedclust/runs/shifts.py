@@ -183,11 +183,8 @@ def renaming(groups: Prototypes, first: int, second: int) -> Renaming:
     rows, columns = linear_sum_assignment(excess)
     named = float(np.trace(excess))
     explained = 1 - float(excess[rows, columns].sum()) / named if named > 0 else 0.0
-    pairs = tuple(
-        (int(shared[row]), int(shared[column]))
-        for row, column in zip(rows, columns, strict=True)
-        if row != column
-    )
+    differ = rows != columns
+    pairs = tuple(zip(shared[rows[differ]].tolist(), shared[columns[differ]].tolist(), strict=True))
     return Renaming(first, second, float(np.clip(explained, 0, 1)), pairs)
 
 
@@ -216,36 +213,31 @@ def looks_shift(
     pooled = clients.pooled(groups)
     renamings = tuple(renaming(pooled, *pair) for pair in combinations(range(number), 2))
     renamed = [each for each in renamings if each.explained >= LEAST_RENAMED]
-    others = len(renamed) < len(renamings)
-    chance = wording.chance(p_value)
+    others, chance = len(renamed) < len(renamings), wording.chance(p_value)
+    size: float | None = 0.0
+    why = "differ, but form no groups" if p_value < parameters.level else "differ no more than by chance"
     if number > 1:
         apart = report.distances[np.triu_indices(number, 1)]
         size = float(np.sqrt(np.nanmean(np.maximum(apart, 0)))) if np.isfinite(apart).any() else None
-        found = f"the clients' class prototypes form {number} groups ({chance})"
-        if others:
-            text = f"{found}, {size or 0:.1f} times as far apart as two classes are"
-        else:
-            text = f"{found}, which names for the classes explain: the same things look alike"
-        feature = Shift("feature", others, size, p_value, text)
+        more = f", {size or 0:.1f} times as far apart as two classes are"
+        same = ", which names for the classes explain: the same things look alike"
+        why = f"form {number} groups ({chance}){more if others else same}"
     else:
-        why = "differ, but form no groups" if p_value < parameters.level else "differ no more than by chance"
-        feature = Shift("feature", False, 0.0, p_value, f"the clients' class prototypes {why} ({chance})")
+        why += f" ({chance})"
+    feature = Shift("feature", others, size, p_value, f"the clients' class prototypes {why}")
     if not renamed:
         why = "no two groups differ by the names of their classes" if renamings else "there is one group"
         return Looks(feature, Shift("concept", False, 0.0, None, why), groups, renamings)
     most = max(renamed, key=lambda each: each.explained)
+    names = [str(name) for name in class_names] or list(map(str, range(np.shape(counts)[1])))
     (one, other), *rest = most.pairs
     more = f", and {len(rest)} more classes" if rest else ""
     text = (
         f"other names for the classes explain {100 * most.explained:.0f} % of what groups {most.first} and "
-        f"{most.second} are apart: what group {most.first} calls {_name(one, class_names)}, group "
-        f"{most.second} calls {_name(other, class_names)}{more}"
+        f"{most.second} are apart: what group {most.first} calls {names[one]}, group {most.second} calls "
+        f"{names[other]}{more}"
     )
     return Looks(feature, Shift("concept", True, most.explained, p_value, text), groups, renamings)
-
-
-def _name(label: int, names: Sequence[str]) -> str:
-    return str(names[label]) if names else str(label)
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,15 +286,14 @@ def agreement(first: ArrayLike, second: ArrayLike) -> Agreement:
     one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if one.ndim != 2 or one.shape != other.shape:
         raise ValueError(f"first and second must have one shape (K, m), got {one.shape} and {other.shape}")
-    lengths = np.linalg.norm(one, axis=1), np.linalg.norm(other, axis=1)
-    moved = (lengths[0] > 0) & (lengths[1] > 0)
+    lengths = [np.linalg.norm(values, axis=1, keepdims=True) for values in (one, other)]
+    moved = ((lengths[0] > 0) & (lengths[1] > 0)).ravel()
     if moved.sum() < 2:
         raise ValueError(f"at least two clients must have updates, got {int(moved.sum())}")
-    units = [
-        np.divide(values, length[:, None], out=np.zeros_like(values), where=length[:, None] > 0)
-        for values, length in zip((one, other), lengths, strict=True)
-    ]
-    cosines = units[0] @ units[1].T
+    first_units, second_units = (
+        values / np.where(length > 0, length, 1) for values, length in zip((one, other), lengths, strict=True)
+    )
+    cosines = first_units @ second_units.T
     cosines = (cosines + cosines.T) / 2
     compared = cosines[np.ix_(moved, moved)]
     own = float(np.diag(compared).mean())

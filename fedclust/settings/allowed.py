@@ -35,6 +35,8 @@ from fedclust.settings.composition import COMPOSED, OVERRIDES, is_own, plain
 from fedclust.settings.folders import expand
 from fedclust.support.layout import CONF
 
+_HOW = "; its operator can allow it with --node-config \"allow='…'\""
+
 EVERYTHING = "*"
 """What a node's ``allow`` says where the user's own process is the node."""
 
@@ -121,10 +123,7 @@ def check_allowed(settings: Mapping[str, Any], allow: str = "") -> None:
         for path, name, value in _entries(node, key):
             if name == "_target_":
                 if not (isinstance(value, str) and (value in listed or value.startswith(below))):
-                    raise NotAllowed(
-                        f"{path} must be allowed on this node, got {_short(value)}; "
-                        "its operator can allow it with --node-config \"allow='…'\""
-                    )
+                    raise NotAllowed(f"{path} must be allowed on this node, got {_short(value)}{_HOW}")
             elif isinstance(value, str) and "${" in value and value not in harmless:
                 raise NotAllowed(f"{path} must not be resolved on this node, got {_short(value)}")
 
@@ -150,10 +149,8 @@ def check_folder(settings: Mapping[str, Any], allow: str, path: Path, how: str) 
         check_allowed(settings, allow)
     except NotAllowed as error:
         reason = str(error).partition("; its operator")[0].replace(" on this node", "")
-        raise ValueError(
-            f"{path}: {reason}; {how}(…, allow='NAME') allows a name of your own, "
-            "as does fedclust predict … --allow NAME"
-        ) from None
+        ways = f"{how}(…, allow='NAME') or fedclust predict … --allow NAME allows a name of your own"
+        raise ValueError(f"{path}: {reason}; {ways}") from None
 
 
 def encoders_here(node_config: Mapping[str, object]) -> tuple[str, ...] | None:
@@ -202,9 +199,8 @@ def check_encoder(encoder: Mapping[str, Any] | str, own: Sequence[str] | None) -
         name = _NAMED.get(target) or str(encoder.get("path", target))
     if name not in own:
         # Not the names themselves: a folder's path is this site's affair.
-        raise NotAllowed(
-            f"encoder must be one that this node's operator lists in its --node-config, got {_short(name)}"
-        )
+        rule = "must be one that this node's operator lists in its --node-config"
+        raise NotAllowed(f"encoder {rule}, got {_short(name)}")
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
@@ -218,15 +214,10 @@ def check_overrides(overrides: Sequence[str]) -> None:
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
         if "${" in override or key.startswith("hydra"):
-            raise NotAllowed(
-                f"overrides must not have interpolations or settings of hydra's on this node, "
-                f"got {_short(override)}"
-            )
+            raise NotAllowed(f"overrides must not look anything up on this node, got {_short(override)}")
         # Composing with the first would import what it names; a choice of a group is a file's name.
         if key.startswith(GROUP) or ("." not in key.partition("@")[0] and ".." in value):
-            raise NotAllowed(
-                f"overrides must not name modules or files elsewhere on this node, got {_short(override)}"
-            )
+            raise NotAllowed(f"overrides must not name modules or other files here, got {_short(override)}")
 
 
 def _entries(node: Any, path: str, name: str = "") -> Iterator[tuple[str, str, Any]]:

@@ -96,26 +96,17 @@ def check(config: DictConfig) -> None:
 
 def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:
     """Explain which settings cannot be had together, one line each."""
-    later = is_own(config) or settings.min_clients is not None
+    later, held_out = is_own(config) or settings.min_clients is not None, settings.holdout_clients
     if composition.is_private(config):
         if later:
-            yield (
-                "privacy=client_dp must not be used with partition=own or min_clients: it needs all clients "
-                "from the start, and their encoding without asking them"
-            )
-        if settings.holdout_clients:
-            yield (
-                "holdout_clients must be 0 with privacy=client_dp, whose noise is not for what newcomers "
-                f"measure, got {settings.holdout_clients}"
-            )
+            yield "privacy=client_dp needs all clients from the start: not partition=own, not min_clients"
+        if held_out:
+            yield f"holdout_clients must be 0 with privacy=client_dp, got {held_out}"
         if OmegaConf.select(config, "training.loss.class_weights") == "balanced":
-            yield (
-                "training.loss.class_weights must be numbers with privacy=client_dp, got balanced: it weighs "
-                "classes by all clients' label counts"
-            )
+            yield "training.loss.class_weights must be numbers with privacy=client_dp, got balanced"
         if settings.save_predictions:
             yield "save_predictions must be false with privacy=client_dp: they are of single rows"
-    if later and settings.holdout_clients:
+    if later and held_out:
         yield "holdout_clients must be 0 where clients may join later, those are newcomers"
 
 

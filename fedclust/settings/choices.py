@@ -23,6 +23,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -60,16 +61,13 @@ def light_options(target: str) -> Any:
     room, name = rest.partition(".")[0], target.rpartition(".")[2]
     if target.startswith(_AGGREGATORS):
         return import_module("fedclust.aggregation.options").Aggregator
-    if package != "fedclust":
-        return None
-    if room in _HEAVY:
+    if package == "fedclust" and room in _HEAVY:
         options = import_module(f"fedclust.{room}.options")
         other = getattr(options, "Other", None) if name in dir(import_module(f"fedclust.{room}")) else None
         return getattr(options, name, other)
-    try:
-        return get_object(target)
-    except (ImportError, ValueError, AttributeError):
-        return None
+    with suppress(ImportError, ValueError, AttributeError):
+        return get_object(target) if package == "fedclust" else None
+    return None
 
 
 def defaults_of(target: str) -> dict[str, Any]:
@@ -97,11 +95,9 @@ def defaults_of(target: str) -> dict[str, Any]:
         raise TypeError(f"{GROUP} must name a dataclass, got {target}")
     node: dict[str, Any] = {"_target_": target}
     for field in dataclasses.fields(found):
-        value: Any = _REQUIRED
+        value: Any = _REQUIRED if field.default is dataclasses.MISSING else field.default
         if field.default_factory is not dataclasses.MISSING:
             value = field.default_factory()
-        elif field.default is not dataclasses.MISSING:
-            value = field.default
         if field.init and _is_plain(value):
             node[field.name] = value
     return typing.cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.create(node)))  # tuples as lists
@@ -125,19 +121,12 @@ def wrong_option(config: DictConfig) -> str | None:
     Key, rule and value in one line; None if all are right.
     """
     whole: Any = OmegaConf.to_container(config, resolve=False)
-    others = []
-    for key, node in _nodes(whole):
-        options = light_options(str(node["_target_"]))
-        if options is None:
-            others += [] if str(node["_target_"]).startswith("fedclust.") else [(key, node)]
-        elif problem := wrong_type(key, node, options) or _refused(key, node, options, whole):
-            return problem
-    for key, node in others:
-        try:
-            found = get_object(str(node["_target_"]))
-        except (ImportError, ValueError, AttributeError):  # building it will say so
-            continue
-        if problem := wrong_type(key, node, found):
+    nodes = [(light_options(str(node["_target_"])), key, node) for key, node in _nodes(whole)]
+    for light, key, node in sorted(nodes, key=lambda each: each[0] is None):
+        options, target = light, str(node["_target_"])
+        with suppress(ImportError, ValueError, AttributeError):  # building it will say so
+            options = light or (None if target.startswith("fedclust.") else get_object(target))
+        if problem := wrong_type(key, node, options) or (light and _refused(key, node, light, whole)):
             return problem
     return None
 
@@ -156,11 +145,10 @@ def wrong_type(key: str, node: Mapping[str, Any], options: Any, *, null: bool = 
 
     With `null` it may always be null, otherwise only where the type says so.
     """
-    try:
-        made = options if dataclasses.is_dataclass(options) else getattr(options, "__init__", options)
-        hints = typing.get_type_hints(made)
-    except (TypeError, AttributeError, NameError):
-        return None
+    is_class = isinstance(options, type) and not dataclasses.is_dataclass(options)
+    hints: dict[str, Any] = {}
+    with suppress(TypeError, AttributeError, NameError):
+        hints = typing.get_type_hints(getattr(options, "__init__", None) if is_class else options)
     for name, value in node.items():
         if (isinstance(value, str) and (value == _REQUIRED or "${" in value)) or (null and value is None):
             continue
@@ -249,10 +237,8 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    if isinstance(value, list | tuple | dict):
+        return all(map(_is_plain, value.values() if isinstance(value, dict) else value))
     return value is None or isinstance(value, bool | int | float | str)
 
 
@@ -275,8 +261,8 @@ class _Dataclasses(ConfigSource):
             node = defaults_of(_target(config_path) or config_path)
         except (ImportError, TypeError, ValueError) as error:
             raise ConfigLoadError(f"{config_path}: {error}") from error
-        source = {"provider": self.provider, "path": f"{self.scheme()}://", "header": {"package": None}}
-        return ConfigResult(config=OmegaConf.create(node), **source)  # type: ignore[arg-type]
+        config: Any = OmegaConf.create(node)
+        return ConfigResult(self.provider, f"{self.scheme()}://", config, {"package": None})
 
     def available(self) -> bool:
         return True
@@ -287,11 +273,7 @@ class _Dataclasses(ConfigSource):
     def is_config(self, config_path: str) -> bool:
         return _target(config_path) is not None  # loading raises if it cannot be imported
 
-    def list(
-        self,
-        config_path: str,  # noqa: ARG002
-        results_filter: ObjectType | None,  # noqa: ARG002
-    ) -> list[str]:
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:  # noqa: ARG002
         return []  # too many to list: every importable dataclass
 
 

@@ -117,10 +117,8 @@ def locked(folder: Path, *, resumed: bool) -> Iterator[None]:
             made.enter_context(_made(folder, new=False))
             lock.acquire()
         except Timeout as error:
-            what = "resume" if resumed else "output_dir"
-            raise FileExistsError(
-                f"{what} must be a folder that no other run is writing to, got {folder}"
-            ) from error
+            rule = "must be a folder that no other run is writing to"
+            raise FileExistsError(f"{'resume' if resumed else 'output_dir'} {rule}, got {folder}") from error
         except (OSError, NotImplementedError):  # an error of the first file, if the folder cannot be written
             pass
         try:
@@ -276,10 +274,7 @@ def check_same_run(config: Mapping[str, Any], folder: Path) -> None:
 def _saved(folder: Path) -> dict[str, Any]:
     path = folder / "config.yaml"
     if (folder / "multirun.yaml").is_file():
-        raise ConfigError(
-            f"resume must be the folder of a run, got that of a sweep: name one of its jobs, "
-            f"such as {folder / '0'}"
-        )
+        raise ConfigError(f"resume must be the folder of a run, such as {folder / '0'} of this sweep")
     if not path.is_file():
         raise ConfigError(f"resume must be the folder of a run, there is no config.yaml in {folder}")
     try:

@@ -155,6 +155,4 @@ def parse_interval(every: int | str) -> tuple[int, float]:
     match = _INTERVAL.fullmatch(str(every).strip())
     if match and (seconds := float(match[1]) * _SECONDS[match[2]]) > 0:
         return 0, seconds
-    raise ValueError(
-        f"checkpoint_every must be a number of rounds >= 0 or a time such as 30s, 1min or 2h, got {every!r}"
-    )
+    raise ValueError(f"checkpoint_every must be rounds >= 0, or a time as 30s, 1min or 2h, got {every!r}")

@@ -119,7 +119,7 @@ def test_intervals(every, read) -> None:
 
 @pytest.mark.parametrize("every", [-1, True, "soon", "0s", "5", 1.5])
 def test_what_is_no_interval(every) -> None:
-    with pytest.raises(ValueError, match="checkpoint_every must be a number of rounds >= 0 or a time"):
+    with pytest.raises(ValueError, match="checkpoint_every must be rounds >= 0, or a time"):
         parse_interval(every)
 
 

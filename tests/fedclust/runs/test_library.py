@@ -103,7 +103,7 @@ def test_a_new_client(result: fedclust.Result) -> None:
         assert result.assign(x, y) == result.assignment[like] == int(np.argmin(losses))
     with pytest.raises(ValueError, match="targets must be below 3, got 5"):
         result.assign(CLIENTS[0][0][:1], [5])
-    with pytest.raises(ValueError, match="inputs and targets must have equally many rows, got 2 and 1"):
+    with pytest.raises(ValueError, match="inputs and targets must be equally many, got 2 and 1"):
         result.assign(CLIENTS[0][0][:2], [1])
 
 
@@ -346,7 +346,7 @@ def test_a_temporary_folder_is_deleted_with_its_result(tmp_path: Path) -> None:
         ({"num_nodes": 0}, "num_nodes must be a whole number >= 1, got 0"),
         ({"training": None}, "training must be a LocalTraining, got NoneType"),
         ({"device": "toaster"}, "device must be auto or a device of this machine, got 'toaster'"),
-        ({"checkpoint_every": "often"}, "checkpoint_every must be a number of rounds"),
+        ({"checkpoint_every": "often"}, "checkpoint_every must be rounds >= 0"),
         ({"model": 3}, "model must be a torch.nn.Module, got int"),
         ({"model": nn.Linear(4, 3)}, r"model must take examples of shape \(5,\), it raises RuntimeError"),
         ({"model": nn.Linear(5, 2)}, "model.num_classes must be >= 3, .* got a model with 2 outputs"),

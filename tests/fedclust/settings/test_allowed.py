@@ -134,7 +134,7 @@ def test_nothing_is_looked_up_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None
         node_settings({"config": json.dumps(config)}, "")
     assert "hunter2" not in str(caught.value)
     for overrides in ("+dataset.path=${oc.env:SECRET}", "hydra.searchpath=[/tmp]", "+hydra.x=1"):
-        with pytest.raises(NotAllowed, match="overrides must not have interpolations or settings of hydra's"):
+        with pytest.raises(NotAllowed, match="overrides must not look anything up on this node"):
             node_settings({"overrides": overrides}, "")
 
 
@@ -150,7 +150,7 @@ def test_a_node_composes_of_its_own_files_and_imports_nothing(
     (tmp_path / "model.yaml").write_text("{}")
     monkeypatch.syspath_prepend(tmp_path)
     override = override.format("../" * 30 + str(tmp_path))
-    with pytest.raises(NotAllowed, match="overrides must not name modules or files elsewhere on this node"):
+    with pytest.raises(NotAllowed, match="overrides must not name modules or other files here"):
         node_settings({"overrides": override}, "")
     assert "elsewhere" not in sys.modules
 

@@ -26,7 +26,7 @@ from fedclust.strategies import ClusteredStrategy
         ("drift_every=-1", "drift_every must be >= 0, got -1"),
         ("update_norm_cap=1", "update_norm_cap must be > 1"),
         ("update_pull_cap=true", "update_pull_cap must be a number or null, got True"),
-        ("checkpoint_every=-1", "checkpoint_every must be a number of rounds >= 0 or a time"),
+        ("checkpoint_every=-1", "checkpoint_every must be rounds >= 0, or a time"),
         ("keep_matrices=yes", "keep_matrices must be True or False or auto, got 'yes'"),
         ("save_predictions=1", "save_predictions must be true or false, got 1"),
         ("min_clients=0", "min_clients must be >= 1 or null, got 0"),

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -216,21 +216,47 @@ def _dashes(names: Sequence[str]) -> list[list[int]]:
     return [DASHES[(place + place // len(COLOURS)) % len(DASHES)] for place in range(len(names))]
 
 
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The rows or the columns of cells.
+
+    Attributes
+    ----------
+    names
+        Of each, for whoever points at a cell.
+    bands
+        What each belongs to: neighbours of one band are labelled together, with a line between two bands.
+    title
+        Name of the bands.
+    """
+
+    names: Sequence[str]
+    bands: Any = ()
+    title: str = ""
+
+    def blocks(self, most: int) -> tuple["Side", list[int]]:
+        """Join neighbours until there are no more than so many; with the first one of each block."""
+        starts = list(range(0, len(self.names), -(-len(self.names) // most)))
+        sizes = np.diff([*starts, len(self.names)]).tolist()
+        more = [f" and {size - 1} more" if size > 1 else "" for size in sizes]
+        names = [self.names[at] + text for at, text in zip(starts, more, strict=True)]
+        return replace(
+            self, names=names, bands=[self.bands[at] for at in starts] if len(self.bands) else ()
+        ), starts
+
+
 def cells(
     values: ArrayLike,
-    rows: Sequence[str],
-    columns: Sequence[str],
+    rows: Side,
+    columns: Side,
     colours: str = "sequential",
     *,
     ends: tuple[float, float] | None = None,
     title: str = "",
-    row_bands: Any = (),
-    column_bands: Any = (),
-    row_title: str = "",
-    column_title: str = "",
     square: bool = False,
     strip: Any = (),
     numbers: str = "",
+    most: int | None = None,
 ) -> Any:
     """Draw a table of numbers as coloured cells; an unknown one is left out, an infinite one is black.
 
@@ -239,26 +265,26 @@ def cells(
     values
         Shape (n, m).
     rows, columns
-        Names of the n rows and the m columns, for whoever points at a cell.
+        The n rows and the m columns.
     colours
         A name in :data:`MAPS`.
     ends
         Ends of the colour scale; all values unless given.
     title
         What the colours are.
-    row_bands, column_bands
-        Of each row and column, what it belongs to: neighbours of one band are labelled together, with a line
-        between two bands.
-    row_title, column_title
-        Names of the bands.
     square
         Whether cells are as wide as they are high.
     strip
         Of each row, a number whose colour stands beside it, in runs of one number.
     numbers
         Format of a number in each cell; none unless given.
+    most
+        Rows, and columns, above which blocks of cells are averaged.
     """
     table = np.asarray(values, dtype=np.float64)
+    if most is not None:
+        (rows, tops), (columns, lefts) = rows.blocks(most), columns.blocks(most)
+        table, strip = cells_from(table, tops, lefts), [strip[at] for at in tops] if len(strip) else ()
     n, m = table.shape
     finite = table[np.isfinite(table)]
     low, high = ends or ((float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0))
@@ -271,13 +297,13 @@ def cells(
     base = alt.Chart(data_of(flat)).transform_window(i="row_number()")
     base = base.transform_calculate(r=f"floor((datum.i - 1) / {m})", c=f"(datum.i - 1) % {m}")
     base = base.transform_calculate(**ends_of).transform_filter("datum.data !== ''")
-    for key, named, names in (("r", "row", rows), ("c", "column", columns)):
+    for key, named, names in (("r", "row", rows.names), ("c", "column", columns.names)):
         data = data_of([{key: place, named: str(name)} for place, name in enumerate(names)])
         base = base.transform_lookup(key, from_=alt.LookupData(data=data, key=key, fields=[named]))
     up = alt.Scale(domain=[0, n], reverse=True, nice=False, zero=False)
     across = alt.Scale(domain=[0, m], nice=False, zero=False)
-    x = alt.X("c:Q", title=column_title or None, scale=across, axis=_band_axis(column_bands))
-    y = alt.Y("r:Q", title=row_title or None, scale=up, axis=_band_axis(row_bands))
+    x = alt.X("c:Q", title=columns.title or None, scale=across, axis=_band_axis(columns.bands))
+    y = alt.Y("r:Q", title=rows.title or None, scale=up, axis=_band_axis(rows.bands))
     scale = alt.Scale(domain=[low, high], clamp=True, **MAPS[colours])
     colour = alt.Color("data:Q", title=title or None, scale=scale, legend=alt.Legend(gradientLength=160))
     read = [alt.Tooltip("row:N"), alt.Tooltip("column:N"), alt.Tooltip("data:N", title=title or "value")]
@@ -286,7 +312,7 @@ def cells(
     if np.isinf(table).any():
         layers.append(drawn.transform_filter("datum.data === '∞'").encode(color=alt.value("black")))
     line = "black" if colours in ("diverging", "labels") else "white"
-    for bands, key, channel in ((row_bands, "r", y), (column_bands, "c", x)):
+    for bands, key, channel in ((rows.bands, "r", y), (columns.bands, "c", x)):
         edges = _edges(bands)[1:-1]
         if 0 < len(edges) < min(60, len(bands) - 1):
             rules = alt.Chart(data_of([{key: at} for at in edges])).mark_rule(strokeWidth=1, color=line)

@@ -5,7 +5,17 @@ import pytest
 from PIL import Image
 
 from fedclust.results.charts import chart
-from fedclust.results.charts.chart import Line, cells, cells_from, curves, intervals, points, save, strip
+from fedclust.results.charts.chart import (
+    Line,
+    Side,
+    cells,
+    cells_from,
+    curves,
+    intervals,
+    points,
+    save,
+    strip,
+)
 
 from .data import layers, lines, marks, names, rows
 
@@ -45,7 +55,7 @@ def test_49_lines_differ() -> None:
 
 
 def test_cells_know_rows_columns_and_what_is_missing() -> None:
-    drawn = cells([[0.12344, np.nan], [np.inf, 2.0]], ["a", "b"], ["c", "d"], row_bands=[0, 0], title="loss")
+    drawn = cells([[0.12344, np.nan], [np.inf, 2.0]], Side("ab", [0, 0]), Side("cd"), title="loss")
     assert rows(drawn, "rect") == [0.1234, "", "∞", 2.0]
     assert names(drawn) == (["a", "b"], ["c", "d"])
     assert [each["encoding"]["color"].get("value") for each in layers(drawn)] == [None, "black"]
@@ -53,23 +63,26 @@ def test_cells_know_rows_columns_and_what_is_missing() -> None:
 
 
 def test_edges_stand_between_bands_and_names_in_their_middle() -> None:
-    drawn = cells(np.eye(4), "abcd", "abcd", row_bands=[5, 5, 5, 7], column_bands=["x", "y", "z", "w"])
+    drawn = cells(np.eye(4), Side("abcd", [5, 5, 5, 7]), Side("abcd", "xyzw"), strip=[1, 1, 8, 8])
     assert rows(drawn, "rule") == [{"r": 3}]  # single columns need no edges
     axis = layers(drawn)[0]["encoding"]["y"]["axis"]
     assert axis["values"] == [1.5, 3.5]
     assert axis["labelExpr"].startswith('["5", "7"]')
+    assert [rows(drawn, "rect", place) for place in (1, 2)] == [[{"r": 0, "r2": 2}], [{"r": 2, "r2": 4}]]
+    assert chart.COLOURS[1] in [each["mark"].get("color") for each in layers(drawn)]
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, np.nan])
 def test_a_table_with_nothing_to_tell_apart(value: float) -> None:
-    low, high = layers(cells(np.full((3, 3), value), "abc", "abc"))[0]["encoding"]["color"]["scale"]["domain"]
+    (layer,) = layers(cells(np.full((3, 3), value), Side("abc"), Side("abc")))
+    low, high = layer["encoding"]["color"]["scale"]["domain"]
     assert low < high
 
 
 def test_each_side_of_0_has_its_own_scale() -> None:
     # Above 0 it reaches at least as far as below: chance shall not look like a difference.
     for ends, expected in (((-4, 1), [-4, 4]), ((-1, 8), [-1, 8]), ((2, 8), [-0.08, 8])):
-        drawn = cells([[*ends]], "a", "bc", "diverging")
+        drawn = cells([[*ends]], Side("a"), Side("bc"), "diverging")
         assert layers(drawn)[0]["encoding"]["color"]["scale"]["domain"] == pytest.approx(expected)
 
 

@@ -21,7 +21,6 @@ from fedclust.results.charts.comparison import (
     mean_and_band,
     places,
     rank_diagram,
-    stages,
     sweep_map,
 )
 from fedclust.results.comparison import compare, find_runs
@@ -92,16 +91,18 @@ def test_all_that_the_folders_allow(sweep: Path, tmp_path: Path, capsys) -> None
     left_out = [line for line in said if " not drawn: " in line]
     assert left_out == [
         "cluster_tree not drawn: the clusters did not change in ifca, alpha 0.1; local, alpha 0.1; ifca, "
-        "alpha 10 and 1 more",
+        "alpha 10; and 1 more",
         "client_map not drawn: the method leaves no matrix over all pairs of clients in ifca, alpha 0.1; "
-        "local, alpha 0.1; ifca, alpha 10 and 1 more",
+        "local, alpha 0.1; ifca, alpha 10; and 1 more",
     ]
 
 
 def test_what_is_drawn_are_the_runs_figures(sweep: Path, tmp_path: Path, monkeypatch) -> None:
     figures = {}
     monkeypatch.setattr(
-        comparison, "save", lambda figure, path, **options: figures.setdefault(path.stem, figure) and path
+        comparison.drawing,
+        "save",
+        lambda figure, path, **options: figures.setdefault(path.stem, figure) and path,
     )
     pictures(sweep, tmp_path)
     # fedgwc: 0.8, 0.9 and 0.9 or 1.0: means 2.6 / 3 and 2.7 / 3, so 2.65 / 3 over seeds; half in round 1.
@@ -203,7 +204,7 @@ def test_of_many_clients_only_those_outside_the_whiskers_are_points() -> None:
     accuracies = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
     drawn = accuracy_over_clients({"": {"ifca": accuracies, "fmcl": accuracies[:1]}})
     assert [row["x"] for row in rows(drawn, "point")] == [*accuracies, 0.0]
-    assert rows(drawn, "boxplot")[-1] == {"method": "fmcl", "x": 0.0}
+    assert rows(drawn, "boxplot")[-1] == {"method": "fmcl", "x": 0.0, "by": -0.3}
     many = layers(accuracy_over_clients({"": {"ifca": np.r_[np.full(500, 0.9), 0.1]}}))
     assert [each["mark"]["type"] for each in many] == ["boxplot", "point"]
     assert many[0]["mark"]["outliers"]
@@ -269,11 +270,8 @@ def test_colours_are_clusters_and_shapes_are_known_groups() -> None:
     ]  # fmt: skip
     at = np.array([[one["x"], one["y"]] for one in found])
     np.testing.assert_allclose(between(at), RECTANGLE, atol=0.01)
-    numbers = rows(drawn, "text")
-    assert [one["cluster"] for one in numbers] == ["0", "5"]
-    step = 0.06 * np.ptp(at, axis=0).max()
-    for one in numbers:  # a number covers no client
-        assert np.linalg.norm(at - [one["x"], one["y"]], axis=1).min() >= step * 0.999
+    numbers = [(one["cluster"], one["x"], one["y"]) for one in rows(drawn, "text")]
+    assert numbers == [(name, *np.median(at[two], axis=0)) for name, two in (("0", [0, 1]), ("5", [2, 3]))]
     alone = layers(client_map(RECTANGLE, CLUSTERS))
     assert [each["encoding"]["shape"]["field"] for each in alone] == ["group"]
 
@@ -285,33 +283,17 @@ SPLITS = [
 ]
 
 
-def test_stages_by_hand() -> None:
-    first, second, third = stages(SPLITS, 40)
-    assert [(each.start, each.end) for each in (first, second, third)] == [(0, 10), (10, 20), (20, 40)]
-    # Five clients are 5 high; every gap is 6 % of them, 0.3. They are centred on 0.
-    assert first.tops == {0: -2.5}
-    assert second.tops == pytest.approx({0: -2.65, 1: -2.65 + 2.3})
-    # Clusters 1 and 2 were one: they stay below cluster 0.
-    assert third.tops == pytest.approx({0: -2.8, 1: -2.8 + 2.3, 2: -2.8 + 2.3 + 2.3})
+def test_a_tree_has_a_bar_for_each_run_of_clients_that_share_a_model() -> None:
+    drawn = cluster_tree(SPLITS, 40)
+    # Clients 0 and 2 first, then 1 and 4, then 3: sorted by their clusters, so that splits leave one piece.
+    assert [(bar["x"], bar["x2"], bar["y"], bar["y2"]) for bar in rows(drawn, "rect")] == [
+        (0, 10, 0, 5), (10, 20, 0, 2), (10, 20, 2, 5), (20, 40, 0, 2), (20, 40, 2, 4), (20, 40, 4, 5),
+    ]  # fmt: skip
+    assert [row["text"] for row in rows(drawn, "text")] == ["0", "0", "1", "0", "1", "2"]
     # Of two changes in one round the later one lasted; a change after the last round has a bar.
     changes = [*SPLITS[:2], {"round": 10, "assignment": [1, 1, 1, 0, 0]}]
-    assert stages(changes, 12)[1].assignment.tolist() == [1, 1, 1, 0, 0]
-    last = stages(SPLITS, 20)[-1]
-    assert (last.start, last.end) == (20, 21)
-
-
-def test_bars_are_as_high_as_their_clusters_and_labelled() -> None:
-    drawn = cluster_tree(SPLITS, 40)
-    bars = rows(drawn, "rect")
-    np.testing.assert_allclose([bar["y2"] - bar["y"] for bar in bars], [5, 2, 3, 2, 2, 1])
-    # A split takes 4 % of the rounds to each side: 1.6.
-    np.testing.assert_allclose(
-        [bars[0]["x"], bars[0]["x2"], bars[-1]["x"], bars[-1]["x2"]], [0, 8.4, 21.6, 40]
-    )
-    assert {"0: 2 clients", "1: 2 clients", "2: 1 client"} <= written(drawn)
-    bands = rows(drawn, "area")  # 0 to 0 and 1; then 0 to 0, 1 to 1 and 2
-    assert len(bands) == 5
-    assert (bands[1]["x"][0], bands[1]["x"][-1]) == pytest.approx((8.4, 11.6))
+    assert [bar["y2"] for bar in rows(cluster_tree(changes, 12), "rect")] == [5, 2, 5]
+    assert rows(cluster_tree(SPLITS, 20), "rect")[-1]["x2"] == 21
 
 
 @pytest.mark.parametrize(
@@ -322,7 +304,7 @@ def test_bars_are_as_high_as_their_clusters_and_labelled() -> None:
          "a page has room for 1 to 12 panels, got 13"),
         (lambda: accuracy_bands({"": {"a": [FIRST]}}, "wide"),
          "width must be one of column, page, got 'wide'"),
-        (lambda: mean_and_band([FIRST], "sem"), "band one of std, range, got 1, 'sem'"),
+        (lambda: mean_and_band([FIRST], "sem"), "band must be one of std, range, got 'sem'"),
         (lambda: sweep_map(["1"], ["a"], {}, "auc"), "got none for auc"),
         (lambda: distances_of("distances", [[0, np.nan], [1, 0]]),
          "every pair of clients, 1 entries have none"),

@@ -76,7 +76,10 @@ def test_rows_and_columns_stand_by_cluster_then_group() -> None:
     order = [3, 1, 0, 2]
     assert table(drawn) == values[np.ix_(order, order)].ravel().tolist()
     assert names(drawn)[0] == [f"client {client}, known group {int(client == 1)}" for client in order]
-    assert (drawn.title, drawn.note) == ("Affinity, round 7", "Larger is more alike.")
+    assert (drawn.title, drawn.note) == (
+        "Affinity, round 7",
+        "Larger is more alike. Colours beside the rows are known groups.",
+    )
 
 
 @pytest.mark.parametrize(

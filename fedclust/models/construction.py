@@ -35,13 +35,7 @@ def build(config: Mapping[str, Any], seed: int) -> nn.Module:
     ValueError
         If the seed is negative or the arguments are invalid, such as an image too small for the pooling.
     """
-    with seeded(seed, "model"):
-        model = construct(config)
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"model._target_ must build a torch.nn.Module, got {type(model).__name__} "
-            f"from {config.get('_target_')}"
-        )
+    model: nn.Module = construct(config, nn.Module, "model", seed)
     return model.train()
 
 
@@ -79,26 +73,40 @@ def check_outputs(model: nn.Module, example: Tensor, num_classes: int) -> None:
     finally:
         model.train(training)
     if logits.shape[-1] < num_classes:
-        raise ValueError(
-            f"model.num_classes must be >= {num_classes}, the classes of the dataset, "
-            f"got a model with {logits.shape[-1]} outputs"
-        )
+        wanted = f">= {num_classes}, the classes of the dataset"
+        raise ValueError(f"model.num_classes must be {wanted}, got a model with {logits.shape[-1]} outputs")
 
 
-def construct(config: Mapping[str, Any]) -> object:
+def construct(config: Mapping[str, Any], kind: Any, name: str, seed: int) -> Any:
     """Call a node's ``_target_`` with the node's other values; nested nodes are passed unchanged.
+
+    Parameters
+    ----------
+    config
+        The node.
+    kind
+        Class that the result must be of.
+    name
+        The node's name; what is drawn follows from it and `seed`, and nothing else is affected.
 
     Raises
     ------
+    TypeError
+        If the result is something else.
     ValueError
         If the target raises one; its own message is kept, without Hydra's around it.
     """
     try:
-        return instantiate(config, _recursive_=False, _convert_="all", **TRUSTED)
+        with seeded(seed, name):
+            made = instantiate(config, _recursive_=False, _convert_="all", **TRUSTED)
     except InstantiationException as error:
         if isinstance(error.__cause__, ValueError):
             raise error.__cause__ from None
         raise
+    if not isinstance(made, kind):
+        got = f"got {type(made).__name__} from {config.get('_target_')}"
+        raise TypeError(f"{name}._target_ must build an object of class {kind.__name__}, {got}")
+    return made
 
 
 def reinitialised(model: nn.Module, seed: int) -> nn.Module:
@@ -122,10 +130,8 @@ def reinitialised(model: nn.Module, seed: int) -> nn.Module:
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()
             elif next(module.parameters(recurse=False), None) is not None:
-                raise ValueError(
-                    f"module {name or type(module).__name__!r} must have reset_parameters, "
-                    f"a {type(module).__name__} has none"
-                )
+                kind = type(module).__name__
+                raise ValueError(f"module {name or kind!r} must have reset_parameters, a {kind} has none")
     return drawn
 
 
@@ -151,16 +157,11 @@ def last_layer(network: nn.Module) -> frozenset[str]:
     ValueError
         If the network has no parameters.
     """
-    own = [
-        (name, module)
-        for name, module in network.named_modules()
-        if next(module.parameters(recurse=False), None) is not None
-    ]
+    own = [each for each in network.named_modules() if any(True for _ in each[1].parameters(recurse=False))]
     if not own:
         raise ValueError(f"network must have parameters, a {type(network).__name__} has none")
     name, module = own[-1]
-    prefix = f"{name}." if name else ""
-    return frozenset(f"{prefix}{key}" for key in module.state_dict() if "." not in key)
+    return frozenset(f"{name}.{key}".lstrip(".") for key in module.state_dict() if "." not in key)
 
 
 class Classifier(nn.Module):

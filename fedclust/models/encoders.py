@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fedclust.models.options as options
-from fedclust.models.construction import Classifier, build, construct, seeded
+from fedclust.models.construction import Classifier, construct, seeded
 from fedclust.models.options import num_columns
 from fedclust.models.sequences import PADDING
 from fedclust.typing import State
@@ -80,13 +80,7 @@ def build_encoder(config: Mapping[str, Any]) -> Encoder:
     ValueError
         If its arguments are invalid or its weights cannot be loaded.
     """
-    with seeded(0, "encoder"):  # loading weights may draw random numbers, which must not affect others
-        encoder = construct(config)
-    if not isinstance(encoder, Encoder):
-        raise TypeError(
-            f"encoder._target_ must build an Encoder, got {type(encoder).__name__} "
-            f"from {config.get('_target_')}"
-        )
+    encoder: Encoder = construct(config, Encoder, "encoder", seed=0)  # loading weights may draw numbers
     return encoder
 
 
@@ -140,20 +134,18 @@ class RandomEncoder:
         If a size is out of range.
     """
 
-    def __init__(
-        self, input_shape: Sequence[int], dimension: int, seed: int, vocabulary_size: int | None
-    ) -> None:
-        options.RandomEncoder(input_shape, dimension, seed, vocabulary_size)
-        columns = num_columns(input_shape)
-        self.dimension = dimension
-        self._tokens = vocabulary_size is not None and len(input_shape) == 1
-        with seeded(seed, "random encoder"):
-            if vocabulary_size is not None and self._tokens:
-                self._network: nn.Module = _MeanEmbedding(vocabulary_size, dimension)
-            elif len(input_shape) == 3:
-                self._network = _untrained_convolutions(input_shape[0], dimension)
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = options.RandomEncoder(*values, **named)
+        self.dimension = dimension = given.dimension
+        shape, vocabulary = given.input_shape, given.vocabulary_size
+        self._tokens = vocabulary is not None and len(shape) == 1
+        with seeded(given.seed, "random encoder"):
+            if vocabulary is not None and self._tokens:
+                self._network: nn.Module = _MeanEmbedding(vocabulary, dimension)
+            elif len(shape) == 3:
+                self._network = _untrained_convolutions(shape[0], dimension)
             else:
-                dense = nn.Linear(columns, dimension, bias=False)
+                dense = nn.Linear(num_columns(shape), dimension, bias=False)
                 self._network = nn.Sequential(nn.Flatten(), dense, nn.ReLU())
         self._network.requires_grad_(False).eval()
         self.fingerprint = f"random-{state_digest(self._network.state_dict())}"
@@ -162,10 +154,8 @@ class RandomEncoder:
     def encode(self, inputs: Tensor, mean: Floats = (), std: Floats = (), device: Device = "cpu") -> Tensor:
         """Embed a batch; see :meth:`Encoder.encode`."""
         if (inputs.dtype == torch.int64) != self._tokens:
-            raise ValueError(
-                "encoder random: vocabulary_size must be given for tokens and null for a table, "
-                f"got inputs of type {inputs.dtype}"
-            )
+            rule = "vocabulary_size must be given for tokens and null for a table"
+            raise ValueError(f"encoder random: {rule}, got inputs of type {inputs.dtype}")
         embeddings: Tensor = self._network.to(device)(normalise(inputs.to(device), mean, std))
         return embeddings
 
@@ -251,30 +241,19 @@ class CheckpointEncoder:
         If `model` does not build a ``Classifier``.
     """
 
-    def __init__(
-        self, path: str, model: Mapping[str, Any], mean: Sequence[float], std: Sequence[float], cluster: int
-    ) -> None:
-        network = build(model, seed=0)
-        if not isinstance(network, Classifier):
-            raise TypeError(
-                f"encoder checkpoint: model must build a Classifier, got {type(network).__name__}"
-            )
+    def __init__(self, path: str, model: Mapping[str, Any], mean: Floats, std: Floats, cluster: int) -> None:
+        network: Classifier = construct(model, Classifier, "encoder.model", seed=0)
         try:
             network.load_state_dict(_cluster_model(_read(path), cluster))
         except RuntimeError as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(
-                f"encoder checkpoint: path must hold the weights of model, got {path}: {reason}"
-            ) from error
+            got = f"got {path}: {' '.join(str(error).split())}"
+            raise ValueError(f"encoder checkpoint: path must hold the weights of model, {got}") from error
         self._network = network.requires_grad_(False).eval()
         self._input_shape = tuple(model["input_shape"])
         self._mean, self._std = tuple(mean), tuple(std)
         self.dimension = network.width
-        settings = f"{dict(model)} {self._mean} {self._std}"
-        self.fingerprint = (
-            f"checkpoint-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
-            f"-{state_digest(network.state_dict())}"
-        )
+        settings = hashlib.sha256(f"{dict(model)} {self._mean} {self._std}".encode()).hexdigest()[:8]
+        self.fingerprint = f"checkpoint-{settings}-{state_digest(network.state_dict())}"
 
     @torch.inference_mode()
     def encode(self, inputs: Tensor, mean: Floats = (), std: Floats = (), device: Device = "cpu") -> Tensor:  # noqa: ARG002
@@ -288,10 +267,8 @@ class CheckpointEncoder:
         elif tuple(inputs.shape[1:]) == self._input_shape:
             values = inputs.to(device)
         else:
-            raise ValueError(
-                f"encoder checkpoint: inputs must have shape {self._input_shape} as the model's, "
-                f"got {tuple(inputs.shape[1:])}"
-            )
+            wanted = f"{self._input_shape} as the model's, got {tuple(inputs.shape[1:])}"
+            raise ValueError(f"encoder checkpoint: inputs must have shape {wanted}")
         features = self._network.to(device).features(values)
         return features.mean(dim=1) if features.dim() == 3 else features  # over positions
 
@@ -307,10 +284,8 @@ def _read(path: str) -> State:
             return load_file(path)
         return dict(torch.load(path, map_location="cpu", weights_only=True))
     except (SafetensorError, pickle.UnpicklingError, OSError, EOFError, RuntimeError, TypeError) as error:
-        raise ValueError(
-            "encoder checkpoint: path must be a .safetensors file or a file of torch.save(state_dict), "
-            f"got {path}: {error}"
-        ) from error
+        kinds = "a .safetensors file or a file of torch.save(state_dict)"
+        raise ValueError(f"encoder checkpoint: path must be {kinds}, got {path}: {error}") from error
 
 
 def _cluster_model(state: State, cluster: int) -> State:

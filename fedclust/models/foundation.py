@@ -15,6 +15,8 @@ from fedclust.models import options
 from fedclust.models.construction import Classifier
 from fedclust.models.encoders import Device, Floats, state_digest, with_channels
 
+_NO_POOLER = "pooling must be cls or mean for {}, which has no pooler, got pooler"
+
 
 class TransformersEncoder:
     """Any image or text model that transformers can load, frozen.
@@ -53,7 +55,7 @@ class TransformersEncoder:
         # Weights missing from the file are random; a classifier's file lacks those of the pooler.
         missing = {name.removeprefix("vision_model.") for name in report["missing_keys"]}
         if pooling == "pooler" and any("pooler" in name for name in missing):
-            raise ValueError(f"pooling must be cls or mean for {path}, which has no pooler, got pooler")
+            raise ValueError(_NO_POOLER.format(path))
         model = getattr(loaded, "vision_model", loaded)
         # Half precision becomes float32: prototypes are means, and half precision is slow on the CPU.
         self._model: Any = model.float().requires_grad_(False).eval()
@@ -66,10 +68,8 @@ class TransformersEncoder:
             preprocessing = self._processor.to_json_string()
         self._path, self._pooling, self._tokenizer = path, pooling, tokenizer
         weights = {name: value for name, value in model.state_dict().items() if name not in missing}
-        self.fingerprint = (
-            f"transformers-{pooling}-{hashlib.sha256(preprocessing.encode()).hexdigest()[:8]}"
-            f"-{state_digest(weights)}"
-        )
+        processing = hashlib.sha256(preprocessing.encode()).hexdigest()[:8]
+        self.fingerprint = f"transformers-{pooling}-{processing}-{state_digest(weights)}"
         self._channels = int(getattr(model.config, "num_channels", 3))
         # By a forward pass, since every model family names this size differently.
         blank = torch.zeros(1, self._channels, 32, 32, dtype=torch.uint8)
@@ -104,10 +104,7 @@ class TransformersEncoder:
             If the inputs are not uint8 images with one channel or the number that the model expects.
         """
         if images.dtype != torch.uint8 or images.dim() != 4:
-            raise ValueError(
-                f"encoder transformers: {self._path} takes uint8 images, got {images.dtype} "
-                f"of shape {tuple(images.shape)}"
-            )
+            raise ValueError(f"encoder transformers: {self._path} takes uint8 images, got {_kind(images)}")
         images = with_channels(images, self._channels, "encoder transformers")
         arrays = list(images.cpu().numpy())
         processed = self._processor(images=arrays, return_tensors="pt", input_data_format="channels_first")
@@ -119,9 +116,7 @@ class TransformersEncoder:
         if self._pooling == "pooler":
             pooled = getattr(outputs, "pooler_output", None)
             if pooled is None:
-                raise ValueError(
-                    f"pooling must be cls or mean for {self._path}, which has no pooler, got pooler"
-                )
+                raise ValueError(_NO_POOLER.format(self._path))
         elif hidden.dim() == 4:  # a feature map, (n, d, height, width), has no first position
             if self._pooling == "cls":
                 raise ValueError(
@@ -148,16 +143,15 @@ class TransformersEncoder:
 
     def _require_own_tokens(self, inputs: Tensor) -> None:
         if inputs.dtype != torch.int64 or inputs.dim() != 2:
-            raise ValueError(
-                f"encoder transformers: {self._path} takes tokens, got {inputs.dtype} "
-                f"of shape {tuple(inputs.shape)}"
-            )
+            raise ValueError(f"encoder transformers: {self._path} takes tokens, got {_kind(inputs)}")
         if self._tokenizer != self._path:
-            raise ValueError(
-                f"encoder transformers: tokens must come from the tokeniser of {self._path}, got "
-                f"{self._tokenizer or 'a vocabulary built from the training data'}; "
-                f"set dataset.tokenizer={self._path}"
-            )
+            got = self._tokenizer or "a vocabulary built from the training data"
+            rule = f"tokens must come from the tokeniser of {self._path}"
+            raise ValueError(f"encoder transformers: {rule}, got {got}; set dataset.tokenizer={self._path}")
+
+
+def _kind(inputs: Tensor) -> str:
+    return f"{inputs.dtype} of shape {tuple(inputs.shape)}"
 
 
 T = TypeVar("T")
@@ -246,10 +240,8 @@ class MobileNetV2(Classifier):
                     f"pretrained must name a mobilenet_v2, got {pretrained!r}, a {config.model_type}"
                 )
             if config.num_channels != channels:
-                raise ValueError(
-                    f"input_shape must have the {config.num_channels} channels that {pretrained!r} expects, "
-                    f"got {tuple(given.input_shape)}"
-                )
+                wanted = f"the {config.num_channels} channels that {pretrained!r} expects"
+                raise ValueError(f"input_shape must have {wanted}, got {tuple(given.input_shape)}")
             network = load_pretrained(MobileNetV2Model.from_pretrained, pretrained, "MobileNetV2")
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):

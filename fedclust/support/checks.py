@@ -10,7 +10,7 @@ import math
 import operator
 import os
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -117,7 +117,7 @@ def _keeps(value: Any, rule: str) -> Any:
     """Return whether a value keeps a rule without alternatives; of an array, whether each entry does."""
     if rule.isalpha() and rule != "finite":
         return str(value) == rule
-    if isinstance(value, list | tuple):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         return all(_keeps(each, rule) for each in value)
     kinds = {"a whole number": Integral, "a share": Real}
     noun = next((noun for noun in kinds if rule.startswith(noun)), "")

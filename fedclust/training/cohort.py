@@ -520,13 +520,8 @@ def clip_updates(
                     ended = (sent.double() + change * factor).to(some.dtype)
                     # A short one stays as it is, to the bit.
                     clipped[rows[at].to(some.device)] = torch.where(factor == 1, some, ended)
-    return replace(
-        update,
-        state=state,
-        losses=(np.zeros(1),) * len(update.clients),
-        num_examples=np.ones_like(update.num_examples),
-        failed=misfits,
-    ), within
+    losses, ones = (np.zeros(1),) * len(update.clients), np.ones_like(update.num_examples)
+    return CohortUpdate(update.clients, state, losses, ones, misfits), within
 
 
 def _rounding(start: State, trained: Collection[str], clip: float) -> float:

@@ -154,8 +154,6 @@ def _number(name: str, metric: Metric, outputs: Tensor, labels: Tensor) -> float
         return float("nan")
     value = torch.as_tensor(metric(outputs, labels))
     if value.shape not in ((), labels.shape[:1]):
-        raise ValueError(
-            f"metrics.{name} must return a number, or one per example, shape [{len(labels)}], "
-            f"got shape {list(value.shape)}"
-        )
+        wanted = f"a number, or one per example, shape [{len(labels)}]"
+        raise ValueError(f"metrics.{name} must return {wanted}, got shape {list(value.shape)}")
     return float(value.double().mean())

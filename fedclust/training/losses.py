@@ -89,15 +89,9 @@ class WeightedCrossEntropy:
     class_weights: Literal["balanced"] | Sequence[float] = "balanced"
 
     def __post_init__(self) -> None:
-        if isinstance(self.class_weights, str):
-            if self.class_weights != "balanced":
-                raise ValueError(
-                    f"loss.class_weights must be balanced or a list of numbers, got {self.class_weights!r}"
-                )
-            return
-        for weight in self.class_weights:
-            check_value("loss.class_weights", weight, "> 0 and finite")
-        object.__setattr__(self, "class_weights", tuple(map(float, self.class_weights)))
+        check_value("loss.class_weights", self.class_weights, "balanced or > 0 and finite")
+        if not isinstance(self.class_weights, str):
+            object.__setattr__(self, "class_weights", tuple(map(float, self.class_weights)))
 
     def fitted(self, label_counts: Sequence[int]) -> WeightedCrossEntropy:
         """Return the loss with its weights as numbers.
@@ -119,10 +113,8 @@ class WeightedCrossEntropy:
                 [sum(some) / (len(some) * count) if count else 1.0 for count in counts]
             )
         if len(self.class_weights) != len(counts):
-            raise ValueError(
-                f"loss.class_weights must be one for each of {len(counts)} classes, "
-                f"got {len(self.class_weights)}"
-            )
+            wanted = f"one for each of {len(counts)} classes"
+            raise ValueError(f"loss.class_weights must be {wanted}, got {len(self.class_weights)}")
         return self
 
     def __call__(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -173,10 +165,8 @@ def example_losses(outputs: torch.Tensor, labels: torch.Tensor, loss: Loss = cro
     losses: torch.Tensor = loss(_precise(outputs), labels)
     if getattr(losses, "shape", None) != labels.shape[:1]:
         got = list(losses.shape) if hasattr(losses, "shape") else type(losses).__name__
-        raise ValueError(
-            f"loss must return one number per example, shape [{labels.shape[0]}], got {got}; "
-            "a loss of torch.nn needs reduction=none"
-        )
+        wanted = f"one number per example, shape [{labels.shape[0]}]"
+        raise ValueError(f"loss must return {wanted}, got {got}; a loss of torch.nn needs reduction=none")
     return losses
 
 

@@ -69,7 +69,7 @@ def take_steps(
             found = torch.autograd.grad(loss, working.trainable, allow_unused=True)
             used = [pair for pair in zip(working.trainable, found, strict=True) if pair[1] is not None]
             parameters, gradients = [pair[0] for pair in used], [pair[1] for pair in used]
-            update = LocalUpdate(parameters, training, work.learning_rate, work.proximal_mu, stacked=False)
+            update = LocalUpdate(parameters, training, work, stacked=False)
         else:
             gradients = list(torch.autograd.grad(loss, parameters, materialize_grads=True))
         update.step(parameters, gradients)

@@ -114,10 +114,8 @@ class Trainer:
         # As tensors name it, with its number: "cuda" is not "cuda:0", and not all of torch.cuda takes both.
         self._device = torch.empty(0, device=device).device
         if training.augmentation != "none" and data.inputs.dim() != 4:
-            raise ValueError(
-                f"training.augmentation must be none for examples of shape {list(data.input_shape)}, "
-                f"which are not images, got {training.augmentation}"
-            )
+            shape = f"examples of shape {list(data.input_shape)}, which are not images"
+            raise ValueError(f"training.augmentation must be none for {shape}, got {training.augmentation}")
         self._data = DeviceData(data, self._device)
         self._prepare(model, training, threads or torch.get_num_threads())
 
@@ -186,14 +184,8 @@ class Trainer:
             What differs from training in a round.
         """
         rate = self.training.learning_rate if finetune.learning_rate is None else finetune.learning_rate
-        training = replace(
-            self.training,
-            epochs=finetune.epochs,
-            steps=None,
-            learning_rate=rate,
-            schedule="constant",
-            proximal_mu=0.0,
-        )
+        training = replace(self.training, epochs=finetune.epochs, steps=None, learning_rate=rate)
+        training = replace(training, schedule="constant", proximal_mu=0.0)
         model = self._model if finetune.layers == "all" else only_last_layer(self._model)
         other = copy.copy(self)
         other._prepare(model, training, self._lanes.most)
@@ -572,24 +564,16 @@ class Dispatcher:
         # A batched product of one matrix uses another kernel than that of many. Trained twice side by side, a
         # client gets the same bits as among others, so it does not matter which clients share a node.
         twice = self._vectorised.train(work.select([0, 0]))
-        return replace(
-            twice,
-            clients=twice.clients[:1],
-            state={name: stacked[:1] for name, stacked in twice.state.items()},
-            losses=twice.losses[:1],
-            num_examples=twice.num_examples[:1],
-        )
+        state = {name: stacked[:1] for name, stacked in twice.state.items()}
+        return CohortUpdate.of(work.jobs, state, twice.losses[:1], twice.failed)
 
     def _alone(self, work: Work) -> CohortUpdate:
         return train_sequentially(self._lanes, self._data, self._training, work)
 
     def _give_up(self, error: Exception) -> None:
         self.together = False
-        _logger.warning(
-            "clients train one after another: training them together failed with %s: %s",
-            type(error).__name__,
-            str(error).partition("\n")[0],
-        )
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        _logger.warning("clients train one after another: training them together failed with %s", reason)
 
 
 def agree(alone: Train, together: Train, work: Work, tolerance: float, rounding: float = 2.0**-20) -> bool:
@@ -627,23 +611,17 @@ def agree(alone: Train, together: Train, work: Work, tolerance: float, rounding:
     """
     for client in range(min(_TRIED, len(work.jobs))):
         three = _half_batches(work, client)
-        pair = three.select([0, 1])
-        expected = alone(pair)
+        expected = alone(three.select([0, 1]))
         if expected.failed:
             continue
-        one, filled = np.stack(expected.losses), np.stack(together(three).losses)
-        other = filled[:2]
+        filled = together(three).losses
         if not _close(filled[1], filled[2], _FILLING * rounding):
-            raise ArithmeticError(
-                f"losses are {filled[1].tolist()} or {filled[2].tolist()}, depending on how short batches "
-                "are padded: the model mixes the examples of a batch"
-            )
-        for joint, single in zip(other, one, strict=True):
+            found = f"losses are {filled[1].tolist()} or {filled[2].tolist()}, depending on how short batches"
+            raise ArithmeticError(f"{found} are padded: the model mixes the examples of a batch")
+        for joint, single in zip(filled, expected.losses, strict=False):
             if not _close(single, joint, tolerance):
-                raise ArithmeticError(
-                    f"losses are {joint.tolist()} together and {single.tolist()} alone, "
-                    "apart by more than rounding explains"
-                )
+                found = f"losses are {joint.tolist()} together and {single.tolist()} alone"
+                raise ArithmeticError(f"{found}, apart by more than rounding explains")
         return True
     return False
 

@@ -53,10 +53,8 @@ class LocalUpdate:
         Tensors that `step` will update; FedProx's penalty is the distance to their present values.
     training
         Hyperparameters.
-    learning_rate
-        Learning rate of this round.
-    proximal_mu
-        FedProx's weight, >= 0.
+    work
+        Gives the round's learning rate and FedProx's weight.
     stacked
         Whether the tensors have a client axis in front.
 
@@ -66,21 +64,14 @@ class LocalUpdate:
         The learning rate if a step is just ``parameter -= rate * gradient``, else None.
     """
 
-    def __init__(
-        self,
-        parameters: Tensors,
-        training: LocalTraining,
-        learning_rate: float,
-        proximal_mu: float,
-        *,
-        stacked: bool,
-    ) -> None:
-        self._training, self._rate = training, learning_rate
+    def __init__(self, parameters: Tensors, training: LocalTraining, work: Work, *, stacked: bool) -> None:
+        proximal_mu = work.proximal_mu
+        self._training, self._rate = training, work.learning_rate
         self._proximal_mu, self._stacked = proximal_mu, stacked
         self._adam = training.optimizer == "adam"
         self._changes_gradients = bool(proximal_mu or training.clip_norm or training.weight_decay)
         plain = not (self._adam or training.momentum or self._changes_gradients)
-        self.plain_rate = learning_rate if plain else None
+        self.plain_rate = self._rate if plain else None
         # torch's buffer starts as the first gradient; momentum * 0 + gradient is the same.
         moments = 2 if self._adam else int(training.momentum > 0)
         self._moments = [[torch.zeros_like(tensor) for tensor in parameters] for _ in range(moments)]
@@ -378,27 +369,18 @@ class VmapKernel:
 
     Parameters
     ----------
-    gradients
-        :meth:`VectorisedTraining.gradients`.
-    working
-        The model.
+    training
+        Computes their gradients.
     state
         Stacked tensors of n clients, updated in place.
-    used
-        Names of the parameters to train: those that the loss depends on.
     update
-        What to do with their gradients.
+        What to do with the gradients of the parameters that the loss depends on.
     """
 
-    def __init__(
-        self,
-        gradients: Callable,
-        working: WorkingModel,
-        state: State,
-        used: Sequence[str],
-        update: LocalUpdate,
-    ) -> None:
-        self._gradients, self._update = gradients, update
+    def __init__(self, training: VectorisedTraining, state: State, update: LocalUpdate) -> None:
+        self._training, self._update = training, update
+        working = training.working
+        used = training.used
         self._parameters = {name: state[name] for name in used}
         trained = {*used, *working.tied}
         # A frozen parameter that all clients share is one tensor, not n.
@@ -429,7 +411,7 @@ class VmapKernel:
         Losses before the step, shape (a,).
         """
         batch = inputs, labels, real, keys
-        gradients, losses = self._gradients(self._parameters, self._own, self._shared, *batch)
+        gradients, losses = self._training.gradients(self._parameters, self._own, self._shared, *batch)
         self._update.step(list(self._parameters.values()), gradients)
         return losses.detach()
 
@@ -451,12 +433,16 @@ class VectorisedTraining:
 
     Attributes
     ----------
+    working
+        The model.
+    used
+        Names of the parameters that the loss depends on; empty until they are known.
     mlp
         The model's layers, if it is an MLP that :class:`MlpKernel` can train; else None.
     """
 
     def __init__(self, working: WorkingModel, data: DeviceData, training: LocalTraining) -> None:
-        self._working = working
+        self.working = working
         self._data = data
         self._training = training
         # The kernel has the gradient of this loss written out, for one label per example.
@@ -467,7 +453,7 @@ class VectorisedTraining:
         # outside of vmap spends less time in Python.
         self._inside = any(isinstance(module, nn.RNNBase) for module in working.model.modules())
         self._mapped = {padded: self._map(padded) for padded in (False, True)}
-        self._used: list[str] | None = None
+        self.used: list[str] = []
 
     def _map(self, padded: bool) -> Callable:
         """Map the loss over clients, with padding or without."""
@@ -476,18 +462,10 @@ class VectorisedTraining:
         mapped = vmap(function, in_dims=in_dims, randomness="error")
         return torch.compile(mapped) if self._training.compile else mapped
 
-    def _loss(
-        self,
-        parameters: State,
-        own: State,
-        shared: State,
-        inputs: Tensor,
-        labels: Tensor,
-        real: Tensor | None,
-        key: Tensor,
-    ) -> Tensor:
-        """Compute one client's loss."""
-        logits = self._working.forward(inputs, key, real, {**parameters, **own, **shared})
+    def _loss(self, parameters: State, own: State, shared: State, *batch: Any) -> Tensor:
+        """Compute one client's loss; `batch` is its inputs, labels, what is real, and its key."""
+        inputs, labels, real, key = batch
+        logits = self.working.forward(inputs, key, real, {**parameters, **own, **shared})
         if real is None:
             return mean_loss(logits, labels, self._training.loss)
         return (example_losses(logits, labels, self._training.loss) * real).sum() / real.sum()
@@ -529,35 +507,31 @@ class VectorisedTraining:
         -------
         Their update, in the order of ``work.jobs``.
         """
-        working = self._working
+        working = self.working
         state = start_state(working, work.jobs)
         losses = torch.zeros(work.batches.sizes.shape, device=self._data.device)
         working.model.train()
-        used = self._used_parameters(work)
-        rates = work.learning_rate, work.proximal_mu
-        update = LocalUpdate([state[name] for name in used], self._training, *rates, stacked=True)
-        kernel: VmapKernel | MlpKernel = (
-            VmapKernel(self.gradients, working, state, used, update)
-            if self.mlp is None
-            else MlpKernel(self.mlp, {name: state[name] for name in used}, update)
-        )
+        self._find_used(work)
+        parameters = {name: state[name] for name in self.used}
+        update = LocalUpdate(list(parameters.values()), self._training, work, stacked=True)
+        mlp = self.mlp
+        kernel = VmapKernel(self, state, update) if mlp is None else MlpKernel(mlp, parameters, update)
         with warnings.catch_warnings():
             # vmap's of a layer without a batching rule, which is slow but correct.
             warnings.filterwarnings("ignore", message="There is a performance drop")
             self._run(kernel, work, losses)
         return collect(working, work, state, losses, {})
 
-    def _used_parameters(self, work: Work) -> list[str]:
+    def _find_used(self, work: Work) -> None:
         """Find the parameters that the loss depends on; like torch.optim, the others are not updated.
 
         Otherwise weight decay would shrink them. Found once, from the gradient of one client's batch.
         """
-        if self._used is None:
-            loss = first_loss(self._working, self._data, self._training, work)
-            found = torch.autograd.grad(loss, self._working.trainable, allow_unused=True)
-            pairs = zip(self._working.trainable_names, found, strict=True)
-            self._used = [name for name, gradient in pairs if gradient is not None]
-        return self._used
+        if not self.used:
+            loss = first_loss(self.working, self._data, self._training, work)
+            found = torch.autograd.grad(loss, self.working.trainable, allow_unused=True)
+            pairs = zip(self.working.trainable_names, found, strict=True)
+            self.used = [name for name, gradient in pairs if gradient is not None]
 
     def _run(self, kernel: VmapKernel | MlpKernel, work: Work, losses: Tensor) -> None:
         batches, device = work.batches, self._data.device

@@ -320,6 +320,8 @@ class WorkingModel:
     mixes_rows
         Whether a row's output depends on the batch that it is in, in evaluation, too: a BatchNorm without
         running statistics (``track_running_stats=False``). A batch is then of one client.
+    nbytes
+        Size of one client's model.
     tied
         Second names of tensors that the model also has under an earlier name, to that name.
     """
@@ -331,24 +333,18 @@ class WorkingModel:
         if any(isinstance(module, nn.Conv2d) for module in self.model.modules()):
             # Convolutions read this layout faster, on CPUs and GPUs; names, shapes and values are the same.
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.mixes_rows = any(
-            isinstance(module, _BatchNorm) and module.running_mean is None for module in self.model.modules()
-        )
+        norms = (module for module in self.model.modules() if isinstance(module, _BatchNorm))
+        self.mixes_rows = any(norm.running_mean is None for norm in norms)
         self.tensors: dict[str, Tensor] = self.model.state_dict(keep_vars=True)
-        pairs = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        self.trainable_names = [name for name, _ in pairs]
-        self.trainable: list[Tensor] = [parameter for _, parameter in pairs]
-        self.constant = {
-            name
-            for name, tensor in self.tensors.items()
-            if isinstance(tensor, nn.Parameter) and not tensor.requires_grad
-        }
+        trained = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
+        self.trainable_names, self.trainable = list(trained), list(trained.values())
+        frozen = {id(parameter) for parameter in self.model.parameters() if not parameter.requires_grad}
+        self.constant = {name for name, tensor in self.tensors.items() if id(tensor) in frozen}
         self.changing = [name for name in self.tensors if name not in self.constant]
-        first_names: dict[int, str] = {}
-        for name, tensor in self.tensors.items():
-            first_names.setdefault(id(tensor), name)
-        names = ((name, first_names[id(tensor)]) for name, tensor in self.tensors.items())
-        self.tied = {name: first for name, first in names if name != first}
+        first = {id(tensor): name for name, tensor in reversed(self.tensors.items())}
+        names = ((name, first[id(tensor)]) for name, tensor in self.tensors.items())
+        self.tied = {name: earlier for name, earlier in names if name != earlier}
+        self.nbytes = sum(self.tensors[name].nbytes for name in self.changing if name not in self.tied)
         # Every attribute that holds a tensor, listed once even if its module has two names:
         # functional_call would restore an attribute listed twice wrongly.
         places: dict[tuple[int, str], str] = {}
@@ -363,11 +359,6 @@ class WorkingModel:
             if f"{prefix}.{own}".lstrip(".") in self.tensors
         ]
         self._precision = precision
-
-    @property
-    def nbytes(self) -> int:
-        """Size of one client's model."""
-        return sum(self.tensors[name].nbytes for name in self.changing if name not in self.tied)
 
     @torch.no_grad()
     def copy_replaced_buffers(self) -> None:

@@ -148,7 +148,7 @@ def test_builds_what_a_node_names() -> None:
 
 
 def test_refuses_what_is_no_encoder() -> None:
-    with pytest.raises(TypeError, match="must build an Encoder, got Fraction"):
+    with pytest.raises(TypeError, match="must build an object of class Encoder, got Fraction"):
         build_encoder({"_target_": "fractions.Fraction"})
 
 
@@ -286,7 +286,9 @@ def test_refuses_weights_of_another_network(saved: Path) -> None:
 
 def test_refuses_a_network_without_features(saved: Path) -> None:
     linear = {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 2}
-    with pytest.raises(TypeError, match="model must build a Classifier, got Linear"):
+    with pytest.raises(
+        TypeError, match="model._target_ must build an object of class Classifier, got Linear"
+    ):
         encoder(saved, model=linear)
 
 

@@ -170,7 +170,7 @@ DIRICHLET = "partition=dirichlet"
         (["privacy=client_dp", "privacy.clip=0"], "privacy.clip must be > 0 and finite, got 0"),
         (
             ["loss=weighted_cross_entropy", "loss.class_weights=[0]"],
-            "loss.class_weights must be > 0 and finite",
+            "loss.class_weights must be balanced or > 0 and finite",
         ),
         (["model.hidden=[0]"], "model.hidden must be >= 1, got [0]"),
         (["encoder=random", "encoder.dimension=2"], "encoder.dimension must be >= 4, got 2"),

@@ -13,9 +13,7 @@ from fedclust.training.trainer import agree
 
 def work_of(clients: int, steps: int) -> Work:
     batches = Batches(
-        np.zeros((clients, steps, 2), dtype=np.int64),
-        np.full((clients, steps), 2),
-        np.full(clients, steps),
+        np.zeros((clients, steps, 2), dtype=np.int64), np.full((clients, steps), 2), np.full(clients, steps)
     )
     jobs = [Job(client, np.zeros(2, dtype=np.int64), {}) for client in range(clients)]
     return Work(jobs, batches, torch.zeros(clients, steps, dtype=torch.int64), 0.1, 0.0)

@@ -452,7 +452,7 @@ def test_a_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [
             *overrides, "compare=[]", "rounds=1", "partition.groups=[2,1]", "partition.num_clients=3",
             "+metrics.margin={_target_: mine_of_this_test.margin, _partial_: true}",
-            f"output_dir={tmp_path}/out",
+            f"output_dir={tmp_path}/out"
         ]
     )  # fmt: skip
     training = build(compose(overrides).training)

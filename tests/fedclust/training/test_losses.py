@@ -77,9 +77,9 @@ def test_weighted_cross_entropy_by_hand() -> None:
 
 def test_weights_that_are_none() -> None:
     for weights in ([0.0, 1.0], [1.0, math.inf], [True, 1.0], ["a", 1.0]):
-        with pytest.raises(ValueError, match="class_weights must be > 0 and finite, got"):
+        with pytest.raises(ValueError, match="class_weights must be balanced or > 0 and finite, got"):
             WeightedCrossEntropy(weights)
-    with pytest.raises(ValueError, match="balanced or a list of numbers, got 'even'"):
+    with pytest.raises(ValueError, match="class_weights must be balanced or > 0 and finite, got 'even'"):
         WeightedCrossEntropy("even")
     with pytest.raises(ValueError, match="one for each of 3 classes, got 2"):
         WeightedCrossEntropy([1.0, 2.0]).fitted([1, 1, 1])

@@ -1,5 +1,6 @@
 """The functional optimisers against torch.optim, alone and stacked."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.vectorised import LocalUpdate, add_proximal_term, clip_norm
 
+ROUND: Any = SimpleNamespace(learning_rate=0.1, proximal_mu=0.0)
 SHAPES = [(3, 4), (4,), ()]
 
 OPTIONS: list[dict[str, Any]] = [
@@ -51,7 +53,7 @@ def trajectory(client: int, steps: int, options: dict[str, Any]) -> list[torch.T
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_one_client_follows_torch(options: dict[str, Any]) -> None:
     parameters = draw(0)
-    optimiser = LocalUpdate(parameters, training(**options), 0.1, 0.0, stacked=False)
+    optimiser = LocalUpdate(parameters, training(**options), ROUND, stacked=False)
     for step in range(5):
         optimiser.step(parameters, draw(1000 + 10 * step))
     for ours, theirs in zip(parameters, trajectory(0, 5, options), strict=True):
@@ -62,7 +64,7 @@ def test_one_client_follows_torch(options: dict[str, Any]) -> None:
 def test_stacked_clients_follow_torch_each_for_its_own_number_of_steps(options: dict[str, Any]) -> None:
     steps = [5, 4, 2]
     everything = [torch.stack(some) for some in zip(*map(draw, range(3)), strict=True)]
-    optimiser = LocalUpdate(everything, training(**options), 0.1, 0.0, stacked=True)
+    optimiser = LocalUpdate(everything, training(**options), ROUND, stacked=True)
     for step in range(5):
         active = sum(step < count for count in steps)
         optimiser.narrow(active)

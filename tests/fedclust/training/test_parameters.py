@@ -35,10 +35,7 @@ def test_cosine_learning_rate() -> None:
     [
         ({"optimizer": "lion"}, r"optimizer must be one of sgd, adam, got 'lion'"),
         ({"schedule": "step"}, r"schedule must be one of constant, cosine, exponential, got 'step'"),
-        (
-            {"mode": "fast"},
-            r"mode must be one of auto, vectorised, sequential, got 'fast'",
-        ),
+        ({"mode": "fast"}, r"mode must be one of auto, vectorised, sequential, got 'fast'"),
         ({"precision": "fp8"}, r"precision must be one of float32, tf32, bf16, got 'fp8'"),
         ({"batch_size": 0}, r"batch_size must be a whole number >= 1, got 0"),
         ({"batch_size": 2.0}, r"batch_size must be a whole number >= 1, got 2.0"),

@@ -39,7 +39,7 @@ fedclust watch FOLDER, fedclust predict FOLDER ROWS: see their --help
 {values}
 Powered by Hydra (https://hydra.cc): --hydra-help lists its own options"""
 
-_failures: sweep.Failures | None = None  # of the sweep that this process runs or is a worker of
+_failures: Path | None = None  # of the sweep that this process runs or is a worker of
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
     if (verb := "".join(sys.argv[1:2])) in _VERBS:
         sys.exit(import_module(_VERBS[verb]).main(sys.argv[2:]))
     with tempfile.TemporaryDirectory(prefix="fedclust_") as folder:
-        _failures = sweep.Failures(Path(folder) / "failures.txt")
+        _failures = Path(folder) / "failures.txt"
         try:
             sys.argv[1:] = folders.expand(sys.argv[1:])
             asked = get_args_parser().parse_args(sys.argv[1:])
@@ -63,8 +63,7 @@ def main() -> None:
         except KeyboardInterrupt:
             print("fedclust: interrupted before round 1", file=sys.stderr)
             sys.exit(130)  # as shells do
-        if _failures:
-            _failures.print_all()
+        if sweep.any_failed(_failures):
             sys.exit(1)
 
 
@@ -83,7 +82,7 @@ def _main(config: DictConfig) -> float | None:
         expected = isinstance(error, (*USER_ERRORS, RunFailed))
         if sweeps:  # the other jobs still run
             job = hydra_config.job.num, list(hydra_config.overrides.task)
-            if _failures is None or not _failures.add(*job, error, expected):
+            if _failures is None or not sweep.add_failure(_failures, *job, error, expected):
                 raise  # Hydra raises it again when all jobs have ended
         elif expected:
             _give_up(error, code=1 if isinstance(error, RunFailed) else 2)

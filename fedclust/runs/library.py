@@ -420,34 +420,17 @@ def one_for_all(strategy: "ClusteredStrategy") -> "ClusteredStrategy":
     )
 
 
-def describe_run(
-    name: str,
-    strategy: "ClusteredStrategy",
-    data: FederatedData,
-    training: LocalTraining,
-    settings: RunSettings,
-    metrics: Mapping[str, Metric],
-    personal: Personal,
-    encoder: "Encoder | None",
-) -> dict[str, Any]:
+def describe_run(name: str, strategy: "ClusteredStrategy", **rest: Any) -> dict[str, Any]:
     """Describe a run of objects, for ``config.yaml``; different runs have different descriptions."""
     described: dict[str, Any] = plain(
         {
-            "choices": {"strategy": name, "dataset": data.name},
-            "personal": {"choice": personal.choice, **dataclasses.asdict(personal)},
-            "seed": settings.seed,
-            "rounds": settings.rounds,
-            "training": dataclasses.asdict(dataclasses.replace(training, loss=cross_entropy))
-            | {"loss": _name(training.loss)},
-            "metrics": {name: _name(metric) for name, metric in metrics.items()},
-            "clients": data.num_clients,
-            "data": data.fingerprint,
-            "encoder": None if encoder is None else encoder.fingerprint,
             "settings": _settings(strategy),
             "selection": _settings(strategy.selection),
             "aggregator": _settings(strategy.make_aggregator()),
+            **rest,
         }
     )
+    described["choices"]["strategy"] = name
     return described
 
 
@@ -623,11 +606,21 @@ def simulate(
     if proof and chosen.tells != "labels":
         raise ValueError(f"proof must be False with privacy={chosen.choice} without label counts, got True")
     strategies = {name: made, **({COMMON: one_for_all(made)} if proof else {})}
-    told = data, training, settings, metrics, layer
-    described = {
-        each: describe_run(each, strategies[each], *told, encoder if each == name else None)
-        for each in strategies
+    rules = dataclasses.asdict(dataclasses.replace(training, loss=cross_entropy))
+    facts = {
+        "choices": {"dataset": data.name},
+        "personal": {"choice": layer.choice, **dataclasses.asdict(layer)},
+        "seed": seed,
+        "rounds": rounds,
+        "training": {**rules, "loss": _name(training.loss)},
+        "metrics": {each: _name(metric) for each, metric in metrics.items()},
+        "clients": data.num_clients,
+        "data": data.fingerprint,
+        "encoder": None,
     }
+    described = {each: describe_run(each, built, **facts) for each, built in strategies.items()}
+    if encoder is not None:
+        described[name]["encoder"] = encoder.fingerprint
     if chosen != NoPrivacy():
         described[name]["privacy"] = {"choice": chosen.choice, **dataclasses.asdict(chosen)}
     plan = Plan(settings, described, strategies, dict.fromkeys(strategies, layer), chosen)

@@ -10,6 +10,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,61 +28,45 @@ _IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "resume
 _NOT_COPIED = (".lock", "compare", "plots", "tensorboard", "tracker.json", "wandb")
 
 
-class Failures:
-    """The failed jobs of a sweep; the other jobs still run.
-
-    They are kept in a file, because a launcher such as Ray's runs the jobs in processes of their own.
+def add_failure(file: Path, number: int, overrides: Sequence[str], error: Exception, expected: bool) -> bool:
+    """Print a job's failure, and keep it to print again at the end; the other jobs still run.
 
     Parameters
     ----------
     file
-        Where to keep them, in a folder that exists on the machine that runs the sweep, and only there.
+        Where to keep it, because a launcher such as Ray's runs the jobs in processes of their own; its folder
+        exists on the machine that runs the sweep, and only there.
+    number
+        The job's number, which is also its folder's name.
+    overrides
+        The job's overrides.
+    error
+        Why it failed.
+    expected
+        Whether the error's message is enough; if not, the traceback is printed too.
+
+    Returns
+    -------
+    Whether the failure is kept: not by a process of another machine.
     """
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def __len__(self) -> int:
-        return len(self._lines())
-
-    def add(self, number: int, overrides: Sequence[str], error: Exception, expected: bool) -> bool:
-        """Print a job's failure, and keep it to print again at the end.
-
-        Parameters
-        ----------
-        number
-            The job's number, which is also its folder's name.
-        overrides
-            The job's overrides.
-        error
-            Why it failed.
-        expected
-            Whether the error's message is enough; if not, the traceback is printed too.
-
-        Returns
-        -------
-        Whether the failure is kept: not by a process of another machine.
-        """
-        if not expected:
-            traceback.print_exception(error)
-        reason = " ".join(str(error).split()) or type(error).__name__
-        line = f"job {number} ({' '.join(overrides)}): {reason}".replace("\n", " ")
-        print(f"fedclust: {line}", file=sys.stderr)
-        try:
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except FileNotFoundError:
-            return False
+    if not expected:
+        traceback.print_exception(error)
+    reason = " ".join(str(error).split()) or type(error).__name__
+    line = f"job {number} ({' '.join(overrides)}): {reason}".replace("\n", " ")
+    print(f"fedclust: {line}", file=sys.stderr)
+    with suppress(FileNotFoundError), file.open("a", encoding="utf-8") as kept:
+        kept.write(line + "\n")
         return True
+    return False
 
-    def print_all(self) -> None:
-        """Print all failures again, as the last lines of the sweep."""
-        lines = self._lines()
+
+def any_failed(file: Path) -> bool:
+    """Print all failures of a sweep again, as its last lines; return whether there are any."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    if lines:
         jobs = f"{len(lines)} job{'s' if len(lines) > 1 else ''} of the sweep failed"
         print("\n".join([f"fedclust: {jobs}", *lines]), file=sys.stderr)
-
-    def _lines(self) -> list[str]:
-        return self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []
+    return bool(lines)
 
 
 def choices(override: str) -> list[str]:

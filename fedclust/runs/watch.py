@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
         where, _, name = self.path.rpartition("/")
         run = unquote(where.removeprefix("/"))
         try:
-            known = not run or run in self.server.view()[0]["jobs"]
+            known = not run or run in self.server.view()[0].get("jobs", ())
             if name not in ("", "data.json") or where == "/" or not known:
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return

@@ -171,6 +171,8 @@ def _refused(key: str, node: dict[str, Any], options: Any, whole: dict[str, Any]
         given = {name: value for name, value in given.items() if name in names}
     elif unknown := [name for name in given if name not in names]:
         return f"unknown key {f'{key}.{unknown[0]}'!r}: {key} has {', '.join(sorted(names))}"
+    if not hasattr(options, "__post_init__"):  # it has no rules
+        return None
     try:
         values = {name: _known(value, whole) for name, value in given.items()}
         built = [name for name, value in values.items() if _is_built(value)]

@@ -423,31 +423,22 @@ def _searchpath(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _unknown(config: DictConfig, override: Override) -> str | None:
     """List the valid keys next to an unknown one."""
-    key: str = override.key_or_group
+    key, parent = override.key_or_group, ""
     if override.is_force_add() or override.is_add() or key.startswith("hydra"):
         return None
-    *above, last = key.split(".")
-    node, parent = config, ""
-    for name in above:  # down to the first that is not there
+    for name in key.split("."):
+        node = OmegaConf.select(config, parent) if parent else config
+        if not isinstance(node, DictConfig):
+            listed = f"is a list, and set as a whole ({parent}=[…])"
+            what = listed if isinstance(node, ListConfig) else "has no keys below it"
+            return f"{parent} {what}, got {override.input_line}"
+        where, parent = f"{parent} has" if parent else "there is", f"{parent}.{name}".lstrip(".")
         if name not in node:
-            break
-        parent = f"{parent}.{name}" if parent else name
-        below = OmegaConf.select(config, parent)
-        if isinstance(below, ListConfig):
-            return f"{parent} is a list, and set as a whole ({parent}=[…]), got {override.input_line}"
-        if not isinstance(below, DictConfig):
-            return f"{parent} has no keys below it, got {override.input_line}"
-        node = below
-    else:
-        name = last
-    if name in node:
-        return None
-    key = f"{parent}.{name}" if parent else name
-    existing = sorted(str(there) for there in node)
-    near = difflib.get_close_matches(name, existing, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    where = f"{parent} has" if parent else "there is"
-    return f"unknown key {key!r}: {hint}{where} {', '.join(existing) or 'nothing'}"
+            existing = sorted(map(str, node))
+            near = difflib.get_close_matches(name, existing, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            return f"unknown key {parent!r}: {hint}{where} {', '.join(existing) or 'nothing'}"
+    return None
 
 
 def one_line(error: BaseException) -> str:

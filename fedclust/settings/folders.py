@@ -134,19 +134,13 @@ def locked(folder: Path, *, resumed: bool) -> Iterator[None]:
 def _remove_without_results(folder: Path) -> None:
     """Remove a folder and those in it if they are empty, or hold only a configuration and no rounds."""
     for name, _, _ in os.walk(folder, topdown=False):
-        path = Path(name)
-        left = list(path.iterdir())
-        if all(map(_is_no_result, left)) and any(each.name == "rounds.jsonl" for each in left):
-            for each in left:
-                with suppress(OSError):  # such as on a disk that became read-only
-                    each.unlink()
-        with suppress(OSError):  # not empty: it stays
+        path, rounds = Path(name), Path(name) / "rounds.jsonl"
+        others = {*os.listdir(path)} - {"config.yaml", "agreement.json", "rounds.jsonl"}
+        nothing = not others and rounds.is_file() and not rounds.stat().st_size
+        with suppress(OSError):  # not empty: it stays; or on a disk that became read-only
+            for each in path.iterdir() if nothing else ():
+                each.unlink()
             path.rmdir()
-
-
-def _is_no_result(path: Path) -> bool:
-    empty = path.name == "rounds.jsonl" and path.is_file() and path.stat().st_size == 0
-    return empty or path.name in ("config.yaml", "agreement.json")
 
 
 def expand(overrides: Sequence[str]) -> list[str]:
@@ -186,37 +180,24 @@ def _expand_resume(overrides: Sequence[str]) -> list[str]:
         return list(overrides)
     if not asked[-1].strip("'\""):
         raise ConfigError("resume must be the folder of a run, got none")
-    flags, overrides = _flags_and_overrides(overrides)
+    arguments, overrides = overrides, get_args_parser().parse_intermixed_args(list(overrides)).overrides
+    flags = [text for text in arguments if text not in overrides]
     if {"-m", "--multirun"} & {*flags}:
         raise ConfigError("resume continues one run, it cannot be combined with -m")
-    folder = Path(_unquoted(asked[-1])).expanduser().absolute()
-    rest = [text for text in overrides if _key(text) not in ("resume", "output_dir")]
-    own = {_key(text): text for text in overrides_of(folder) if _key(text) not in ("resume", "output_dir")}
-    if any(_key(text) == "personal" for text in rest):  # another choice has other parameters
+    name, kept = asked[-1], ("resume", "output_dir")
+    if len(name) > 1 and name[0] == name[-1] and name[0] in "'\"":  # Hydra's quotes; others are the folder's
+        name = name[1:-1]
+    folder = Path(name).expanduser().absolute()
+    rest = {_key(text): text for text in overrides if _key(text) not in kept}
+    own = {_key(text): text for text in overrides_of(folder) if _key(text) not in kept}
+    if "personal" in rest:  # another choice has other parameters
         own = {key: text for key, text in own.items() if not key.startswith("personal.")}
-    merged = own | {_key(text): text for text in rest}
-    quoted = str(folder).replace("'", "\\'")
-    added = [] if any(flag.startswith("--config-dir") for flag in flags) else _searchpath(folder, merged)
-    return [*flags, *merged.values(), *added, f"resume='{quoted}'", f"output_dir='{quoted}'"]
-
-
-def _flags_and_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate flags with their values from overrides, each in their order."""
-    if not any(text.startswith("-") for text in arguments):
-        return [], list(arguments)
-    overrides = list(get_args_parser().parse_intermixed_args(list(arguments)).overrides)
-    flags, left = [], list(overrides)
-    for text in arguments:
-        if left and text == left[0]:
-            left.pop(0)
-        else:
-            flags.append(text)
-    return flags, overrides
-
-
-def _unquoted(text: str) -> str:
-    """Remove quotes around the whole text, which are Hydra's; others are part of a folder's name."""
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+    merged, quoted = own | rest, str(folder).replace("'", "\\'")
+    places = _saved(folder).get("searchpath") or []
+    if places and "hydra.searchpath" not in merged and not any(f.startswith("--config-dir") for f in flags):
+        listed = ",".join(each if "://" in each else f"file://{each}" for each in places)
+        merged["hydra.searchpath"] = f"hydra.searchpath=[{listed}]"
+    return [*flags, *merged.values(), f"resume='{quoted}'", f"output_dir='{quoted}'"]
 
 
 def overrides_of(folder: Path) -> list[str]:
@@ -231,15 +212,6 @@ def overrides_of(folder: Path) -> list[str]:
     if not isinstance(config.get("overrides"), list):
         raise ConfigError(f"resume must be the folder of a run, {folder / 'config.yaml'} has no overrides")
     return [str(text) for text in config["overrides"]]
-
-
-def _searchpath(folder: Path, overrides: Mapping[str, str]) -> list[str]:
-    """Return an override with the folders that the run was composed from, unless there is a new one."""
-    added = _saved(folder).get("searchpath") or []
-    if not added or "hydra.searchpath" in overrides:
-        return []
-    folders = ",".join(each if "://" in each else f"file://{each}" for each in added)
-    return [f"hydra.searchpath=[{folders}]"]
 
 
 def check_same_run(config: Mapping[str, Any], folder: Path) -> None:

@@ -1,9 +1,8 @@
-import pickle
 from pathlib import Path
 
 import pytest
 
-from fedclust.runs.sweep import Failures, choices, jobs, objective
+from fedclust.runs.sweep import add_failure, any_failed, choices, jobs, objective
 from fedclust.settings.composition import ConfigError
 
 
@@ -34,22 +33,22 @@ def test_each_choice_is_in_a_job() -> None:
 def test_failures_are_named_when_they_happen_and_at_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failures = Failures(tmp_path / "failures")
-    assert not failures
-    assert failures.add(0, ["seed=-1"], ValueError("seed must be >= 0,\n got -1"), expected=True)
-    failures.add(3, ["a=1", "b=2"], ZeroDivisionError(), expected=False)
+    file = tmp_path / "failures"
+    assert not any_failed(file)
+    assert add_failure(file, 0, ["seed=-1"], ValueError("seed must be >= 0,\n got -1"), expected=True)
+    add_failure(file, 3, ["a=1", "b=2"], ZeroDivisionError(), expected=False)
     said = capsys.readouterr().err
     assert said.startswith("fedclust: job 0 (seed=-1): seed must be >= 0, got -1\n")
-    assert said.endswith(
-        "ZeroDivisionError\nfedclust: job 3 (a=1 b=2): ZeroDivisionError\n"
-    )  # a traceback ends
-    assert len(failures) == 2
-    failures.print_all()
+    # A traceback ends so.
+    assert said.endswith("ZeroDivisionError\nfedclust: job 3 (a=1 b=2): ZeroDivisionError\n")
+    assert any_failed(file)
     assert capsys.readouterr().err.splitlines() == [
         "fedclust: 2 jobs of the sweep failed",
         "job 0 (seed=-1): seed must be >= 0, got -1",
         "job 3 (a=1 b=2): ZeroDivisionError",
     ]
+    elsewhere = tmp_path / "elsewhere" / "failures"  # on another machine
+    assert not add_failure(elsewhere, 1, ["a=1"], ValueError("no"), expected=True)
 
 
 def test_an_interval_is_checked_at_its_two_ends() -> None:
@@ -65,14 +64,3 @@ def test_the_objective_is_a_number_of_the_summary() -> None:
     for key in ("acc", "verdict", "proven"):
         with pytest.raises(ConfigError, match=f"a number of summary.json, of rounds, got {key}"):
             objective(summary, key)
-
-
-def test_processes_of_this_machine_add_to_the_same_failures(tmp_path: Path) -> None:
-    failures = Failures(tmp_path / "failures")
-    worker = pickle.loads(pickle.dumps(failures))
-    assert worker.add(1, ["a=1"], ValueError("no"), expected=True)
-    assert len(failures) == 1
-
-
-def test_a_process_of_another_machine_keeps_no_failures(tmp_path: Path) -> None:
-    assert not Failures(tmp_path / "elsewhere" / "failures").add(1, ["a=1"], ValueError("no"), expected=True)

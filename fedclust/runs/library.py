@@ -557,8 +557,6 @@ def simulate(
         If too few clients of a round answered or have an accuracy at the end, a round took longer than
         `timeout`, or the folder can no longer be written.
     """
-    if timeout <= 0 or not 0 <= min_replies <= 1:
-        raise ValueError(f"timeout must be > 0 and min_replies in [0, 1], got {timeout} and {min_replies}")
     for label, value, least in (("rounds", rounds, 1), ("seed", seed, 0), ("num_nodes", num_nodes, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{label} must be a whole number >= {least}, got {value!r}")
@@ -568,19 +566,11 @@ def simulate(
         raise ValueError("folder must be that of the run to resume, got None")
     check_device(device)
     check_choice("serve", serve, run_options.SERVE)
-    settings = RunSettings(
-        task="train",
-        seed=seed,
-        rounds=rounds,
-        checkpoint_every=checkpoint_every,
-        compare=(COMMON,) if proof else (),
-        wait=timeout,
-        timeout=timeout,
-        proof=proof,
-        serve=serve,
-        min_replies=min_replies,
-        keep_matrices=keep_matrices,
-    )
+    compare = (COMMON,) if proof else ()
+    limits: dict[str, Any] = {"wait": timeout, "timeout": timeout, "min_replies": min_replies}
+    limits |= {"checkpoint_every": checkpoint_every, "keep_matrices": keep_matrices}
+    given = {"seed": seed, "rounds": rounds, "proof": proof, "serve": serve, "compare": compare, **limits}
+    settings = RunSettings(task="train", **given)
     layer = None if personal is None else named(personal)
     data = clients
     if not isinstance(data, FederatedData):

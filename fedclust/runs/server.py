@@ -479,20 +479,10 @@ class Session:
         callbacks = [*on_round, *([] if self.live is None else [self.live])]
         if self._tracking is not None:
             callbacks.append(self._tracking.begin(name, folder))
-        run = self.runs[name] = StrategyRun(
-            name,
-            plan.strategies[name],
-            plan.settings,
-            recorder,
-            resume=state,
-            display=progress,
-            on_round=callbacks,
-            confusion=name == plan.chosen,
-            say=self.say,
-            privacy=plan.privacy,
-            simulated=simulated,
-        )
-        return run
+        parts = plan.strategies[name], plan.settings, recorder, state, progress, callbacks
+        chosen = name == plan.chosen
+        self.runs[name] = StrategyRun(name, *parts, chosen, self.say, plan.privacy, simulated)
+        return self.runs[name]
 
     def end_tracking(self, name: str) -> None:
         """End to track a strategy's run, with the results that its folder has now."""
@@ -587,16 +577,13 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
         folders.check_same_run(plain(config), folder)
     clients.connect(places)
     left_out = plan.check_num_clients(clients.num_clients)
-    federation = Federation(
-        clients,
-        settings.rounds,
-        settings.timeout,
-        own_metrics=tuple(config.get("metrics") or ()),
-        least_loss=least_loss(str(config.training.loss._target_)),
-        tells=plan.privacy.tells,
-        roster=attended.roster() if attended.joined and not left_out else None,
-        num_newcomers=left_out,
-    )
+    told: dict[str, Any] = {
+        "own_metrics": tuple(config.get("metrics") or ()),
+        "least_loss": least_loss(str(config.training.loss._target_)),
+        "roster": attended.roster() if attended.joined and not left_out else None,
+    }
+    facts = settings.rounds, settings.timeout
+    federation = Federation(clients, *facts, tells=plan.privacy.tells, num_newcomers=left_out, **told)
     described = federation.describe()
     if line := left_out_line(described.left_out):
         say(line)

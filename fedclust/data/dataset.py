@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data import cache
+import fedclust.data.cache as cache
 from fedclust.data.input_encoders import ArrayEncoder, ImageEncoder, InputEncoder
 from fedclust.support.checks import check, check_held_out
 from fedclust.support.rng import generator

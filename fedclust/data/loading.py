@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data import cache
+import fedclust.data.cache as cache
 from fedclust.data.dataset import Dataset, DatasetBuilder, FederatedData, SourceError
 from fedclust.data.partition import ClientRows, fraction_of, hold_out, rows_of_clients, save_client_rows
 from fedclust.data.source import SourcedDataset

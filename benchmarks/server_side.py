@@ -7,6 +7,7 @@ two cores: FedGWC at 10,000 clients 5 s, labels at 1,000 clients 3 s, prototypes
 """
 
 import argparse
+import dataclasses
 import json
 import resource
 import time
@@ -40,9 +41,11 @@ def fedgwc_test(clients: int, draws: np.random.Generator) -> Callable[[], object
     parameters = fedgwc.Parameters().resolve(0.1)
     state = fedgwc.start(np.arange(clients), parameters)
     kinds = draws.integers(0, 3, clients)
-    for row, kind in zip(state.matrix, kinds, strict=True):
-        row[:] = np.clip(PERCEPTION[kind, kinds] + 0.02 * draws.standard_normal(clients), 0.0, 1.0)
-    return lambda: fedgwc.split(fedgwc.affinity_of(state, parameters), 5, seed=0)
+    noise = (0.02 * draws.standard_normal(clients) for _ in kinds)
+    rows = (PERCEPTION[kind, kinds] + each for kind, each in zip(kinds, noise, strict=True))
+    precise = tuple(np.clip(row, 0.0, 1.0).astype(state.rows[0].dtype) for row in rows)
+    state = dataclasses.replace(state, rows=precise)
+    return lambda: fedgwc.split(fedgwc.affinity_of(state, parameters), 5, parameters, seed=0)
 
 
 def label_counts(clients: int, draws: np.random.Generator, alpha: float = 0.1) -> np.ndarray:

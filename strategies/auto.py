@@ -16,7 +16,7 @@ from fedclust.clustering.loss_traces import Trace
 from fedclust.clustering.proposals import Proposal
 from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.clustering.shared import wording
-from fedclust.clustering.shared.members import positions_of
+from fedclust.clustering.shared.grouping import positions_of
 from fedclust.federation import Clusters, Federation, FederationError, Findings, Reply, by_cluster, padded
 from fedclust.federation.asking import unlike
 from fedclust.federation.questions import ask_differences

@@ -9,9 +9,9 @@ import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedProx
 
-from fedclust.clustering import curve_fitting, fedgmcc
+from fedclust.clustering import curve_fitting
 from fedclust.clustering.curve_fitting import Outcome, chain_scores
-from fedclust.clustering.fedgmcc import Parameters, Threshold
+from fedclust.clustering.fedgmcc import Parameters
 from fedclust.clustering.placement import place
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation, Findings, Reply, padded
@@ -27,9 +27,9 @@ _PROFILES = 2  # pairs of each kind, closest and farthest, whose curves are kept
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """FedGMCC's memory: the state of ε, the last score of every pair, and curves for the plot."""
+    """FedGMCC's memory: the percentile of ε, the last score of every pair, and curves for the plot."""
 
-    threshold: Threshold
+    percentile: float
     scores: FloatArray
     profile: Mapping[str, np.ndarray] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ class FedGMCC(ClusteredStrategy):
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start with all clients in one cluster."""
         unknown = np.full((federation.num_clients, federation.num_clients), np.nan)
-        memory = Memory(fedgmcc.start(self.parameters), unknown)
+        memory = Memory(self.parameters.first_percentile, unknown)
         return replace(super().begin(federation, model), memory=memory)
 
     def grown(self, clusters: Clusters, homes: IntArray) -> Memory:
@@ -108,15 +108,15 @@ class FedGMCC(ClusteredStrategy):
         memory, members = clusters.memory, np.array([reply.client for reply in replies])
         models = _stack([to_state(reply.model) for reply in replies])
         inputs, draws = self._inputs(federation, "curves", federation.server_round)
-        threshold, outcome = curve_fitting.step(
-            memory.threshold, self.network, models, inputs, self.parameters, draws, self.device
+        percentile, outcome = curve_fitting.step(
+            memory.percentile, self.network, models, inputs, self.parameters, draws, self.device
         )
         scores, profile = memory.scores.copy(), memory.profile
         scores[np.ix_(members, members)] = outcome.chains.scores
         if federation.server_round == federation.num_rounds and len(replies) > 1:
             profile = self._profile(models, inputs, outcome, members)
         adopted = _adopted(clusters, members, outcome).with_report(**_report(members, outcome))
-        return replace(adopted, memory=Memory(threshold, scores, profile))
+        return replace(adopted, memory=Memory(percentile, scores, profile))
 
     def place(
         self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
@@ -171,14 +171,14 @@ class FedGMCC(ClusteredStrategy):
         finite = np.isfinite(scores).sum()  # infinite scores come last, and cannot be drawn
         order = np.argsort(scores, kind="stable")[:finite]
         which = list(dict.fromkeys([*order[:_PROFILES].tolist(), *order[-_PROFILES:].tolist()]))
-        along = curve_fitting.profile(
+        u, chain, line = curve_fitting.profile(
             self.network, models, inputs, outcome.chains, which, self.parameters, self.device
         )
         return {
-            "curve_pairs": members[along.pairs],
-            "curve_points": along.u,
-            "curve_losses": along.chain,
-            "line_losses": along.line,
+            "curve_pairs": members[outcome.chains.pairs[which]],
+            "curve_points": u,
+            "curve_losses": chain,
+            "line_losses": line,
         }
 
 

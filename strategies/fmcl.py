@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord
 from fedclust.clustering import fmcl, prototype_groups
 from fedclust.clustering.fmcl import Parameters
 from fedclust.clustering.placement import DistanceRule, EvidenceRule, LabelRule
-from fedclust.clustering.prototype_evidence import Prototypes, sent_counts
+from fedclust.clustering.prototype_groups import Prototypes, sent_counts
 from fedclust.federation import Clusters, Federation, Findings
 from fedclust.federation.asking import check_alike
 from fedclust.messages.description import PrototypesQuestion
@@ -75,11 +75,10 @@ def _by_paper(prototypes: FloatArray, counts: IntArray, parameters: Parameters) 
     curve = Findings.of_silhouettes(found.scores)
     pooled = Prototypes(prototypes, counts.astype(np.float64), np.ones(counts.shape[1])).pooled(assignment)
     clusters = pooled.counts / np.maximum(pooled.counts.sum(axis=1, keepdims=True), 1)
-    scaling = parameters.alpha, parameters.beta, parameters.epsilon, parameters.overlap
     return assignment, Findings(
         summary={"variation": found.variation, **curve.summary},
         arrays={"distances": found.distances, **curve.arrays},
-        placing=packed(DistanceRule(pooled.means.astype(np.float32), clusters, *scaling)),
+        placing=packed(DistanceRule(pooled.means.astype(np.float32), clusters, parameters)),
     )
 
 

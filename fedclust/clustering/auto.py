@@ -9,17 +9,18 @@ come, at which level they are tested, what trials may cost at most, which propos
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from fedclust.clustering.shared import wording
 from fedclust.proof import Comparison, holm
-from fedclust.support.checks import check
+from fedclust.support.checks import Checked
 
 SOURCES = ("update", "losses", "labels", "prototypes")
 """Where proposals may come from; of equal ones the first source's counts."""
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """Settings of proposals, trials and decisions.
 
     Attributes
@@ -56,31 +57,20 @@ class Parameters:
         If an attribute is outside its range.
     """
 
-    warmup: int = 10
-    probation: int = 6
-    finalists: int = 2
+    warmup: Annotated[int, ">= 1"] = 10
+    probation: Annotated[int, ">= 1"] = 6
+    finalists: Annotated[int, ">= 1"] = 2
     sources: Sequence[str] = SOURCES
-    min_cluster_size: int = 2
-    max_proposals: int = 8
-    most_asked: int = 100
-    projection_size: int = 512
-    level: float = 0.05
-    min_gain: float = 0.01
+    min_cluster_size: Annotated[int, ">= 1"] = 2
+    max_proposals: Annotated[int, ">= 1"] = 8
+    most_asked: Annotated[int, ">= 2"] = 100
+    projection_size: Annotated[int, ">= 1"] = 512
+    level: Annotated[float, "in (0, 1)"] = 0.05
+    min_gain: Annotated[float, "in [0, 2)"] = 0.01
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(self.sources))  # a list from YAML
-        check(
-            self,
-            warmup=">= 1",
-            probation=">= 1",
-            finalists=">= 1",
-            min_cluster_size=">= 1",
-            max_proposals=">= 1",
-            most_asked=">= 2",
-            projection_size=">= 1",
-            level="in (0, 1)",
-            min_gain="in [0, 2)",
-        )
+        super().__post_init__()
         known = set(self.sources) <= {*SOURCES} and len({*self.sources}) == len(self.sources)
         if not self.sources or not known:
             rule = f"some of {', '.join(SOURCES)}, each once"

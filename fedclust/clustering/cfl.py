@@ -24,17 +24,18 @@ Where the paper leaves something open, and where we depart from it:
 """
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from fedclust.clustering.shared.grouping import Linkage, agglomerate, cosine_distances
 from fedclust.metrics import silhouette
-from fedclust.support.checks import check
+from fedclust.support.checks import Checked
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """Settings of CFL.
 
     Attributes
@@ -63,26 +64,14 @@ class Parameters:
         If an attribute is outside its range.
     """
 
-    eps_1: float = 0.75
-    eps_2: float = 0.5
+    eps_1: Annotated[float, "> 0"] = 0.75
+    eps_2: Annotated[float, "> 0"] = 0.5
     relative: bool = True
-    min_rounds: int = 10
-    min_silhouette: float | None = 0.45
-    min_cluster_size: int = 3
+    min_rounds: Annotated[int, ">= 0"] = 10
+    min_silhouette: Annotated[float | None, "in [-1, 1] or None"] = 0.45
+    min_cluster_size: Annotated[int, ">= 1"] = 3
     linkage: Linkage = "complete"
-    projection: int = 4096
-
-    def __post_init__(self) -> None:
-        check(
-            self,
-            eps_1="> 0",
-            eps_2="> 0",
-            min_rounds=">= 0",
-            min_silhouette="in [-1, 1] or None",
-            min_cluster_size=">= 1",
-            linkage=Linkage,
-            projection=">= 1",
-        )
+    projection: Annotated[int, ">= 1"] = 4096
 
 
 @dataclass(frozen=True, eq=False)

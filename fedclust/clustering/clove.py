@@ -7,15 +7,17 @@ the best for everybody.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from fedclust.support.checks import check
+from fedclust.clustering.shared.grouping import kmeans
+from fedclust.support.checks import Checked
 from fedclust.typing import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """Settings of CLoVE.
 
     Attributes
@@ -37,19 +39,10 @@ class Parameters:
         If a number is below 1.
     """
 
-    num_clusters: int = 2
-    clustering_rounds: int | None = 20
-    num_starts: int = 10
-    stable_rounds: int | None = None
-
-    def __post_init__(self) -> None:
-        check(
-            self,
-            num_clusters=">= 1",
-            clustering_rounds=">= 1 or None",
-            num_starts=">= 1",
-            stable_rounds=">= 1 or None",
-        )
+    num_clusters: Annotated[int, ">= 1"] = 2
+    clustering_rounds: Annotated[int | None, ">= 1 or None"] = 20
+    num_starts: Annotated[int, ">= 1"] = 10
+    stable_rounds: Annotated[int | None, ">= 1 or None"] = None
 
 
 def cluster(losses: FloatArray, parameters: Parameters, seed: int) -> IntArray:
@@ -68,11 +61,8 @@ def cluster(losses: FloatArray, parameters: Parameters, seed: int) -> IntArray:
     -------
     Cluster of each client, shape (clients,); fewer than k clusters where fewer vectors differ.
     """
-    from sklearn.cluster import KMeans
-
     number = min(parameters.num_clusters, len(np.unique(losses, axis=0)))
-    found = KMeans(number, n_init=parameters.num_starts, random_state=seed).fit_predict(losses)
-    return found.astype(np.int64)
+    return kmeans(losses, number, seed, parameters.num_starts)
 
 
 def match(losses: FloatArray, labels: IntArray) -> IntArray:

@@ -15,20 +15,19 @@ Choices where the paper is not specific, and differences from it:
 """
 
 import math
-import warnings
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from fedclust.clustering.shared.grouping import in_order_of_appearance
+from fedclust.clustering.shared.grouping import in_order_of_appearance, kmeans
 from fedclust.metrics import Smoothing, sample, silhouette, stability_index
-from fedclust.support.checks import check
+from fedclust.support.checks import Checked
 from fedclust.typing import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """Settings of Clust-PSI-PFL.
 
     Attributes
@@ -52,14 +51,14 @@ class Parameters:
         If an attribute is outside its range.
     """
 
-    epsilon: float = 1e-4
+    epsilon: Annotated[float, "in (0, 1)"] = 1e-4
     smoothing: Smoothing = "clip"
     max_clusters: int | Literal["sqrt"] | None = "sqrt"
     one_cluster: bool = False
-    num_starts: int = 10
+    num_starts: Annotated[int, ">= 1"] = 10
 
     def __post_init__(self) -> None:
-        check(self, epsilon="in (0, 1)", smoothing=Smoothing, num_starts=">= 1")
+        super().__post_init__()
         # bool is an int to Python, but `max_clusters: true` in a YAML file is a mistake.
         most = self.max_clusters
         if most not in ("sqrt", None) and (not isinstance(most, int) or isinstance(most, bool) or most < 2):
@@ -121,14 +120,7 @@ def features(
     return _standardised(stability_index(counts, epsilon, smoothing, whole), like)
 
 
-def cluster(
-    features: FloatArray,
-    max_clusters: int | None = None,
-    seed: int = 0,
-    *,
-    one_cluster: bool = False,
-    num_starts: int = 10,
-) -> tuple[IntArray, dict[int, float]]:
+def cluster(features: FloatArray, parameters: Parameters, seed: int) -> tuple[IntArray, dict[int, float]]:
     """Group clients by K-means, with the number of clusters that has the best mean silhouette.
 
     Source: Clust-PSI-PFL, "PSI-based algorithm for selecting the number of clusters", lines 5 to 13. The
@@ -140,14 +132,10 @@ def cluster(
     ----------
     features
         One row per client, shape (K, number of features).
-    max_clusters
-        Largest number of clusters tried, >= 2, cut to K − 1; None for K − 1.
+    parameters
+        Which numbers of clusters are tried, and how often K-means starts.
     seed
         Seed of K-means++, in [0, 2³²).
-    one_cluster
-        Whether one cluster, with score 0, is a candidate too.
-    num_starts
-        K-means runs per number of clusters, >= 1.
 
     Returns
     -------
@@ -156,43 +144,27 @@ def cluster(
         the same or K < 3.
     scores
         Mean silhouette, in [-1, 1], of each number of clusters tried; empty when there was nothing to choose.
-
-    Raises
-    ------
-    ValueError
-        If `features` is not a non-empty matrix of finite numbers.
     """
     from scipy.spatial.distance import cdist
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    features = np.asarray(features, dtype=np.float64)
-    if features.ndim != 2 or not len(features) or not np.isfinite(features).all():
-        raise ValueError(f"features must be finite, shape (clients, features), got shape {features.shape}")
     num_clients = len(features)
-    most = min(num_clients - 1, max_clusters or num_clients - 1)
+    most = min(num_clients - 1, parameters.limit(num_clients) or num_clients - 1)
     num_distinct = len(np.unique(features, axis=0))
-    labels = np.zeros(num_clients, dtype=np.int64)
-    scores = {1: 0.0} if one_cluster else {}
+    labels: IntArray = np.zeros(num_clients, dtype=np.int64)
+    scores = {1: 0.0} if parameters.one_cluster else {}
     if num_distinct == 1 or most < 2:
         return labels, scores
 
     clients = sample(num_clients, seed)
     distances = cdist(features[clients], features)
-    best = 0.0 if one_cluster else -math.inf
-    # With one thread K-means adds up in the same order on every machine; more would not be faster here.
-    with threadpool_limits(1, user_api="openmp"), warnings.catch_warnings():
-        # If rows differ only by round-off, K-means returns fewer clusters than requested; they count as such.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        for number in range(2, min(most, num_distinct) + 1):
-            means = KMeans(number, init="k-means++", n_init=num_starts, random_state=seed)
-            candidate = means.fit_predict(features)
-            if np.unique(candidate).size < 2:
-                continue
-            scores[number] = silhouette(distances, candidate, clients)
-            if scores[number] > best:
-                best, labels = scores[number], candidate
+    best = 0.0 if parameters.one_cluster else -math.inf
+    for number in range(2, min(most, num_distinct) + 1):
+        candidate = kmeans(features, number, seed, parameters.num_starts)
+        if np.unique(candidate).size < 2:
+            continue
+        scores[number] = silhouette(distances, candidate, clients)
+        if scores[number] > best:
+            best, labels = scores[number], candidate
     for number in range(num_distinct + 1, most + 1):
         if num_distinct in scores:
             scores[number] = scores[num_distinct]
@@ -221,16 +193,10 @@ def assign(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntArra
     Raises
     ------
     ValueError
-        As for :func:`stability_index` and :func:`cluster`.
+        As for :func:`stability_index`.
     """
     index = stability_index(counts, parameters.epsilon, parameters.smoothing)
-    labels, scores = cluster(
-        _standardised(index),
-        parameters.limit(len(index)),
-        seed,
-        one_cluster=parameters.one_cluster,
-        num_starts=parameters.num_starts,
-    )
+    labels, scores = cluster(_standardised(index), parameters, seed)
     stability = index.sum(axis=1)
     weighted = np.average(stability, weights=np.asarray(counts, dtype=np.float64).sum(axis=1))  # Eq. 3
     return labels, Details(scores=scores, stability=stability, weighted_stability=float(weighted))

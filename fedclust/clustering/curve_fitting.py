@@ -24,7 +24,7 @@ models, not from the draws.
 import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedclust.clustering.fedgmcc import Parameters, Threshold, budget, connect, link, next_percentile
+from fedclust.clustering.fedgmcc import Parameters, budget, connect, link, next_percentile
 from fedclust.support.devices import exact_kernels, thread_pool
 from fedclust.typing import BoolArray, FloatArray, IntArray, State
 
@@ -55,14 +55,7 @@ def chain(start: Point, end: Point, bend: Point, u: Any) -> Point:
     Returns
     -------
     γ(u), of the same type.
-
-    Raises
-    ------
-    ValueError
-        If `u` is a number outside [0, 1].
     """
-    if isinstance(u, int | float) and not 0 <= u <= 1:
-        raise ValueError(f"u must be in [0, 1], got {u}")
     first, middle, last = chain_weights(u)
     return first * start + middle * bend + last * end
 
@@ -192,24 +185,13 @@ def draw_inputs(
     Returns
     -------
     Float32, U(0, 1) before normalisation, or int64 tokens, shape (num_inputs, *input_shape).
-
-    Raises
-    ------
-    ValueError
-        If `num_inputs` or `vocabulary_size` is below 1, or `mean` and `std` are not one number per channel.
     """
-    if num_inputs < 1:
-        raise ValueError(f"num_inputs must be >= 1, got {num_inputs}")
     shape = (num_inputs, *input_shape)
     if vocabulary_size is not None:
-        if vocabulary_size < 1:
-            raise ValueError(f"vocabulary_size must be >= 1, got {vocabulary_size}")
         return torch.randint(vocabulary_size, shape, generator=generator)
     inputs = torch.rand(shape, generator=generator)
-    if not mean and not std:
+    if not mean:
         return inputs
-    if not len(mean) == len(std) == shape[1]:
-        raise ValueError(f"mean and std must have {shape[1]} numbers, one per channel, got {mean} and {std}")
     across = (-1, *[1] * (len(shape) - 2))
     return (inputs - torch.tensor(mean).reshape(across)) / torch.tensor(std).reshape(across)
 
@@ -233,11 +215,6 @@ class Fitter:
         Settings of the fit.
     device
         Device to fit on.
-
-    Raises
-    ------
-    ValueError
-        If the names in `models` are not the network's.
     """
 
     def __init__(
@@ -245,7 +222,6 @@ class Fitter:
     ) -> None:
         self.network = copy.deepcopy(network).to(device).eval()
         self.parameters, self.device, self.models = parameters, device, models
-        _check_models(self.network, models)
         self.num_models = len(next(iter(models.values())))
         # A tied parameter has one name here and further names, its aliases, in the state.
         names = {id(tensor): name for name, tensor in self.network.named_parameters()}
@@ -263,9 +239,8 @@ class Fitter:
         if self.channels_last:
             self.inputs = self.inputs.to(memory_format=torch.channels_last)
         # One pair at a time leaves a core idle between operations: two pairs on two threads do not.
-        self.num_threads = (
-            torch.get_num_threads() if self.pairs_per_batch == 1 and device.type == "cpu" else 1
-        )
+        alone = self.pairs_per_batch == 1 and device.type == "cpu"
+        self.num_threads = torch.get_num_threads() if alone else 1
         self._thread = threading.local()
         self.outputs = torch.stack([self._outputs(position) for position in range(self.num_models)])
 
@@ -333,14 +308,15 @@ class Fitter:
         return {name: tensor[positions].to(self.device) for name, tensor in self.models.items()}
 
     def _at(self, start: State, end: State, bend: State, u: float) -> tuple[State, State]:
-        bent = {name: chain(start[name], end[name], bend[name], u) for name in self.bending}
-        straight = {
-            name: chain(start[name], end[name], bend[name], u)
-            if bend[name].is_floating_point()
-            else bend[name]
-            for name in self.straight
-        }
-        return bent, straight
+        def at(names: Sequence[str]) -> State:
+            return {
+                name: chain(start[name], end[name], bend[name], u)
+                if bend[name].is_floating_point()
+                else bend[name]
+                for name in names
+            }
+
+        return at(self.bending), at(self.straight)
 
     def _loss(self, bent: State, straight: State, inputs: Tensor, target: Tensor) -> Tensor:
         return output_distance(self._probabilities(bent, straight, inputs), target)
@@ -367,9 +343,8 @@ class Fitter:
 
         def one(bent: State, straight: State, inputs: Tensor, target: Tensor) -> Any:
             first = {name: self._formatted(tensor[0]) for name, tensor in bent.items()}
-            result = function(
-                first, {name: tensor[0] for name, tensor in straight.items()}, inputs, target[0]
-            )
+            others = {name: tensor[0] for name, tensor in straight.items()}
+            result = function(first, others, inputs, target[0])
             if isinstance(result, dict):
                 return {name: tensor[None] for name, tensor in result.items()}
             return result[None]
@@ -377,11 +352,9 @@ class Fitter:
         return one
 
     def _formatted(self, tensor: Tensor) -> Tensor:
-        return (
-            tensor.to(memory_format=torch.channels_last)
-            if self.channels_last and tensor.ndim == 4
-            else tensor
-        )
+        if self.channels_last and tensor.ndim == 4:
+            return tensor.to(memory_format=torch.channels_last)
+        return tensor
 
 
 def finite_models(models: State) -> BoolArray:
@@ -407,15 +380,6 @@ def _pairs_per_batch(network: nn.Module, device: torch.device, parameters: Param
         return 64
     convolutional = any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in layers)
     return 1 if convolutional else 16  # measured: the fastest on two cores
-
-
-def _check_models(network: nn.Module, models: State) -> None:
-    expected = {name for name, value in network.state_dict().items() if isinstance(value, Tensor)}
-    if set(models) != expected:
-        raise ValueError(
-            f"models must have the network's names, got {sorted(set(models) - expected)} too many "
-            f"and {sorted(expected - set(models))} missing"
-        )
 
 
 def _finite(stack: Tensor) -> Tensor:
@@ -444,28 +408,6 @@ class Chains:
     bends: State
     scores: FloatArray
     losses: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
-class Profile:
-    """Distance to the outputs of model l along some chains, to draw the paper's Fig. 2.
-
-    Attributes
-    ----------
-    pairs
-        Positions (k, l) of the two models of each, shape (m, 2).
-    u
-        Where on the chain, from 0 at model k to 1 at model l, shape (points,).
-    chain
-        L(u) along the fitted chain, in [0, 2], shape (m, points); NaN where an output is not finite.
-    line
-        L(u) along the straight line between the same models, shape (m, points).
-    """
-
-    pairs: IntArray
-    u: FloatArray
-    chain: FloatArray
-    line: FloatArray
 
 
 def fit_pairs(
@@ -508,26 +450,17 @@ def fit_pairs(
     Returns
     -------
     The chains of the pairs; the scores of others are 0.
-
-    Raises
-    ------
-    ValueError
-        If the names in `models` are not the network's.
     """
     with exact_kernels(network):
         fitter = Fitter(network, models, inputs, parameters, torch.device(device))
-        size = min(parameters.batch_size, len(inputs))
-        schedule = [
-            (
-                float(torch.rand((), generator=generator)),
-                torch.randperm(len(inputs), generator=generator)[:size],
-            )
-            for _ in range(parameters.steps)
-        ]
+        schedule = []
+        for _ in range(parameters.steps):
+            u = float(torch.rand((), generator=generator))
+            schedule.append((u, torch.randperm(len(inputs), generator=generator)[: parameters.batch_size]))
         n = fitter.num_models
         pairs = np.stack(np.triu_indices(n, k=1), axis=1) if pairs is None else np.asarray(pairs)
         bends = {name: tensor.new_empty((len(pairs), *tensor.shape[1:])) for name, tensor in models.items()}
-        scores, losses = np.zeros((n, n)), np.zeros(len(pairs))
+        slopes, losses, scores = np.zeros(len(pairs)), np.zeros(len(pairs)), np.zeros((n, n))
         grid = torch.linspace(0, 1, parameters.num_points, dtype=torch.float64)
 
         def fitted(batch: slice) -> tuple[slice, State, FloatArray]:
@@ -537,12 +470,11 @@ def fit_pairs(
 
         for batch, bend, distances in _each(fitted, list(fitter.batches(len(pairs))), fitter.num_threads):
             # Per pair the larger direction's slope, and the mean over the directions of what was minimised.
-            slopes = np.where(finite_models(bend), steepest(distances).max(axis=1), np.inf)
+            slopes[batch] = np.where(finite_models(bend), steepest(distances).max(axis=1), np.inf)
             losses[batch] = curve_finding_loss(distances).mean(axis=1)
-            scores[pairs[batch, 0], pairs[batch, 1]] = slopes
-            scores[pairs[batch, 1], pairs[batch, 0]] = slopes
             for name, tensor in bend.items():
                 bends[name][batch] = tensor.to(bends[name].device)
+        scores[tuple(pairs.T)] = scores[tuple(pairs[:, ::-1].T)] = slopes
         finite = finite_models(models)
         scores[~finite] = scores[:, ~finite] = np.inf
         np.fill_diagonal(scores, 0)
@@ -558,7 +490,7 @@ def profile(
     which: Sequence[int],
     parameters: Parameters,
     device: torch.device | str = "cpu",
-) -> Profile:
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Compute the outputs' distances along fitted chains and along straight lines.
 
     Source: FedGMCC, Fig. 2.
@@ -574,16 +506,15 @@ def profile(
 
     Returns
     -------
-    Distances to the outputs of model l on a grid of ``parameters.num_points`` points.
-
-    Raises
-    ------
-    ValueError
-        As for :func:`fit_pairs`.
+    u
+        Where on the chain, from 0 at model k to 1 at model l, shape (``parameters.num_points``,).
+    chain, line
+        L(u) of the outputs of model l along the fitted chains and along straight lines, in [0, 2], shape
+        (m, points); NaN where an output is not finite.
     """
     with exact_kernels(network):
         fitter = Fitter(network, models, inputs, parameters, torch.device(device))
-        rows = np.asarray(which, dtype=np.int64).reshape(-1)
+        rows = np.asarray(which, dtype=np.int64)
         grid = torch.linspace(0, 1, parameters.num_points, dtype=torch.float64)
         curved, straight = np.empty((len(rows), len(grid))), np.empty((len(rows), len(grid)))
         for batch in fitter.batches(len(rows)):
@@ -592,7 +523,7 @@ def profile(
             # The last target is model l, whatever `targets` is.
             curved[batch] = fitter.distances(pairs, bend, grid)[:, -1]
             straight[batch] = fitter.distances(pairs, fitter.fit(pairs, []), grid)[:, -1]
-        return Profile(pairs=chains.pairs[rows], u=grid.numpy(), chain=curved, line=straight)
+        return grid.numpy(), curved, straight
 
 
 def _each(work: Callable[[slice], Any], batches: Sequence[slice], num_threads: int) -> Iterator[Any]:
@@ -652,19 +583,11 @@ def cluster_models(models: State, chains: Chains, connected: BoolArray, labels: 
     Returns
     -------
     One state per cluster, M on the first axis. The model of a single-client cluster does not change.
-
-    Raises
-    ------
-    ValueError
-        If a cluster of several models has no connected pair.
     """
     clusters = []
     for cluster in range(labels.max() + 1):
         members = labels == cluster
-        rows = np.flatnonzero(connected & members[chains.pairs].all(axis=1))
-        if not rows.size and members.sum() > 1:
-            raise ValueError(f"connected must join the models of a cluster, got no pair of cluster {cluster}")
-        clusters.append((members, rows))
+        clusters.append((members, np.flatnonzero(connected & members[chains.pairs].all(axis=1))))
     return {
         name: torch.stack(
             [
@@ -681,22 +604,22 @@ def cluster_models(models: State, chains: Chains, connected: BoolArray, labels: 
 
 
 def step(
-    state: Threshold,
+    percentile: float,
     network: nn.Module,
     models: State,
     inputs: Tensor,
     parameters: Parameters,
     generator: torch.Generator,
     device: torch.device | str = "cpu",
-) -> tuple[Threshold, Outcome]:
+) -> tuple[float, Outcome]:
     """Cluster and average the models of one round.
 
     Source: FedGMCC, Algorithm 1.
 
     Parameters
     ----------
-    state
-        State after the previous round.
+    percentile
+        Percentile of the curve-finding losses that is this round's budget ε, in [5, 95].
     network
         The network, from inputs to logits with classes last. It is not changed.
     models
@@ -712,16 +635,11 @@ def step(
 
     Returns
     -------
-    state
-        The next state. After several clusters more pairs connect next time, after one cluster fewer
+    percentile
+        That of the next round. After several clusters more pairs connect next time, after one cluster fewer
         (Section V-A).
     outcome
         Clusters, their models, and values for logs.
-
-    Raises
-    ------
-    ValueError
-        As for :func:`fit_pairs`.
     """
     chains = fit_pairs(network, models, inputs, parameters, generator, device)
     first, second = chains.pairs.T
@@ -731,13 +649,12 @@ def step(
         labels, silhouettes = link(chains.scores, parameters.min_silhouette)
         connected = labels[first] == labels[second]
     else:
-        epsilon = budget(chains.losses, state.percentile)
+        epsilon = budget(chains.losses, percentile)
         labels = connect(chains.scores, epsilon)
         connected = chains.scores[first, second] <= epsilon
-        percentile = next_percentile(state.percentile, int(labels.max()) + 1, parameters.percentile_step)
-        state = replace(state, percentile=percentile)
+        percentile = next_percentile(percentile, int(labels.max()) + 1, parameters.percentile_step)
     averaged = cluster_models(models, chains, connected, labels)
-    return state, Outcome(labels, averaged, chains, connected, epsilon, silhouettes)
+    return percentile, Outcome(labels, averaged, chains, connected, epsilon, silhouettes)
 
 
 def _mean_of_chains(models: Tensor, bends: Tensor, pairs: IntArray, rows: IntArray) -> Tensor:
@@ -782,8 +699,7 @@ def chain_scores(
     stacked = {name: torch.cat([clusters[name], trained[name]]) for name in clusters}
     number = len(next(iter(clusters.values())))
     each = np.arange(number)
-    pairs: IntArray = np.concatenate(
-        [np.stack([each, each + number], axis=1), np.stack(np.triu_indices(number, k=1), axis=1)]
-    )
+    across = np.stack(np.triu_indices(number, k=1), axis=1)
+    pairs = np.concatenate([np.stack([each, each + number], axis=1), across])
     scores = fit_pairs(network, stacked, inputs, parameters, generator, device, pairs).scores
     return scores[each, each + number], scores[:number, :number]

@@ -16,7 +16,6 @@ from typing import Literal
 import numpy as np
 
 from fedclust.clustering.shared.grouping import Details, Grouping, cosine_distances, group
-from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 Input = Literal["untrained", "encoder", "pixels"]
@@ -39,10 +38,6 @@ class Parameters(Grouping):
     """
 
     input: Input = "untrained"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, input=Input)
 
 
 def mean_embeddings(means: FloatArray, counts: IntArray) -> FloatArray:

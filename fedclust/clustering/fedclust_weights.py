@@ -12,6 +12,7 @@ paper's threshold is set per data set.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class Parameters(Grouping):
         Name of the layer whose weights are compared, such as ``"network.3"``; null: the model's last.
     """
 
-    min_silhouette: float = 0.4
+    min_silhouette: Annotated[float, "in [-1, 1]"] = 0.4
     layer: str | None = None
 
 

@@ -29,13 +29,13 @@ averages models.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from fedclust.clustering.shared.grouping import check_distances, cut, in_order_of_appearance, merges
+from fedclust.clustering.shared.grouping import cut, in_order_of_appearance, merges
 from fedclust.metrics import silhouette
-from fedclust.support.checks import check
+from fedclust.support.checks import Checked
 from fedclust.typing import FloatArray, IntArray
 
 Grouping = Literal["linkage", "components"]
@@ -43,7 +43,7 @@ Targets = Literal["both", "later"]
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """Settings of FedGMCC.
 
     Attributes
@@ -82,31 +82,20 @@ class Parameters:
         If an attribute is outside its range.
     """
 
-    num_inputs: int = 1024
-    steps: int = 50
-    learning_rate: float = 0.1
-    batch_size: int = 64
+    num_inputs: Annotated[int, ">= 1"] = 1024
+    steps: Annotated[int, ">= 0"] = 50
+    learning_rate: Annotated[float, "> 0"] = 0.1
+    batch_size: Annotated[int, ">= 1"] = 64
     num_points: int = 21
     targets: Targets = "both"
     pairs_per_batch: int | Literal["auto"] = "auto"
     grouping: Grouping = "linkage"
-    first_percentile: float = 50.0
-    percentile_step: float = 5.0
-    min_silhouette: float = 0.5
+    first_percentile: Annotated[float, "in [5, 95]"] = 50.0
+    percentile_step: Annotated[float, ">= 0"] = 5.0
+    min_silhouette: Annotated[float, "in [-1, 1]"] = 0.5
 
     def __post_init__(self) -> None:
-        check(
-            self,
-            num_inputs=">= 1",
-            steps=">= 0",
-            learning_rate="> 0",
-            batch_size=">= 1",
-            targets=Targets,
-            grouping=Grouping,
-            first_percentile="in [5, 95]",
-            percentile_step=">= 0",
-            min_silhouette="in [-1, 1]",
-        )
+        super().__post_init__()
         if self.num_points < 5 or self.num_points % 2 == 0:
             raise ValueError(f"num_points must be odd and >= 5, got {self.num_points}")
         pairs = self.pairs_per_batch
@@ -115,19 +104,6 @@ class Parameters:
 
 
 LOWEST_PERCENTILE, HIGHEST_PERCENTILE = 5.0, 95.0
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """FedGMCC's state between rounds.
-
-    Attributes
-    ----------
-    percentile
-        Percentile of the next round's curve-finding losses that is its budget ε, in [5, 95].
-    """
-
-    percentile: float
 
 
 def budget(losses: FloatArray, percentile: float) -> float:
@@ -188,17 +164,9 @@ def connect(scores: FloatArray, epsilon: float) -> IntArray:
     Returns
     -------
     Cluster of each model, numbered in order of first appearance, shape (K,).
-
-    Raises
-    ------
-    ValueError
-        If `scores` is not a square matrix.
     """
     from scipy.sparse.csgraph import connected_components
 
-    scores = np.asarray(scores)
-    if scores.ndim != 2 or scores.shape[0] != scores.shape[1]:
-        raise ValueError(f"scores must have shape (models, models), got shape {scores.shape}")
     joined = np.isfinite(scores) & (scores <= epsilon)
     return connected_components(joined, directed=False)[1].astype(np.int64)
 
@@ -224,17 +192,9 @@ def link(scores: FloatArray, min_silhouette: float) -> tuple[IntArray, dict[int,
     silhouettes
         Mean silhouette of each number of clusters tried, at most 2…K − 1. Ties go to the fewer clusters.
         With several parts, those of the largest part.
-
-    Raises
-    ------
-    ValueError
-        If `scores` is not a symmetric matrix of numbers >= 0 with diagonal 0.
     """
     from scipy.sparse.csgraph import connected_components
 
-    scores = np.asarray(scores, dtype=np.float64)
-    # Entries of ∞ are replaced by 0 to pass the check.
-    check_distances(np.where(np.isposinf(scores), 0, scores), "scores")
     parts = connected_components(np.isfinite(scores), directed=False)[1]
     labels = np.zeros(len(scores), dtype=np.int64)
     found: list[dict[int, float]] = []
@@ -264,8 +224,3 @@ def _link_part(scores: FloatArray, min_silhouette: float) -> tuple[IntArray, dic
     if best is None or silhouettes[best] < min_silhouette:
         return allowed[min(allowed)], silhouettes
     return allowed[best], silhouettes
-
-
-def start(parameters: Parameters) -> Threshold:
-    """Return the state before the first round."""
-    return Threshold(percentile=parameters.first_percentile)

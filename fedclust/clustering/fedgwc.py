@@ -24,22 +24,40 @@ out: mean and variance of Eq. 1 weighted by numbers of examples, and the varianc
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 
-from fedclust.clustering.shared.members import check_parts, member_ids, positions_of
-from fedclust.clustering.spectral import AssignLabels, ScoreOn, candidates
-from fedclust.support.checks import check
+from fedclust.clustering.shared.grouping import in_order_of_appearance, kmeans, positions_of
+from fedclust.metrics import davies_bouldin
+from fedclust.support.checks import Checked, check_entries, check_shapes
 from fedclust.support.rng import cohort_size
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 Initial = Literal["zero", "uniform"]
-Change = Literal["matrix", "cohort", "last"]
+Change = Literal["matrix", "cohort"]
 Compare = Literal["rows", "columns"]
+ScoreOn = Literal["affinity", "embedding"]
+AssignLabels = Literal["kmeans", "cluster_qr"]
+
+SMALLEST = 1e-100
+"""Affinities are raised to this for the embedding, which divides by their square root: a client with smaller
+ones only would get coordinates whose squares overflow."""
+
+_ITERATIONS = 30  # of LOBPCG: groups are found in a few; without groups the vectors mean nothing
+_TOLERANCE = 1e-4
+_SPARE = 3  # vectors beyond those wanted, with which the wanted ones converge sooner
+_LINK = 1e-30  # between any two clients, so that the graph is connected also where affinities are 0
+
+# Off-diagonal affinities that differ by less count as equal: the difference is rounding error.
+SAME = 1e-12
+
+Number = TypeVar("Number", int, float)
+Array = TypeVar("Array", FloatArray, BoolArray)
 
 _SMALLEST_COHORT = 3  # Theorem A.5
 _LARGEST_STEP = 0.5  # for the default; Theorem 5.2 requires less than 1
@@ -53,7 +71,7 @@ _BLOCK = 256  # rows and columns of a tile, which fits into a core's cache
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """Settings of FedGWC. The attributes from `limit_parts` on follow the released code.
 
     Attributes
@@ -87,13 +105,14 @@ class Parameters:
     initial
         Initial entries of the matrix: ``"zero"``, or ``"uniform"`` for 1/K².
     change
-        Squared change to average: over the whole ``"matrix"``, or over the pairs of the ``"cohort"``. With
-        ``"last"``, only the matrix's last change decides whether it has settled; use it with
-        `min_pair_coverage`, since with few clients per round the last change is always small.
+        Squared change to average: over the whole ``"matrix"``, or over the pairs of the ``"cohort"``.
     compare
         Eq. 4 compares ``"rows"`` of the matrix, or ``"columns"`` of the matrix scaled to [0, 1].
-    score_on, assign_labels
-        As for :func:`fedclust.clustering.spectral.candidates`.
+    score_on
+        Davies–Bouldin on the rows of ``"affinity"``, or on the spectral ``"embedding"`` in n dimensions
+        (eigenvectors 2 to n + 1, as ``sklearn.manifold.SpectralEmbedding`` has it).
+    assign_labels
+        Method that assigns labels in the embedding, as in scikit-learn.
     reset_change
         Whether a test without a split resets the running mean to 1.
 
@@ -103,15 +122,15 @@ class Parameters:
         If an attribute is outside its range.
     """
 
-    kernel_width: float = 0.5
-    tolerance: float = 1e-5
-    max_clusters: int = 5
-    step_size: float | None = None
-    max_davies_bouldin: float = 0.5
-    patience: int | None = 10
-    min_pair_coverage: float = 0.9
-    min_cluster_size: int | None = None
-    cohort_size: int | None = None
+    kernel_width: Annotated[float, "> 0"] = 0.5
+    tolerance: Annotated[float, "> 0"] = 1e-5
+    max_clusters: Annotated[int, ">= 2"] = 5
+    step_size: Annotated[float | None, "in (0, 1) or None"] = None
+    max_davies_bouldin: Annotated[float, "> 0"] = 0.5
+    patience: Annotated[int | None, ">= 1 or None"] = 10
+    min_pair_coverage: Annotated[float, "in [0, 1]"] = 0.9
+    min_cluster_size: Annotated[int | None, ">= 1 or None"] = None
+    cohort_size: Annotated[int | None, ">= 2 or None"] = None
     limit_parts: bool = False
     reward_shares: bool = False
     initial: Initial = "zero"
@@ -122,23 +141,7 @@ class Parameters:
     reset_change: bool = False
 
     def __post_init__(self) -> None:
-        check(
-            self,
-            kernel_width="> 0",
-            tolerance="> 0",
-            max_clusters=">= 2",
-            step_size="in (0, 1) or None",
-            max_davies_bouldin="> 0",
-            patience=">= 1 or None",
-            min_pair_coverage="in [0, 1]",
-            min_cluster_size=">= 1 or None",
-            cohort_size=">= 2 or None",
-            initial=Initial,
-            change=Change,
-            compare=Compare,
-            score_on=ScoreOn,
-            assign_labels=AssignLabels,
-        )
+        super().__post_init__()
         if self.cohort_size is None and (self.patience is None or self.limit_parts):
             rules = "patience must be set and limit_parts false"
             raise ValueError(f"{rules} without cohort_size, got {self.patience} and {self.limit_parts}")
@@ -160,8 +163,7 @@ class Parameters:
         ValueError
             If `participation` is outside its range.
         """
-        if not 0 < participation <= 1:
-            raise ValueError(f"participation must be in (0, 1], got {participation}")
+        check_entries("in (0, 1]", participation=participation)
         step_size, min_cluster_size = self.step_size, self.min_cluster_size
         if step_size is None and self.cohort_size is None:
             step_size = min(participation, _LARGEST_STEP)
@@ -177,11 +179,9 @@ class Parameters:
         ValueError
             If neither `step_size` nor `cohort_size` is set.
         """
-        if self.step_size is not None:
-            return self.step_size
-        if self.cohort_size is None:
-            raise ValueError("step_size must be set before the first round, as by resolve, got None")
-        return min(_LARGEST_STEP, self.cohort_size / num_members)
+        if self.step_size is None and self.cohort_size is not None:
+            return min(_LARGEST_STEP, self.cohort_size / num_members)
+        return _resolved("step_size", self.step_size)
 
     def patience_of(self, num_members: int) -> int:
         """Return the number of consecutive settled rounds that a cluster of `num_members` clients needs."""
@@ -212,9 +212,7 @@ class Parameters:
         ValueError
             If `min_cluster_size` is not set.
         """
-        if self.min_cluster_size is None:
-            raise ValueError("min_cluster_size must be set before the first round, as by resolve, got None")
-        return self.min_cluster_size
+        return _resolved("min_cluster_size", self.min_cluster_size)
 
     def max_clusters_of(self, num_members: int) -> int:
         """Return the largest number of parts of a cluster of `num_members` clients; 1 if it cannot be split.
@@ -231,12 +229,17 @@ class Parameters:
         return self.max_clusters
 
 
+def _resolved(name: str, value: Number | None) -> Number:
+    if value is None:
+        raise ValueError(f"{name} must be set before the first round, as by resolve, got None")
+    return value
+
+
 def cautions(parameters: Parameters, num_clients: int, participation: float, rounds: int) -> list[str]:
     """List reasons why no split can happen, or why none is likely.
 
     The running mean of the squared change starts at 1 and falls by at most a share α per round, so it is at
-    least (1 − α)^t after round t, which bounds the round of the first test. (There is no such bound if only
-    the last change counts.)
+    least (1 − α)^t after round t, which bounds the round of the first test.
 
     It also stays near d = 2α²/(2 − α) · v · n²/K² (n²/K² only if the whole matrix counts) while rewards
     vary with variance v from round to round: an entry changes by α(ω − P), and P, an exponential mean
@@ -265,21 +268,27 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
         If `parameters` lack a value that `resolve` sets, or `participation` is outside its range.
     """
     if parameters.max_clusters_of(num_clients) < 2:
-        return [f"no split can come: {_too_few(parameters, num_clients)}"]
+        fewest, smallest = f"two cohorts of cohort_size {parameters.cohort_size}", parameters.smallest_part
+        if num_clients < 2 * smallest:
+            fewest = f"two clusters of min_cluster_size {smallest}"
+        if num_clients < 3:
+            fewest = "3"
+        return [f"no split can come: {num_clients} clients are fewer than {fewest}"]
     step_size = parameters.step_size_of(num_clients)
     cohort = parameters.cohort_size_of(num_clients, participation)
     patience = parameters.patience_of(num_clients)
-    falls = 1 if parameters.change == "last" else _rounds_below(parameters.tolerance, step_size)
-    meets = math.ceil(parameters.min_pair_coverage * _pairs(num_clients) / _pairs(cohort))
-    first = max(falls, meets, 1) + patience - 1
+    # Rounds until the running mean, from 1, is below the tolerance if nothing changes.
+    falls = max(1, math.floor(round(math.log(parameters.tolerance) / math.log1p(-step_size), 9)) + 1)
+    meets = max(1, math.ceil(parameters.min_pair_coverage * math.comb(num_clients, 2) / math.comb(cohort, 2)))
+    first = max(falls, meets) + patience - 1
     if first >= rounds:
         return [
             f"no split can come before the last round: the first test is in round {first} or later, of "
             f"{rounds} (tolerance {parameters.tolerance:g} is reached in round {falls} or later with "
             f"step_size {step_size:g}, min_pair_coverage {parameters.min_pair_coverage:g} in round "
-            f"{max(meets, 1)} or later with {cohort} of {num_clients} clients a round, patience {patience})"
+            f"{meets} or later with {cohort} of {num_clients} clients a round, patience {patience})"
         ]
-    change = _change_by_chance(parameters, step_size, cohort, num_clients)
+    change = change_by_chance(parameters, cohort, num_clients)
     if change > parameters.tolerance:
         return [
             f"no split is likely: chance alone keeps the mean squared change near {change:.1g}, above "
@@ -289,27 +298,17 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
     return []
 
 
-def _too_few(parameters: Parameters, num_clients: int) -> str:
-    smallest = parameters.smallest_part
-    if num_clients < 3:
-        return f"{num_clients} clients are fewer than 3"
-    if num_clients < 2 * smallest:
-        return f"{num_clients} clients are fewer than two clusters of min_cluster_size {smallest}"
-    return f"{num_clients} clients are fewer than two cohorts of cohort_size {parameters.cohort_size}"
+def change_by_chance(parameters: Parameters, cohort: int, num_clients: int) -> float:
+    """Compute the mean squared change near which chance alone keeps the matrix, see :func:`cautions`.
 
-
-def _rounds_below(tolerance: float, step_size: float) -> int:
-    """Count the rounds until the running mean falls from 1 below the tolerance if nothing changes."""
-    if tolerance > 1:
-        return 1
-    return math.floor(round(math.log(tolerance) / math.log1p(-step_size), 9)) + 1
-
-
-def _pairs(num_clients: int) -> int:
-    return num_clients * (num_clients - 1) // 2
-
-
-def _change_by_chance(parameters: Parameters, step_size: float, cohort: int, num_clients: int) -> float:
+    Parameters
+    ----------
+    parameters
+        As for :func:`cautions`.
+    cohort, num_clients
+        Number of clients in a round, and of all.
+    """
+    step_size = parameters.step_size_of(num_clients)
     variance = (1 / math.sqrt(3) - 1 / 2) / _STEPS
     if parameters.reward_shares:
         variance *= 2 / cohort**2  # divided by the square of the rewards' sum, about cohort/√2
@@ -325,11 +324,11 @@ class Interaction:
     ----------
     members
         Client ids, sorted, shape (K,).
-    matrix
-        Interaction matrix P, entries in [0, 1], shape (K, K), rows and columns in `members` order; float32
-        from :data:`MANY` clients on.
+    rows
+        Those of the interaction matrix P, entries in [0, 1], shape (K,) each, rows and columns in `members`
+        order; float32 from :data:`MANY` clients on. A round replaces its cohort's; states share the others.
     met
-        Whether two clients, or one with itself, were ever in one cohort, shape (K, K).
+        Whether two clients, or one with itself, were ever in one cohort: the rows of a matrix like P.
     weights
         Gaussian weight γ of each client (Eq. 2), in [0, 1], shape (K,); low for a client unlike its cohorts.
         Only for output.
@@ -337,21 +336,28 @@ class Interaction:
         Running mean of the matrix's squared change; 1 before the first update.
     rounds_settled
         Number of consecutive rounds in which the matrix was settled; reset after each test for a split.
+    pairs_met
+        Number of ordered pairs of different clients that have met.
     """
 
     members: IntArray
-    matrix: FloatArray = field(repr=False)
-    met: BoolArray = field(repr=False)
+    rows: tuple[FloatArray, ...] = field(repr=False)
+    met: tuple[BoolArray, ...] = field(repr=False)
     weights: FloatArray = field(repr=False)
     mse: float = 1.0
     rounds_settled: int = 0
+    pairs_met: int = 0
+
+    @property
+    def matrix(self) -> FloatArray:
+        """A copy of the interaction matrix P, shape (K, K)."""
+        return np.stack(self.rows)
 
     @property
     def pair_coverage(self) -> float:
         """Share of the pairs of different clients that have met, in [0, 1]; 1 for a single client."""
         pairs = len(self.members) * (len(self.members) - 1)
-        met = np.count_nonzero(self.met) - np.count_nonzero(self.met.diagonal())
-        return int(met) / pairs if pairs else 1.0
+        return self.pairs_met / pairs if pairs else 1.0
 
     def joined(self, newcomers: IntArray) -> "Interaction":
         """Add clients that have met nobody; their entries are 0.
@@ -365,8 +371,8 @@ class Interaction:
         return dataclasses.replace(
             self,
             members=np.concatenate([self.members, newcomers]),
-            matrix=np.pad(self.matrix, added),
-            met=np.pad(self.met, added),
+            rows=tuple(np.pad(self.matrix, added)),
+            met=tuple(np.pad(np.stack(self.met), added)),
             weights=np.pad(self.weights, added),
         )
 
@@ -421,20 +427,11 @@ def affinity(interaction: FloatArray, kernel_width: float) -> FloatArray:
     -------
     Affinity W in [0, 1], symmetric, 1 on the diagonal, shape (K, K); float32 if `interaction` is, where
     errors of β‖v_k^j − v_j^k‖² are about 10⁻⁷ times the rows' squared distances from their mean.
-
-    Raises
-    ------
-    ValueError
-        If `interaction` is not square or `kernel_width` is outside its range.
     """
     from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
 
     single = interaction.dtype == np.float32
     matrix: FloatArray = np.ascontiguousarray(interaction, dtype=np.float32 if single else np.float64)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"interaction must be square, got shape {matrix.shape}")
-    if not kernel_width > 0:
-        raise ValueError(f"kernel_width must be > 0, got {kernel_width}")
     if single:  # distances stay the same, and sums of squares lose fewer digits, if columns have mean 0
         matrix = matrix - matrix.mean(axis=0, dtype=np.float64).astype(np.float32)
     diagonal, norms = matrix.diagonal(), np.einsum("kj,kj->k", matrix, matrix)
@@ -490,7 +487,7 @@ def rewards(losses: FloatArray) -> FloatArray:
     Parameters
     ----------
     losses
-        Training loss before each local step, in nats, shape (cohort, steps).
+        Training loss before each local step, in nats, of at least two clients, shape (cohort, steps).
 
     Returns
     -------
@@ -499,13 +496,11 @@ def rewards(losses: FloatArray) -> FloatArray:
     Raises
     ------
     ValueError
-        If fewer than two clients or no steps are given, or a loss is not finite.
+        If no clients or no steps are given, or a loss is not finite.
     """
     losses = np.asarray(losses, dtype=np.float64)
-    if losses.ndim != 2 or len(losses) < 2 or losses.shape[1] < 1:
-        raise ValueError(f"losses must be of >= 2 clients and >= 1 steps, got shape {losses.shape}")
-    if not np.isfinite(losses).all():
-        raise ValueError(f"losses must be finite, got {losses[~np.isfinite(losses)][0]}")
+    check_shapes(losses=(losses, "clients steps"))
+    check_entries("finite", losses=losses)
     # Rewards do not depend on the losses' origin or unit. After scaling to [0, 1], equal losses have a
     # variance of exactly 0, and tiny or huge losses neither underflow nor overflow.
     lowest, highest = losses.min(axis=0), losses.max(axis=0)
@@ -551,16 +546,7 @@ def update_interaction(interaction: FloatArray, rewards: FloatArray, step_size: 
     Returns
     -------
     The new entries, shape (n, n).
-
-    Raises
-    ------
-    ValueError
-        If the shapes disagree or `step_size` is outside its range.
     """
-    if interaction.shape != (len(rewards), len(rewards)):
-        raise ValueError(f"interaction must have shape {(len(rewards),) * 2}, got {interaction.shape}")
-    if not 0 < step_size < 1:
-        raise ValueError(f"step_size must be in (0, 1), got {step_size}")
     return (1 - step_size) * interaction + step_size * rewards[:, None]
 
 
@@ -581,21 +567,14 @@ def update_mse(
     num_entries
         Number of entries that d averages, including unchanged ones.
     step_size
-        Weight α of the round, in (0, 1]; with 1 only the last change counts.
+        Weight α of the round, in (0, 1).
     """
     change = np.square(after - before).sum() / num_entries
     return float((1 - step_size) * mse + step_size * change)
 
 
 def split(
-    affinity: FloatArray,
-    max_clusters: int = 5,
-    seed: int = 0,
-    *,
-    max_davies_bouldin: float = 1.0,
-    min_cluster_size: int = 1,
-    score_on: ScoreOn = "affinity",
-    assign_labels: AssignLabels = "kmeans",
+    affinity: FloatArray, max_clusters: int, parameters: Parameters, seed: int
 ) -> tuple[IntArray | None, dict[int, float]]:
     """Split a cluster's clients if a good division exists.
 
@@ -608,12 +587,10 @@ def split(
         Affinity W, shape (K, K).
     max_clusters
         n_max >= 2, cut to K − 1.
+    parameters
+        Which division is acceptable, and what :func:`candidates` needs.
     seed
         Seed >= 0 of spectral clustering.
-    max_davies_bouldin
-        Largest score of an acceptable division.
-    min_cluster_size, score_on, assign_labels
-        As for :func:`fedclust.clustering.spectral.candidates`.
 
     Returns
     -------
@@ -622,27 +599,168 @@ def split(
         justified.
     scores
         Davies–Bouldin score by number of clusters tried.
-
-    Raises
-    ------
-    ValueError
-        If `max_clusters` is outside its range.
     """
-    if max_clusters < 2:
-        raise ValueError(f"max_clusters must be >= 2, got {max_clusters}")
-    found = candidates(
-        affinity,
-        max_clusters,
-        seed,
-        min_cluster_size=min_cluster_size,
-        score_on=score_on,
-        assign_labels=assign_labels,
-    )
+    found = candidates(affinity, max_clusters, parameters, seed)
     scores = {number: score for number, (_, score) in found.items()}
     best = min(scores, key=scores.__getitem__, default=None)  # the first of equal ones, so the fewest
-    if best is None or scores[best] > max_davies_bouldin:
+    if best is None or scores[best] > parameters.max_davies_bouldin:
         return None, scores
     return found[best][0], scores
+
+
+def candidates(
+    affinity: FloatArray, max_clusters: int, parameters: Parameters, seed: int
+) -> dict[int, tuple[IntArray, float]]:
+    """Divide clients into 2, 3 … `max_clusters` clusters and score each division.
+
+    The labels are those of ``sklearn.cluster.SpectralClustering(n, affinity="precomputed")`` on the matrix,
+    after :func:`join_small`: one unusual client must not prevent a division of the others.
+    The eigenvectors do not depend on n, so they are computed once and each n uses the first n of them.
+
+    Affinities in single precision are those of many clients, whose decomposition would take time cubic in
+    their number. Their few eigenvectors are computed by products with the matrix, and are less exact.
+
+    Parameters
+    ----------
+    affinity
+        Symmetric affinities in [0, 1], shape (K, K). For float32 ones the eigenvectors are those of
+        :func:`few_eigenvectors`.
+    max_clusters
+        Largest number tried; cut to K − 1, above which the score is undefined.
+    parameters
+        How divisions are made and scored, with `min_cluster_size` set.
+    seed
+        Seed >= 0 of the eigensolver's start and of K-means.
+
+    Returns
+    -------
+    By requested number of clusters, the cluster of each client, numbered in order of first appearance, shape
+    (K,), and the finite Davies–Bouldin score; smaller is better. Without those that have fewer distinct
+    clusters than requested, a single part of `min_cluster_size`, or an undefined score; empty if all
+    affinities are equal.
+    """
+    from sklearn.cluster import SpectralClustering
+    from sklearn.manifold import spectral_embedding
+
+    beyond = parameters.score_on == "embedding"  # one more eigenvector, since the first one is constant
+    most = min(max_clusters, len(affinity) - 1 - beyond)
+    if most < 2 or np.ptp(_off_diagonal(affinity)) <= SAME:
+        return {}
+    random_state = seed % 2**32  # the range scikit-learn accepts
+    graph = affinity
+    if affinity.dtype == np.float32:
+        embedding = few_eigenvectors(affinity, most + beyond, random_state)
+    else:
+        graph = np.maximum(affinity, SMALLEST)
+        embedding = spectral_embedding(
+            graph, n_components=most + beyond, random_state=random_state, drop_first=False
+        )
+    found = {}
+    for number in range(2, most + 1):
+        if parameters.assign_labels == "kmeans":
+            labels = kmeans(embedding[:, :number], number, random_state)
+        else:
+            # scikit-learn offers this labelling only together with its own embedding.
+            how = {"affinity": "precomputed", "assign_labels": parameters.assign_labels}
+            spectral = SpectralClustering(number, random_state=random_state, **how)
+            labels = spectral.fit_predict(graph)
+        if len(np.unique(labels)) < number:
+            continue
+        labels = join_small(affinity, labels, parameters.smallest_part)
+        if labels.any():
+            score = davies_bouldin(embedding[:, 1 : number + 1] if beyond else affinity, labels)
+            if math.isfinite(score):
+                found[number] = labels, score
+    return found
+
+
+def few_eigenvectors(affinity: FloatArray, size: int, seed: int) -> FloatArray:
+    """Compute the first eigenvectors of the normalised Laplacian, as ``sklearn.manifold.spectral_embedding``.
+
+    Only products with the matrix are needed (LOBPCG: Knyazev, "Toward the optimal preconditioned
+    eigensolver", SIAM Journal on Scientific Computing 23(2), 2001). The iteration ends after a fixed number
+    of steps: vectors that have not converged by then belong to eigenvalues that are nearly the same, which
+    no division into groups explains. Affinities count as 10⁻³⁰ more than they are: clients that are like
+    nobody are then one part, as they are in double precision, where no affinity is below 10⁻¹⁰⁰.
+
+    Parameters
+    ----------
+    affinity
+        Affinity W, float32, shape (K, K); the diagonal does not count.
+    size
+        Number of vectors.
+    seed
+        Seed >= 0 of the first vectors.
+
+    Returns
+    -------
+    Shape (K, size), the first column of equal sign and, for connected clients, constant.
+    """
+    from scipy.linalg import LinAlgWarning
+    from scipy.sparse.linalg import LinearOperator, lobpcg
+
+    clients = len(affinity)
+    diagonal = affinity.diagonal().astype(np.float64)
+    degrees = np.maximum(affinity.sum(axis=1, dtype=np.float64) - diagonal, 0) + (clients - 1) * _LINK
+    scale = 1 / np.sqrt(degrees)
+
+    def product(vectors: FloatArray) -> FloatArray:
+        scaled = vectors * scale[:, None]
+        single = scaled.astype(np.float32)  # on the diagonal, too: there the products must cancel
+        whole = (affinity @ single).astype(np.float64) - diagonal[:, None] * single
+        return scale[:, None] * (whole + _LINK * (scaled.sum(axis=0) - scaled))
+
+    operator = LinearOperator(
+        (clients, clients), matvec=lambda x: product(x.reshape(-1, 1)).ravel(), matmat=product, dtype=float
+    )
+    first = np.random.default_rng(seed).standard_normal((clients, size + _SPARE))
+    first[:, 0] = np.sqrt(degrees)  # the eigenvector of the largest eigenvalue, 1
+    with warnings.catch_warnings():
+        for kind in (UserWarning, LinAlgWarning):  # of vectors that have not converged, see above
+            warnings.simplefilter("ignore", kind)
+        values, vectors = lobpcg(operator, first, largest=True, tol=_TOLERANCE, maxiter=_ITERATIONS)
+    chosen = np.argsort(-values, kind="stable")[:size]
+    found = vectors[:, chosen] * scale[:, None]
+    return np.asarray(found * np.sign(found[np.abs(found).argmax(axis=0), np.arange(size)]))
+
+
+def join_small(affinity: FloatArray, labels: IntArray, min_cluster_size: int) -> IntArray:
+    """Dissolve clusters that are too small, the smallest first.
+
+    Each client of such a cluster joins the one, of all others, whose mean row of the matrix is nearest to
+    its own row; then sizes and means are recomputed, until no cluster is too small or one is left.
+
+    Parameters
+    ----------
+    affinity
+        Affinities, shape (K, K).
+    labels
+        Cluster of each client, shape (K,).
+    min_cluster_size
+        Smallest cluster that stays, >= 1.
+
+    Returns
+    -------
+    Cluster of each client, numbered in order of first appearance, shape (K,).
+    """
+    from scipy.spatial.distance import cdist
+
+    labels = in_order_of_appearance(labels)
+    while (sizes := np.bincount(labels)).min() < min_cluster_size and len(sizes) > 1:
+        smallest = int(sizes.argmin())
+        clients = labels == smallest
+        means = np.stack([affinity[labels == part].mean(axis=0) for part in range(len(sizes))])
+        distances = cdist(affinity[clients], means)
+        distances[:, smallest] = np.inf
+        labels[clients] = distances.argmin(axis=1)
+        labels = in_order_of_appearance(labels)
+    return labels
+
+
+def _off_diagonal(matrix: FloatArray) -> FloatArray:
+    # Without its last entry a K × K matrix in memory is K − 1 rows that begin on the diagonal: no copy.
+    size = len(matrix)
+    return np.ascontiguousarray(matrix).ravel()[:-1].reshape(size - 1, size + 1)[:, 1:]
 
 
 def start(members: IntArray, parameters: Parameters) -> Interaction:
@@ -658,16 +776,10 @@ def start(members: IntArray, parameters: Parameters) -> Interaction:
     Returns
     -------
     State in which no clients have met.
-
-    Raises
-    ------
-    ValueError
-        If there are no members or one is listed twice.
     """
-    ids = member_ids(members)
-    size = len(ids)
-    matrix = np.full((size, size), 1 / size**2 if parameters.initial == "uniform" else 0.0, _precision(size))
-    return Interaction(ids, matrix, np.zeros((size, size), dtype=np.bool_), np.zeros(size))
+    size = len(members)
+    row = np.full(size, 1 / size**2 if parameters.initial == "uniform" else 0.0, _precision(size))
+    return Interaction(np.sort(members), (row,) * size, (np.zeros(size, np.bool_),) * size, np.zeros(size))
 
 
 def step(
@@ -704,45 +816,35 @@ def step(
     Raises
     ------
     ValueError
-        If a client is not a member or listed twice, `losses` does not match the cohort, a client has no
-        losses, a loss is not finite, or `parameters` lack a value that `resolve` sets.
+        If a client is not a member, a client has no losses, a loss is not finite, or `parameters` lack a
+        value that `resolve` sets.
     """
     num_members = len(state.members)
     step_size, max_clusters = parameters.step_size_of(num_members), parameters.max_clusters_of(num_members)
     positions = positions_of(cohort, state.members)
-    if len(losses) != len(positions):
-        raise ValueError(f"losses must be of the cohort's {len(positions)} clients, got {len(losses)}")
     if len(positions) < 2:
         return state, Outcome(np.zeros(0), state.mse, state.pair_coverage)
 
     num_steps = min(len(series) for series in losses)
     omega = rewards(np.stack([series[:num_steps] for series in losses]))
-    pairs = np.ix_(positions, positions)
-    before = state.matrix[pairs]
+    before, unmet = _block(state.rows, positions), ~_block(state.met, positions)
     after = update_interaction(before, omega / omega.sum() if parameters.reward_shares else omega, step_size)
     num_entries = before.size if parameters.change == "cohort" else num_members**2
-    share = 1.0 if parameters.change == "last" else step_size
-    mse = update_mse(state.mse, before, after, num_entries, share)
-    matrix, met, weights = state.matrix.copy(), state.met.copy(), state.weights.copy()
-    matrix[pairs], met[pairs] = after, True
+    mse = update_mse(state.mse, before, after, num_entries, step_size)
+    rows, met, weights = list(state.rows), list(state.met), state.weights.copy()
+    for place, entries in zip(positions, after, strict=True):
+        rows[place], met[place] = rows[place].copy(), met[place].copy()
+        rows[place][positions], met[place][positions] = entries, True
     weights[positions] = update_weights(weights[positions], omega, step_size)
-    state = dataclasses.replace(state, matrix=matrix, met=met, weights=weights, mse=mse)
-
+    pairs_met = state.pairs_met + int(unmet.sum() - unmet.trace())
+    state = Interaction(state.members, tuple(rows), tuple(met), weights, mse, state.rounds_settled, pairs_met)
     settled = state.pair_coverage >= parameters.min_pair_coverage and mse < parameters.tolerance
     state = dataclasses.replace(state, rounds_settled=state.rounds_settled + 1 if settled else 0)
     outcome = Outcome(omega, mse, state.pair_coverage, settled)
     if max_clusters < 2 or state.rounds_settled < parameters.patience_of(num_members):
         return state, outcome
 
-    labels, scores = split(
-        affinity_of(state, parameters),
-        max_clusters,
-        seed,
-        max_davies_bouldin=parameters.max_davies_bouldin,
-        min_cluster_size=parameters.smallest_part,
-        score_on=parameters.score_on,
-        assign_labels=parameters.assign_labels,
-    )
+    labels, scores = split(affinity_of(state, parameters), max_clusters, parameters, seed)
     mse = 1.0 if labels is None and parameters.reset_change else mse
     state = dataclasses.replace(state, rounds_settled=0, mse=mse)
     return state, dataclasses.replace(outcome, tried=True, davies_bouldin=scores, labels=labels)
@@ -764,20 +866,22 @@ def children(state: Interaction, labels: IntArray) -> list[Interaction]:
     Returns
     -------
     One state per part, in the order of their numbers; every member is in exactly one.
-
-    Raises
-    ------
-    ValueError
-        If `labels` does not have one entry per member or skips a number.
     """
     parts = []
-    for positions in check_parts(labels, len(state.members)):
-        pairs = np.ix_(positions, positions)
-        matrix = state.matrix[pairs].astype(_precision(len(positions)))
+    for number in range(labels.max() + 1):
+        positions = np.flatnonzero(labels == number)
+        matrix = _block(state.rows, positions).astype(_precision(len(positions)))
+        met, weights = _block(state.met, positions), state.weights[positions]
+        pairs_met = int(met.sum() - met.trace())
         parts.append(
-            Interaction(state.members[positions], matrix, state.met[pairs], state.weights[positions])
+            Interaction(state.members[positions], tuple(matrix), tuple(met), weights, pairs_met=pairs_met)
         )
     return parts
+
+
+def _block(rows: Sequence[Array], positions: IntArray) -> Array:
+    """Copy the entries between some clients, shape (n, n), from rows of a matrix."""
+    return np.stack([rows[place][positions] for place in positions])
 
 
 def _precision(size: int) -> type[np.float32 | np.float64]:

@@ -18,16 +18,17 @@ cohort with these weights, whose expectation is the same.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from fedclust.clustering.shared.weighted_sums import weighted_sums
-from fedclust.support.checks import check
+from fedclust.support.checks import Checked, check
 from fedclust.typing import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """Settings of FedSoft.
 
     Attributes
@@ -47,13 +48,13 @@ class Parameters:
         If an attribute is outside its range.
     """
 
-    num_clusters: int = 2
-    interval: int = 2
+    num_clusters: Annotated[int, ">= 1"] = 2
+    interval: Annotated[int, ">= 1"] = 2
     sigma: float = 0.0001
-    proximal: float = 0.1
+    proximal: Annotated[float, ">= 0 and finite"] = 0.1
 
     def __post_init__(self) -> None:
-        check(self, num_clusters=">= 1", interval=">= 1", proximal=">= 0 and finite")
+        super().__post_init__()
         check(self, sigma=f"in [0, {1 / self.num_clusters}]")
 
 

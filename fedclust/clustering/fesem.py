@@ -11,11 +11,12 @@ and what is remembered of it is its centre.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from fedclust.clustering.shared.grouping import in_order_of_appearance
-from fedclust.support.checks import check
+from fedclust.clustering.shared.grouping import in_order_of_appearance, kmeans
+from fedclust.support.checks import Checked
 from fedclust.typing import FloatArray, IntArray
 
 Model = Mapping[str, FloatArray]
@@ -23,7 +24,7 @@ Model = Mapping[str, FloatArray]
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """Settings of FeSEM.
 
     Attributes
@@ -39,11 +40,8 @@ class Parameters:
         If a number is below 1.
     """
 
-    num_clusters: int = 2
-    num_starts: int = 10
-
-    def __post_init__(self) -> None:
-        check(self, num_clusters=">= 1", num_starts=">= 1")
+    num_clusters: Annotated[int, ">= 1"] = 2
+    num_starts: Annotated[int, ">= 1"] = 10
 
 
 def distances(models: Sequence[Model], centres: Sequence[Model]) -> FloatArray:
@@ -109,8 +107,6 @@ def first_groups(models: Sequence[Model], parameters: Parameters, seed: int) -> 
     Group of each model, numbered in order of first appearance, shape (n,); fewer than k groups where
     fewer models differ.
     """
-    from sklearn.cluster import KMeans
-
     products = np.zeros((len(models), len(models)))
     for name, array in models[0].items():
         if np.issubdtype(array.dtype, np.floating):
@@ -122,5 +118,4 @@ def first_groups(models: Sequence[Model], parameters: Parameters, seed: int) -> 
     scale = np.sqrt(max(float(values[-1]), np.finfo(float).tiny))
     apart = len(np.unique(np.round(points / scale, 9), axis=0))
     number = min(parameters.num_clusters, apart)
-    means = KMeans(number, n_init=parameters.num_starts, random_state=seed, tol=0)
-    return in_order_of_appearance(means.fit_predict(points))
+    return in_order_of_appearance(kmeans(points, number, seed, parameters.num_starts, tolerance=0))

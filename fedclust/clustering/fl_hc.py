@@ -16,7 +16,7 @@ Where we depart from the paper:
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from fedclust.clustering.shared.grouping import (
     Details,
@@ -26,7 +26,6 @@ from fedclust.clustering.shared.grouping import (
     group,
     lp_distances,
 )
-from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 Metric = Literal["l2", "cosine", "l1"]
@@ -52,14 +51,10 @@ class Parameters(Grouping):
     """
 
     linkage: Linkage = "complete"
-    min_silhouette: float = 0.4
-    rounds: int = 10
+    min_silhouette: Annotated[float, "in [-1, 1]"] = 0.4
+    rounds: Annotated[int, ">= 1"] = 10
     metric: Metric = "cosine"
-    projection: int = 4096
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, rounds=">= 1", projection=">= 1", metric=Metric)
+    projection: Annotated[int, ">= 1"] = 4096
 
 
 def distances(changes: FloatArray, metric: Metric) -> FloatArray:

@@ -18,17 +18,15 @@ Beyond 4,096 clients distances are in single precision; a cosine's error is then
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from fedclust.clustering.prototype_evidence import check_prototypes
 from fedclust.clustering.shared.grouping import (
     Agglomeration,
     agglomerate,
-    check_distances,
     silhouettes_by_number,
 )
-from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 _MANY = 4096  # clients; distances of more are in single precision
@@ -59,14 +57,10 @@ class Parameters(Agglomeration):
         If an attribute is outside its range.
     """
 
-    alpha: float = 1.0
-    beta: float = 100.0
-    epsilon: float = 1e-3
+    alpha: Annotated[float, ">= 0"] = 1.0
+    beta: Annotated[float, "> 0"] = 100.0
+    epsilon: Annotated[float, "> 0"] = 1e-3
     overlap: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, alpha=">= 0", beta="> 0", epsilon="> 0")
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,14 +82,7 @@ class Details:
     scores: dict[int, float]
 
 
-def distances(
-    prototypes: FloatArray,
-    shares: FloatArray,
-    alpha: float = 1.0,
-    beta: float = 100.0,
-    epsilon: float = 1e-3,
-    overlap: bool = True,
-) -> FloatArray:
+def distances(prototypes: FloatArray, shares: FloatArray, parameters: Parameters) -> FloatArray:
     """Compute the distances between clients from their prototypes of shared classes.
 
     Source: FMCL, Algorithm 3. Computed class by class, one matrix product each, in blocks of clients, in
@@ -107,28 +94,15 @@ def distances(
         Mean embedding of each class on each client, shape (K, C, d); ignored for a class that a client lacks.
     shares
         Share of each class among a client's examples, shape (K, C); 0 where it lacks the class.
-    alpha
-        How steeply distance grows as label overlap falls, >= 0.
-    beta
-        Upper bound of that growth, > 0.
-    epsilon
-        Small constant that keeps denominators and overlap above 0, > 0.
-    overlap
-        Whether distances are scaled by label overlap.
+    parameters
+        Settings of the distances.
 
     Returns
     -------
     Distances >= 0, symmetric with diagonal 0, shape (K, K), float64; float32 beyond 4,096 clients.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not fit, a share is negative or not finite, or the prototype of a class that a client has
-        is not finite.
     """
     prototypes, shares = np.asarray(prototypes), np.asarray(shares, dtype=np.float64)
-    check_prototypes(prototypes, shares, "shares")
-    num_clients = len(shares)
+    num_clients, epsilon = len(shares), parameters.epsilon
     precision = np.float32 if num_clients > _MANY else np.float64
     matrix = np.empty((num_clients, num_clients), dtype=precision)
     height = max(1, _BLOCK_ENTRIES // num_clients)
@@ -136,8 +110,9 @@ def distances(
         # Some rows, from the diagonal on; the rest of the matrix follows by symmetry.
         stop = min(start + height, num_clients)
         apart, shared = _block(prototypes[start:], shares[start:].astype(precision), stop - start, epsilon)
-        if overlap:  # the power in double precision, which the smallest overlaps need
-            apart *= np.minimum(np.maximum(shared.astype(np.float64), epsilon) ** -alpha, beta)
+        if parameters.overlap:  # the power in double precision, which the smallest overlaps need
+            overlap = np.maximum(shared.astype(np.float64), epsilon)
+            apart *= np.minimum(overlap**-parameters.alpha, parameters.beta)
         apart[shared == 0] = np.inf
         upper = np.triu(apart[:, : stop - start], k=1)
         matrix[start:stop, start:stop] = upper + upper.T
@@ -195,15 +170,15 @@ def cluster(distances: FloatArray, stopping: Agglomeration) -> tuple[IntArray, d
     Raises
     ------
     ValueError
-        If `distances` is not a distance matrix, or more clusters than clients are asked for.
+        If more clusters than clients are asked for.
     """
-    matrix, number, scores = check_distances(distances), stopping.num_clusters, {}
-    if number is not None and number > len(matrix):
-        raise ValueError(f"num_clusters must be <= {len(matrix)}, the number of clients, got {number}")
+    number, scores = stopping.num_clusters, {}
+    if number is not None and number > len(distances):
+        raise ValueError(f"num_clusters must be <= {len(distances)}, the number of clients, got {number}")
     if number is None and stopping.threshold is None:
-        scores = {1: 0.0} | silhouettes_by_number(matrix, stopping)
-        number = num_clusters(scores, variation(matrix))
-    return agglomerate(matrix, number, stopping.threshold, stopping.linkage), scores
+        scores = {1: 0.0} | silhouettes_by_number(distances, stopping)
+        number = num_clusters(scores, variation(distances))
+    return agglomerate(distances, number, stopping.threshold, stopping.linkage), scores
 
 
 def assign(prototypes: FloatArray, shares: FloatArray, parameters: Parameters) -> tuple[IntArray, Details]:
@@ -228,11 +203,9 @@ def assign(prototypes: FloatArray, shares: FloatArray, parameters: Parameters) -
     Raises
     ------
     ValueError
-        As for :func:`distances` and :func:`cluster`.
+        As for :func:`cluster`.
     """
-    matrix = distances(
-        prototypes, shares, parameters.alpha, parameters.beta, parameters.epsilon, parameters.overlap
-    )
+    matrix = distances(prototypes, shares, parameters)
     labels, scores = cluster(matrix, parameters)
     return labels, Details(distances=matrix, variation=variation(matrix), scores=scores)
 

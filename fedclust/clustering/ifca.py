@@ -12,15 +12,16 @@ one question with ``restarts · num_clusters`` models to everybody; no round is 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from fedclust.support.checks import check
+from fedclust.support.checks import Checked
 from fedclust.typing import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """Settings of IFCA.
 
     Attributes
@@ -40,13 +41,10 @@ class Parameters:
         If a number is below 1.
     """
 
-    num_clusters: int = 2
-    restarts: int = 1
-    restart_rounds: int = 10
+    num_clusters: Annotated[int, ">= 1"] = 2
+    restarts: Annotated[int, ">= 1"] = 1
+    restart_rounds: Annotated[int, ">= 1"] = 10
     shared_layers: bool = False
-
-    def __post_init__(self) -> None:
-        check(self, num_clusters=">= 1", restarts=">= 1", restart_rounds=">= 1")
 
     @property
     def trial_rounds(self) -> int:

@@ -24,16 +24,16 @@ small", Biometrika 31, 1940; the form used here is Mielke and Berry's (1985).
 """
 
 import math
-import warnings
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from fedclust.clustering.shared import wording
-from fedclust.clustering.shared.grouping import in_order_of_appearance
+from fedclust.clustering.shared.grouping import in_order_of_appearance, kmeans
 from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.metrics import label_shares
-from fedclust.support.checks import check
+from fedclust.support.checks import Checked
 from fedclust.typing import FloatArray, IntArray
 
 
@@ -71,13 +71,7 @@ def chi_square(counts: IntArray) -> float:
     Returns
     -------
     X² >= 0; at most N·(min(K, C) − 1).
-
-    Raises
-    ------
-    ValueError
-        If `counts` is not a matrix of finite numbers >= 0, or a client has no examples.
     """
-    label_shares(counts)
     table = np.asarray(counts, dtype=np.float64)
     table = table[:, table.sum(axis=0) > 0]
     total = table.sum()
@@ -157,11 +151,6 @@ def homogeneity(counts: IntArray) -> Homogeneity:
     Returns
     -------
     The outcome; a small p-value refutes that clients are alike.
-
-    Raises
-    ------
-    ValueError
-        If `counts` is not a matrix of finite numbers >= 0, or a client has no examples.
     """
     statistic = chi_square(counts)
     rows, columns = np.sum(counts, axis=1), np.sum(counts, axis=0)
@@ -197,18 +186,11 @@ def error_ratio(counts: IntArray, labels: IntArray) -> float:
     Returns
     -------
     Ratio > 0; 1 for one cluster, and for one class. Below 1, clusters are predicted to help.
-
-    Raises
-    ------
-    ValueError
-        If `counts` is not a matrix of finite numbers >= 0, or a client has no examples.
     """
     from scipy.special import entr
 
-    shares = label_shares(counts)
     table = np.asarray(counts, dtype=np.float64)
-    held = table.sum(axis=0) > 0
-    table, shares = table[:, held], shares[:, held]
+    table = table[:, table.sum(axis=0) > 0]
     totals = table.sum(axis=0)
     everyone = totals / totals.sum()
     breadth = float(np.expm1(entr(everyone).sum()))
@@ -218,6 +200,7 @@ def error_ratio(counts: IntArray, labels: IntArray) -> float:
     np.add.at(held_by, labels, table)
     held_by += everyone
     breadths = np.expm1(entr(held_by / held_by.sum(axis=1, keepdims=True)).sum(axis=1))
+    shares = table / table.sum(axis=1, keepdims=True)
     scarcity = (shares * np.sqrt((totals + everyone) / held_by)[labels]).sum(axis=1)
     return float((breadths[labels] / breadth * scarcity).mean())
 
@@ -245,7 +228,7 @@ _FEWEST, _MOST = 5, 5000  # clients: of fewer, none is odd; of more, all distanc
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """Settings of clusters by label counts.
 
     Attributes
@@ -265,13 +248,10 @@ class Parameters:
         If an attribute is outside its range.
     """
 
-    level: float = 0.05
-    max_error_ratio: float = 0.7
-    max_clusters: int = 32
-    num_starts: int = 10
-
-    def __post_init__(self) -> None:
-        check(self, level="in (0, 1)", max_error_ratio="in (0, 1]", max_clusters=">= 2", num_starts=">= 1")
+    level: Annotated[float, "in (0, 1)"] = 0.05
+    max_error_ratio: Annotated[float, "in (0, 1]"] = 0.7
+    max_clusters: Annotated[int, ">= 2"] = 32
+    num_starts: Annotated[int, ">= 1"] = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,13 +297,7 @@ def features(counts: IntArray, federation: IntArray | None = None) -> FloatArray
     Returns
     -------
     Features, 0 where a client has the federation's share and for classes that no client has, shape (K, C).
-
-    Raises
-    ------
-    ValueError
-        If `counts` is not a matrix of finite numbers >= 0, or a client has no examples.
     """
-    label_shares(counts)
     table = np.asarray(counts, dtype=np.float64)
     whole = table if federation is None else np.asarray(federation, dtype=np.float64)
     everyone = whole.sum(axis=0) / whole.sum()
@@ -376,26 +350,16 @@ def candidates(
     -------
     For each number of clusters 2, 3 …, the cluster of each client, in order of first appearance, shape (K,).
     """
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     # K-means++ draws rows by position. The rows are sorted by values that do not depend on the numbering of
     # clients and classes, so that the clusters do not depend on it either.
     order = np.lexsort([*np.sort(features, axis=1).T, sizes])
     rows, weights = features[order], np.asarray(sizes, dtype=np.float64)[order]
     found = {}
-    most = min(max_clusters, len(np.unique(features, axis=0)))
-    # With one thread K-means adds up in the same order on every machine.
-    with threadpool_limits(1, user_api="openmp"), warnings.catch_warnings():
-        # If rows differ only by round-off, K-means returns fewer clusters than requested; these are left out.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        for number in range(2, most + 1):
-            means = KMeans(number, init="k-means++", n_init=num_starts, random_state=seed)
-            labels = np.empty(len(rows), dtype=np.int64)
-            labels[order] = means.fit_predict(rows, sample_weight=weights)
-            if np.unique(labels).size == number:
-                found[number] = in_order_of_appearance(labels)
+    for number in range(2, min(max_clusters, len(np.unique(features, axis=0))) + 1):
+        labels = np.empty(len(rows), dtype=np.int64)
+        labels[order] = kmeans(rows, number, seed, num_starts, weights)
+        if np.unique(labels).size == number:
+            found[number] = in_order_of_appearance(labels)
     return found
 
 

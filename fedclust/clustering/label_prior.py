@@ -13,54 +13,14 @@ example per class instead, IID clients lost a point.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from fedclust.clustering.label_groups import homogeneity
-from fedclust.metrics import label_shares
-from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """Settings of the correction.
-
-    Attributes
-    ----------
-    level
-        Logits are corrected if the p-value of the clients' homogeneity is below this, in (0, 1).
-
-    Raises
-    ------
-    ValueError
-        If an attribute is outside its range.
-    """
-
-    level: float = 0.05
-
-    def __post_init__(self) -> None:
-        check(self, level="in (0, 1)")
-
-
-@dataclass(frozen=True, eq=False)
-class Details:
-    """Details of a correction, only for logs.
-
-    Attributes
-    ----------
-    p_values
-        P-value of the homogeneity of each cluster's clients, shape (G,).
-    pseudo_examples
-        m̂ of each cluster, infinite for no correction, shape (G,).
-    """
-
-    p_values: FloatArray
-    pseudo_examples: FloatArray
-
-
-def intraclass_correlation(counts: IntArray, statistic: float | None = None) -> float:
+def intraclass_correlation(counts: IntArray, statistic: float) -> float:
     """Estimate the correlation of labels within clients, beyond the federation's shares.
 
     ρ̂ = (X²/(C−1) − (K−1)) / (N − Σ n_i²/N − (K−1)), the moment estimate from Pearson's X².
@@ -70,20 +30,13 @@ def intraclass_correlation(counts: IntArray, statistic: float | None = None) -> 
     counts
         Training examples of each class on each client, shape (K, C). Classes that no client has are ignored.
     statistic
-        Pearson's X² of these counts, if it is known already; None to compute it.
+        Pearson's X² of these counts.
 
     Returns
     -------
     About 0 for alike clients (by chance below), 1 for clients with one class each (by chance above); 0 if it
     cannot be estimated: one class, or one example on every client.
-
-    Raises
-    ------
-    ValueError
-        If `counts` is not a matrix of finite numbers >= 0, or a client has no examples.
     """
-    if statistic is None:
-        statistic = homogeneity(counts).statistic
     sizes, classes = np.sum(counts, axis=1, dtype=np.float64), int((np.sum(counts, axis=0) > 0).sum())
     total = sizes.sum()
     rooms = total - (sizes**2).sum() / total - (sizes.size - 1)
@@ -108,11 +61,6 @@ def pseudo_examples(counts: IntArray, level: float = 0.05) -> float:
     Returns
     -------
     m̂ > 0; infinite, for no correction, if clients may be alike or ρ̂ <= 0.
-
-    Raises
-    ------
-    ValueError
-        If `counts` is not a matrix of finite numbers >= 0, or a client has no examples.
     """
     tested = homogeneity(counts)
     correlation = intraclass_correlation(counts, tested.statistic)
@@ -138,34 +86,17 @@ def correction(counts: IntArray, trained_on: IntArray, pseudo_examples: float) -
     Returns
     -------
     Numbers to add, shape (K, C); 0 for a class that the model never saw, whose logit has no meaning.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not fit, a count is negative or not finite, `trained_on` is all 0, or `pseudo_examples`
-        is not > 0.
     """
     own = np.asarray(counts, dtype=np.float64)
-    if own.ndim != 2 or not own.size:
-        raise ValueError(f"counts must have shape (clients, classes), got shape {own.shape}")
-    if not (np.isfinite(own) & (own >= 0)).all():
-        raise ValueError(f"counts must be finite and >= 0, got {own[~(np.isfinite(own) & (own >= 0))][0]}")
-    seen = np.asarray(trained_on, dtype=np.float64)
-    if seen.shape != own.shape[1:]:
-        raise ValueError(f"trained_on must have shape {own.shape[1:]}, got shape {seen.shape}")
-    if not pseudo_examples > 0:
-        raise ValueError(f"pseudo_examples must be > 0, got {pseudo_examples}")
-    if not (np.isfinite(seen) & (seen >= 0)).all() or not seen.any():
-        raise ValueError(f"trained_on must be finite and >= 0 and not all 0, got {seen}")
-    share = seen / seen.sum()
     if math.isinf(pseudo_examples):
         return np.zeros_like(own)
+    share = np.asarray(trained_on, dtype=np.float64) / np.sum(trained_on, dtype=np.float64)
     mixed = (own + pseudo_examples * share) / (own.sum(axis=1, keepdims=True) + pseudo_examples)
     known = np.broadcast_to(share > 0, own.shape)
     return np.log(np.divide(mixed, share, out=np.ones_like(own), where=known))
 
 
-def assign(counts: IntArray, assignment: IntArray, parameters: Parameters) -> tuple[FloatArray, Details]:
+def assign(counts: IntArray, assignment: IntArray) -> FloatArray:
     """Compute every client's correction for the model of its cluster.
 
     Each cluster is treated as a separate federation: q, the test and m̂ are those of its clients.
@@ -173,35 +104,17 @@ def assign(counts: IntArray, assignment: IntArray, parameters: Parameters) -> tu
     Parameters
     ----------
     counts
-        Training examples of each class on each client, shape (K, C).
+        Training examples of each class on each client, shape (K, C); every client has some.
     assignment
-        Cluster of each client, 0…G−1, shape (K,); zeros for one model for all.
-    parameters
-        Settings of the correction.
+        Cluster of each client, shape (K,); zeros for one model for all.
 
     Returns
     -------
-    corrections
-        Numbers to add to each client's logits, shape (K, C).
-    details
-        Details for logs.
-
-    Raises
-    ------
-    ValueError
-        If `counts` is not a matrix of finite numbers >= 0, a client has no examples, or `assignment` does
-        not fit.
+    Numbers to add to each client's logits, shape (K, C).
     """
-    table, assignment = np.asarray(counts), np.asarray(assignment)
-    label_shares(table)
-    if assignment.shape != table.shape[:1] or assignment.min() < 0:
-        raise ValueError(f"assignment must be >= 0, shape {table.shape[:1]}, got shape {assignment.shape}")
-    corrections = np.zeros(table.shape)
-    p_values, pseudo = np.ones(assignment.max() + 1), np.full(assignment.max() + 1, math.inf)
+    corrections = np.zeros(counts.shape)
     for number in np.unique(assignment):
         members = assignment == number
-        own = table[members]
-        p_values[number] = homogeneity(own).p_value
-        pseudo[number] = pseudo_examples(own, parameters.level)
-        corrections[members] = correction(own, own.sum(axis=0), pseudo[number])
-    return corrections, Details(p_values=p_values, pseudo_examples=pseudo)
+        own = counts[members]
+        corrections[members] = correction(own, own.sum(axis=0), pseudo_examples(own))
+    return corrections

@@ -23,13 +23,13 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 
 from fedclust.clustering.mixture import Entries, believable, entries, fit, parts_of, separate
-from fedclust.clustering.shared.grouping import in_order_of_appearance
-from fedclust.clustering.shared.members import check_parts, member_ids, positions_of
-from fedclust.support.checks import check
+from fedclust.clustering.shared.grouping import in_order_of_appearance, positions_of
+from fedclust.support.checks import Checked, check_entries, check_shapes
 from fedclust.support.rng import cohort_size
 from fedclust.typing import FloatArray, IntArray
 
@@ -37,7 +37,7 @@ _SMALLEST_COHORT = 3  # FedGWC, Theorem A.5
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """Settings of loss traces.
 
     Attributes
@@ -69,40 +69,23 @@ class Parameters:
         If an attribute is outside its range.
     """
 
-    probe: int | None = 3
-    first_steps: int = 3
+    probe: Annotated[int | None, ">= 2 or None"] = 3
+    first_steps: Annotated[int, ">= 1"] = 3
     sweeps: Sequence[int] = (5, 7, 10, 14, 20, 28, 40)
-    max_clusters: int = 4
-    min_cluster_size: int = 3
-    significance: float = 0.001
-    min_agreement: float = 0.9
-    participation: float | None = None
+    max_clusters: Annotated[int, ">= 2"] = 4
+    min_cluster_size: Annotated[int, ">= 2"] = 3
+    significance: Annotated[float, "in (0, 0.5)"] = 0.001
+    min_agreement: Annotated[float, "in (0, 1]"] = 0.9
+    participation: Annotated[float | None, "in (0, 1] or None"] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sweeps", tuple(self.sweeps))  # a list from YAML
-        check(
-            self,
-            probe=">= 2 or None",
-            first_steps=">= 1",
-            max_clusters=">= 2",
-            min_cluster_size=">= 2",
-            significance="in (0, 0.5)",
-            min_agreement="in (0, 1]",
-            participation="in (0, 1] or None",
-        )
+        super().__post_init__()
         if not self.sweeps or self.sweeps[0] < 2 or any(b <= a for a, b in pairwise(self.sweeps)):
             raise ValueError(f"sweeps must be increasing, each >= 2, at least one, got {self.sweeps}")
 
     def resolve(self, participation: float) -> "Parameters":
-        """Set the share of clients that takes part in a round.
-
-        Raises
-        ------
-        ValueError
-            If `participation` is outside (0, 1].
-        """
-        if participation is None:
-            raise ValueError("participation must be in (0, 1], got None")
+        """Set the share of clients that takes part in a round, in (0, 1]."""
         return dataclasses.replace(self, participation=participation)
 
     def can_split(self, num_members: int) -> bool:
@@ -297,12 +280,9 @@ def deviations(losses: Sequence[FloatArray] | FloatArray, first_steps: int) -> F
         If a client reports no loss, or one that is negative or not finite.
     """
     num_steps = min(first_steps, *(len(series) for series in losses))
-    if num_steps < 1:
-        raise ValueError("losses must be of >= 1 step for every client, got 0 steps")
     first = np.array([np.asarray(series, dtype=np.float64)[:num_steps] for series in losses])
-    wrong = ~(np.isfinite(first) & (first >= 0))
-    if wrong.any():
-        raise ValueError(f"losses must be finite and >= 0, got {first[wrong][0]}")
+    check_shapes(losses=(first, "clients steps"))
+    check_entries("finite and >= 0", losses=first)
     roots = np.sqrt(first.mean(axis=1))
     return roots - np.sort(roots).mean()  # sorted: the order of replies must not decide the last bit
 
@@ -373,13 +353,8 @@ def start(members: IntArray, parameters: Parameters) -> Trace:
         Client ids in any order, shape (K,).
     parameters
         Give the smallest part; a cluster too small for two parts is settled from the beginning.
-
-    Raises
-    ------
-    ValueError
-        If there are no members or one is listed twice.
     """
-    return Trace(member_ids(members), settled=not parameters.can_split(len(members)))
+    return Trace(np.sort(members), settled=not parameters.can_split(len(members)))
 
 
 def step(
@@ -422,13 +397,11 @@ def step(
     Raises
     ------
     ValueError
-        If a client is not a member or listed twice, `losses` does not match the cohort, a client has no
-        losses, a loss is negative or not finite, or `parameters` lack a value that `resolve` sets.
+        If a client is not a member, a client has no losses, a loss is negative or not finite, or `parameters`
+        lack a value that `resolve` sets.
     """
     tests = parameters.test_rounds(len(state.members))
     positions = positions_of(cohort, state.members)
-    if len(losses) != len(positions):
-        raise ValueError(f"losses must be of the cohort's {len(positions)} clients, got {len(losses)}")
     nothing = Outcome(np.zeros(0), proposed=_number(state.proposal))
     if len(positions) < 2:
         return state, nothing
@@ -513,13 +486,8 @@ def children(state: Trace, labels: IntArray, parameters: Parameters) -> list[Tra
     Returns
     -------
     One state per part, in the order of their numbers; every member is in exactly one.
-
-    Raises
-    ------
-    ValueError
-        If `labels` does not have one entry per member or skips a number.
     """
-    return [start(state.members[part], parameters) for part in check_parts(labels, len(state.members))]
+    return [start(state.members[labels == part], parameters) for part in range(labels.max() + 1)]
 
 
 def _test(state: Trace, outcome: Outcome, parameters: Parameters, seed: int) -> tuple[Trace, Outcome]:
@@ -528,8 +496,8 @@ def _test(state: Trace, outcome: Outcome, parameters: Parameters, seed: int) -> 
 
     num_members = len(state.members)
     found = groupings(state, parameters, seed)
-    best_first = sorted(found, key=lambda one: (-one.num_parts, -one.separation))
-    passing = [one for one in best_first if one.separation >= 1]
+    passing = [one for one in found if one.separation >= 1]
+    passing.sort(key=lambda one: (-one.num_parts, -one.separation))
     agreement, labels = None, None
     if state.proposal is not None and state.rounds == state.confirmed_at:
         there = state.proposal >= 0

@@ -13,7 +13,6 @@ about groups. It becomes missing, which the model allows for any entry (:func:`b
 :func:`separate` tests whether fitted groups are separate, or only pieces of a continuum.
 """
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedclust.clustering.shared.grouping import in_order_of_appearance
+from fedclust.clustering.shared.grouping import in_order_of_appearance, kmeans
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 _FILLINGS = 10
@@ -185,13 +184,7 @@ def _decomposed(sparse: Any, left: FloatArray, right: FloatArray, seed: int) -> 
 
 
 def _kmeans(points: FloatArray, num_groups: int, seed: int) -> Iterator[IntArray]:
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer groups than requested: left out below
-        means = KMeans(num_groups, n_init=_KMEANS_STARTS, random_state=seed % 2**32)
-        labels = means.fit_predict(points).astype(np.int64)
+    labels = kmeans(points, num_groups, seed % 2**32, _KMEANS_STARTS)
     if len(np.unique(labels)) == num_groups:
         yield labels
 

@@ -23,12 +23,11 @@ Where we depart from the paper and from its authors' code:
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fedclust.clustering.shared.grouping import Details, Grouping, group
-from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 Measure = Literal["smallest", "sum", "mean"]
@@ -59,13 +58,9 @@ class Parameters(Grouping):
         If an attribute is outside its range.
     """
 
-    vectors: int = 3
+    vectors: Annotated[int, ">= 1"] = 3
     measure: Measure = "mean"
     input: Input = "pixels"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, vectors=">= 1", measure=Measure, input=Input)
 
 
 def angles(products: FloatArray) -> FloatArray:
@@ -106,21 +101,12 @@ def distances(bases: FloatArray, measure: Measure = "mean") -> FloatArray:
     Returns
     -------
     Distances in degrees, symmetric with diagonal 0, shape (K, K), float64.
-
-    Raises
-    ------
-    ValueError
-        If the shape does not fit or an entry is not finite.
     """
-    if bases.ndim != 4 or not bases.size:
-        raise ValueError(f"bases must have shape (clients, classes, width, vectors), got {bases.shape}")
     num_clients, num_classes, _, vectors = bases.shape
     shape = (num_clients, num_clients)
     smallest, total, least, common = np.full(shape, 90.0), np.zeros(shape), np.zeros(shape), np.zeros(shape)
     for index in range(num_classes):
         subspaces = np.ascontiguousarray(bases[:, index], dtype=np.float64)
-        if not np.isfinite(subspaces).all():
-            raise ValueError(f"bases must be finite, those of class {index} are not")
         ranks = (subspaces != 0).any(axis=1).sum(axis=1)
         having = np.flatnonzero(ranks)
         columns = subspaces[having].transpose(0, 2, 1).reshape(-1, subspaces.shape[1])
@@ -162,11 +148,6 @@ def assign(bases: FloatArray, parameters: Parameters) -> tuple[IntArray, Details
         Cluster of each client, numbered in order of first appearance, shape (K,).
     report
         Details for logs.
-
-    Raises
-    ------
-    ValueError
-        As for :func:`distances`.
     """
     return group(distances(bases, parameters.measure), parameters)
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from fedclust.clustering import clust_psi_pfl, fmcl, label_groups, pacfl
-from fedclust.clustering.prototype_evidence import Prototypes, compare, sent_counts
+from fedclust.clustering.prototype_groups import Prototypes, compare, sent_counts
 from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.clustering.shared.placement import NONE, ONE_MODEL, Placement, nearest
 from fedclust.proof import holm
@@ -77,9 +77,9 @@ class LabelRule:
         from scipy.spatial.distance import cdist
 
         clusters, centres = self.centres()
+        counts = np.asarray(newcomer)
         if len(clusters) == 1:
             return Placement(int(clusters[0]), ONE_MODEL)
-        counts = np.asarray(newcomer)
         if not counts.any():
             return Placement(None, "the client has no training rows to count labels of")
         return _in_nearest(
@@ -154,28 +154,22 @@ class EvidenceRule:
         distances = found.distance(self.threshold)[0]
         best = int(distances.argmin())
         evidence = {
-            "distances": {str(group): float(each) for group, each in enumerate(distances)},
+            "distances": _by_number(distances),
             "threshold": float(self.threshold),
-            "evidence": {
-                str(group): float(each) for group, each in enumerate(found.evidence(self.threshold)[0])
-            },
+            "evidence": _by_number(found.evidence(self.threshold)[0]),
         }
-        several = len(distances) > 1
+        several, least = len(distances) > 1, f"{distances[best]:.3g}"
+        limit = f"; clients of one group are less than {self.threshold:.3g}"
         if several and not distances[best] < self.threshold:
-            why = f"prototypes are {distances[best]:.3g} from the nearest group, beyond chance"
-            return Placement(
-                None, f"{why}; clients of one group are less than {self.threshold:.3g}", evidence
-            )
-        why = f"prototypes are nearest to group {best}, {distances[best]:.3g} beyond chance"
-        why += f"; clients of one group are less than {self.threshold:.3g}" if several else ""
+            why = f"prototypes are {least} from the nearest group, beyond chance{limit}"
+            return Placement(None, why, evidence)
+        why = f"prototypes are nearest to group {best}, {least} beyond chance{limit if several else ''}"
         inside = self.groups == best
         part = LabelRule(self.labels.counts[inside], self.labels.labels[inside])
         if len(np.unique(part.labels)) == 1:
             return Placement(int(part.labels[0]), why, evidence)
-        by_labels = part.place(counts)
-        return Placement(
-            by_labels.cluster, f"{why}; {by_labels.reason}", evidence | {"labels": by_labels.evidence}
-        )
+        inner = part.place(counts)
+        return Placement(inner.cluster, f"{why}; {inner.reason}", evidence | {"labels": inner.evidence})
 
     def place_unlabelled(self, embeddings: FloatArray, level: float = 0.001) -> Placement:
         """Place a client whose classes are not known, by how far its rows are from the groups' prototypes.
@@ -201,27 +195,22 @@ class EvidenceRule:
         means = distances.mean(axis=0)
         best = int(means.argmin())
         others = np.delete(distances, best, axis=1) - distances[:, [best]]
-        evidence: dict[str, Any] = {
-            "distances": {str(group): float(each) for group, each in enumerate(means)}
-        }
+        evidence: dict[str, Any] = {"distances": _by_number(means)}
+        unknown = "without classes, rows do not tell the groups apart"
         if len(rows) < 2 or not len(others[0]):
-            return Placement(None, "without classes, rows do not tell the groups apart", evidence)
+            return Placement(None, unknown, evidence)
         spread = others.std(axis=0, ddof=1) / np.sqrt(len(rows))
         ratios = np.divide(others.mean(axis=0), spread, out=np.zeros(len(spread)), where=spread > 0)
         largest = float(holm(stdtr(len(rows) - 1, -ratios)).max())
         evidence["p_value"] = largest
         inside = np.unique(self.labels.labels[self.groups == best])
         if largest > level:
-            why = "without classes, rows do not tell the groups apart"
-        elif len(inside) > 1:
+            return Placement(None, f"{unknown} (p = {largest:.2g})", evidence)
+        if len(inside) > 1:
             why = f"rows are nearest to group {best}, whose clusters only label counts tell apart"
-        else:
-            return Placement(
-                int(inside[0]),
-                f"rows are nearest to the prototypes of group {best} (p = {largest:.2g})",
-                evidence,
-            )
-        return Placement(None, f"{why} (p = {largest:.2g})", evidence)
+            return Placement(None, f"{why} (p = {largest:.2g})", evidence)
+        why = f"rows are nearest to the prototypes of group {best} (p = {largest:.2g})"
+        return Placement(int(inside[0]), why, evidence)
 
     def _distances(self, rows: FloatArray, group: int) -> FloatArray:
         """Compute each row's squared distance from the nearest prototype of a group, shape (n,)."""
@@ -244,16 +233,13 @@ class DistanceRule:
         Mean embedding of each class in each cluster, shape (G, C, d).
     shares
         Share of each class among a cluster's examples, shape (G, C).
-    alpha, beta, epsilon, overlap
-        As for :func:`~fedclust.clustering.fmcl.distances`.
+    parameters
+        Settings of the distances.
     """
 
     means: FloatArray
     shares: FloatArray
-    alpha: float
-    beta: float
-    epsilon: float
-    overlap: bool
+    parameters: fmcl.Parameters
 
     def place(self, means: FloatArray, counts: IntArray) -> Placement:
         """Place a client, see :meth:`EvidenceRule.place`."""
@@ -261,10 +247,7 @@ class DistanceRule:
         matrix = fmcl.distances(
             np.concatenate([self.means, np.asarray(means)[None]]),
             np.concatenate([self.shares, shares[None]]),
-            self.alpha,
-            self.beta,
-            self.epsilon,
-            self.overlap,
+            self.parameters,
         )
         return _in_nearest(
             np.arange(len(self.means)),
@@ -348,6 +331,10 @@ def place(own: FloatArray, apart: FloatArray, clusters: IntArray) -> Placement:
         "steeper than one between clusters",
         unit="slopes",
     )
+
+
+def _by_number(values: FloatArray) -> dict[str, float]:
+    return {str(number): float(each) for number, each in enumerate(values)}
 
 
 def _in_nearest(

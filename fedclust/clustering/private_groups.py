@@ -18,15 +18,16 @@ costs no ε.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from fedclust.support.checks import check
+from fedclust.support.checks import Checked
 from fedclust.typing import FloatArray
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """Settings of private groups.
 
     Attributes
@@ -48,21 +49,11 @@ class Parameters:
         If an attribute is outside its range.
     """
 
-    num_groups: int = 2
-    warmup: int = 3
-    spread: float = 0.1
-    vote_clip: float = 0.25
-    level: float = 0.05
-
-    def __post_init__(self) -> None:
-        check(
-            self,
-            num_groups=">= 2",
-            warmup=">= 1",
-            spread="> 0 and finite",
-            vote_clip="in (0, 2]",
-            level="in (0, 0.5]",
-        )
+    num_groups: Annotated[int, ">= 2"] = 2
+    warmup: Annotated[int, ">= 1"] = 3
+    spread: Annotated[float, "> 0 and finite"] = 0.1
+    vote_clip: Annotated[float, "in (0, 2]"] = 0.25
+    level: Annotated[float, "in (0, 0.5]"] = 0.05
 
 
 def apart(values: FloatArray, number: int, spread: float, generator: np.random.Generator) -> FloatArray:

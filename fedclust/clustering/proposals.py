@@ -1,6 +1,6 @@
 """Groupings of a cluster's clients that may be worth a trial, from what four methods see."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,12 @@ import numpy as np
 from fedclust.clustering import label_groups, loss_traces, prototype_groups
 from fedclust.clustering.label_groups import homogeneity
 from fedclust.clustering.loss_traces import Trace
-from fedclust.clustering.shared.grouping import cut as cut_tree, in_order_of_appearance, merges
+from fedclust.clustering.shared.grouping import (
+    cosine_distances,
+    cut as cut_tree,
+    in_order_of_appearance,
+    merges,
+)
 from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -93,11 +98,7 @@ def by_updates(updates: FloatArray, min_size: int) -> list[Proposal]:
     -------
     Partitions in 2 and in 3 parts, as far as there are any.
     """
-    lengths = np.linalg.norm(updates, axis=1, keepdims=True)
-    units = updates / np.where(lengths > 0, lengths, 1.0)
-    distances = 1 - units @ units.T
-    distances = np.maximum((distances + distances.T) / 2, 0.0)
-    np.fill_diagonal(distances, 0.0)
+    distances = cosine_distances(updates)
     found = [cut(distances, number, min_size) for number in _NUMBERS]
     return [Proposal("update", labels) for labels in found if labels is not None]
 
@@ -127,8 +128,7 @@ def by_losses(trace: Trace, min_size: int, seed: int) -> list[Proposal]:
     _, seen = trace.entries()
     proposals = []
     for _, grouping in sorted(best.items()):
-        labels = np.full(len(trace.members), _UNKNOWN)
-        labels[seen] = grouping.labels[seen]
+        labels = spread(grouping.labels[seen], seen, len(trace.members))
         proposals.append(Proposal("losses", labels))
     return proposals
 
@@ -164,7 +164,7 @@ def by_labels(counts: IntArray, seed: int) -> tuple[list[Proposal], IntArray]:
     found = label_groups.candidates(rows, sizes, max(_NUMBERS), seed, parameters.num_starts)
     own, _ = label_groups.assign(counts[known], parameters, seed)
     return [
-        Proposal("labels", _spread(labels, known, len(counts)))
+        Proposal("labels", spread(labels, known, len(counts)))
         for labels in (*found.values(), own)
         if labels.max() > 0
     ], alone
@@ -198,7 +198,7 @@ def by_prototypes(
     apart = np.maximum((apart + apart.T) / 2, 0.0)
     np.fill_diagonal(apart, 0.0)
     between = apart[np.ix_(groups, groups)]
-    numbers = {*_NUMBERS, _large(groups, min_size)} - {0, 1}
+    numbers = {*_NUMBERS, int(np.count_nonzero(np.bincount(groups) >= min_size))} - {0, 1}
     found = [cut(between, number, min_size) for number in sorted(numbers)]
     return [Proposal("prototypes", labels) for labels in found if labels is not None], report.alone
 
@@ -264,12 +264,8 @@ def _same(one: Proposal, other: Proposal) -> bool:
     return np.array_equal(in_order_of_appearance(first), in_order_of_appearance(second))
 
 
-def _spread(labels: IntArray, known: IntArray, number: int) -> IntArray:
-    """Extend the labels of some clients to all; the others are unknown."""
-    spread = np.full(number, _UNKNOWN)
-    spread[known] = labels
-    return spread
-
-
-def _large(groups: Sequence[int] | IntArray, min_size: int) -> int:
-    return int((np.bincount(groups) >= min_size).sum())
+def spread(labels: IntArray, known: IntArray, number: int) -> IntArray:
+    """Extend the labels of some clients, by position, to all; −1 for the others, which are unknown."""
+    whole = np.full(number, _UNKNOWN)
+    whole[known] = labels
+    return whole

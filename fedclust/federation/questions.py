@@ -108,7 +108,7 @@ def prior_shifts(counts: IntArray, assignment: IntArray) -> FloatArray:
     known = (np.sum(counts, axis=1) > 0) & (np.asarray(assignment) >= 0)
     if known.any():
         table, clusters = limit_sizes(np.asarray(counts)[known]), np.asarray(assignment)[known]
-        shifts[known] = label_prior.assign(table, clusters, label_prior.Parameters())[0]
+        shifts[known] = label_prior.assign(table, clusters)
     return shifts
 
 

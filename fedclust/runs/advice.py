@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedclust import metrics
-from fedclust.clustering import label_groups, prototype_evidence, prototype_groups
+from fedclust.clustering import label_groups, prototype_groups
 from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.federation import Descriptions, Federation
 from fedclust.federation.asking import unlike
@@ -58,7 +58,7 @@ class Seen:
 
     shifts: tuple[Shift, ...]
     looks: Looks | None
-    prototypes: prototype_evidence.Prototypes | None
+    prototypes: prototype_groups.Prototypes | None
     label_groups: IntArray
     updates: Agreement | None
     answered: IntArray
@@ -191,7 +191,7 @@ def agreement_text(seen: Seen) -> str:
 
 def _looks(
     federation: Federation, described: Descriptions
-) -> tuple[prototype_evidence.Prototypes | None, Looks | None, str]:
+) -> tuple[prototype_groups.Prototypes | None, Looks | None, str]:
     """Ask for prototypes; the reason where there are none."""
     answers = federation.ask(PrototypesQuestion(min_examples=MIN_EXAMPLES))
     told = {client: each.all for client, each in answers.replies.items()}
@@ -206,7 +206,7 @@ def _looks(
     nothing = np.zeros(shape, np.float32), np.zeros(shape[0], np.int64), np.zeros(shape[0])
     everyone = [told.get(client, nothing) for client in range(federation.num_clients)]
     means, counts, scatter = (np.stack(values) for values in zip(*everyone, strict=True))
-    sent = prototype_evidence.sent_counts(counts, MIN_EXAMPLES)
+    sent = prototype_groups.sent_counts(counts, MIN_EXAMPLES)
     looks = shifts.looks_shift(means, sent, scatter, prototype_groups.Parameters(), described.class_names)
     clients, _ = prototype_groups.measured(means, sent, scatter)
     return clients, looks, ""
@@ -292,7 +292,7 @@ def _draw(seen: Seen, described: Descriptions, assignment: IntArray, folder: Pat
     if seen.looks is not None and seen.prototypes is not None:
         shown = np.array(evenly(len(counts), _MOST_DRAWN))
         rows = seen.prototypes.rows(shown)
-        distances = np.sqrt(np.maximum(prototype_evidence.compare(rows, rows).distance(np.nan), 0))
+        distances = np.sqrt(np.maximum(prototype_groups.compare(rows, rows).distance(np.nan), 0))
         pictures["feature_and_concept_shift"] = charts.advice_map(distances, seen.looks.groups[shown], shown)
     if seen.updates is not None:
         cosines = seen.updates.cosines

@@ -19,7 +19,7 @@ from scipy.optimize import linear_sum_assignment
 from fedclust import metrics
 from fedclust.clustering import prototype_groups
 from fedclust.clustering.label_groups import homogeneity
-from fedclust.clustering.prototype_evidence import Prototypes
+from fedclust.clustering.prototype_groups import Prototypes
 from fedclust.clustering.shared import wording
 from fedclust.metrics import label_shares
 from fedclust.typing import FloatArray, IntArray

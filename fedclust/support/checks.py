@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _COMPARISONS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
@@ -37,6 +37,20 @@ def check(settings: object, prefix: str = "", /, **rules: Any) -> None:
     """
     for name, rule in rules.items():
         check_value(f"{prefix}{name}", getattr(settings, name), rule)
+
+
+class Checked:
+    """A base of dataclasses whose fields say what they must be, beside their types or by a ``Literal``.
+
+    Such as ``rate: Annotated[float, "> 0"] = 0.1``, see :func:`check_value`; a value that breaks its rule is
+    refused with a ValueError. A class with other rules extends ``__post_init__``.
+    """
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self), include_extras=True).items():
+            if get_origin(hint) in (Annotated, Literal):
+                rule = get_args(hint)[1] if get_origin(hint) is Annotated else hint
+                check_value(name, getattr(self, name), rule)
 
 
 def check_value(name: str, value: Any, rule: Any) -> None:
@@ -119,7 +133,7 @@ def _keeps(value: Any, rule: str) -> Any:
         return str(value) == rule
     if isinstance(value, Sequence) and not isinstance(value, str):
         return all(_keeps(each, rule) for each in value)
-    kinds = {"a whole number": Integral, "a share": Real}
+    kinds: dict[str, Any] = {"a whole number": Integral, "a share": Real}
     noun = next((noun for noun in kinds if rule.startswith(noun)), "")
     if value is None or isinstance(value, bool | str) or not isinstance(value, kinds.get(noun, object)):
         return False

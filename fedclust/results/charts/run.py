@@ -527,7 +527,7 @@ def _splits(small: Mapping[str, NDArray], run: SavedRun) -> Iterator[Picture]:
             continue
         from sklearn.manifold import spectral_embedding  # half a second, which other methods' pages save
 
-        from fedclust.clustering.spectral import SMALLEST
+        from fedclust.clustering.fedgwc import SMALLEST
 
         graph = np.maximum(affinity[np.ix_(members, members)], SMALLEST)
         places = spectral_embedding(graph, n_components=2, random_state=0, drop_first=True)

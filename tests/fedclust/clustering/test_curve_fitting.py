@@ -72,12 +72,6 @@ def test_chain_mean_is_the_integral_over_u(start: float, end: float, bend: float
     assert chain_mean(start, end, bend) == pytest.approx(integral, abs=1e-9)
 
 
-@pytest.mark.parametrize("u", [-0.1, 1.1, 2])
-def test_u_off_the_chain_is_refused(u: float) -> None:
-    with pytest.raises(ValueError, match=rf"u must be in \[0, 1\], got {u}"):
-        chain(0.0, 1.0, 2.0, u)
-
-
 def test_output_distance_is_a_mean_over_inputs_of_squared_distances() -> None:
     # (1, 0) and (0, 1) are √2 apart, (0.5, 0.5) and (1, 0) √0.5: (2 + 0.5) / 2.
     first, second = torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
@@ -131,15 +125,6 @@ def test_inputs_are_normalised_like_the_images() -> None:
     normalised = draw_inputs(5, (2, 3, 3), seeded(), mean=(0.5, 0.25), std=(0.5, 2.0))
     torch.testing.assert_close(normalised[:, 0], (plain[:, 0] - 0.5) / 0.5)
     torch.testing.assert_close(normalised[:, 1], (plain[:, 1] - 0.25) / 2)
-
-
-def test_inputs_without_a_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match="mean and std must have 2 numbers, one per channel"):
-        draw_inputs(1, (2, 3, 3), seeded(), mean=(0.5,), std=(0.5,))
-    with pytest.raises(ValueError, match="num_inputs must be >= 1, got 0"):
-        draw_inputs(0, (4,), seeded())
-    with pytest.raises(ValueError, match="vocabulary_size must be >= 1, got 0"):
-        draw_inputs(1, (4,), seeded(), vocabulary_size=0)
 
 
 @pytest.fixture(autouse=True)
@@ -306,26 +291,20 @@ def test_fit_is_the_literal_loop_over_pairs(targets: Any, kind: str, pairs_per_b
     models = random_models(network, 3)
     inputs = draw_inputs(40, shape, seeded(1), vocabulary_size=vocabulary_size)
     inputs = inputs.double() if vocabulary_size is None else inputs
-    parameters = Parameters(
-        steps=4,
-        learning_rate=0.5,
-        batch_size=16,
-        num_points=9,
-        targets=targets,
-        pairs_per_batch=pairs_per_batch,
-    )
+    fit = {"steps": 4, "learning_rate": 0.5, "batch_size": 16, "num_points": 9}
+    parameters = Parameters(targets=targets, pairs_per_batch=pairs_per_batch, **fit)
     chains = fit_pairs(network, models, inputs, parameters, seeded(2))
     np.testing.assert_array_equal(chains.pairs, [[0, 1], [0, 2], [1, 2]])
     np.testing.assert_array_equal(chains.scores, chains.scores.T)
     np.testing.assert_array_equal(np.diagonal(chains.scores), 0)
-    curves = profile(network, models, inputs, chains, [0, 1, 2], parameters)
+    _, curves, _ = profile(network, models, inputs, chains, [0, 1, 2], parameters)
     for row, (k, m) in enumerate(chains.pairs):
         bend, losses, score = literal_fit(
             network, one(models, k), one(models, m), inputs, parameters, seeded(2)
         )
         for name, tensor in one(chains.bends, row).items():
             torch.testing.assert_close(tensor, bend[name], atol=1e-12, rtol=1e-9)
-        np.testing.assert_allclose(curves.chain[row], losses[-1], atol=1e-12)  # to model m in either case
+        np.testing.assert_allclose(curves[row], losses[-1], atol=1e-12)  # to model m in either case
         assert chains.scores[k, m] == pytest.approx(score, abs=1e-10)
         # E_u L by the trapezoidal rule over 8 intervals of 1/8: the ends count half.
         means = [(row[0] / 2 + row[1:-1].sum() + row[-1] / 2) / 8 for row in losses]
@@ -347,16 +326,15 @@ def test_profile_compares_with_the_straight_line() -> None:
     network, inputs, parameters = mlp(), draw_inputs(50, (4,), seeded()), Parameters(steps=3, num_points=5)
     models = random_models(network, 3)
     chains = fit_pairs(network, models, inputs, parameters, seeded())
-    curves = profile(network, models, inputs, chains, [2, 0], parameters)
-    np.testing.assert_array_equal(curves.pairs, [[1, 2], [0, 1]])
-    np.testing.assert_array_equal(curves.u, [0, 0.25, 0.5, 0.75, 1])
-    np.testing.assert_array_equal(curves.chain[:, [0, 4]], curves.line[:, [0, 4]])
-    np.testing.assert_allclose(curves.line[:, 4], 0, atol=1e-12)
+    u, curve, line = profile(network, models, inputs, chains, [2, 0], parameters)  # pairs (1, 2), (0, 1)
+    np.testing.assert_array_equal(u, [0, 0.25, 0.5, 0.75, 1])
+    np.testing.assert_array_equal(curve[:, [0, 4]], line[:, [0, 4]])
+    np.testing.assert_allclose(line[:, 4], 0, atol=1e-12)
     last, quarter = copy.deepcopy(network), copy.deepcopy(network)
     last.load_state_dict(one(models, 2))
     quarter.load_state_dict({name: 0.75 * tensor[1] + 0.25 * tensor[2] for name, tensor in models.items()})
-    assert curves.line[0, 1] == pytest.approx(float(literal_loss(quarter, last, inputs).detach()))
-    assert profile(network, models, inputs, chains, [], parameters).chain.shape == (0, 5)
+    assert line[0, 1] == pytest.approx(float(literal_loss(quarter, last, inputs).detach()))
+    assert profile(network, models, inputs, chains, [], parameters)[1].shape == (0, 5)
 
 
 def test_fit_of_a_pair_does_not_depend_on_the_cohort() -> None:
@@ -423,16 +401,6 @@ def test_one_model_has_no_pairs(pairs_per_batch: Any) -> None:
     np.testing.assert_array_equal(chains.scores, [[0.0]])
 
 
-def test_bad_arguments_are_refused() -> None:
-    network, inputs = mlp(), draw_inputs(8, (4,), seeded())
-    models = random_models(network, 3)
-    renamed = {"x" if name == "0.bias" else name: tensor for name, tensor in models.items()}
-    with pytest.raises(
-        ValueError, match=r"the network's names, got \['x'\] too many and \['0.bias'\] missing"
-    ):
-        fit_pairs(network, renamed, inputs, Parameters(), seeded())
-
-
 def overflowing(models: State, position: int, kind: str) -> State:
     """Spoil one model: a weight that is no number, or weights whose outputs overflow float32."""
     models = {name: tensor.clone() for name, tensor in models.items()}
@@ -477,7 +445,7 @@ def test_a_chain_that_overflows_between_sound_models_is_no_match() -> None:
     assert np.isfinite(scores[2, :2]).all()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     order=st.permutations(range(4)),
     seed=st.integers(0, 2**31),

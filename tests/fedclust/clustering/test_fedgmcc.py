@@ -14,15 +14,7 @@ from fedclust.clustering.curve_fitting import (
     profile,
     step,
 )
-from fedclust.clustering.fedgmcc import (
-    Parameters,
-    Threshold,
-    budget,
-    connect,
-    link,
-    next_percentile,
-    start,
-)
+from fedclust.clustering.fedgmcc import Parameters, budget, connect, link, next_percentile
 from fedclust.typing import State
 
 
@@ -177,14 +169,6 @@ def test_cluster_models_are_means_of_chain_means() -> None:
     assert result["steps"].dtype == torch.int64
 
 
-def test_a_cluster_without_a_connected_pair_is_refused() -> None:
-    chains = Chains(np.array([[0, 1]]), {"w": torch.zeros(1)}, np.zeros((2, 2)), np.zeros(1))
-    with pytest.raises(
-        ValueError, match="connected must join the models of a cluster, got no pair of cluster 0"
-    ):
-        cluster_models({"w": torch.zeros(2)}, chains, np.array([False]), np.array([0, 0]))
-
-
 def test_permuted_models_are_joined_better_by_the_chain_than_by_the_line() -> None:
     first = trained(0)
     order = torch.randperm(16, generator=seeded(1))
@@ -197,12 +181,12 @@ def test_permuted_models_are_joined_better_by_the_chain_than_by_the_line() -> No
     models, inputs = stacked([first, second]), draw_inputs(512, (4,), seeded())
     parameters = Parameters(steps=200)
     chains = fit_pairs(mlp(), models, inputs, parameters, seeded())
-    curves = profile(mlp(), models, inputs, chains, [0], parameters)
+    _, curve, line = profile(mlp(), models, inputs, chains, [0], parameters)
     # Both are the same function, so L is 0 at both ends; the line between them leaves it.
-    np.testing.assert_allclose(curves.line[0, [0, -1]], 0, atol=1e-9)
-    assert curves.line.max() > 0.1
-    assert curves.chain.max() < 0.5 * curves.line.max()
-    assert curves.chain.mean() < 0.3 * curves.line.mean()
+    np.testing.assert_allclose(line[0, [0, -1]], 0, atol=1e-9)
+    assert line.max() > 0.1
+    assert curve.max() < 0.5 * line.max()
+    assert curve.mean() < 0.3 * line.mean()
     straight = fit_pairs(mlp(), models, inputs, Parameters(steps=0), seeded())
     assert chains.scores[0, 1] < 0.5 * straight.scores[0, 1]
 
@@ -218,16 +202,13 @@ def test_contradicting_labels_are_not_connected_and_like_ones_are(clients: State
 
 def test_step_finds_the_groups_and_averages_them(clients: State) -> None:
     inputs = draw_inputs(256, (4,), seeded())
-    before = start(Parameters())
-    after, outcome = step(before, mlp(), clients, inputs, Parameters(), seeded())
+    after, outcome = step(50.0, mlp(), clients, inputs, Parameters(), seeded())
     np.testing.assert_array_equal(outcome.labels, [0, 1, 0, 1, 0])
-    assert after == before
+    assert after == 50.0
     assert outcome.epsilon is None
     assert outcome.silhouettes[2] == max(outcome.silhouettes.values()) > 0.5
-    np.testing.assert_array_equal(
-        outcome.connected,
-        outcome.labels[outcome.chains.pairs[:, 0]] == outcome.labels[outcome.chains.pairs[:, 1]],
-    )
+    first, second = outcome.labels[outcome.chains.pairs].T
+    np.testing.assert_array_equal(outcome.connected, first == second)
     row = outcome.chains.pairs.tolist().index([1, 3])
     for name, tensor in one(outcome.models, 1).items():
         expected = chain_mean(clients[name][1], clients[name][3], outcome.chains.bends[name][row])
@@ -248,10 +229,9 @@ def test_a_model_that_overflows_joins_no_other(grouping: Any, value: float, clie
     models["2.weight"][2] *= value
     models["0.weight"][2] *= value
     inputs, parameters = draw_inputs(64, (4,), seeded()), Parameters(grouping=grouping)
-    state = Threshold(95.0)
-    _, outcome = step(state, mlp(), models, inputs, parameters, seeded())
+    _, outcome = step(95.0, mlp(), models, inputs, parameters, seeded())
     healthy = {name: tensor[:2] for name, tensor in models.items()}
-    _, expected = step(state, mlp(), healthy, inputs, parameters, seeded())
+    _, expected = step(95.0, mlp(), healthy, inputs, parameters, seeded())
     np.testing.assert_array_equal(outcome.labels, [*expected.labels, outcome.labels[:2].max() + 1])
     assert outcome.epsilon == expected.epsilon
     for cluster in range(int(expected.labels.max()) + 1):
@@ -278,14 +258,14 @@ def test_the_percentile_rises_after_several_clusters_and_falls_after_one() -> No
 def test_components_compare_slopes_with_a_percentile_of_losses(percentile: float, clients: State) -> None:
     inputs = draw_inputs(64, (4,), seeded())
     parameters = Parameters(grouping="components", targets="later", steps=5)
-    assert start(parameters) == Threshold(50.0)
+    assert parameters.first_percentile == 50.0
     chains = fit_pairs(mlp(), clients, inputs, parameters, seeded())
-    after, outcome = step(Threshold(percentile), mlp(), clients, inputs, parameters, seeded())
+    after, outcome = step(percentile, mlp(), clients, inputs, parameters, seeded())
     assert outcome.epsilon == np.percentile(chains.losses, percentile)
     np.testing.assert_array_equal(outcome.connected, chains.scores[np.triu_indices(5, 1)] <= outcome.epsilon)
     np.testing.assert_array_equal(outcome.labels, connect(chains.scores, outcome.epsilon))
     several = outcome.labels.max() > 0
-    assert after == Threshold(min(max(percentile + (5 if several else -5), 5.0), 95.0))
+    assert after == min(max(percentile + (5 if several else -5), 5.0), 95.0)
     assert outcome.silhouettes == {}
 
 
@@ -294,7 +274,7 @@ def test_identical_clients_keep_their_model(grouping: Any, clients: State) -> No
     models = {name: tensor[[0, 0, 0, 0]] for name, tensor in clients.items()}
     parameters = Parameters(grouping=grouping, steps=3)
     inputs = draw_inputs(32, (4,), seeded())
-    _, outcome = step(start(parameters), mlp(), models, inputs, parameters, seeded())
+    _, outcome = step(50.0, mlp(), models, inputs, parameters, seeded())
     if grouping == "linkage":  # round-off decides whether a slope of 0 is within a budget of 0
         np.testing.assert_array_equal(outcome.labels, 0)
     for cluster in range(int(outcome.labels.max()) + 1):
@@ -306,7 +286,7 @@ def test_a_model_alone_stays_as_it_is(grouping: Any, clients: State) -> None:
     models = {name: tensor[:1] for name, tensor in clients.items()}
     parameters = Parameters(grouping=grouping, steps=3)
     inputs = draw_inputs(32, (4,), seeded())
-    _, outcome = step(start(parameters), mlp(), models, inputs, parameters, seeded())
+    _, outcome = step(50.0, mlp(), models, inputs, parameters, seeded())
     np.testing.assert_array_equal(outcome.labels, [0])
     torch.testing.assert_close(outcome.models, models, rtol=0, atol=0)
 
@@ -314,12 +294,5 @@ def test_a_model_alone_stays_as_it_is(grouping: Any, clients: State) -> None:
 def test_two_unlike_clients_are_one_cluster_by_linkage(clients: State) -> None:
     models = {name: tensor[:2] for name, tensor in clients.items()}
     inputs, parameters = draw_inputs(32, (4,), seeded()), Parameters(steps=3)
-    _, outcome = step(start(parameters), mlp(), models, inputs, parameters, seeded())
+    _, outcome = step(50.0, mlp(), models, inputs, parameters, seeded())
     np.testing.assert_array_equal(outcome.labels, [0, 0])
-
-
-def test_bad_scores_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"scores must have shape \(models, models\), got shape \(2, 3\)"):
-        connect(np.zeros((2, 3)), 1.0)
-    with pytest.raises(ValueError, match="scores must be finite and >= 0, got nan"):
-        link(matrix_of(3, {(0, 1): np.nan}), 0.5)

@@ -1,7 +1,6 @@
 """FMCL: distances against a literal loop, in both precisions, and the choice of the number of clusters."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +10,9 @@ from fedclust.clustering import fmcl
 from fedclust.clustering.fmcl import Parameters, assign, cluster, distances, num_clusters, variation
 
 
-def literal_distances(
-    prototypes: np.ndarray, shares: np.ndarray, alpha: float, beta: float, epsilon: float, overlap: bool
-) -> np.ndarray:
+def literal_distances(prototypes: np.ndarray, shares: np.ndarray, of: Parameters) -> np.ndarray:
     """Algorithm 3, line by line."""
+    epsilon = of.epsilon
     clients, classes = shares.shape
     matrix = np.full((clients, clients), math.inf)
     for i in range(clients):
@@ -28,12 +26,10 @@ def literal_distances(
                 first, second = prototypes[i, c].astype(float), prototypes[j, c].astype(float)
                 cosine = first @ second / (np.linalg.norm(first) * np.linalg.norm(second) + epsilon)
                 total, num, den = total + weight, num + weight * (1 - cosine), den + weight
-            scale = min(max(total, epsilon) ** -alpha, beta) if overlap else 1.0
+            scale = min(max(total, epsilon) ** -of.alpha, of.beta) if of.overlap else 1.0
             matrix[i, j] = matrix[j, i] = num / (den + epsilon) * scale
-    finite = [
-        matrix[i, j] for i in range(clients) for j in range(clients) if i != j and matrix[i, j] < math.inf
-    ]
-    far = min(2 * np.percentile(finite, 95), np.percentile(finite, 99)) if finite else 1.0
+    finite = matrix[np.isfinite(matrix)]
+    far = min(2 * np.percentile(finite, 95), np.percentile(finite, 99)) if finite.size else 1.0
     matrix[np.isinf(matrix)] = far
     np.fill_diagonal(matrix, 0)
     return matrix
@@ -62,10 +58,13 @@ def test_distance_of_two_clients_by_hand() -> None:
     shares = np.array([[0.5, 0.5], [0.25, 0.75]])
     # Class 0: weight 0.25, parallel, norms 2 and 3. Class 1: weight 0.5, at right angles. Overlap 0.75.
     by_hand = (0.25 * (1 - 6 / 6.001) + 0.5 * 1) / (0.75 + 0.001)
-    assert distances(prototypes, shares, overlap=False)[0, 1] == pytest.approx(by_hand)
-    assert distances(prototypes, shares)[0, 1] == pytest.approx(by_hand / 0.75)
-    assert distances(prototypes, shares, alpha=2.0)[1, 0] == pytest.approx(by_hand / 0.75**2)
-    assert distances(prototypes, shares, beta=1.2)[0, 1] == pytest.approx(by_hand * 1.2)
+    for parameters, factor in (
+        (Parameters(overlap=False), 1),
+        (Parameters(), 1 / 0.75),
+        (Parameters(alpha=2.0), 1 / 0.75**2),
+        (Parameters(beta=1.2), 1.2),
+    ):
+        assert distances(prototypes, shares, parameters)[0, 1] == pytest.approx(by_hand * factor)
 
 
 @pytest.mark.parametrize("entries", [2**22, 1, 20])
@@ -75,11 +74,10 @@ def test_distances_match_a_literal_loop_whatever_the_blocks(
 ) -> None:
     monkeypatch.setattr(fmcl, "_BLOCK_ENTRIES", entries)
     prototypes, shares = random_clients(seed=3, clients=9, classes=5, width=4)
-    result = distances(prototypes, shares, 1.5, 4.0, 1e-2, overlap)
+    parameters = Parameters(alpha=1.5, beta=4.0, epsilon=1e-2, overlap=overlap)
+    result = distances(prototypes, shares, parameters)
     assert result.dtype == np.float64
-    np.testing.assert_allclose(
-        result, literal_distances(prototypes, shares, 1.5, 4.0, 1e-2, overlap), rtol=1e-12
-    )
+    np.testing.assert_allclose(result, literal_distances(prototypes, shares, parameters), rtol=1e-12)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -87,14 +85,15 @@ def test_distances_of_many_clients_are_those_of_the_loop_in_single_precision(
     overlap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prototypes, shares = random_clients(seed=2, clients=200, classes=3, width=8)
-    expected, details = assign(prototypes, shares, Parameters(overlap=overlap))
+    parameters = Parameters(overlap=overlap)
+    expected, details = assign(prototypes, shares, parameters)
     monkeypatch.setattr(fmcl, "_BLOCK_ENTRIES", 200 * 64)  # four blocks, the last one smaller
     monkeypatch.setattr(fmcl, "_MANY", 199)
-    found, single = assign(prototypes, shares, Parameters(overlap=overlap))
+    found, single = assign(prototypes, shares, parameters)
     assert single.distances.dtype == np.float32
     np.testing.assert_array_equal(single.distances, single.distances.T)
     assert not np.diagonal(single.distances).any()
-    literal = literal_distances(prototypes, shares, 1.0, 100.0, 1e-3, overlap)
+    literal = literal_distances(prototypes, shares, parameters)
     np.testing.assert_allclose(single.distances, literal, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(found, expected)
     assert single.variation == pytest.approx(details.variation, rel=1e-4)
@@ -113,14 +112,13 @@ def test_distances_are_a_distance_matrix_and_match_a_literal_loop(
     seed: int, clients: int, classes: int
 ) -> None:
     prototypes, shares = random_clients(seed, clients, classes, width=3)
-    result = distances(prototypes, shares)
+    result = distances(prototypes, shares, Parameters())
     np.testing.assert_array_equal(result, result.T)
     np.testing.assert_array_equal(np.diagonal(result), 0)
     assert np.isfinite(result).all()
     assert result.min() >= 0
-    np.testing.assert_allclose(
-        result, literal_distances(prototypes, shares, 1.0, 100.0, 1e-3, True), rtol=1e-9, atol=1e-12
-    )
+    expected = literal_distances(prototypes, shares, Parameters())
+    np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("junk", [np.nan, np.inf, 1e30, 0.0])
@@ -128,7 +126,8 @@ def test_prototypes_of_absent_classes_do_not_leak(junk: float) -> None:
     prototypes, shares = random_clients(seed=4, clients=6, classes=4, width=3)
     prototypes[shares == 0] = junk
     clean = np.where((shares > 0)[..., None], prototypes, 7.0)
-    np.testing.assert_array_equal(distances(prototypes, shares), distances(clean, shares))
+    found, expected = (distances(each, shares, Parameters()) for each in (prototypes, clean))
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_clients_without_a_shared_class_are_far_apart() -> None:
@@ -139,7 +138,7 @@ def test_clients_without_a_shared_class_are_far_apart() -> None:
     known = np.array([1.0, 1 - 1 / (math.sqrt(2) + 1e-3), 1 - 1 / (math.sqrt(2) + 1e-3)]) / 1.001
     # Both orders of three pairs: four small ones, then the largest twice. The 95th percentile is at position
     # 4.75 of 0…5, the 99th at 4.95: both are the largest, and twice the former is more.
-    np.testing.assert_allclose(distances(prototypes, shares)[3, :3], known.max())
+    np.testing.assert_allclose(distances(prototypes, shares, Parameters())[3, :3], known.max())
 
 
 def test_far_is_twice_the_95th_percentile_when_that_is_less_than_the_99th() -> None:
@@ -152,12 +151,12 @@ def test_far_is_twice_the_95th_percentile_when_that_is_less_than_the_99th() -> N
         shares = np.tile([1.0, 0.0], (clients + 1, 1))
         shares[clients] = [0.0, 1.0]
         near, odd = (1 - 1 / 1.001) / 1.001, 1 / 1.001
-        result = distances(prototypes, shares)
+        result = distances(prototypes, shares, Parameters())
         np.testing.assert_allclose(result[clients, 0], 2 * near if twice else odd)
 
 
 def test_no_two_clients_share_a_class() -> None:
-    result = distances(np.full((3, 3, 2), 5.0), np.eye(3))
+    result = distances(np.full((3, 3, 2), 5.0), np.eye(3), Parameters())
     np.testing.assert_array_equal(result, 1 - np.eye(3))
     np.testing.assert_array_equal(assign(np.ones((3, 3, 2)), np.eye(3), Parameters())[0], [0, 0, 0])
 
@@ -173,9 +172,8 @@ def test_identical_clients_are_one_cluster() -> None:
 def test_a_class_nobody_has_changes_nothing() -> None:
     prototypes, shares = random_clients(seed=6, clients=5, classes=3, width=3)
     wider = np.concatenate([prototypes, np.full((5, 1, 3), np.nan)], axis=1)
-    np.testing.assert_array_equal(
-        distances(wider, np.column_stack([shares, np.zeros(5)])), distances(prototypes, shares)
-    )
+    found = distances(wider, np.column_stack([shares, np.zeros(5)]), Parameters())
+    np.testing.assert_array_equal(found, distances(prototypes, shares, Parameters()))
 
 
 @pytest.mark.parametrize(("clients", "expected"), [(1, [0]), (2, [0, 0])])
@@ -250,36 +248,9 @@ def test_clients_with_disjoint_classes_are_grouped_exactly(parameters: Parameter
     labels, details = assign(prototypes, shares, parameters)
     np.testing.assert_array_equal(labels, truth)
     assert bool(details.scores) == (parameters.num_clusters is None)
-    np.testing.assert_array_equal(
-        details.distances, distances(prototypes, shares, overlap=parameters.overlap)
-    )
-
-
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [
-        (((2, 3, 4), (3,)), "shares must have shape"),
-        (((0, 3, 4), (0, 3)), "shares must have shape"),
-        (((2, 3, 4), (2, 4)), r"prototypes must have shape \(2, 4, 'width'\), got shape \(2, 3, 4\)"),
-        (((2, 3), (2, 3)), "prototypes must have shape"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_refused(shapes: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        distances(np.ones(shapes[0]), np.ones(shapes[1]))
-
-
-def test_broken_reports_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"shares must be finite and >= 0, got -0\.5"):
-        distances(np.ones((2, 1, 1)), np.array([[1.0], [-0.5]]))
-    prototypes = np.ones((3, 2, 2))
-    prototypes[2, 1, 0] = np.nan
-    with pytest.raises(ValueError, match="prototypes must be finite, got client 2, class 1"):
-        distances(prototypes, np.ones((3, 2)))
+    np.testing.assert_array_equal(details.distances, distances(prototypes, shares, parameters))
 
 
 def test_bad_arguments_of_the_grouping_are_refused() -> None:
     with pytest.raises(ValueError, match="num_clusters must be <= 4, the number of clients, got 5"):
         cluster(between(2, 2), Parameters(num_clusters=5))
-    with pytest.raises(ValueError, match="distances must have shape"):
-        cluster(np.zeros(3), Parameters())

@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 from fedclust.clustering import label_groups, loss_traces, prototype_groups
 from fedclust.clustering.mixture import believable, entries, unlike_others
 from fedclust.clustering.placement import LabelRule
-from fedclust.clustering.prototype_evidence import class_variances
+from fedclust.clustering.prototype_groups import class_variances
 from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.limits import limit_sizes, limit_values
 from fedclust.proof import Difference, compare, limited, num_set_aside, prove_grouping

@@ -117,13 +117,6 @@ def test_numbering_clients_otherwise_changes_nothing(order: list[int], measure) 
     np.testing.assert_allclose(distances(bases[order], measure), whole[np.ix_(order, order)], atol=1e-6)
 
 
-def test_bases_that_cannot_be_compared_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"bases must have shape \(clients, classes, width, vectors\)"):
-        distances(np.ones((2, 3, 4)))
-    with pytest.raises(ValueError, match="bases must be finite, those of class 1 are not"):
-        distances(np.array([[[[1.0]], [[np.nan]]]]))
-
-
 def test_a_newcomer_goes_to_the_cluster_of_the_least_mean_angle() -> None:
     # One class, one vector each, in the plane: clients at 0, 10 and 80 degrees, in clusters 0, 0 and 1.
     def line(degrees: float) -> np.ndarray:

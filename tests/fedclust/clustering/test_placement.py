@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import nn
 
+from fedclust.clustering import fmcl
 from fedclust.clustering.clust_psi_pfl import Parameters
 from fedclust.clustering.curve_fitting import chain_scores
 from fedclust.clustering.fedgmcc import Parameters as ChainParameters
 from fedclust.clustering.placement import DistanceRule, EvidenceRule, LabelRule, place
-from fedclust.clustering.prototype_evidence import Prototypes
+from fedclust.clustering.prototype_groups import Prototypes
 
 # Clients 0 and 1 have classes 0 and 1, clients 2 and 3 classes 2 and 3.
 COUNTS = np.array([[30, 10, 0, 0], [10, 30, 0, 0], [0, 0, 30, 10], [0, 0, 10, 30]])
@@ -42,10 +43,8 @@ def test_the_features_of_a_newcomer_and_the_centres_by_hand() -> None:
 
 def test_larger_clients_weigh_more_in_our_centres_only() -> None:
     counts = np.array([[90, 0, 0], [0, 10, 0], [0, 0, 50]])
-    ours, papers = (
-        LabelRule(counts, np.array([0, 0, 1])),
-        LabelRule(counts, np.array([0, 0, 1]), Parameters()),
-    )
+    ours = LabelRule(counts, np.array([0, 0, 1]))
+    papers = dataclasses.replace(ours, paper=Parameters())
     rows = ours._features(counts)
     np.testing.assert_allclose(ours.centres()[1][0], 0.9 * rows[0] + 0.1 * rows[1])
     rows = papers._features(counts)
@@ -138,7 +137,7 @@ def test_the_papers_distance_to_pooled_clusters() -> None:
     # Cosine distances: cluster 0 has classes along x and y, cluster 1 along y and x. The same direction is
     # 0 away, the other one 1 (up to the paper's ε).
     means, shares = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]]), np.full((2, 2), 0.5)
-    rule = DistanceRule(means, shares, 1.0, 100.0, 1e-3, True)
+    rule = DistanceRule(means, shares, fmcl.Parameters())
     found = rule.place(np.array([[2.0, 0.2], [0.1, 3.0]]), np.array([5, 5]))
     assert found.cluster == 0
     assert found.evidence["distances"]["1"] > 0.8

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.stats import f as f_distribution
 
-from fedclust.clustering.prototype_evidence import (
+from fedclust.clustering.prototype_groups import (
     Prototypes,
     class_separation,
     class_variances,

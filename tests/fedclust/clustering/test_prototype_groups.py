@@ -8,10 +8,11 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedclust.clustering import label_groups
 from fedclust.clustering.label_groups import Homogeneity
-from fedclust.clustering.prototype_evidence import FTest, Prototypes
 from fedclust.clustering.prototype_groups import (
     Details,
+    FTest,
     Parameters,
+    Prototypes,
     agglomerate,
     assign,
     decision,
@@ -427,23 +428,6 @@ def test_numbering_rotation_and_scale_do_not_matter(
     assert changed.evidence is not None
     assert details.evidence is not None
     np.testing.assert_allclose(changed.evidence, details.evidence[clients][:, clients], atol=1e-6)
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    means, counts, scatter = np.zeros((2, 3, 4)), np.full((2, 3), 5), np.ones((2, 3))
-    with pytest.raises(ValueError, match=r"counts must have shape \(clients, classes\), got shape \(3,\)"):
-        assign(means, counts[0], scatter, Parameters(), 0)
-    with pytest.raises(ValueError, match=r"prototypes must have shape \(2, 3, 'width'\), got shape \(2, 4\)"):
-        assign(means[:, 0], counts, scatter, Parameters(), 0)
-    with pytest.raises(ValueError, match=r"scatter must have shape \(2, 3\), got shape \(2,\)"):
-        assign(means, counts, scatter[:, 0], Parameters(), 0)
-    with pytest.raises(ValueError, match="counts must be finite and >= 0, got -5"):
-        assign(means, -counts, scatter, Parameters(), 0)
-    with pytest.raises(ValueError, match="scatter must be finite and >= 0, got nan"):
-        assign(means, counts, scatter * np.nan, Parameters(), 0)
-    means[1, 2, 3] = np.inf
-    with pytest.raises(ValueError, match="prototypes must be finite, got client 1, class 2"):
-        assign(means, counts, scatter, Parameters(), 0)
 
 
 _ALIKE = label_groups.Details(Homogeneity(1.0, 1.0, 1.0, 0.5), {}, np.zeros(2))

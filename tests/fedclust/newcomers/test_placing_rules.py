@@ -3,9 +3,9 @@ import io
 import numpy as np
 import pytest
 
-from fedclust.clustering import clust_psi_pfl
+from fedclust.clustering import clust_psi_pfl, fmcl
 from fedclust.clustering.placement import DistanceRule, EvidenceRule, LabelRule, SubspaceRule
-from fedclust.clustering.prototype_evidence import Prototypes
+from fedclust.clustering.prototype_groups import Prototypes
 from fedclust.newcomers.placing import packed, unpacked
 
 COUNTS, CLUSTERS = np.array([[30, 10], [10, 30], [5, 5]]), np.array([0, 1, 1])
@@ -24,7 +24,7 @@ BY_PROTOTYPES = (MEANS[0] + 1, np.array([9, 9]))
             EvidenceRule(PROTOTYPES, np.ones(2, bool), 25.0, CLUSTERS, LabelRule(COUNTS, CLUSTERS), 5, 2.5),
             BY_PROTOTYPES,
         ),
-        (DistanceRule(MEANS, np.full((2, 2), 0.5), 1.0, 100.0, 1e-3, True), BY_PROTOTYPES),
+        (DistanceRule(MEANS, np.full((2, 2), 0.5), fmcl.Parameters()), BY_PROTOTYPES),
         (
             SubspaceRule(np.eye(3)[:, None, :, None], CLUSTERS, "mean", "pixels"),
             (np.ones((1, 3, 1)) / 3**0.5,),

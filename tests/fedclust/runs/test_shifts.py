@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from fedclust.clustering.prototype_evidence import Prototypes
-from fedclust.clustering.prototype_groups import Parameters
+from fedclust.clustering.prototype_groups import Parameters, Prototypes
 from fedclust.runs.shifts import agreement, gini, label_shift, looks_shift, quantity_skew, renaming
 
 

@@ -9,7 +9,6 @@ from fedclust.clustering.shared.grouping import (
     Grouping,
     Linkage,
     agglomerate,
-    check_distances,
     cosine_distances,
     cut,
     fill_in,
@@ -17,6 +16,7 @@ from fedclust.clustering.shared.grouping import (
     in_order_of_appearance,
     lp_distances,
     merges,
+    positions_of,
 )
 
 
@@ -53,24 +53,10 @@ def test_clusters_exactly_a_threshold_apart_merge(linkage: Any, second: float) -
     np.testing.assert_array_equal(agglomerate(LINE, None, 0.0, linkage), [0, 1, 2, 3])
 
 
-def test_one_client_is_one_cluster() -> None:
-    np.testing.assert_array_equal(agglomerate(np.zeros((1, 1)), None, 1.0, "average"), [0])
-
-
-@pytest.mark.parametrize(
-    ("matrix", "message"),
-    [
-        (np.zeros((2, 3)), r"scores must have shape \(clients, clients\), got shape \(2, 3\)"),
-        (np.zeros((0, 0)), "scores must have shape"),
-        ([[0.0, np.nan], [np.nan, 0.0]], "scores must be finite and >= 0, got nan"),
-        ([[0.0, -1.0], [-1.0, 0.0]], r"scores must be finite and >= 0, got -1\.0"),
-        ([[0.5, 1.0], [1.0, 0.0]], r"scores must be 0 on the diagonal, got 0\.5"),
-        ([[0.0, 1.0], [3.0, 0.0]], r"scores must be symmetric, got differences up to 2\.0"),
-    ],
-)
-def test_what_is_no_distance_matrix_is_refused(matrix: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_distances(matrix, "scores")
+@pytest.mark.parametrize("number", [1, 2])
+def test_few_clients_are_one_cluster(number: int) -> None:
+    assert agglomerate(np.zeros((number, number)), None, 1.0, "average").tolist() == [0] * number
+    assert group(LINE[:number, :number], Grouping())[0].tolist() == [0] * number
 
 
 @pytest.mark.parametrize("linkage", ["single", "complete", "average"])
@@ -123,11 +109,6 @@ def test_a_number_or_a_threshold_decides_where_it_is_given(grouping: Grouping, l
     assert details.scores == {}
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_few_clients_are_one_cluster(number: int) -> None:
-    assert group(PAIRS[:number, :number], Grouping())[0].tolist() == [0] * number
-
-
 def test_cosine_distances() -> None:
     # (1, 0) against (0, 2), (-3, 0), (1, 1) and nothing: 1 - 0, 1 - (-1), 1 - 1/√2, and 1.
     found = cosine_distances(np.array([[1.0, 0], [0, 2], [-3, 0], [1, 1], [0, 0]]))
@@ -163,3 +144,11 @@ def test_numbering_clients_otherwise_changes_nothing(order: list[int]) -> None:
     whole, expected = group(lp_distances(points, 2), Grouping())
     np.testing.assert_array_equal(np.equal.outer(labels, labels), np.equal.outer(whole[order], whole[order]))
     assert found.scores == pytest.approx(expected.scores)
+
+
+def test_positions_of_members() -> None:
+    members = np.array([2, 5, 9])
+    assert positions_of(np.array([9, 2]), members).tolist() == [2, 0]
+    for stranger in (1, 4, 10):
+        with pytest.raises(ValueError, match=f"members of the cluster, got client {stranger}"):
+            positions_of(np.array([2, stranger]), members)

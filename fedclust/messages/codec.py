@@ -706,7 +706,7 @@ def _plan(cls: Any) -> _Plan:
             entries = (how.keys, how.values) if isinstance(how, Pairs) else (how,)
             if isinstance(how, Pairs) and how.needed:
                 default = dataclasses.MISSING
-            place = entries[0].place or getattr(cls, "place", entries[0].default)
+            place: Any = entries[0].place or getattr(cls, "place", entries[0].default)
             group = parts.setdefault(place, ("", _Group(place, {}), False))[1]
             keys = tuple(entry.key or each.name.replace("_", "-") for entry in entries)
             group.entries[keys] = each.name, how, default

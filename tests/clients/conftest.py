@@ -68,7 +68,7 @@ class Asked:
         return unpack(self.ask(kind, pack(contents)).content)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def node() -> type[Asked]:
     """Return a node's class, to be called with its configuration."""
     return Asked

@@ -1,48 +1,107 @@
+"""What clients measure of models on their own rows, and say of these rows, beside literal loops."""
+
+import dataclasses
+import math
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from flwr.app import RecordDict
+from scipy.linalg import subspace_angles
+from scipy.special import log_softmax, softmax
+from torch.nn import functional
 
-from fedclust.messages.codec import METRICS
+from fedclust.clients.node import Node
+from fedclust.messages import description, evaluation
+from fedclust.messages.codec import SERVER, BadReply, Reading, decode, encode
 from fedclust.messages.models import from_state, to_state
+from fedclust.personal.layers import Finetune
+from fedclust.training.cohort import draw_batches
+from fedclust.training.parameters import LocalTraining
 from fedclust.training.trainer import Trainer
 
-SEVERAL = {"clients": "0-3"}
+SEVERAL, TWO = {"clients": "0-5"}, {"clients": "1,5"}
+EVEN = np.zeros(10)
+
+
+@pytest.fixture
+def images(federation):
+    """Return a function of rows: their normalised pixels."""
+    return lambda rows: (federation.inputs[rows].float() / 255 - federation.mean[0]) / federation.std[0]
+
+
+@pytest.fixture
+def logits(network, images):
+    """Return a function of rows and a model: the logits of one example after the other, float64."""
+
+    def of(rows, model=None) -> np.ndarray:
+        if model is not None:
+            network.load_state_dict(to_state(model))
+        network.eval()
+        with torch.no_grad():
+            return np.stack([network(image[None])[0].double().numpy() for image in images(rows)])
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def other(model):
+    """Return the model with its last layer turned round."""
+    *_, last = state = to_state(model)
+    return from_state({**state, last: state[last] + torch.arange(10.0)})
+
+
+@pytest.fixture(scope="module")
+def undecided(model):
+    """Return a model whose logits are all 0."""
+    return from_state({name: torch.zeros_like(tensor) for name, tensor in to_state(model).items()})
+
+
+def _loss(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return -log_softmax(logits, axis=1)[np.arange(len(labels)), labels]
+
+
+def _asked_together(kind: str, node, content) -> dict[int, RecordDict]:
+    contents, errors = node(SEVERAL).ask_clients(kind, dict.fromkeys((1, 3), content))
+    assert errors == {}
+    return contents
+
+
+# -- Figures ------------------------------------------------------------------------------------------------
 
 
 def _metrics(content) -> dict[str, float]:
-    return dict(content.metric_records[METRICS])
+    return dict(content["metrics"])
 
 
-def test_each_client_measures_on_its_own_test_part(node, tell, network, federation) -> None:
-    content = tell()
-    contents, errors = node(SEVERAL).ask_clients("evaluate", {1: content, 3: content})
-    assert errors == {}
-    for client in (1, 3):
-        losses, hits = [], []
-        for row in federation.test[client]:  # one example after the other
-            pixels = (federation.inputs[row].float() / 255 - federation.mean[0]) / federation.std[0]
-            with torch.no_grad():
-                shares = torch.softmax(network(pixels.unsqueeze(0)), dim=1)[0]
-            label = int(federation.labels[row])
-            losses.append(-np.log(float(shares[label])))
-            hits.append(int(shares.argmax()) == label)
-        measured = _metrics(contents[client])
-        assert measured["num-examples"] == len(federation.test[client])
-        assert measured["accuracy"] == pytest.approx(np.mean(hits))
-        assert measured["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
-        assert measured.keys() == {"num-examples", "loss", "accuracy", "balanced-accuracy"}
+def test_each_client_measures_on_its_own_test_part(node, tell, logits, federation) -> None:
+    counts = _asked_together("query.confusion", node, tell())
+    for client, content in _asked_together("evaluate", node, tell()).items():
+        rows = federation.test[client]
+        labels, found = federation.labels[rows].numpy(), logits(rows)
+        assert _metrics(content) == {
+            "num-examples": len(rows),
+            "loss": pytest.approx(_loss(found, labels).mean(), rel=1e-4),
+            "accuracy": pytest.approx((found.argmax(axis=1) == labels).mean()),
+            "balanced-accuracy": pytest.approx(
+                np.mean([(found.argmax(axis=1) == label)[labels == label].mean() for label in set(labels)])
+            ),
+        }
+        expected = np.zeros((10, 10), dtype=int)
+        for label, answer in zip(labels, found.argmax(axis=1), strict=True):
+            expected[label, answer] += 1
+        np.testing.assert_array_equal(counts[client]["arrays"]["confusion"].numpy(), expected)
 
 
 def test_what_takes_longer_is_measured_when_asked_for(node, tell) -> None:
     contents, _ = node(SEVERAL).ask_clients("evaluate", {0: tell(full=True), 1: tell()})
     assert {"macro-f1", "auc"} <= _metrics(contents[0]).keys()
-    assert "outcomes" in contents[0]
-    assert "outcomes" not in contents[1]
     assert not {"macro-f1", "auc"} & _metrics(contents[1]).keys()
+    assert ["outcomes" in contents[client] for client in (0, 1)] == [True, False]
 
 
-def test_each_cluster_measures_its_own_model(node, tell, model) -> None:
-    other = from_state({name: -tensor for name, tensor in to_state(model).items()})
+def test_each_cluster_measures_its_own_model(node, tell, other) -> None:
     both, _ = node(SEVERAL).ask_clients("evaluate", {0: tell(), 1: tell(other)})
     swapped, _ = node(SEVERAL).ask_clients("evaluate", {0: tell(other), 1: tell()})
     for client in (0, 1):
@@ -50,21 +109,382 @@ def test_each_cluster_measures_its_own_model(node, tell, model) -> None:
 
 
 def test_an_only_client_answers_a_plain_message(node, tell) -> None:
-    contents, _ = node(SEVERAL).ask_clients("evaluate", {2: tell()})
-    assert _metrics(node({"clients": "2"}).ask("evaluate", tell()).content) == _metrics(contents[2])
+    for kind, content in (("evaluate", tell()), ("query.prototypes", RecordDict())):
+        bundled, _ = node(SEVERAL).ask_clients(kind, {2: content})
+        assert node({"clients": "2"}).ask(kind, content).content == bundled[2]
 
 
-def test_data_that_cannot_be_evaluated_cost_one_client(node, tell, federation, monkeypatch) -> None:
-    honest = Trainer.evaluate
+@pytest.mark.parametrize("kind", ["evaluate", "losses"])
+def test_data_that_cannot_be_measured_cost_one_client(node, tell, model, monkeypatch, kind) -> None:
+    honest = getattr(Trainer, kind)
 
-    def evaluate(self, jobs, *, full=False, own=True):
+    def measure(self, jobs, **options):
         if any(job.client == 1 for job in jobs):
             raise KeyError("an odd batch")
-        return honest(self, jobs, full=full, own=own)
+        return honest(self, jobs, **options)
 
-    monkeypatch.setattr(Trainer, "evaluate", evaluate)
-    content = tell()
-    contents, errors = node(SEVERAL).ask_clients("evaluate", {0: content, 1: content, 3: content})
+    monkeypatch.setattr(Trainer, kind, measure)
+    asked = tell() if kind == "evaluate" else encode(evaluation.LossesQuestion([model]))
+    kind = kind if kind == "evaluate" else f"query.{kind}"
+    contents, errors = node(SEVERAL).ask_clients(kind, dict.fromkeys((0, 1, 3), asked))
     assert errors == {1: "KeyError: 'an odd batch'"}
     assert sorted(contents) == [0, 3]
-    assert _metrics(contents[3])["num-examples"] == len(federation.test[3])
+
+
+# -- Losses -------------------------------------------------------------------------------------------------
+
+
+def test_each_client_measures_every_model_on_its_whole_training_part(
+    node, logits, model, other, federation
+) -> None:
+    question = encode(evaluation.LossesQuestion([model, other]))
+    for client, content in _asked_together("query.losses", node, question).items():
+        rows = federation.train[client]
+        labels = federation.labels[rows].numpy()
+        by_row = np.stack([_loss(logits(rows, each), labels) for each in (model, other)])
+        np.testing.assert_allclose(content["losses"]["losses"], by_row.mean(axis=1), rtol=1e-4)
+        first = int((by_row[0] <= by_row[1]).sum())
+        assert 0 < first < len(rows)
+        assert content["losses"]["wins"] == [first, len(rows) - first]
+
+
+def test_a_row_on_which_models_tie_counts_for_the_first(node, model, federation) -> None:
+    answers, _ = node(SEVERAL).told({2: evaluation.LossesQuestion([model, model])})
+    assert answers[2].wins.tolist() == [len(federation.train[2]), 0]
+
+
+def test_all_clients_go_through_a_model_together(node, model, other, monkeypatch) -> None:
+    calls, honest = [], Trainer.losses
+
+    def losses(self, jobs):
+        calls.append(sorted((job.client, id(job.state)) for job in jobs))
+        return honest(self, jobs)
+
+    monkeypatch.setattr(Trainer, "losses", losses)
+    node(SEVERAL).told(dict.fromkeys(range(4), evaluation.LossesQuestion([model, other])))
+    (jobs,) = calls
+    assert len(jobs) == 8
+    assert len({state for _, state in jobs}) == 2  # shared objects, which are evaluated together
+
+
+# -- Predictions --------------------------------------------------------------------------------------------
+
+
+def test_a_deployed_node_keeps_its_rows(node, tell, logits, federation, tmp_path) -> None:
+    asked = node({**SEVERAL, "predictions": str(tmp_path)})
+    contents, errors = asked.ask_clients("query.predictions", {2: tell()})
+    assert errors == {}
+    rows = federation.test[2]
+    chances = softmax(logits(rows), axis=1)
+    # Only the number of rows leaves the node.
+    assert {name: dict(record) for name, record in contents[2].items()} == {
+        "metrics": {"num-examples": len(rows)}
+    }
+    table = pd.read_parquet(tmp_path / "run-1" / "client-2.parquet")
+    assert table["row"].tolist() == rows.tolist()
+    assert table["label"].tolist() == [str(label) for label in federation.labels[rows].tolist()]
+    assert table["predicted"].tolist() == [str(label) for label in chances.argmax(1)]
+    np.testing.assert_allclose(table[[f"p: {label}" for label in range(10)]], chances, atol=1e-6)
+
+
+def test_a_deployed_node_without_a_folder_refuses_whatever_else_it_allows(node, tell) -> None:
+    for config in (SEVERAL, {**SEVERAL, "allow": "*"}):
+        contents, errors = node(config).ask_clients("query.predictions", {1: tell()})
+        assert contents == {}
+        assert "no folder for predictions on this node" in errors[1]
+
+
+def test_a_simulated_node_replies_with_its_rows(node, tell, logits, federation) -> None:
+    asked = node({**SEVERAL, "predictions": "reply"})
+    contents, _ = asked.ask_clients("query.predictions", {1: tell()})
+    rows = federation.test[1]
+    told = {name: array.numpy() for name, array in contents[1]["arrays"].items()}
+    np.testing.assert_array_equal(told["rows"], rows)
+    np.testing.assert_array_equal(told["labels"], federation.labels[rows])
+    np.testing.assert_allclose(told["probabilities"], softmax(logits(rows), axis=1), atol=1e-6)
+
+
+# -- The comparison of two models ---------------------------------------------------------------------------
+
+
+def test_three_numbers_by_hand(node, federation, undecided) -> None:
+    # Both models' logits are 0. A without a shift gives each class 1/10:
+    #   Brier score (9/10)² + 9·(1/10)² = 0.9 for every row.
+    # B with ln 9 added to class 3 gives it 9/(9 + 9) = 1/2 and each other class 1/18:
+    #   a 3: (1/2)² + 9·(1/18)² = 0.25 + 9/324; another: (1/2)² + (17/18)² + 8·(1/18)² = 0.25 + 297/324.
+    shift = np.where(np.arange(10) == 3, math.log(9), 0.0)
+    question = evaluation.ProofQuestion(undecided, undecided, EVEN, shift)
+    told, errors = node(SEVERAL).told(dict.fromkeys(range(6), question))
+    assert not errors
+    assert told.keys() == set(range(6))
+    some = 0
+    for client, answer in told.items():
+        rows = federation.validation[client]
+        threes = int((federation.labels[rows] == 3).sum())
+        others = len(rows) - threes
+        some += threes
+        gain_three, gain_other = 0.9 - (0.25 + 9 / 324), 0.9 - (0.25 + 297 / 324)
+        mean = (threes * gain_three + others * gain_other) / len(rows)
+        squares = threes * (gain_three - mean) ** 2 + others * (gain_other - mean) ** 2
+        assert answer.count == len(rows) >= 2
+        assert answer.mean == pytest.approx(mean, abs=1e-7)
+        assert answer.variance == pytest.approx(squares / (len(rows) - 1), abs=1e-7)
+    assert some > 0
+
+
+def test_a_comparison_as_a_slow_loop_has_it(node, federation, model, undecided, logits) -> None:
+    shifts = np.random.default_rng(0).normal(size=(6, 2, 10))
+    told, _ = node(SEVERAL).told(
+        {each: evaluation.ProofQuestion(model, undecided, *shifts[each]) for each in range(6)}
+    )
+    for client in range(6):
+        rows, scores = federation.validation[client], []
+        for state, shift in zip((model, undecided), shifts[client], strict=True):
+            chances = softmax(logits(rows, state) + shift, axis=1)
+            truth = federation.labels[rows].numpy()
+            scores.append(
+                [sum((p[c] - (c == t)) ** 2 for c in range(10)) for p, t in zip(chances, truth, strict=True)]
+            )
+        differences = np.subtract(*scores)
+        assert told[client].mean == pytest.approx(np.mean(differences), abs=1e-5)
+        assert told[client].variance == pytest.approx(np.var(differences, ddof=1), abs=1e-5)
+
+
+def test_clients_may_be_asked_about_different_models(node, model, other) -> None:
+    pairs = [(model, other), (other, model), (other, other)]
+    apart = [evaluation.ProofQuestion(*pair, EVEN, EVEN) for pair in pairs]
+    told, _ = node(SEVERAL).told(dict(enumerate(apart)))
+    reverse, _ = node(SEVERAL).told({0: apart[1], 1: apart[0]})
+    assert told[0].mean == pytest.approx(-reverse[0].mean)
+    assert told[1].mean == pytest.approx(-reverse[1].mean)
+    assert (told[2].mean, told[2].variance) == (0, 0)
+
+
+def test_a_model_that_diverged_fails_its_client_alone(node, model, broken) -> None:
+    fine, bad = (evaluation.ProofQuestion(model, each, EVEN, EVEN) for each in (model, broken))
+    told, errors = node(SEVERAL).told({0: fine, 1: bad, 2: fine})
+    assert told.keys() == {0, 2}
+    assert list(errors) == [1]
+    assert "logits must be finite" in errors[1]
+
+
+# -- Personal layers ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_validation(monkeypatch):
+    """Take the held-out rows of client 0."""
+    of = Node.of.__func__
+
+    def without(cls, context):
+        found = of(cls, context)
+        held_out = (np.zeros(0, dtype=np.int64), *found.data.validation[1:])
+        return dataclasses.replace(found, data=dataclasses.replace(found.data, validation=held_out))
+
+    monkeypatch.setattr(Node, "of", classmethod(without))
+
+
+def test_without_held_out_rows_there_is_nothing_to_compare(
+    without_validation, node, federation, model
+) -> None:
+    question = evaluation.ProofQuestion(model, model, EVEN, EVEN)
+    told, errors = node(SEVERAL).told({0: question, 1: question})
+    assert not errors
+    assert (told[0].mean, told[0].variance, told[0].count) == (0, 0, 0)
+    assert told[1].count == len(federation.validation[1])
+    told, errors = node(SEVERAL).told({0: evaluation.PersonalQuestion(model, 4, EVEN)})
+    assert not errors
+    assert told[0].losses == {}
+    assert told[0].tests.keys() == {"prior"}
+
+
+def test_layers_as_a_slow_loop_has_them(node, federation, model, network, images, logits) -> None:
+    shifts = np.random.default_rng(0).normal(size=(6, 10))
+    how = Finetune(epochs=2, learning_rate=0.05)
+    told, errors = node(SEVERAL).told(
+        {client: evaluation.PersonalQuestion.of(model, 9, shifts[client], how) for client in range(6)}
+    )
+    assert not errors
+    training = LocalTraining(learning_rate=0.05, batch_size=16, epochs=2)
+    for client, answer in told.items():
+        assert not answer.failed
+        test, held_out = federation.test[client], federation.validation[client]
+
+        def expect(layer, shift, rel, answer=answer, test=test, held_out=held_out) -> None:
+            labels = federation.labels[test].numpy()
+            found, held = logits(test) + shift, logits(held_out) + shift
+            of_held_out = _loss(held, federation.labels[held_out].numpy()).mean()
+            assert answer.losses[layer] == pytest.approx(of_held_out, rel=rel)
+            if layer != "none":
+                metrics = answer.tests[layer].metrics
+                assert metrics["loss"] == pytest.approx(_loss(found, labels).mean(), rel=rel)
+                assert metrics["accuracy"] == pytest.approx((found.argmax(axis=1) == labels).mean())
+
+        network.load_state_dict(to_state(model))
+        expect("none", 0.0, 1e-4)
+        expect("prior", shifts[client], 1e-4)
+        network.train()
+        optimiser = torch.optim.SGD(network.parameters(), lr=0.05)
+        batches = draw_batches([client], [federation.train[client]], training, 0, 9)
+        for rows, size in zip(batches.rows[0], batches.sizes[0], strict=True):
+            labels = federation.labels[torch.from_numpy(rows[:size])]
+            optimiser.zero_grad()
+            functional.cross_entropy(network(images(rows[:size])), labels).backward()
+            optimiser.step()
+        expect("finetune", 0.0, 1e-3)
+
+
+def test_what_is_not_asked_for_is_not_done(node, model) -> None:
+    question = encode(evaluation.PersonalQuestion(model, 4))
+    answers, errors = node(SEVERAL).ask_clients("query.personal", {0: question})
+    assert not errors
+    assert sorted(answers[0]) == ["failed", "validation-losses"]
+    more = Reading(0, asked=evaluation.PersonalQuestion(model, 4, EVEN))
+    with pytest.raises(BadReply, match="^client 0: no 'figures/prior' in reply"):
+        decode(evaluation.PersonalAnswer, answers[0], more)
+
+
+def test_a_client_that_cannot_fine_tune_says_so_and_answers_the_rest(node, model) -> None:
+    rates = [0.1, 0.1, 1e30]
+    how = [Finetune(epochs=1, learning_rate=rate) for rate in rates]
+    told, errors = node(SEVERAL).told(
+        {client: evaluation.PersonalQuestion.of(model, 4, EVEN, each) for client, each in enumerate(how)}
+    )
+    assert not errors
+    assert told[2].failed.keys() == {"finetune"}
+    assert "non-finite" in told[2].failed["finetune"] or "2^24" in told[2].failed["finetune"]
+    assert told[2].tests.keys() == {"prior"}
+    assert told[2].losses.keys() == {"none", "prior"}
+    for client in (0, 1):
+        assert not told[client].failed
+        assert told[client].tests.keys() == {"prior", "finetune"}
+
+
+def test_a_model_without_numbers_costs_its_client_only(node, model, broken) -> None:
+    fine, bad = (evaluation.PersonalQuestion(each, 4, EVEN) for each in (model, broken))
+    told, _ = node(SEVERAL).told({0: fine, 1: bad})
+    assert np.isnan(told[1].losses["none"])
+    assert told[0].losses["none"] > 0
+
+
+# -- The rows themselves ------------------------------------------------------------------------------------
+
+
+def test_a_client_counts_its_labels_and_names_its_group(node, federation) -> None:
+    said, errors = node(SEVERAL).told(dict.fromkeys((0, 4), description.DescriptionQuestion()))
+    assert errors == {}
+    for client, group in ((0, 0), (4, 1)):  # groups of 4 and 2
+        parts = federation.train[client], federation.test[client]
+        for counts, rows in zip((said[client].train_counts, said[client].test_counts), parts, strict=True):
+            expected = np.zeros(10, dtype=int)
+            for row in rows:
+                expected[int(federation.labels[row])] += 1
+            np.testing.assert_array_equal(counts, expected)
+        assert said[client].group == group
+        assert said[client].names.classes == tuple("0123456789")
+        assert said[client].name is None
+    contents, _ = node(SEVERAL).ask_clients("query.description", dict.fromkeys((0, 4), RecordDict()))
+    assert contents[0]["names"] is contents[4]["names"]  # so it travels once
+
+
+@pytest.mark.parametrize(
+    ("tells", "known"),
+    [("sizes", {"num-train", "num-test", "num-classes", "validation"}), ("nothing", {"num-classes"})],
+)
+def test_what_is_said_of_rows(node, federation, tells, known) -> None:
+    question = encode(description.DescriptionQuestion(tells))
+    for client, content in _asked_together("query.description", node, question).items():
+        config = content["config"]
+        assert set(config) - {"group", "mean", "std"} == known
+        assert config["num-classes"] == 10
+        assert config.get("num-train") == (len(federation.train[client]) if tells == "sizes" else None)
+
+
+def _by_class(federation, client) -> list[np.ndarray]:
+    """List the normalised pixels of a client's examples, shape (n, 64), by class."""
+    rows = federation.train[client]
+    pixels = (federation.inputs[rows].numpy().reshape(-1, 64) / 255 - federation.mean[0]) / federation.std[0]
+    return [pixels[(federation.labels[rows] == label).numpy()] for label in range(10)]
+
+
+def test_prototypes_are_class_means_in_the_encoders_space(node, federation) -> None:
+    """The default encoder is the normalised pixels themselves."""
+    told, errors = node(TWO).told(dict.fromkeys((1, 5), description.PrototypesQuestion()))
+    assert errors == {}
+    for client in (1, 5):
+        examples = _by_class(federation, client)
+        means, counts, scatter = told[client].all
+        np.testing.assert_allclose(means, [own.mean(axis=0) for own in examples], atol=1e-5)
+        np.testing.assert_array_equal(counts, list(map(len, examples)))
+        # Σ‖x − mean‖²/(n − 1) is the sum of the dimensions' sample variances.
+        np.testing.assert_allclose(scatter, [own.var(axis=0, ddof=1).sum() for own in examples], rtol=1e-5)
+
+
+def test_pooled_prototypes_are_the_mean_over_all_examples(node, federation) -> None:
+    told, _ = node(TWO).told({1: description.PrototypesQuestion("pixels", pooled=True)})
+    means, counts, scatter = told[1].all
+    examples = np.concatenate(_by_class(federation, 1))
+    np.testing.assert_allclose(means, examples.mean(axis=0, keepdims=True), atol=1e-5)
+    assert counts.tolist() == [len(examples)]
+    np.testing.assert_allclose(scatter, [examples.var(axis=0, ddof=1).sum()], rtol=1e-4)
+
+
+def test_prototypes_of_an_untrained_network_are_the_same_on_every_node(node) -> None:
+    question = description.PrototypesQuestion("untrained", pooled=True)
+    one, other = (node(config).told({1: question})[0][1].prototypes for config in (TWO, {"clients": "1"}))
+    assert one.shape == (1, 128)
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("asked", "own"), [("encoder", "random"), ("pixels", "random"), ("untrained", "pixels")]
+)
+def test_a_node_embeds_its_data_with_none_but_its_own_encoders(node, asked, own) -> None:
+    # The run's encoder is the pixels.
+    question = {1: description.PrototypesQuestion(input=asked)}
+    named = {"encoder": "pixels", "untrained": "random"}.get(asked, asked)
+    answers, errors = node({**TWO, "encoder": own}).told(question)
+    assert not answers
+    told = "encoder must be one that this node's operator lists in its --node-config, got"
+    assert errors == {1: f'{told} "{named}"'}
+    answers, errors = node({**TWO, "encoder": f"{own},{named}"}).told(question)
+    assert list(answers) == [1]
+    assert errors == {}
+
+
+def test_subspaces_are_the_left_singular_vectors_of_each_class(node, federation) -> None:
+    told, errors = node(TWO).told(dict.fromkeys((1, 5), description.SubspacesQuestion("pixels", 2)))
+    assert errors == {}
+    for client in (1, 5):
+        found = told[client].subspaces
+        assert found.shape == (10, 64, 2)
+        for own, basis in zip(_by_class(federation, client), found, strict=True):
+            left = np.linalg.svd(own.T)[0][:, :2]  # examples as columns
+            np.testing.assert_allclose(basis.T @ basis, np.eye(2), atol=1e-5)
+            np.testing.assert_allclose(np.degrees(subspace_angles(left, basis)), 0, atol=0.05)
+
+
+def test_an_encoder_makes_the_columns_where_it_is_asked_for(node) -> None:
+    """The default encoder is the pixels."""
+    pixels, encoder, untrained = (
+        node(TWO).told({1: description.SubspacesQuestion(name, 1)})[0][1].subspaces
+        for name in ("pixels", "encoder", "untrained")
+    )
+    np.testing.assert_array_equal(pixels, encoder)
+    assert untrained.shape == (10, 128, 1)
+    contents, errors = node(TWO).told({1: description.SubspacesQuestion("x", 1)})
+    assert contents == {}
+    assert errors == {1: "input must be one of encoder, pixels, untrained, got 'x'"}
+
+
+def test_a_question_lacks_nothing(model) -> None:
+    for question, missing in (
+        (description.SubspacesQuestion, "config"),
+        (evaluation.PersonalQuestion, "arrays"),
+    ):
+        with pytest.raises(ValueError, match=f"the server's message: no '{missing}'"):
+            decode(question, RecordDict(), SERVER)
+    with pytest.raises(ValueError, match="vectors must be in"):
+        decode(description.SubspacesQuestion, encode(description.SubspacesQuestion("pixels", 0)), SERVER)
+    asked = evaluation.PersonalQuestion.of(model, 4, None, Finetune(layers="last"))
+    assert (asked.finetune, asked.shift, asked.server_round) == (Finetune(layers="last"), None, 4)

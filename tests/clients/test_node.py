@@ -1,7 +1,10 @@
 import pytest
+import torch
 from flwr.app import Context, RecordDict
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from fedclust.clients.node import Node
+from fedclust.clients.node import Node, _operations, worthwhile_threads
 from fedclust.settings.composition import ConfigError, compose, to_run_config
 
 
@@ -33,3 +36,67 @@ def test_what_cannot_be_is_said_in_one_line() -> None:
         Node.of(_context("training.learning_rate=0"))
     with pytest.raises(ValueError, match="add up to num_clients"):
         Node.of(_context("partition.num_clients=31"))
+
+
+# -- Threads ------------------------------------------------------------------------------------------------
+
+SMALL = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+WIDE = nn.Linear(1000, 5000)  # 10 million operations per example: a multiplication and an addition each
+DIGIT = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
+
+
+def test_a_small_model_gets_one_thread() -> None:
+    assert worthwhile_threads(SMALL, DIGIT, 32, most=16) == 1
+
+
+@pytest.mark.parametrize(("batch_size", "threads"), [(1, 1), (10, 2), (14, 2), (15, 3), (1000, 8)])
+def test_a_thread_per_fifty_million_operations(batch_size, threads) -> None:
+    assert worthwhile_threads(WIDE, torch.zeros(1, 1000), batch_size, most=8) == threads
+
+
+def test_tokens() -> None:
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(12, 2))
+    assert worthwhile_threads(model, torch.zeros(1, 3, dtype=torch.int64), 8, most=4) == 1
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64))
+    worthwhile_threads(model, DIGIT, 8, most=4)
+    assert model.training
+    assert model[1].num_batches_tracked == 0
+
+
+class Twice(nn.Module):
+    """A network with a product of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Multiply twice."""
+        return self.inner(inputs.flatten(1).float()) @ self.inner.weight
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (SMALL, 2 * (64 * 64 + 64 * 10)),
+        # Six by six outputs of four channels from 3 × 3 pixels of one channel; then 2 × 2 from two of four.
+        (
+            nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(3), nn.Conv2d(4, 6, 1, groups=2), nn.Flatten()),
+            2 * (6 * 6 * 4 * 9 + 2 * 2 * 6 * 2),
+        ),
+        (
+            nn.Sequential(nn.Unflatten(1, (1, 1)), nn.Linear(8, 5)),
+            2 * 8 * 8 * 5,
+        ),  # a product per row of pixels
+        (Twice(), 2 * (64 * 64 + 64 * 64)),
+    ],
+)
+def test_operations_are_those_that_pytorch_counts(network, expected) -> None:
+    pixels = DIGIT.float()
+    with FlopCounterMode(display=False) as counter:
+        network(pixels)
+    assert _operations(network, pixels) == counter.get_total_flops() == expected
+    assert not any(module._forward_hooks for module in network.modules())

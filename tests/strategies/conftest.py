@@ -18,11 +18,12 @@ def started(toy: Any, watch: Any) -> Callable[..., Any]:
         num_nodes: int = 1,
         *,
         clients: Any = None,
+        model: Any = None,
         **behaviour: Any,
     ) -> ClusteredStrategy:
         strategy.observer = watch
         clients = toy(**behaviour) if clients is None else clients
-        strategy.start(clients.grid(num_nodes), toy.model(), num_rounds=num_rounds)
+        strategy.start(clients.grid(num_nodes), model or toy.model(), num_rounds=num_rounds)
         return strategy
 
     return start

@@ -35,7 +35,7 @@ def built(
         **({"selection": instantiate(config.selection)} if config.selection else {}),
     }
     # As the command line does: Hydra would make a configuration of a dataclass among the arguments.
-    strategy = (made or instantiate(config.strategy, _partial_=True))(**options)
+    strategy = (made or instantiate(config.strategy, _partial_=True, _convert_="all"))(**options)
     return strategy, grid, initial_model(config)
 
 

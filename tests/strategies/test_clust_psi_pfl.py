@@ -127,8 +127,3 @@ def test_a_released_pair_is_weighted_by_the_copies_drawn(started) -> None:
         found.append(min(means, key=lambda m: abs(means[m] - weight)))
         assert weight == pytest.approx(means[found[-1]])
     assert {1, 2, 3} <= set(found)
-
-
-def test_cohorts_are_one_of_two() -> None:
-    with pytest.raises(ValueError, match="cohorts must be one of share, released, got 'half'"):
-        ClustPSIPFL(cohorts="half")  # type: ignore[arg-type]

@@ -4,14 +4,13 @@ from functools import partial
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
-from hydra.utils import get_object, instantiate
+from flwr.serverapp.strategy import FedAvgM, FedMedian, FedProx
 
-from fedclust.federation import ClientGrid, Clusters, CohortView, Federation
-from fedclust.messages.models import from_state, split_models
-from fedclust.models import construction
-from fedclust.settings.composition import compose, plain, to_run_config
+from fedclust.federation import Clusters, CohortView, Federation
+from fedclust.messages.models import split_models
+from fedclust.settings.composition import compose
 from fedclust.strategies import ClusteredStrategy
+from tests.strategies.helpers import built
 
 NO_MINIMA = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 
@@ -51,15 +50,6 @@ def test_clusters_are_federations_of_their_own(started) -> None:
     np.testing.assert_allclose(_weights(strategy), [3 * 2 / 3, 3 * 18 / 7], rtol=1e-6)
 
 
-@pytest.mark.parametrize("num_nodes", [1, 2, 4, 6])
-@pytest.mark.parametrize("cluster_class", [ClusteredStrategy, TwoHalves])
-def test_the_number_of_nodes_changes_nothing(toy, cluster_class, num_nodes) -> None:
-    alone, spread = cluster_class(), cluster_class()
-    alone.start(toy().grid(1), toy.model(), num_rounds=3)
-    spread.start(toy().grid(num_nodes), toy.model(), num_rounds=3)
-    np.testing.assert_allclose(_weights(alone), _weights(spread), rtol=1e-6)
-
-
 def test_a_share_of_each_cluster_takes_part(toy, started, watch) -> None:
     started(TwoHalves(participation=0.5, seed=1), 20, num_clients=8)
     cohorts = [record["cohort"] for record in watch.rounds]
@@ -81,15 +71,6 @@ def test_momentum_is_kept_per_cluster(started) -> None:
     )
     # A round's mean moves by g = 2/3; velocities are g and 1.5 g, so w = 2.5 g. The other: g = 18/7.
     np.testing.assert_allclose(_weights(strategy), [2.5 * 2 / 3, 2.5 * 18 / 7], rtol=1e-6)
-
-
-def test_adaptive_server_optimiser(started) -> None:
-    strategy = started(
-        ClusteredStrategy(aggregator=partial(FedAdam, eta=0.1, tau=0.001, **NO_MINIMA)), 1, num_clients=3
-    )
-    # delta = 4/3, m = 0.1 delta, v = 0.01 delta^2, rate = 0.1 sqrt(1 - 0.99^2) / (1 - 0.9^2).
-    delta, rate = 4 / 3, 0.1 * np.sqrt(1 - 0.99**2) / (1 - 0.9**2)
-    np.testing.assert_allclose(_weights(strategy), [rate * 0.1 * delta / (0.1 * delta + 0.001)], rtol=1e-5)
 
 
 def test_the_proximal_weight_reaches_the_clients(toy) -> None:
@@ -225,6 +206,8 @@ def test_all_clients_failing_does_not_end_the_run(started, watch) -> None:
 
 
 def test_evaluated_every_so_often_and_at_the_end(started, watch) -> None:
+    with pytest.raises(ValueError, match="evaluate_every must be >= 1, got 0"):
+        ClusteredStrategy(evaluate_every=0)
     started(ClusteredStrategy(evaluate_every=3), 7)
     evaluated = [record["round"] for record in watch.rounds if "global_accuracy" in record]
     assert evaluated == [3, 6, 7]
@@ -233,24 +216,6 @@ def test_evaluated_every_so_often_and_at_the_end(started, watch) -> None:
 def test_a_grid_of_anything_but_clients_is_refused(toy) -> None:
     with pytest.raises(ValueError, match=r"grid must know clients 0..K-1, it knows \[2, 3\]"):
         ClusteredStrategy().start(CohortView(toy().grid(), [3, 2]), toy.model(), num_rounds=1)
-
-
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        ({"participation": 0.0}, r"participation must be in \(0, 1\], got 0.0"),
-        ({"participation": 1.5}, r"participation must be in \(0, 1\], got 1.5"),
-        ({"evaluate_every": 0}, "evaluate_every must be >= 1, got 0"),
-    ],
-)
-def test_arguments_outside_their_range(options, rule) -> None:
-    with pytest.raises(ValueError, match=rule):
-        ClusteredStrategy(**options)
-
-
-def test_stock_fedavg_is_the_default_aggregator(started) -> None:
-    strategy = started(ClusteredStrategy(), 1)
-    assert type(strategy.clusters.aggregators[0]) is FedAvg
 
 
 class Forgetful(ClusteredStrategy):
@@ -268,52 +233,30 @@ def test_a_hook_that_returns_no_clusters_is_named(toy) -> None:
 
 
 class Directions(ClusteredStrategy):
-    """Asks for the direction in which each client trains."""
-
-    memory_type = list[tuple[dict[int, np.ndarray], dict[int, np.ndarray]]] | None
+    """Asks for the direction in which each client trains, in the round and of two clients for the next."""
 
     def told(self, clusters: Clusters):
         return self.ask_for_projection(32)
 
     def after_round(self, clusters, replies, federation):
-        told = {reply.client: reply.projected.values for reply in replies}
-        asked = federation.updates(
-            clusters.models[0], [1, 4], federation.server_round + 1, projection=self.update_projection(32)
-        )
-        memory = [
-            *(clusters.memory or []),
-            (told, {client: u.projected.values for client, u in asked.items()}),
-        ]
-        return dataclasses.replace(clusters, memory=memory)
+        number, model = federation.server_round + 1, clusters.models[0]
+        asked = self.update_rows(federation, model, [1, 4], number, size=32)
+        return clusters.with_report(of=[each.projected.values for each in replies], asked=asked)
 
 
-def test_updates_are_each_clients_own_however_many_share_a_node() -> None:
-    def told(num_nodes: int):
-        config = compose(
-            [
-                "partition.num_clients=6",
-                "partition.groups=[4,2]",
-                "training.steps=2",
-                f"engine.num_nodes={num_nodes}",
-            ]
-        )
-        grid = ClientGrid(
-            instantiate(config.engine, app=get_object(config.client_app), run_config=to_run_config(config))
-        )
-        grid.connect()
-        strategy = Directions(seed=3)
-        strategy.start(grid, from_state(construction.build(plain(config.model), 0).state_dict()), 2)
-        assert strategy.run.failed_replies == 0
-        return strategy.clusters.memory
-
-    for (first, asked), (second, again) in zip(told(1), told(3), strict=True):
-        assert sorted(first) == sorted(second) == list(range(6))
-        assert sorted(asked) == sorted(again) == [1, 4]
-        for client, values in first.items():
-            np.testing.assert_allclose(values, second[client], rtol=1e-4, atol=1e-6)
-            assert client == 0 or not np.allclose(values, first[0])
-        for client, values in asked.items():
-            np.testing.assert_allclose(values, again[client], rtol=1e-4, atol=1e-6)
+def test_updates_are_each_clients_own_however_many_share_a_node(watch) -> None:
+    told = []
+    for nodes in (1, 3):
+        clients = ["partition.num_clients=6", "partition.groups=[4,2]", "training.steps=2"]
+        strategy, grid, model = built(compose([*clients, f"engine.num_nodes={nodes}"]), Directions)
+        strategy.observer = type(watch)()
+        strategy.start(grid, model, 2)
+        told.append([record["strategy"] for record in strategy.observer.rounds])
+    for first, second in zip(*told, strict=True):
+        assert first["asked"][0].tolist() == second["asked"][0].tolist() == [1, 4]
+        np.testing.assert_allclose(first["of"], second["of"], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(first["asked"][1], second["asked"][1], rtol=1e-4, atol=1e-6)
+        assert not any(np.allclose(each, first["of"][0]) for each in first["of"][1:])
 
 
 def test_a_cluster_may_be_given_its_aggregator(started) -> None:

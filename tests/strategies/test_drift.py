@@ -9,7 +9,7 @@ from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, Federation
 from fedclust.layers.drift import LEVEL, Drifted, level_of_look, look_for_drift, moved
 from fedclust.messages.models import from_state
-from fedclust.strategies import FMCL, FedGWC
+from fedclust.strategies import FMCL
 from fedclust.training import LocalTraining
 
 CENTRES = 3 * np.eye(3)
@@ -71,12 +71,6 @@ def test_one_model_for_all_has_nothing_to_look_for(toy) -> None:
     assert look_for_drift(clusters, Federation(toy().grid()), 1) == []
 
 
-def test_a_method_that_keeps_lists_of_members_only_reports() -> None:
-    # FedGWC's memory has a matrix per cluster: moving a client would leave it in the wrong one.
-    assert not FedGWC.moves_clients
-    assert FMCL.moves_clients
-
-
 def test_levels_of_all_looks_add_up() -> None:
     # 1/2 + 1/6 + 1/12 = 3/4, and 1 − 1/(n + 1) after n looks.
     assert sum(level_of_look(look, 1.0) for look in (1, 2, 3)) == pytest.approx(0.75)
@@ -108,11 +102,6 @@ def test_moving_leaves_models_and_memory() -> None:
     assert found.memory == "kept"
     assert found.reason == "earlier; client 1 drifted to cluster 1"
     assert moved(clusters, []) is clusters
-
-
-def test_a_number_of_rounds_below_0_is_refused() -> None:
-    with pytest.raises(ValueError, match="drift_every must be >= 0, got -1"):
-        FMCL(drift_every=-1)
 
 
 def _models(*values: float):

@@ -1,10 +1,8 @@
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord
-from flwr.serverapp.strategy import FedAdam, FedProx
+from flwr.serverapp.strategy import FedAdam
 from torch import nn
 
 from fedclust.clustering.fedgmcc import Parameters
@@ -33,10 +31,8 @@ def _model() -> ArrayRecord:
     return from_state(Vector().state_dict())
 
 
-def test_a_cohort_of_one_model_stays_one_cluster(toy, watch) -> None:
-    strategy = _strategy()
-    strategy.observer = watch
-    strategy.start(toy(move=lambda *_: 1.0).grid(2), _model(), num_rounds=2)
+def test_a_cohort_of_one_model_stays_one_cluster(started, watch) -> None:
+    strategy = started(_strategy(), 2, 2, move=lambda *_: 1.0, model=_model())
     assert watch.rounds[0]["strategy"]["overflowing"] == []
     # All clients return the same model: chains between them are flat, and their mean is that model.
     assert len(strategy.clusters.models) == 1
@@ -48,22 +44,23 @@ def test_a_cohort_of_one_model_stays_one_cluster(toy, watch) -> None:
     assert told["epsilon"] is None
 
 
-def test_components_report_their_budget(toy, watch) -> None:
-    strategy = _strategy(parameters=Parameters(**{**FEW.__dict__, "grouping": "components"}))
-    strategy.observer = watch
-    strategy.start(toy().grid(), _model(), num_rounds=1)
+def test_components_report_their_budget(started, watch) -> None:
+    started(_strategy(parameters=Parameters(**{**FEW.__dict__, "grouping": "components"})), 1, model=_model())
     told = watch.rounds[0]["strategy"]
     # In round 1 the median of the curve-finding losses.
     assert told["epsilon"] == pytest.approx(np.median(told["curve_finding_losses"]))
 
 
-def test_a_client_whose_model_overflows_is_alone_and_named(toy, watch) -> None:
+def test_a_client_whose_model_overflows_is_alone_and_named(started, toy, watch) -> None:
     # Weights of 1e38 are finite, so the reply is valid. Times the sum of an input, here of twelve numbers
     # from U(0, 1), near 6, they are beyond float32.
-    strategy = FedGMCC(network=Vector(), input_shape=[12], device="cpu", parameters=FEW, update_norm_cap=None)
-    strategy.observer = watch
     federation = toy(move=lambda client, *_: 1e38 if client == 3 else 1.0)
-    strategy.start(federation.grid(), _model(), num_rounds=1)
+    strategy = started(
+        FedGMCC(network=Vector(), input_shape=[12], device="cpu", parameters=FEW, update_norm_cap=None),
+        1,
+        clients=federation,
+        model=_model(),
+    )
     told = watch.rounds[0]["strategy"]
     assert told["overflowing"] == [3]
     assert told["components"] == [[0, 1, 2, 4, 5], [3]]
@@ -75,10 +72,8 @@ def test_a_client_whose_model_overflows_is_alone_and_named(toy, watch) -> None:
     assert np.isfinite(found["curve_losses"]).all()
 
 
-def test_clients_outside_the_cohort_keep_their_models(toy, watch) -> None:
-    strategy = _strategy(participation=0.5)
-    strategy.observer = watch
-    strategy.start(toy(move=lambda *_: 1.0).grid(), _model(), num_rounds=1)
+def test_clients_outside_the_cohort_keep_their_models(started, watch) -> None:
+    strategy = started(_strategy(participation=0.5), 1, move=lambda *_: 1.0, model=_model())
     cohort = watch.rounds[0]["cohort"]
     assert len(cohort) == 3
     for client in range(6):
@@ -87,33 +82,14 @@ def test_clients_outside_the_cohort_keep_their_models(toy, watch) -> None:
     assert sorted(watch.rounds[0]["cluster_sizes"]) == [3, 3]
 
 
-def test_every_client_is_in_one_cluster_that_has_a_model(toy, watch) -> None:
-    strategy = _strategy(participation=0.5, seed=2)
-    strategy.observer = watch
-    strategy.start(toy(num_clients=8).grid(2), _model(), num_rounds=4)
-    assert set(strategy.assignment.tolist()) == set(range(len(strategy.clusters.models)))
-    assert all(sum(record["cluster_sizes"]) == 8 for record in watch.rounds)
-
-
-def test_a_failing_client_costs_its_own_part(toy, watch) -> None:
-    strategy = _strategy()
-    strategy.observer = watch
-    federation = toy(move=lambda *_: 1.0, error=lambda client, _: "down" if client == 4 else None)
-    strategy.start(federation.grid(), _model(), num_rounds=1)
-    assert [failure["client"] for failure in watch.rounds[0]["failures"]] == [4]
-    assert watch.rounds[0]["strategy"]["components"] == [[0, 1, 2, 3, 5]]
-
-
-def test_nobody_answering_changes_nothing(toy) -> None:
-    strategy = _strategy()
-    strategy.start(toy(error=lambda *_: "down").grid(), _model(), num_rounds=1)
+def test_nobody_answering_changes_nothing(started) -> None:
+    strategy = started(_strategy(), 1, error=lambda *_: "down", model=_model())
     np.testing.assert_array_equal(strategy.clusters.models[0]["w"].numpy(), [0.0, 0.0])
     assert strategy.clusters.report == {}
 
 
-def test_findings_hold_the_curves_of_the_last_round(toy) -> None:
-    strategy = _strategy()
-    strategy.start(toy().grid(), _model(), num_rounds=2)
+def test_findings_hold_the_curves_of_the_last_round(started) -> None:
+    strategy = started(_strategy(), 2, model=_model())
     found = strategy.findings(strategy.clusters).arrays
     assert found["pair_scores"].shape == (6, 6)
     assert found["curve_pairs"].shape == (4, 2)
@@ -121,13 +97,6 @@ def test_findings_hold_the_curves_of_the_last_round(toy) -> None:
     # The loss is the distance to the outputs of the model at u = 1, so it ends at 0 on either path.
     np.testing.assert_allclose(found["curve_losses"][:, -1], np.zeros(4), atol=1e-6)
     np.testing.assert_allclose(found["line_losses"][:, -1], np.zeros(4), atol=1e-6)
-
-
-def test_fedprox_applies(toy) -> None:
-    federation = toy()
-    aggregator = partial(FedProx, proximal_mu=0.5, min_train_nodes=1, min_available_nodes=1)
-    _strategy(aggregator=aggregator).start(federation.grid(), _model(), num_rounds=1)
-    assert federation.proximal == {0.5}
 
 
 def test_an_aggregator_that_cannot_apply_is_refused_in_one_line() -> None:

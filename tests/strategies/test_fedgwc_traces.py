@@ -51,7 +51,7 @@ def test_clients_whose_losses_take_another_course_become_a_cluster(started, watc
 
 
 def test_alike_clients_stay_together(started) -> None:
-    for seed in range(20):
+    for seed in range(4):
         strategy = started(
             FedGWCTraces(participation=1.0, seed=seed, parameters=QUICK),
             13,
@@ -69,13 +69,11 @@ def _mean(clients) -> float:
 
 @pytest.mark.parametrize("num_nodes", [1, 3])
 def test_an_undecided_cluster_trains_the_mean_of_three_and_serves_the_mean_of_all(
-    toy, watch, num_nodes: int
+    started, toy, watch, num_nodes: int
 ) -> None:
     served: list[float] = []
     federation = toy(accuracy=lambda _, weight: served.append(weight) or 0.5)
-    strategy = FedGWCTraces(participation=1.0)
-    strategy.observer = watch
-    strategy.start(federation.grid(num_nodes), toy.model(), num_rounds=2)
+    strategy = started(FedGWCTraces(participation=1.0), 2, num_nodes, clients=federation)
     first, second = (record["strategy"]["0"]["probe"] for record in watch.rounds)
     assert len(first) == len(second) == 3
     # All: (0·1 + 1·2 + 2·3 + 3·4 + 4·5 + 5·6) / 21 = 70 / 21.
@@ -110,12 +108,12 @@ def test_with_a_server_optimiser_training_starts_from_another_model_than_the_ser
     [(Parameters(probe=None), None), (Parameters(), partial(FedMedian, min_available_nodes=1))],
     ids=["off", "median"],
 )
-def test_without_a_probe_the_served_model_is_trained(toy, watch, parameters, aggregator) -> None:
+def test_without_a_probe_the_served_model_is_trained(started, toy, watch, parameters, aggregator) -> None:
     federation = toy(move=lambda *_: 1.0)
     options = {} if aggregator is None else {"aggregator": aggregator}
-    strategy = FedGWCTraces(participation=1.0, parameters=parameters, **options)
-    strategy.observer = watch
-    strategy.start(federation.grid(), toy.model(), num_rounds=3)
+    strategy = started(
+        FedGWCTraces(participation=1.0, parameters=parameters, **options), 3, clients=federation
+    )
     assert {(server_round, start) for _, server_round, start in federation.trained} == {
         (1, 0),
         (2, 1),
@@ -128,12 +126,10 @@ def test_without_a_probe_the_served_model_is_trained(toy, watch, parameters, agg
 
 
 @pytest.mark.parametrize(("lost", "left"), [(0, 3), (1, 2), (2, 0), (3, 0)])
-def test_a_probe_is_of_two_at_least(toy, watch, lost: int, left: int) -> None:
+def test_a_probe_is_of_two_at_least(started, toy, watch, lost: int, left: int) -> None:
     drawn = generator(0, "probe", 1, 0).choice(np.arange(6), 3, replace=False)[:lost].tolist()
     federation = toy(error=lambda client, server_round: "down" if client in drawn else None)
-    strategy = FedGWCTraces(participation=1.0)
-    strategy.observer = watch
-    strategy.start(federation.grid(), toy.model(), num_rounds=2)
+    started(FedGWCTraces(participation=1.0), 2, clients=federation)
     probe = watch.rounds[0]["strategy"]["0"].get("probe", [])
     assert len(probe) == left
     assert not set(probe) & set(drawn)
@@ -169,11 +165,10 @@ def test_a_run_goes_on_from_before_a_proposal_is_confirmed(toy, tmp_path: Path, 
         np.testing.assert_array_equal(array, again.arrays[name])
 
 
-def test_weights_and_interaction_are_the_papers(toy) -> None:
+def test_weights_and_interaction_are_the_papers(started, toy) -> None:
     # Losses 1, 2, 3: rewards exp(-1/2), 1, exp(-1/2) by Eq. 1; alpha is 1/2 if all clients take part.
     federation = toy(num_clients=3, losses=lambda client, _: [1.0 + client] * 2)
-    strategy = FedGWCTraces(participation=1.0)
-    strategy.start(federation.grid(), toy.model(), num_rounds=2)
+    strategy = started(FedGWCTraces(participation=1.0), 2, clients=federation)
     found = strategy.findings(strategy.clusters)
     rewards = np.array([0.60653066, 1.0, 0.60653066])
     np.testing.assert_allclose(found.clients["gaussian_weight"], 0.75 * rewards)
@@ -186,15 +181,6 @@ def test_no_matrices_above_2000_clients(started) -> None:
     found = strategy.findings(strategy.clusters)
     assert not {"interaction", "affinity"} & set(found.arrays)
     assert (found.clients["gaussian_weight"] > 0).sum() == 3
-
-
-def test_settings_without_a_split_are_reported_before_round_1() -> None:
-    (caution,) = FedGWCTraces().cautions(5, 1000)
-    assert caution == "no split can come: 5 clients are fewer than two clusters of min_cluster_size 3"
-    # With all clients: tested in round 5 + 1, confirmed in round 7.
-    (caution,) = FedGWCTraces().cautions(6, 7)
-    assert "tested in round 6 and groups confirmed in round 7 at the earliest, of 7" in caution
-    assert FedGWCTraces().cautions(6, 8) == []
 
 
 def test_cohorts_are_of_three_at_least_and_prefer_who_took_part_least() -> None:

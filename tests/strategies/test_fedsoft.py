@@ -36,12 +36,16 @@ def _move(client: int, server_round: int) -> float:
 
 
 @pytest.mark.parametrize("num_nodes", [1, 3])
-def test_rounds_are_those_of_a_literal_loop(toy, watch, num_nodes: int) -> None:
+def test_rounds_are_those_of_a_literal_loop(started, toy, num_nodes: int) -> None:
     wins = {0: [4, 0], 1: [3, 1], 2: [2, 2], 3: [0, 4]}
     federation = toy(num_clients=4, move=_move, wins=wins.get)
-    strategy = FedSoft(network=Scalar(), parameters=Parameters(sigma=0.1, proximal=0.25))
-    strategy.observer = watch
-    strategy.start(federation.grid(num_nodes), MODEL, num_rounds=3)
+    strategy = started(
+        FedSoft(network=Scalar(), parameters=Parameters(sigma=0.1, proximal=0.25)),
+        3,
+        num_nodes,
+        clients=federation,
+        model=MODEL,
+    )
     # Client 0: 1 and 0.1, over 1.1; client 1: 3/4, 1/4; client 2: 1/2, 1/2; client 3 as 0 turned round.
     u = np.array([[10 / 11, 1 / 11], [0.75, 0.25], [0.5, 0.5], [1 / 11, 10 / 11]])
     samples = np.array([1, 2, 3, 4])
@@ -88,7 +92,9 @@ def test_weights_are_measured_every_so_many_rounds_and_kept_in_between(toy) -> N
     assert len(asked) == 12
 
 
-def test_who_has_not_trained_is_served_the_middle_of_its_centres_the_others_their_own(toy, watch) -> None:
+def test_who_has_not_trained_is_served_the_middle_of_its_centres_the_others_their_own(
+    started, toy, watch
+) -> None:
     served = {}
     federation = toy(
         num_clients=4,
@@ -96,9 +102,7 @@ def test_who_has_not_trained_is_served_the_middle_of_its_centres_the_others_thei
         wins=lambda _: [3, 1],
         accuracy=lambda client, weight: served.setdefault(client, weight) and 0.5,
     )
-    strategy = FedSoft(network=Scalar(), participation=0.5)
-    strategy.observer = watch
-    strategy.start(federation.grid(), MODEL, num_rounds=1)
+    strategy = started(FedSoft(network=Scalar(), participation=0.5), 1, clients=federation, model=MODEL)
     cohort = watch.rounds[0]["cohort"]
     assert len(cohort) == 2
     # All begin at 0.75·0 + 0.25·10 = 2.5 and get to 102.5, which both centres become.
@@ -106,16 +110,22 @@ def test_who_has_not_trained_is_served_the_middle_of_its_centres_the_others_thei
     assert strategy.clusters.memory.trained.tolist() == [client in cohort for client in range(4)]
 
 
-def test_a_centre_that_nobody_has_weight_for_stays(toy) -> None:
-    strategy = FedSoft(network=Scalar(), parameters=Parameters(sigma=0.0))
-    strategy.start(toy(move=lambda *_: 1.0, wins=lambda _: [5, 0]).grid(), MODEL, num_rounds=2)
+def test_a_centre_that_nobody_has_weight_for_stays(started) -> None:
+    strategy = started(
+        FedSoft(network=Scalar(), parameters=Parameters(sigma=0.0)),
+        2,
+        move=lambda *_: 1.0,
+        wins=lambda _: [5, 0],
+        model=MODEL,
+    )
     assert [_first(model) for model in strategy.clusters.memory.centres] == [2.0, 10.0]
 
 
-def test_a_client_that_cannot_measure_keeps_its_weights(toy) -> None:
+def test_a_client_that_cannot_measure_keeps_its_weights(started, toy) -> None:
     federation = toy(wins=lambda _: [1, 0], error=lambda client, r: "busy" if (client, r) == (2, 0) else None)
-    strategy = FedSoft(network=Scalar(), parameters=Parameters(sigma=0.0))
-    strategy.start(federation.grid(), MODEL, num_rounds=1)
+    strategy = started(
+        FedSoft(network=Scalar(), parameters=Parameters(sigma=0.0)), 1, clients=federation, model=MODEL
+    )
     weights = strategy.clusters.memory.importance
     assert weights[2].tolist() == [0.5, 0.5]
     assert weights[3].tolist() == [1.0, 0.0]

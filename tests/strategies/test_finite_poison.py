@@ -65,7 +65,7 @@ def test_a_pull_is_lowered_to_one_example_at_most() -> None:
     assert limited_weights([1, 1, 10**6], [0.0, 0.0, 1.0], [0] * 3, 10.0) == [1, 1, 10**6]
 
 
-def test_rows_that_a_client_does_not_have_do_not_make_its_model_the_mean(toy) -> None:
+def test_rows_that_a_client_does_not_have_do_not_make_its_model_the_mean(started, toy) -> None:
     # Five clients move by 1 with one example each; the sixth says to have a million and moves by −3. Its pull
     # counts for ten: 3 examples. (5 · 1 − 3 · 3) / (5 + 3) = −0.5; without the limit it were −3.
     clients = toy(
@@ -75,8 +75,7 @@ def test_rows_that_a_client_does_not_have_do_not_make_its_model_the_mean(toy) ->
     for nodes in (1, 6):  # whoever shares a node
         found = {}
         for cap in (10.0, None):
-            strategy = ClusteredStrategy(update_pull_cap=cap)
-            strategy.start(clients.grid(nodes), toy.model(), num_rounds=1)
+            strategy = started(ClusteredStrategy(update_pull_cap=cap), 1, nodes, clients=clients)
             found[cap] = strategy.clusters.models[0]["w"].numpy() - toy.model()["w"].numpy()
         np.testing.assert_allclose(found[10.0], -0.5, atol=1e-6)
         np.testing.assert_allclose(found[None], -3.0, atol=1e-4)
@@ -175,25 +174,23 @@ def test_a_cluster_keeps_its_model_if_no_next_one_can_be_made_whoever_has_come(s
     assert sorted(each["cluster"] for each in watch.rounds[1]["went_back"]) == [0, 1]
 
 
-def test_a_model_whose_loss_is_not_finite_is_taken_back_and_nobody_is_blamed(toy, watch) -> None:
+def test_a_model_whose_loss_is_not_finite_is_taken_back_and_nobody_is_blamed(started, toy, watch) -> None:
     clients = toy(move=lambda *_: 1.0, test_loss=lambda _, weight: float("nan") if weight > 100 else 0.5)
-    strategy = ClusteredStrategy(aggregator=lambda: Breaks(2, 1e6))
-    strategy.observer = watch
-    strategy.start(clients.grid(), toy.model(), num_rounds=3)
+    strategy = started(ClusteredStrategy(aggregator=lambda: Breaks(2, 1e6)), 3, clients=clients)
     assert strategy.clusters.models[0]["w"].numpy().tolist() == [2.5, 2.5]  # as above
     assert [record["failures"] for record in watch.rounds] == [[], [], []]
     assert watch.rounds[1]["went_back"][0]["reason"] == "the loss of its new model is not finite"
     assert "global_accuracy" not in watch.rounds[1]  # what was measured of a model that is gone
 
 
-def test_where_rounds_are_not_evaluated_the_next_training_tells(toy, watch) -> None:
+def test_where_rounds_are_not_evaluated_the_next_training_tells(started, toy, watch) -> None:
     clients = toy(move=lambda *_: 1.0)
     clients.error = lambda client, number: (
         "non-finite loss at step 1" if number == 3 and client != 0 else None
     )
-    strategy = ClusteredStrategy(aggregator=lambda: Breaks(2, 1e6), evaluate_every=4)
-    strategy.observer = watch
-    strategy.start(clients.grid(), toy.model(), num_rounds=4)
+    strategy = started(
+        ClusteredStrategy(aggregator=lambda: Breaks(2, 1e6), evaluate_every=4), 4, clients=clients
+    )
     # Round 2's model of 1e6 goes in round 3, with client 0's update to it; round 4 goes on from round 1's.
     assert strategy.clusters.models[0]["w"].numpy().tolist() == [2.5, 2.5]
     assert [record["failures"] for record in watch.rounds] == [[], [], [], []]
@@ -243,16 +240,14 @@ def test_a_resumed_run_counts_on_how_often_a_cluster_went_back(toy, tmp_path: Pa
     assert rounds == whole[1:]
 
 
-def test_one_client_cannot_send_a_cluster_back(toy, watch) -> None:
+def test_one_client_cannot_send_a_cluster_back(started, toy, watch) -> None:
     lost = {(2, 2): "non-finite loss at step 1"}
     clients = toy(
         move=lambda *_: 1.0,
         error=lambda client, number: lost.get((client, number)),
         test_loss=lambda client, _: float("inf") if client == 3 else 0.5,
     )
-    strategy = ClusteredStrategy()
-    strategy.observer = watch
-    strategy.start(clients.grid(), toy.model(), num_rounds=2)
+    strategy = started(ClusteredStrategy(), 2, clients=clients)
     assert strategy.clusters.models[0]["w"].numpy().tolist() == [2.0, 2.0]
     assert not any("went_back" in record for record in watch.rounds)
     blamed = [[(each["client"], each["phase"]) for each in record["failures"]] for record in watch.rounds]

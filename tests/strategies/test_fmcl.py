@@ -29,13 +29,9 @@ def _run(toy, parameters, num_clients: int = 6, watch=None, num_nodes: int = 1, 
     return strategy
 
 
-def test_two_conventions_become_two_clusters_before_round_1(toy, watch) -> None:
-    _run(toy, None, watch=watch, num_nodes=2, prototypes=_two_conventions)
+def test_findings(toy, watch) -> None:
+    strategy = _run(toy, None, watch=watch, num_nodes=2, prototypes=_two_conventions)
     assert watch.assignments == [(0, [0, 1] * 3, "before round 1")]
-
-
-def test_findings(toy) -> None:
-    strategy = _run(toy, None, prototypes=_two_conventions)
     found = strategy.findings(strategy.clusters)
     # b: the two prototypes of a client are 10² apart, of which chance, with variance 1 and 5 examples each,
     # makes 1/5 + 1/5.
@@ -108,13 +104,9 @@ def test_no_matrix_of_more_clients_than_are_compared_at_a_time(toy) -> None:
     assert strategy.findings(strategy.clusters).arrays == {}
 
 
-def test_the_paper_finds_the_number_of_clusters(toy) -> None:
-    strategy = _run(toy, fmcl.Parameters(), num_clients=8, prototypes=_two_looks)
-    assert strategy.assignment.tolist() == [0, 1] * 4
-
-
 def test_findings_of_the_papers_rule(toy) -> None:
-    strategy = _run(toy, fmcl.Parameters(num_clusters=2), num_clients=4, prototypes=_two_looks)
+    strategy = _run(toy, fmcl.Parameters(), num_clients=4, prototypes=_two_looks)
+    assert strategy.assignment.tolist() == [0, 1] * 2
     distances = strategy.findings(strategy.clusters).arrays["distances"]
     assert distances.shape == (4, 4)
     # Clients 0 and 2 share both classes with weight 1/2: cosine distance of (1, 0) and (1, 0.02), with

@@ -13,10 +13,8 @@ from torch import nn
 
 import fedclust
 from fedclust.clustering.ifca import Parameters
-from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
 from fedclust.messages.models import from_state
-from fedclust.runs.library import strategy_of
 from fedclust.strategies import IFCA
 from fedclust.strategies.ifca import Memory
 from tests.strategies.helpers import Keeping, assert_same_models, at, kept
@@ -62,9 +60,10 @@ def _literally(models: list[float], clients: int, rounds: range) -> list[float]:
     return models
 
 
-def test_rounds_are_those_of_algorithm_1(toy) -> None:
-    strategy = IFCA(network=Vector(), parameters=Parameters(num_clusters=3), seed=4)
-    strategy.start(toy(move=_move).grid(2), MODEL, num_rounds=5)
+def test_rounds_are_those_of_algorithm_1(started) -> None:
+    strategy = started(
+        IFCA(network=Vector(), parameters=Parameters(num_clusters=3), seed=4), 5, 2, move=_move, model=MODEL
+    )
     drawn = [_first(model) for model in starting_models(Vector(), MODEL, 3, seed=4)]
     assert len(set(drawn)) == 3
     found = [_first(model) for model in strategy.clusters.models]
@@ -94,12 +93,6 @@ def test_who_chose_before_an_evaluation_is_not_asked_again_until_the_models_have
     assert len(federation.take_failures()) == 6
 
 
-def test_a_tie_goes_to_the_first(toy) -> None:
-    strategy, federation = IFCA(network=Vector()), Federation(toy().grid())
-    clusters = _clusters(1.0, 3.0, cluster=1)  # client 2 is as far from both
-    assert strategy.before_evaluation(clusters, at(1, federation)).assignment.tolist() == [0, 0, 0, 1, 1, 1]
-
-
 def test_a_cluster_that_nobody_chose_keeps_its_model(toy) -> None:
     strategy = IFCA(network=Vector())
     strategy.begin = lambda *_: _clusters(2.0, 99.0)
@@ -111,11 +104,11 @@ def test_a_cluster_that_nobody_chose_keeps_its_model(toy) -> None:
 RESTARTS = Parameters(num_clusters=2, restarts=3, restart_rounds=2)
 
 
-def test_the_best_of_three_starts_goes_on(toy, watch) -> None:
-    strategy = IFCA(network=Vector(), parameters=RESTARTS, seed=2)
-    strategy.observer = watch
+def test_the_best_of_three_starts_goes_on(started, toy, watch) -> None:
     federation = toy(move=_move)
-    strategy.start(federation.grid(2), MODEL, num_rounds=8)
+    strategy = started(
+        IFCA(network=Vector(), parameters=RESTARTS, seed=2), 8, 2, clients=federation, model=MODEL
+    )
     drawn = [_first(model) for model in starting_models(Vector(), MODEL, 6, seed=2)]
     starts = [
         _literally(drawn[2 * start : 2 * start + 2], 6, range(2 * start + 1, 2 * start + 3))
@@ -194,14 +187,6 @@ def test_clusters_share_all_layers_but_the_last() -> None:
         np.testing.assert_allclose(one[name].numpy(), mean, rtol=1e-5)
         np.testing.assert_array_equal(one[name].numpy(), other[name].numpy())
     assert not np.array_equal(one["2.weight"].numpy(), other["2.weight"].numpy())
-
-
-def test_it_is_built_by_name_around_the_users_network() -> None:
-    network = nn.Linear(5, 3)
-    rows = [(np.zeros((4, 5), dtype="f4"), np.array([0, 1, 2, 0]))] * 2
-    name, strategy = strategy_of("ifca", network, from_arrays(rows), seed=7)
-    assert (name, strategy.network, strategy.seed) == ("ifca", network, 7)
-    assert strategy.parameters.restarts == 3
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fedclust
-from fedclust.clustering.private_groups import Parameters, apart, deserted, groups_help, vote
+from fedclust.clustering.private_groups import apart, deserted, groups_help, vote
 from fedclust.privacy import ClientDP
 from fedclust.privacy.accountant import epsilon_of
 from fedclust.results import Checkpoints
@@ -160,19 +160,3 @@ def test_groups_start_anew_where_one_is_deserted() -> None:
     assert deserted([52.0, 948.0], 1000, 10.0)
     assert not deserted([53.0, 947.0], 1000, 10.0)
     assert not deserted([200.0, 800.0], 1000, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"num_groups": 1}, "num_groups must be >= 2, got 1"),
-        ({"warmup": 0}, "warmup must be >= 1, got 0"),
-        ({"spread": 0.0}, "spread must be > 0 and finite, got 0.0"),
-        ({"spread": math.inf}, "spread must be > 0 and finite, got inf"),
-        ({"vote_clip": 2.5}, r"vote_clip must be in \(0, 2\], got 2.5"),
-        ({"level": 0.6}, r"level must be in \(0, 0.5\], got 0.6"),
-    ],
-)
-def test_parameters_outside_their_range(changed: dict[str, float], said: str) -> None:
-    with pytest.raises(ValueError, match=f"^{said}$"):
-        Parameters(**changed)

@@ -10,7 +10,7 @@ from flwr.app import Error, Message
 import fedclust
 from fedclust.federation import Federation
 from fedclust.grids.client_grid import WrappedGrid
-from fedclust.settings.composition import CONF, ConfigError, compose
+from fedclust.settings.composition import CONF, compose
 from tests.strategies.helpers import Keeping, assert_same_models, built, kept
 
 SELECTIONS = sorted(path.stem for path in (CONF / "selection").glob("*.yaml"))
@@ -116,16 +116,3 @@ def test_questions_are_counted_in_bytes(tmp_path: Path, monkeypatch: pytest.Monk
     assert up["haccs"] == up["poc"] == asked
     for summary, lines in found.values():
         assert sum(line["bytes_up_unbundled"] for line in lines) == summary["bytes_up_unbundled"]
-
-
-def test_wrong_options_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="fedcls, haccs, least_sampled, own, poc, uniform"):
-        compose(["selection=powerofchoice"])
-    for override, reason in (
-        (["selection=haccs", "selection.rho=2"], r"rho must be in \[0, 1\], got 2"),
-        (["selection=poc", "selection.candidates=0"], "candidates must be >= 1 or null, got 0"),
-        (["selection=fedcls", "selection.threshold=0"], r"threshold must be in \(0, 1\], got 0"),
-    ):
-        with pytest.raises(ConfigError, match=reason) as error:
-            fedclust.run([*SMALL, *override, f"output_dir={tmp_path / 'run'}"])
-        assert "\n" not in str(error.value)

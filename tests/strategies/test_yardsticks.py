@@ -228,23 +228,6 @@ def test_each_group_is_one_model_trained_on_its_rows_as_one_batch() -> None:
             torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
 
 
-def test_with_one_group_it_is_centralised_training() -> None:
-    data = from_arrays(_clients(), num_classes=3)
-    together = _plain(CentralisedGroups(), dataclasses.replace(data, groups=np.zeros(4, int)))
-    for name, value in _plain(Centralised(), data).model_for(1).state_dict().items():
-        torch.testing.assert_close(together.model_for(1).state_dict()[name], value, rtol=0, atol=0)
-
-
 def test_clients_without_groups_are_refused() -> None:
     with pytest.raises(FederationError, match="centralised_groups must have clients of known groups"):
         _plain(CentralisedGroups(), _clients())
-
-
-def test_a_node_that_pools_nothing_of_its_group_ends_the_run(toy, monkeypatch) -> None:
-    federation = toy()
-    monkeypatch.setattr(
-        "fedclust.strategies.yardsticks.known_clusters",
-        lambda federation, model, name: fedclust.federation.Clusters.of(np.repeat([0, 1], 3), model),
-    )
-    with pytest.raises(RunFailed, match=r"the rows of all 3 clients, a node used those of 1"):
-        CentralisedGroups().start(federation.grid(), federation.model(), num_rounds=1)

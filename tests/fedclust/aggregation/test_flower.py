@@ -1,5 +1,6 @@
 """Aggregators move parameters; buffers are averaged, whole numbers the largest."""
 
+import copy
 import gc
 import weakref
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideAdaptiveClipping,
     FedAdagrad,
     FedAdam,
     FedAvg,
@@ -25,7 +27,9 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from torch import nn
 
+import fedclust
 from fedclust.aggregation.flower import (
+    FairAvg,
     NotFinite,
     aggregate,
     ask_for_own_models,
@@ -33,6 +37,7 @@ from fedclust.aggregation.flower import (
     check_aggregator,
     configure_train,
     pack_state,
+    restored,
     train_from,
 )
 from fedclust.federation import Reply
@@ -42,6 +47,7 @@ from fedclust.messages.models import from_state
 from fedclust.messages.packer import pack
 from fedclust.messages.training import TrainAnswer, read_instruction
 from fedclust.settings.composition import CONF
+from fedclust.strategies import ClusteredStrategy, Local
 from fedclust.training.cohort import CohortUpdate, ModelMean
 
 AGGREGATORS = sorted(path.stem for path in (CONF / "aggregator").glob("*.yaml"))
@@ -418,3 +424,80 @@ def test_the_users_own_aggregator_checks_itself() -> None:
         eta = -1.0
 
     check_aggregator(Mine())
+
+
+# -- FairAvg --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_nodes", [1, 3])
+def test_every_client_counts_the_same(toy, num_nodes: int) -> None:
+    # Clients 0 to 5 add 0 to 5 and have 1 to 6 samples: 15/6 = 2.5; weighted by samples it would be 70/21.
+    strategy = ClusteredStrategy(aggregator=FairAvg)
+    strategy.start(toy().grid(num_nodes), toy.model(), num_rounds=1)
+    np.testing.assert_array_equal(strategy.clusters.models[0]["w"].numpy(), [2.5, 2.5])
+    (message, *_) = FairAvg(**NO_MINIMA).configure_train(1, toy.model(), ConfigRecord(), toy().grid())
+    assert read_instruction(message.content).equal_weights
+
+
+@pytest.mark.parametrize("shared_means", [True, False])
+def test_a_reply_counts_as_often_as_clients_share_it_and_so_do_buffers(shared_means: bool) -> None:
+    aggregator, one, of_two = FairAvg(**NO_MINIMA), model_of(1.0, 10.0, 1), model_of(4.0, 40.0, 1)
+    messages = configure_train(aggregator, 1, one, ConfigRecord(), Clients(3), BUFFERS)
+    given = zip(messages, ((100, one), (1, of_two), (5, of_two)), strict=True)
+    replies = [replied(message, model, number) for message, (number, model) in given]
+    made = aggregate(aggregator, 1, one, replies, BUFFERS, shared_means=shared_means)
+    # (1 + 2 · 4) / 3 and (10 + 2 · 40) / 3
+    assert values(made) == {"norm.mean": [30], "weight": [3], "norm.count": [1]}
+
+
+def _clients() -> list[tuple[np.ndarray, np.ndarray]]:
+    draws = np.random.default_rng(0)
+    sizes = [10, 20, 30, 80, 40, 160]
+    labels = [draws.integers(0, 3, size) for size in sizes]
+    return [(draws.normal(size=(len(held), 4)).astype(np.float32), held) for held in labels]
+
+
+@pytest.mark.parametrize("num_nodes", [1, 3])
+def test_unequal_clients_on_one_node_and_on_three(num_nodes: int) -> None:
+    """One round is the plain mean of the models that the clients train alone, buffers included."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    options = {
+        "rounds": 1,
+        "training": fedclust.LocalTraining(learning_rate=0.5, batch_size=8, epochs=2, mode="sequential"),
+        "num_nodes": num_nodes,
+    }
+    apart = fedclust.simulate(Local(), copy.deepcopy(network), _clients(), **options)
+    fair = ClusteredStrategy(aggregator=FairAvg)
+    found = fedclust.simulate(fair, network, _clients(), **options).model_for(0).state_dict()
+    alone = [apart.model_for(client).state_dict() for client in range(6)]
+    for name, value in found.items():
+        trained = torch.stack([state[name].double() for state in alone])
+        expected = trained.mean(0) if value.is_floating_point() else trained.amax(0)
+        torch.testing.assert_close(value.double(), expected, rtol=1e-6, atol=1e-7)
+
+
+# -- What an aggregator remembers -----------------------------------------------------------------------
+
+
+def test_a_strategy_inside_another_is_restored_too() -> None:
+    def make() -> DifferentialPrivacyServerSideAdaptiveClipping:
+        inner = FedAvgM(server_momentum=0.9, **NO_MINIMA)
+        return DifferentialPrivacyServerSideAdaptiveClipping(inner, 0.0, 1, initial_clipping_norm=0.5)
+
+    old, new, model = make(), make(), model_of(0.0, 1.0, 0)
+    one_round(old, 1, model, {0: (1, model_of(1.0, 1.0, 0))})
+    packed = pack_state(old, make())
+    assert packed["strategy"].keys() >= {"momentum_vector"}
+    restored(new, packed)
+    momentum = [vector.tolist() for vector in old.strategy.momentum_vector]
+    assert [vector.tolist() for vector in new.strategy.momentum_vector] == momentum
+    assert new.clipping_norm == old.clipping_norm != 0.5
+
+
+def test_what_cannot_be_kept_is_named() -> None:
+    assert pack_state(FedAdam(), FedAdam()) == {}
+    strategy = FedAvg()
+    strategy.history = object()
+    with pytest.raises(TypeError, match="aggregator FedAvg cannot be resumed: attribute 'history' must hold"):
+        pack_state(strategy, FedAvg())

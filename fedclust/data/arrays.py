@@ -9,7 +9,7 @@ import torch
 
 from fedclust.data.dataset import FederatedData
 from fedclust.data.partition import hold_out_client
-from fedclust.support.checks import check_fraction
+from fedclust.support.checks import check_value
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
@@ -54,31 +54,23 @@ def from_arrays(
         than the first, fewer than two rows, no training or test row, a target that is no class, or inputs
         that are not finite numbers.
     """
-    check_fraction(validation_fraction)
-    if not isinstance(clients, Sequence) or isinstance(clients, str):
-        raise ValueError(
-            f"clients must be a sequence, a pair or a triple for each, got {type(clients).__name__}"
-        )
-    if not clients:
-        raise ValueError("clients must be at least one, got none")
-    if num_classes is not None and num_classes < 2:
-        raise ValueError(f"num_classes must be >= 2, got {num_classes}")
+    check_value("validation_fraction", validation_fraction, "in [0, 1)")
+    check_value("num_classes", num_classes, ">= 2 or None")
+    if not isinstance(clients, Sequence) or isinstance(clients, str) or not clients:
+        raise ValueError(f"clients must be a list of a pair or a triple for each, got {_sort(clients)}")
     pairs: list[Pair] = []
     parts: tuple[list[IntArray], ...] = ([], [], [])
     start = 0
     for client, given in enumerate(clients):
         for rows, (x, y) in zip(parts, _parts(client, given, seed, validation_fraction), strict=True):
-            first = pairs[0] if pairs else (x, y)
-            if _kind(x, y) != _kind(*first):
-                raise ValueError(
-                    f"client {client} must have inputs and targets like client 0's, {_kind(*first)} a row, "
-                    f"got {_kind(x, y)}"
-                )
-            if num_classes is not None and len(y) and int(y.max()) >= num_classes:
-                raise ValueError(
-                    f"client {client} must have targets below num_classes, {num_classes}, got {int(y.max())}"
-                )
             pairs.append((x, y))
+            first, here = _kind(*pairs[0]), _kind(x, y)
+            if here != first:
+                raise ValueError(f"client {client} must have rows like client 0's, {first}, got {here}")
+            if num_classes is not None and len(y) and (most := int(y.max())) >= num_classes:
+                raise ValueError(
+                    f"client {client} must have targets below num_classes, {num_classes}, got {most}"
+                )
             rows.append(np.arange(start, start + len(x)))
             start += len(x)
     train, validation, test = (tuple(rows) for rows in parts)
@@ -95,7 +87,6 @@ def from_arrays(
         num_classes=count,
         mean=mean,
         std=std,
-        groups=None,
         class_names=tuple(map(str, range(count))),
         fingerprint=_fingerprint(inputs, labels, parts),
     )
@@ -118,18 +109,15 @@ def to_inputs(values: Any) -> torch.Tensor:
         If they are no such numbers, or not finite as float32.
     """
     x = _tensor(values)
-    if x.dtype == torch.uint8 and x.dim() in (3, 4):
-        if x.dim() == 3:
-            raise ValueError(
-                f"inputs of type uint8 must be (N, channels, height, width), got {tuple(x.shape)}"
-            )
+    if x.dtype == torch.uint8 and x.dim() == 4:
         return x
+    if x.dtype == torch.uint8 and x.dim() == 3:
+        raise ValueError(f"inputs of type uint8 must be (N, channels, height, width), got {tuple(x.shape)}")
     if not (x.is_floating_point() or x.dtype in (torch.uint8, torch.bool)):
         return x.to(torch.int64)
     x = x.to(torch.float32)
-    if not torch.isfinite(x).all():
-        bad = x[~torch.isfinite(x)][0].item()
-        raise ValueError(f"inputs must be finite as float32, got {bad}")
+    if len(bad := x[~torch.isfinite(x)]):
+        raise ValueError(f"inputs must be finite as float32, got {bad[0].item()}")
     return x
 
 
@@ -142,13 +130,9 @@ def to_targets(values: Any) -> torch.Tensor:
         If a value is no class index.
     """
     y = _tensor(values)
-    whole = (
-        torch.isfinite(y) & (y == y.round())
-        if y.is_floating_point()
-        else torch.ones_like(y, dtype=torch.bool)
-    )
-    if not (fits := whole & (y >= 0)).all():
-        raise ValueError(f"targets must be class indices, whole numbers >= 0, got {y[~fits][0].item()}")
+    fits = (y >= 0) & (torch.isfinite(y) & (y == y.round()) if y.is_floating_point() else True)
+    if len(bad := y[~fits]):
+        raise ValueError(f"targets must be class indices, whole numbers >= 0, got {bad[0].item()}")
     return y.to(torch.int64)
 
 
@@ -171,15 +155,13 @@ def _tensor(values: Any) -> torch.Tensor:
 def _parts(client: int, given: Any, seed: int, fraction: float) -> tuple[Pair, Pair, Pair]:
     """Read one client's train, validation and test part."""
     if not isinstance(given, list | tuple) or len(given) not in (2, 3):
-        raise ValueError(
-            f"client {client} must be (inputs, targets) or (train, validation, test), got {_sort(given)}"
-        )
+        rule = "must be (inputs, targets) or (train, validation, test)"
+        raise ValueError(f"client {client} {rule}, got {_sort(given)}")
     if len(given) == 2:
         x, y = _pair(client, given)
         if len(x) < 2:
-            raise ValueError(
-                f"client {client} must have at least 2 rows, one to train and one to test on, got {len(x)}"
-            )
+            rule = "must have at least 2 rows, one to train and one to test on"
+            raise ValueError(f"client {client} {rule}, got {len(x)}")
         order = generator(seed, "test part", client).permutation(len(x))
         num_test = min(len(x) - 1, max(1, round(_TEST_SHARE * len(x))))
         test, train = np.sort(order[:num_test]), np.sort(order[num_test:])
@@ -189,16 +171,14 @@ def _parts(client: int, given: Any, seed: int, fraction: float) -> tuple[Pair, P
     for part, name in ((given[0], "training"), (given[2], "test")):
         if _is_empty(part):
             raise ValueError(f"client {client} must have at least one {name} row, got none")
-    train_part, test_part = _pair(client, given[0]), _pair(client, given[2])
-    nothing = train_part[0][:0], train_part[1][:0]
-    return train_part, nothing if _is_empty(given[1]) else _pair(client, given[1]), test_part
+    fitted, tested = _pair(client, given[0]), _pair(client, given[2])
+    nothing = fitted[0][:0], fitted[1][:0]
+    return fitted, nothing if _is_empty(given[1]) else _pair(client, given[1]), tested
 
 
 def _is_empty(part: Any) -> bool:
-    return part is None or (
-        isinstance(part, list | tuple)
-        and all(hasattr(values, "__len__") and not len(values) for values in part)
-    )
+    sized = isinstance(part, list | tuple) and all(hasattr(values, "__len__") for values in part)
+    return part is None or (sized and not any(map(len, part)))
 
 
 def _pair(client: int, given: Any) -> Pair:
@@ -209,10 +189,8 @@ def _pair(client: int, given: Any) -> Pair:
     except ValueError as error:
         raise ValueError(f"client {client}: {error}") from error
     if x.dim() < 2 or y.dim() not in (1, 2) or len(x) != len(y):
-        raise ValueError(
-            f"client {client} must have inputs (N, *shape) and targets (N,) or (N, positions), "
-            f"got {tuple(x.shape)} and {tuple(y.shape)}"
-        )
+        rule = "must have inputs (N, *shape) and targets (N,) or (N, positions)"
+        raise ValueError(f"client {client} {rule}, got {tuple(x.shape)} and {tuple(y.shape)}")
     return x, y
 
 

@@ -74,7 +74,7 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:32]
 
 
-def prepared(folder: Path, write: Callable[[Path], None]) -> Path:
+def prepared(folder: Path, write: Callable[[Path], object]) -> Path:
     """Create `folder` with `write` unless it exists; write it again if it is damaged.
 
     `write` fills a temporary folder, which is then renamed to `folder`, so readers never see a partly

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import torch
 
 
-_Part = TypeVar("_Part")
 _MOST_ROWS = 1000  # of the inputs in a digest; a dataset may be larger than the memory
 OWNERS = "natural_names.json"  # not part of the fingerprint: names do not affect any result
 
@@ -195,9 +194,7 @@ class DatasetBuilder(ABC):
         """Return how raw rows become inputs, see :attr:`Dataset.encoder`; None if no raw rows are read."""
         return None
 
-    def new_inputs(
-        self, folder: Path, dtype: type[np.generic], rows: int, shape: Sequence[int]
-    ) -> NDArray[Any]:
+    def new_inputs(self, folder: Path, dtype: Any, rows: int, shape: Sequence[int]) -> NDArray[Any]:
         """Create ``inputs.npy`` for `rows` examples of `shape`, for the caller to fill.
 
         Raises
@@ -205,10 +202,8 @@ class DatasetBuilder(ABC):
         SourceError
             If `shape`, that of the data, differs from the configured shape.
         """
-        if list(shape) != list(self.input_shape):
-            raise SourceError(
-                f"input_shape must be {list(shape)}, the shape of this data, got {list(self.input_shape)}"
-            )
+        if list(shape) != (wanted := list(self.input_shape)):
+            raise SourceError(f"input_shape must be {list(shape)}, the shape of this data, got {wanted}")
         return cache.new_array(folder / "inputs.npy", dtype, (rows, *shape))
 
     def describe(
@@ -236,7 +231,7 @@ class DatasetBuilder(ABC):
             inputs=cache.map_tensor(folder / "inputs.npy"),
             labels=cache.map_tensor(folder / "labels.npy"),
             natural=cache.map_array(natural) if natural.exists() else None,
-            natural_names=tuple(json.loads(names.read_text(encoding="utf-8"))) if names.exists() else None,
+            natural_names=tuple(json.loads(names.read_text())) if names.exists() else None,
             refit=self.refitting(folder),
             encoder=partial(self.encoding_of, folder),
             **description,
@@ -297,9 +292,9 @@ class FederatedData:
     num_classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    groups: IntArray | None
     class_names: tuple[str, ...]
     fingerprint: str
+    groups: IntArray | None = None
     client_names: tuple[str, ...] | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
     validation: tuple[IntArray, ...] = ()
@@ -436,16 +431,10 @@ def newcomers_last(data: FederatedData, held_out: float, seed: int) -> Federated
     if not held_out:
         return data
     order = training_first(data.num_clients, held_out, seed)
-
-    def renumbered(parts: Sequence[_Part]) -> tuple[_Part, ...]:
-        return tuple(parts[client] for client in order.tolist())
-
-    return replace(
-        data,
-        train=renumbered(data.train),
-        test=renumbered(data.test),
-        validation=renumbered(data.validation) if data.validation else (),
-        groups=None if data.groups is None else data.groups[order],
-        client_names=None if data.client_names is None else renumbered(data.client_names),
-        fingerprint=f"{data.fingerprint}-{held_out!r}-{seed}",
-    )
+    changes: dict[str, Any] = {"fingerprint": f"{data.fingerprint}-{held_out!r}-{seed}"}
+    for name in ("train", "test", "validation", "client_names"):
+        parts = getattr(data, name)
+        changes[name] = tuple(parts[client] for client in order.tolist()) if parts else parts
+    if data.groups is not None:
+        changes["groups"] = data.groups[order]
+    return replace(data, **changes)

@@ -78,10 +78,9 @@ class EmdKMeans(ClientPartitioner):
         clients = _kmeans(features, self.num_clients, draws).labels_.astype(np.int64)
         sizes = np.bincount(clients, minlength=self.num_clients)
         if sizes.min() < self.min_samples:
-            raise ValueError(
-                f"every client must hold at least min_samples examples, {self.min_samples}, got a k-means "
-                f"cluster of {sizes.min()} among {self.num_clients}; ask for fewer clients"
-            )
+            rule = f"every client must hold at least min_samples examples, {self.min_samples}"
+            got = f"a k-means cluster of {sizes.min()} among {self.num_clients}; ask for fewer clients"
+            raise ValueError(f"{rule}, got {got}")
         signature = _kmeans(features, min(self.bins, len(features)), draws)
         bins, centroids = signature.labels_.astype(np.int64), signature.cluster_centers_
         most, _ = earth_movers_distance(clients, bins, centroids)
@@ -103,10 +102,8 @@ class EmdKMeans(ClientPartitioner):
             # Smaller steps near the target, to avoid overshooting.
             step = self.step * float(np.clip(5 * (distance / target - 1), 0.2, 1.0))
         if nearest is None:
-            raise ValueError(
-                f"target must be a distance that mixing reaches, got {target:.4g}: "
-                f"it is still {distance:.4g} after {_MOST_SWEEPS} sweeps"
-            )
+            still = f"it is still {distance:.4g} after {_MOST_SWEEPS} sweeps"
+            raise ValueError(f"target must be a distance that mixing reaches, got {target:.4g}: {still}")
         warnings.warn(
             f"the clients' distances to each other are not normally distributed (Shapiro-Wilk test) anywhere "
             f"from {target:.4g} to {_SLACK * target:.4g}; the first partition at {target:.4g} is used",
@@ -195,8 +192,5 @@ def _pairs_look_normal(shares: FloatArray, centroids: FloatArray) -> bool:
     """Test the distances of all pairs of clients for normality; too few pairs count as normal."""
     from scipy.stats import shapiro, wasserstein_distance_nd
 
-    pairs = [
-        wasserstein_distance_nd(centroids, centroids, shares[one], shares[other])
-        for one, other in combinations(range(len(shares)), 2)
-    ]
+    pairs = [wasserstein_distance_nd(centroids, centroids, *pair) for pair in combinations(shares, 2)]
     return len(pairs) < 3 or bool(shapiro(pairs).pvalue >= _NORMAL)

@@ -68,10 +68,8 @@ class Images(SourcedDataset):
         below = self.image_path.removeprefix(_ANYWHERE)
         named = _TEMPLATE.fullmatch(below) and "{id" in below
         if not named or ".." in self.image_path.split("/"):
-            raise ValueError(
-                "dataset.image_path must be a path below the table's folder, with {id} or {id[0]} for the "
-                f"column's text, got {self.image_path!r}"
-            )
+            rule = "a path below the table's folder, with {id} or {id[0]} for the column's text"
+            raise ValueError(f"dataset.image_path must be {rule}, got {self.image_path!r}")
 
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
         """Decode the images in parallel and count their pixel values."""

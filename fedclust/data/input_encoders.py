@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.support.checks import few, read_as
+from fedclust.support.checks import check_entries, few, read_as
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -139,9 +139,8 @@ class TableEncoder:
         """List what of some rows the network does not see: columns that are not used, unknown categories."""
         self._check_columns(rows)
         used = set(self._names())
-        found = []
-        if unused := [str(name) for name in rows.columns if name not in used]:
-            found.append(f"columns not used: {few(unused)}")
+        unused = [str(name) for name in rows.columns if name not in used]
+        found = [f"columns not used: {few(unused)}"] if unused else []
         for column in self.categories:
             known = np.append(column.known, False)[column.codes(rows[column.name])]
             if not known.all():
@@ -310,14 +309,11 @@ class ArrayEncoder:
             numbers = values.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise ValueError(f"rows must be numbers of shape {_shown(self.shape)}: {error}") from error
-        if numbers.ndim != 1 + len(self.shape) and numbers.ndim == 2 and len(self.shape) > 1:
-            numbers = numbers.reshape(len(numbers), -1)
-            if numbers.shape[1] == math.prod(self.shape):  # a table with a column per value
-                numbers, values = (each.reshape(-1, *self.shape) for each in (numbers, values))
+        if numbers.ndim == 2 and numbers.shape[1] == math.prod(self.shape):  # a table with a column per value
+            numbers, values = (each.reshape(-1, *self.shape) for each in (numbers, values))
         if numbers.shape[1:] != self.shape:
             raise ValueError(f"rows must have shape {_shown(self.shape)}, got {numbers.shape}")
-        if not np.isfinite(numbers).all():
-            raise ValueError(f"rows must be finite numbers, got {numbers[~np.isfinite(numbers)][0]}")
+        check_entries("finite", rows=numbers)
         if self.dtype == "int64" and (numbers % 1).any():
             raise ValueError(f"rows must be whole numbers (tokens), got {numbers[numbers % 1 != 0][0]}")
         return values.astype(self.dtype)

@@ -47,7 +47,7 @@ import fedclust.data.partitioners as partitioners
 from fedclust.data.dataset import Dataset
 from fedclust.data.partitioners import NOBODY
 from fedclust.data.shifts import Shift, shift_from_dict, shift_to_dict
-from fedclust.support.checks import check, check_fraction
+from fedclust.support.checks import check, check_entries, check_value
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -92,11 +92,6 @@ class ClientRows:
     shifts: tuple[Shift | None, ...]
     seed: int | None = None
     left_out: Mapping[int, int] = field(default_factory=dict)
-
-    @property
-    def num_clients(self) -> int:
-        """Number of clients K."""
-        return len(self.train)
 
 
 def rows_of_clients(dataset: Dataset, partition: Mapping[str, Any], seed: int) -> ClientRows:
@@ -186,11 +181,9 @@ def partitioner_of(node: Mapping[str, Any]) -> Any:
             raise ValueError(f"partition must be a flwr-datasets Partitioner, got {node['_target_']}")
     known = signature(cls).parameters.keys()
     if unknown := [key for key in arguments if key not in known]:
-        takes = ", ".join(sorted((known | own) - {"seed"}))
+        takes = f"{cls.__name__} takes {', '.join(sorted((known | own) - {'seed'}))}"
         got = ", ".join(f"{key}={arguments[key]}" for key in unknown)
-        raise ValueError(
-            f"partition {cls.__name__} takes {takes}, got {got}; to leave a key out: ~partition.{unknown[0]}"
-        )
+        raise ValueError(f"partition {takes}, got {got}; to leave a key out: ~partition.{unknown[0]}")
     return cls(**arguments)
 
 
@@ -312,13 +305,12 @@ def save_client_rows(held: ClientRows, dataset: Dataset, path: Path | str) -> No
     distinct = list(dict.fromkeys(shift for shift in held.shifts if shift is not None))
     lines = pd.concat(
         pd.DataFrame({"client": client, "part": part, "row": rows[client]})
-        for client in range(held.num_clients)
+        for client in range(len(held.train))
         for part, rows in zip(_PARTS, (held.train, held.test), strict=True)
     )
-    for name, of_client in (
-        ("group", [None] * held.num_clients if held.groups is None else held.groups),
-        ("shift", [None if shift is None else distinct.index(shift) for shift in held.shifts]),
-    ):
+    groups = [None] * len(held.train) if held.groups is None else held.groups
+    numbers = [None if shift is None else distinct.index(shift) for shift in held.shifts]
+    for name, of_client in (("group", groups), ("shift", numbers)):
         lines[name] = pd.array(of_client, dtype="Int64")[lines["client"].to_numpy()]
     about = {
         "version": _VERSION,
@@ -356,17 +348,12 @@ def load_client_rows(path: Path | str, dataset: Dataset) -> ClientRows:
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"partition.file must be a saved partition, there is no file {path}")
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"partition.file must be a Parquet file, got {path}: {error}") from error
-    try:
-        return _read(table, dataset)
-    except ValueError as error:
-        raise ValueError(f"partition {path}: {error}") from error
+        return _read(pq.read_table(path), dataset)
+    except ValueError as error:  # pyarrow's is among these
+        raise ValueError(f"partition.file {path}: {error}") from error
 
 
 def _read(table: Any, dataset: Dataset) -> ClientRows:
@@ -399,11 +386,8 @@ def _read(table: Any, dataset: Dataset) -> ClientRows:
 def _check_dataset(metadata: Mapping[bytes, bytes], dataset: Dataset) -> tuple[list[Any], int | None]:
     """Check the file's metadata against the dataset; return its list of shifts and their seed."""
     if _KEY not in metadata:
-        warnings.warn(
-            f"the saved partition does not name its dataset; it is assumed to be {dataset.name} "
-            f"with fingerprint {dataset.fingerprint}",
-            stacklevel=4,
-        )
+        assumed = f"{dataset.name} with fingerprint {dataset.fingerprint}"
+        warnings.warn(f"the saved partition names no dataset; it is assumed to be {assumed}", stacklevel=4)
         return [], None
     about: dict[str, Any] = json.loads(metadata[_KEY])
     if about.get("version") != _VERSION:
@@ -411,9 +395,7 @@ def _check_dataset(metadata: Mapping[bytes, bytes], dataset: Dataset) -> tuple[l
     if (found := about.get("fingerprint")) != dataset.fingerprint:
         wanted = f"{dataset.name} with fingerprint {dataset.fingerprint}"
         raise ValueError(f"must belong to {wanted}, got one of {about.get('dataset')} with {found}")
-    seed = about.get("seed")
-    if seed is not None and (not isinstance(seed, int) or seed < 0):
-        raise ValueError(f"seed must be a whole number >= 0 or null, got {seed}")
+    check_value("seed", seed := about.get("seed"), "a whole number >= 0 or None")
     return [shift_from_dict(values) for values in about.get("shifts", [])], seed
 
 
@@ -421,8 +403,7 @@ def _check_whole(values: "pd.Series[Any]", size: int) -> None:
     """Check that a column holds whole numbers in [0, size)."""
     if not len(values) or values.dtype.kind not in "iu":
         raise ValueError(f"{values.name} must hold whole numbers, got {len(values)} of type {values.dtype}")
-    if values.min() < 0 or values.max() >= size:
-        raise ValueError(f"{values.name} must be in [0, {size}), got {values.min()} to {values.max()}")
+    check_entries(f"in [0, {size})", **{str(values.name): values.to_numpy()})
 
 
 def _per_client(lines: "pd.DataFrame", name: str, *, partly: bool = False) -> IntArray | None:
@@ -489,10 +470,7 @@ def fraction_of(validation_fraction: float | Literal["auto"]) -> float:
         If it is not in [0, 1).
     """
     fraction = 0.0 if validation_fraction == "auto" else validation_fraction
-    try:
-        check_fraction(fraction)
-    except ValueError as error:
-        raise ValueError(f"partition.{error}") from error
+    check_value("partition.validation_fraction", fraction, "in [0, 1)")
     return fraction
 
 
@@ -523,10 +501,9 @@ def holdout(clients: IntArray, labels: IntArray, fraction: float, draws: np.rand
     rows = np.flatnonzero(clients != NOBODY)
     sizes = np.bincount(clients[rows])
     if (single := np.flatnonzero(sizes == 1)).size:
-        raise ValueError(
-            f"every client must have at least 2 rows, one to train on and one to be tested on, got 1 for "
-            f"{single.size} of {len(sizes)} clients, the first is client {single[0]}"
-        )
+        rule = "every client must have at least 2 rows, one to train on and one to be tested on"
+        few = f"{single.size} of {len(sizes)} clients, the first is client {single[0]}"
+        raise ValueError(f"{rule}, got 1 for {few}")
     order = rows[np.lexsort((draws.random(len(rows)), labels[rows], clients[rows]))]
     # A cell is the rows of one class on one client; rows are now sorted by cell, at random within.
     starts = np.flatnonzero(_changes(clients[order]) | _changes(labels[order]))
@@ -591,13 +568,10 @@ def matched(clients: IntArray, labels: IntArray, draws: np.random.Generator) -> 
         gain = 1 + quotas[broken] - taken[broken] + 1e-3 * draws.random(len(broken))
         taken[broken] += _round_up(owner[broken], label[broken], gain, missing, left)
     got = _sum(taken, owner, num_clients)
-    if (got == 0).any():
-        client = int(np.argmin(got))
-        raise ValueError(
-            f"every client must get a row of the official test part, which has {len(labels) - size}, got "
-            f"none for {int((got == 0).sum())} of {num_clients} clients, the first is client {client} with "
-            f"{int(held[owner == client].sum())} training rows; ask for fewer clients or test=holdout"
-        )
+    if not got.all():
+        none = f"none for {(got == 0).sum()} of {num_clients} clients, the first is client {got.argmin()}"
+        rule = f"every client must get a row of the official test part, which has {len(labels) - size}"
+        raise ValueError(f"{rule}, got {none}; ask for fewer clients or test=holdout")
     counts = np.zeros((num_clients, num_classes), dtype=np.int64)
     counts[owner, label] = taken
     return partitioners.deal(labels[size:], counts, draws)

@@ -133,10 +133,9 @@ class ClientPartitioner(ABC):
         assignment = self.assign(examples, generator(seed, "partition"))
         held = np.bincount(assignment.clients[assignment.clients != NOBODY], minlength=wanted)
         if (empty := np.flatnonzero(held == 0)).size:
-            raise ValueError(
-                f"every client must hold an example: {type(self).__name__} over {size} examples leaves "
-                f"{len(empty)} of {len(held)} clients without any, the first is client {empty[0]}"
-            )
+            left = f"{len(empty)} of {len(held)} clients without any, the first is client {empty[0]}"
+            rule = f"every client must hold an example: {type(self).__name__} over {size} examples"
+            raise ValueError(f"{rule} leaves {left}")
         return assignment
 
 
@@ -279,10 +278,8 @@ class QuantitySkew(ClientPartitioner):
 def _spare(size: int, num_clients: int, min_samples: int) -> int:
     """Return how many examples are left once every client has its minimum."""
     if (spare := size - num_clients * min_samples) < 0:
-        raise ValueError(
-            f"min_samples times num_clients must be at most the {size} examples, "
-            f"got {min_samples} times {num_clients}"
-        )
+        rule = f"min_samples times num_clients must be at most the {size} examples"
+        raise ValueError(f"{rule}, got {min_samples} times {num_clients}")
     return spare
 
 
@@ -375,18 +372,13 @@ class Pathological(ClientPartitioner):
         """Choose the classes of each client, then divide every class among its clients."""
         sizes = examples.class_sizes
         present = np.flatnonzero(sizes)
-        if self.classes_per_client > len(present):
-            raise ValueError(
-                f"classes_per_client must be at most the {len(present)} classes in the data, "
-                f"got {self.classes_per_client}"
-            )
+        if (wanted := self.classes_per_client) > (most := len(present)):
+            raise ValueError(f"classes_per_client must be at most the {most} in the data, got {wanted}")
         counts = np.zeros((self.num_clients, len(sizes)), dtype=np.int64)
         for label, holds in zip(present, self._holders(len(present), draws).T, strict=True):
-            if holds.sum() > sizes[label]:
-                raise ValueError(
-                    f"clients that hold a class must be no more than its examples, got {holds.sum()} clients "
-                    f"for the {sizes[label]} of class {label}"
-                )
+            if (many := holds.sum()) > (size := sizes[label]):
+                rule = "clients that hold a class must be no more than its examples"
+                raise ValueError(f"{rule}, got {many} clients for the {size} of class {label}")
             if holds.any():
                 counts[holds, label] = blocks(int(sizes[label]), int(holds.sum()))
         return Assignment(deal(examples.labels, counts, draws))
@@ -441,10 +433,8 @@ class Natural(ClientPartitioner):
         chosen = np.flatnonzero(somebody & ~few)
         wanted = len(chosen) if self.num_clients is None else self.num_clients
         if not 0 < wanted <= len(chosen):
-            raise ValueError(
-                f"num_clients must be between 1 and {len(chosen)}, the users with at least "
-                f"{self.min_samples} examples (of {len(users)} users in all), got {self.num_clients}"
-            )
+            fit = f"{len(chosen)}, the users with at least {self.min_samples} examples (of {len(users)})"
+            raise ValueError(f"num_clients must be between 1 and {fit}, got {self.num_clients}")
         client_of = np.full(len(users), NOBODY, dtype=np.int64)
         client_of[np.sort(draws.permutation(chosen)[:wanted])] = np.arange(wanted)
         small = somebody & few
@@ -513,9 +503,8 @@ class Dirichlet(ClientPartitioner):
         super().__post_init__()
         check(self, alpha="> 0 and finite", min_samples=">= 1")
         if self.samples_per_client is not None and not self.equal_sizes:
-            raise ValueError(
-                f"samples_per_client needs equal_sizes=true, got {self.samples_per_client} without"
-            )
+            got = self.samples_per_client
+            raise ValueError(f"samples_per_client needs equal_sizes=true, got {got} without")
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Draw the clients' class counts, then the examples."""
@@ -525,20 +514,11 @@ class Dirichlet(ClientPartitioner):
             samples = client_size(sizes, alphas, self.samples_per_client)
             counts = counts_by_client(sizes, alphas, samples, draws)
         else:
-            counts = counts_by_class(
-                sizes, self.num_clients, self.alpha, self.min_samples, self.self_balancing, draws
-            )
+            counts = counts_by_class(sizes, self, draws)
         return Assignment(deal(examples.labels, counts, draws))
 
 
-def counts_by_class(
-    class_sizes: IntArray,
-    num_clients: int,
-    alpha: float,
-    min_samples: int,
-    self_balancing: bool,
-    draws: np.random.Generator,
-) -> IntArray:
+def counts_by_class(class_sizes: IntArray, rule: Dirichlet, draws: np.random.Generator) -> IntArray:
     """Divide every class over the clients by Dirichlet shares, given each client's minimum.
 
     Source: Yurochkin et al. (2019), Section 5; the rounding is flwr-datasets'. If whole draws keep missing
@@ -550,8 +530,8 @@ def counts_by_class(
     ----------
     class_sizes
         Examples of each class, shape (C,).
-    num_clients, alpha, min_samples, self_balancing
-        As in :class:`Dirichlet`.
+    rule
+        The number of clients, alpha, minimum, and whether clients are kept from growing.
     draws
         Random generator for the shares.
 
@@ -564,14 +544,14 @@ def counts_by_class(
     ValueError
         If no draw gives every client `min_samples` examples.
     """
-    total, num_classes = int(class_sizes.sum()), len(class_sizes)
-    _spare(total, num_clients, min_samples)
-    full = total / num_clients if self_balancing else None
-    alphas = np.full(num_clients, alpha)
+    total, num_classes, num_clients = int(class_sizes.sum()), len(class_sizes), rule.num_clients
+    _spare(total, num_clients, rule.min_samples)
+    full = total / num_clients if rule.self_balancing else None
+    alphas = np.full(num_clients, rule.alpha)
 
     def short_of(shares: FloatArray) -> tuple[int, IntArray]:
         counts = _cut(class_sizes, shares, full)
-        return int((counts.sum(axis=1) < min_samples).sum()), counts
+        return int((counts.sum(axis=1) < rule.min_samples).sum()), counts
 
     for _ in range(_WHOLE_DRAWS):
         shares = draws.dirichlet(alphas, size=num_classes)
@@ -592,11 +572,10 @@ def counts_by_class(
             return counts
     if short == 0:
         return counts
-    raise ValueError(
-        f"alpha must leave every one of {num_clients} clients at least {min_samples} examples of "
-        f"{num_classes} classes, got {short} clients with fewer after {_WHOLE_DRAWS + steps} draws with "
-        f"alpha {alpha}; raise alpha, ask for fewer clients or a smaller min_samples, or set equal_sizes=true"
-    )
+    wanted = f"alpha must leave each of {num_clients} clients {rule.min_samples} examples"
+    got = f"{short} with fewer after {_WHOLE_DRAWS + steps} draws with alpha {rule.alpha}"
+    advice = "raise alpha, ask for fewer clients or a smaller min_samples, or set equal_sizes=true"
+    raise ValueError(f"{wanted}, got {got}; {advice}")
 
 
 def _cut(class_sizes: IntArray, shares: FloatArray, full: float | None) -> IntArray:
@@ -649,17 +628,12 @@ def client_size(class_sizes: IntArray, alphas: FloatArray, samples: int | None) 
         held = demand > 0
         return max(1, int(np.floor((class_sizes[held] / demand[held]).min() + 1e-9)))
     if samples < 1 or samples * num_clients > total:
-        raise ValueError(
-            f"samples_per_client must be between 1 and {total // num_clients}, the share of {num_clients} "
-            f"clients in {total} examples, got {samples}"
-        )
-    short = one_class * samples > class_sizes
-    if short.any():
-        label = int(np.argmax(short))
-        raise ValueError(
-            f"samples_per_client must fit the classes: {one_class[label]} one-class clients share class "
-            f"{label} of {class_sizes[label]} examples, got {samples}"
-        )
+        share = f"{total // num_clients}, the share of {num_clients} clients in {total} examples"
+        raise ValueError(f"samples_per_client must be between 1 and {share}, got {samples}")
+    if (short := np.flatnonzero(one_class * samples > class_sizes)).size:
+        clients, label = one_class[short[0]], f"class {short[0]} of {class_sizes[short[0]]} examples"
+        rule = f"must fit the classes: {clients} one-class clients share {label}"
+        raise ValueError(f"samples_per_client {rule}, got {samples}")
     return samples
 
 
@@ -769,10 +743,8 @@ class Heterogeneity(ClientPartitioner):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_groups(self.groups, self.num_clients)
-        if len(self.alphas) != len(self.groups):
-            raise ValueError(
-                f"alphas must be one per group, got {len(self.alphas)} for {len(self.groups)} groups"
-            )
+        if (got := len(self.alphas)) != len(self.groups):
+            raise ValueError(f"alphas must be one per group, got {got} for {len(self.groups)} groups")
         if not all(0 <= alpha < np.inf for alpha in self.alphas):
             raise ValueError(f"alphas must be >= 0 and finite, got {list(self.alphas)}")
 
@@ -826,9 +798,7 @@ class _Shifted(ClientPartitioner):
         return Assignment(renumbered[clients], groups, tuple(kinds[kind] for kind in kind_of.tolist()))
 
     @abstractmethod
-    def kinds(
-        self, num_classes: int, draws: np.random.Generator
-    ) -> tuple[Sequence[int] | IntArray, Sequence[Shift | None]]:
+    def kinds(self, num_classes: int, draws: np.random.Generator) -> tuple[Any, Sequence[Shift | None]]:
         """Return how many clients have each shift, and the shifts."""
 
 
@@ -870,9 +840,8 @@ class Domains(_Shifted):
         super().__post_init__()
         shares = self._shares()
         if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
-            raise ValueError(
-                f"shares of the domains must be >= 0 and add up to 1, got {shares}, in all {sum(shares):g}"
-            )
+            rule = "shares of the domains must be >= 0 and add up to 1"
+            raise ValueError(f"{rule}, got {shares}, in all {sum(shares):g}")
         self._domains()
 
     def _shares(self) -> list[float]:
@@ -996,7 +965,5 @@ def conventions(num_groups: int, num_classes: int, draws: np.random.Generator) -
 
 def _check_groups(groups: Sequence[int], num_clients: int) -> None:
     if not groups or min(groups) < 1 or sum(groups) != num_clients:
-        raise ValueError(
-            f"groups must be >= 1 each and add up to num_clients, {num_clients}, got {list(groups)}, "
-            f"in all {sum(groups)}"
-        )
+        rule = f"groups must be >= 1 each and add up to num_clients, {num_clients}"
+        raise ValueError(f"{rule}, got {list(groups)}, in all {sum(groups)}")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from fedclust.support.checks import check
+
 if TYPE_CHECKING:  # settings are checked without PyTorch, which takes seconds to import
     import torch
 
@@ -62,10 +64,8 @@ class Relabel(Shift):
     def __post_init__(self) -> None:
         object.__setattr__(self, "permutation", tuple(int(label) for label in self.permutation))
         if sorted(self.permutation) != list(range(len(self.permutation))):
-            raise ValueError(
-                f"permutation must hold each class 0 to {len(self.permutation) - 1} once, "
-                f"got {list(self.permutation)}"
-            )
+            last, got = len(self.permutation) - 1, list(self.permutation)
+            raise ValueError(f"permutation must hold each class 0 to {last} once, got {got}")
 
     def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", _: np.random.Generator) -> Rows:
         """Rename the labels; see :meth:`Shift.apply`.
@@ -75,14 +75,9 @@ class Relabel(Shift):
         ValueError
             If a label is not in the permutation.
         """
-        import torch
-
-        if labels.numel() and int(labels.max()) >= len(self.permutation):
-            raise ValueError(
-                f"labels must be below the permutation's {len(self.permutation)} classes, "
-                f"got {int(labels.max())}"
-            )
-        return inputs, torch.tensor(self.permutation, dtype=labels.dtype)[labels]
+        if labels.numel() and (most := int(labels.max())) >= (size := len(self.permutation)):
+            raise ValueError(f"labels must be below the permutation's {size} classes, got {most}")
+        return inputs, labels.new_tensor(self.permutation)[labels]
 
 
 @dataclass(frozen=True)
@@ -106,8 +101,7 @@ class Noise(Shift):
     std: float
 
     def __post_init__(self) -> None:
-        if not self.std >= 0:
-            raise ValueError(f"std must be >= 0, got {self.std}")
+        check(self, std=">= 0")
 
     def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", draws: np.random.Generator) -> Rows:
         """Add noise to the inputs and clip images to their range; see :meth:`Shift.apply`.
@@ -121,7 +115,7 @@ class Noise(Shift):
 
         if inputs.dtype not in (torch.uint8, torch.float32):
             raise ValueError(f"noise needs uint8 images or float32 inputs, got {inputs.dtype}")
-        scale = 255.0 if inputs.dtype == torch.uint8 else 1.0
+        scale = 1.0 if inputs.is_floating_point() else 255.0
         noise = draws.standard_normal(tuple(inputs.shape), dtype=np.float32)
         return _like(inputs, inputs.float() + self.std * scale * torch.from_numpy(noise)), labels
 
@@ -144,8 +138,7 @@ class Blur(Shift):
     sigma: float
 
     def __post_init__(self) -> None:
-        if not self.sigma >= 0:
-            raise ValueError(f"sigma must be >= 0, got {self.sigma}")
+        check(self, sigma=">= 0")
 
     def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", _: np.random.Generator) -> Rows:
         """Blur the inputs, with edge pixels repeated beyond the border; see :meth:`Shift.apply`.
@@ -192,16 +185,13 @@ class Rotate(Shift):
         _check_images(inputs, "rotation")
         height, width = inputs.shape[-2:]
         if self.degrees % 180 and height != width:
-            raise ValueError(
-                f"rotation by {self.degrees} degrees needs square images, got {height} x {width}"
-            )
+            raise ValueError(f"rotation by {self.degrees} needs square images, got {height} x {width}")
         if self.degrees % 90 == 0:
             return torch.rot90(inputs, int(self.degrees // 90) % 4, dims=(-2, -1)).contiguous(), labels
         # affine_grid gives the source of each output pixel; its second axis points down.
-        angle = np.deg2rad(self.degrees)
-        source = torch.tensor(
-            [[np.cos(angle), -np.sin(angle), 0.0], [np.sin(angle), np.cos(angle), 0.0]], dtype=torch.float32
-        ).expand(len(inputs), 2, 3)
+        cos, sin = np.cos(np.deg2rad(self.degrees)), np.sin(np.deg2rad(self.degrees))
+        matrix = torch.tensor([[cos, -sin, 0.0], [sin, cos, 0.0]], dtype=torch.float32)
+        source = matrix.expand(len(inputs), 2, 3)
         grid = functional.affine_grid(source, list(inputs.shape), align_corners=False)
         turned = functional.grid_sample(inputs.float(), grid, mode="bilinear", align_corners=False)
         return _like(inputs, turned), labels
@@ -243,8 +233,7 @@ class FlipLabels(Shift):
     most: int
 
     def __post_init__(self) -> None:
-        if self.most < 1:
-            raise ValueError(f"most must be >= 1, got {self.most}")
+        check(self, most=">= 1")
 
     def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", _: np.random.Generator) -> Rows:
         """Flip the labels; see :meth:`Shift.apply`.
@@ -257,24 +246,16 @@ class FlipLabels(Shift):
         import torch
 
         if inputs.dtype != torch.int64 or inputs.shape != labels.shape:
-            raise ValueError(
-                f"flipped labels need int64 tokens with a label each, got {inputs.dtype} inputs of shape "
-                f"{tuple(inputs.shape)} and labels of shape {tuple(labels.shape)}"
-            )
-        if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) <= 1:
-            raise ValueError(f"flipped labels must be 0 or 1, got {int(labels.min())} to {int(labels.max())}")
+            got = f"{inputs.dtype} of shape {tuple(inputs.shape)} and labels of {tuple(labels.shape)}"
+            raise ValueError(f"flipped labels need int64 tokens with a label each, got {got}")
+        if len(bad := labels[(labels < 0) | (labels > 1)]):
+            raise ValueError(f"flipped labels must be 0 or 1, got {int(bad[0])}")
         frequent = (inputs >= 1) & (inputs <= self.most)
         return inputs, torch.where(frequent, 1 - labels, labels)
 
 
-_KINDS: dict[str, type[Any]] = {
-    "relabel": Relabel,
-    "flip": FlipLabels,
-    "noise": Noise,
-    "blur": Blur,
-    "rotate": Rotate,
-    "invert": Invert,
-}
+_CLASSES: tuple[type[Any], ...] = (Relabel, FlipLabels, Noise, Blur, Rotate, Invert)
+_KINDS = dict(zip(("relabel", "flip", "noise", "blur", "rotate", "invert"), _CLASSES, strict=True))
 
 
 def shift_to_dict(shift: Shift) -> dict[str, Any]:
@@ -298,19 +279,11 @@ def shift_from_dict(values: Mapping[str, Any]) -> Shift:
 
 
 def _check_images(inputs: "torch.Tensor", what: str) -> None:
-    import torch
-
-    if inputs.dtype != torch.uint8 or inputs.ndim != 4:
-        raise ValueError(
-            f"{what} needs uint8 images of shape (n, channels, height, width), "
-            f"got {inputs.dtype} of shape {tuple(inputs.shape)}"
-        )
+    if str(inputs.dtype) != "torch.uint8" or inputs.ndim != 4:
+        rule, got = "uint8 images of shape (n, channels, height, width)", tuple(inputs.shape)
+        raise ValueError(f"{what} needs {rule}, got {inputs.dtype} of shape {got}")
 
 
 def _like(inputs: "torch.Tensor", values: "torch.Tensor") -> "torch.Tensor":
     """Convert float values to the type of the inputs."""
-    import torch
-
-    if inputs.dtype == torch.uint8:
-        return values.round_().clamp_(0, 255).to(torch.uint8)
-    return values
+    return values if inputs.is_floating_point() else values.round_().clamp_(0, 255).to(inputs.dtype)

@@ -6,6 +6,7 @@ Without such a word, all files are the training part. Validation data becomes th
 other.
 """
 
+import difflib
 import fnmatch
 import json
 import os
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,11 +147,9 @@ class Source:
         return self._open_files(root, train), self._open_files(root, test) if test else None
 
     def _ways(self) -> str:
-        hub = f"dataset.hub={self.hub}" if self.hub else "dataset.hub=<id on the Hugging Face hub>"
-        return (
-            "give dataset.path=<a folder with train.parquet and test.parquet, one Parquet or CSV file, or a "
-            f"folder of images as class/name.jpg>, or load it with {hub} (needs a network)"
-        )
+        paths = "a folder with train.parquet and test.parquet, a Parquet or CSV file, or class/image.jpg"
+        hub = self.hub or "<id on the Hugging Face hub>"
+        return f"give dataset.path=<{paths}>, or load it with dataset.hub={hub} (needs a network)"
 
     def _files(self) -> tuple[Path, list[Path]]:
         """List the files under `path`: its tables if it has any, else its images."""
@@ -309,14 +308,13 @@ def find_column(part: Part, wanted: str | Sequence[str], role: str) -> str:
     SourceError
         If it has none of them; the message lists the source's columns.
     """
-    names = [wanted] if isinstance(wanted, str) else list(wanted)
+    names, existing = [wanted] if isinstance(wanted, str) else list(wanted), part.rows.schema.names
     for name in names:
-        if name in part.rows.schema.names:
+        if name in existing:
             return name
-    raise SourceError(
-        f"{role} must be a column of the source, got {' or '.join(names)}; "
-        f"columns are {', '.join(part.rows.schema.names)}"
-    )
+    near = "".join(f"did you mean {name}? " for name in difflib.get_close_matches(names[0], existing, n=1))
+    rule = f"{role} must be a column of the source, got {' or '.join(names)}"
+    raise SourceError(f"{rule}; {near}columns are {', '.join(existing)}")
 
 
 def column(part: Part, name: str) -> "pa.ChunkedArray":
@@ -324,9 +322,10 @@ def column(part: Part, name: str) -> "pa.ChunkedArray":
     return part.rows.to_table(columns=[name]).column(0)
 
 
-def cells_of(
-    parts: Sequence[Part], name: str, kept: BoolArray, size: int, **options: int
-) -> Iterator[tuple[int, list[Any]]]:
+Cells: TypeAlias = Iterator[tuple[int, list[Any]]]
+
+
+def cells_of(parts: Sequence[Part], name: str, kept: BoolArray, size: int, **options: int) -> Cells:
     """Yield the kept cells of a column in order, from at most `size` rows at a time, and the first row."""
     position = 0
     for part in parts:
@@ -341,12 +340,10 @@ def values_of(parts: Sequence[Part], name: str, kept: BoolArray) -> "pd.Series[A
     """Read the kept rows of a column of all parts; None where a part lacks it."""
     import pandas as pd
 
-    values = [
-        column(part, name).to_pandas()
-        if name in part.rows.schema.names
-        else pd.Series([None] * part.rows.count_rows())
-        for part in parts
-    ]
+    values = []
+    for part in parts:
+        there = name in part.rows.schema.names
+        values.append(column(part, name).to_pandas() if there else pd.Series([None] * part.rows.count_rows()))
     return pd.concat(values, ignore_index=True)[kept].reset_index(drop=True).rename(name)
 
 
@@ -366,28 +363,31 @@ def _positions(values: "pa.ChunkedArray", name: str) -> NDArray[Any]:
     return labels.astype(np.int64) if labels.dtype.kind == "U" else labels
 
 
+def whole_numbers(labels: NDArray[Any]) -> NDArray[Any]:
+    """Write whole numbers as int64, as they may be stored as floats or truth values; leave other labels."""
+    whole = labels.dtype.kind in "iub" or (labels.dtype.kind == "f" and (labels == np.round(labels)).all())
+    return labels.astype(np.int64) if whole else labels
+
+
 def _indices(arrays: list[Any], num_classes: int) -> tuple[IntArray, list[Any]]:
     """Return class indices, and the values in class order; none if the values already were indices."""
-    everything = np.concatenate(arrays)
-    if everything.dtype.kind == "f" and (everything == np.round(everything)).all():
-        everything = everything.astype(np.int64)  # whole numbers stored as floats
-    if everything.dtype.kind in "iub":
-        everything = everything.astype(np.int64)
-        if everything.min() >= 0 and everything.max() < num_classes:
-            return everything, []
+    everything = whole_numbers(np.concatenate(arrays))
+    if everything.dtype.kind == "i" and 0 <= everything.min() <= everything.max() < num_classes:
+        return everything, []
     try:
         found, inverse = np.unique(everything, return_inverse=True)
     except TypeError as error:
         raise SourceError(f"labels must be all numbers or all text, got both ({error})") from error
     if unknown := np.setdiff1d(found, everything[: len(arrays[0])]).tolist():
-        raise SourceError(
-            f"the test part has labels that the training part lacks: {few(unknown)}; "
-            "name them in drop_labels to leave their examples out"
-        )
+        rule = f"the test part has labels that the training part lacks: {few(unknown)}"
+        raise SourceError(f"{rule}; name them in drop_labels to leave their examples out")
     if len(found) != num_classes:
         labels = few(found.tolist())
         raise SourceError(f"num_classes must be {len(found)}, as the labels are {labels}, got {num_classes}")
     return inverse.reshape(everything.shape).astype(np.int64), found.tolist()
+
+
+Owners: TypeAlias = tuple[IntArray, tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -438,7 +438,7 @@ class SourcedDataset(Source, DatasetBuilder):
             np.save(folder / "labels.npy", labels.indices)
             if (natural := self.encode_natural(parts, labels.kept)) is not None:
                 np.save(folder / "natural.npy", natural[0])
-                (folder / OWNERS).write_text(json.dumps(natural[1]), encoding="utf-8")
+                (folder / OWNERS).write_text(json.dumps(natural[1]))
             statistics = self.encode(parts, labels, folder)
             self.describe(folder, labels.class_names, labels.num_train, statistics)
 
@@ -539,9 +539,7 @@ class SourcedDataset(Source, DatasetBuilder):
             raise SourceError(f"num_classes must be {len(names)}, as classes are {few(names)}, got {size}")
         return Labels(indices, kept, len(arrays[0]), tuple(map(str, names)))
 
-    def encode_natural(
-        self, parts: Sequence[Part], kept: BoolArray
-    ) -> tuple[IntArray, tuple[str, ...]] | None:
+    def encode_natural(self, parts: Sequence[Part], kept: BoolArray) -> Owners | None:
         """Read the writer, user or region of each kept example as an index into their sorted names.
 
         The test part may lack the column: the test parts of the federated Landmarks and iNaturalist have no

@@ -1,6 +1,5 @@
 """Tables: standardise numbers and encode categories, both fitted on the training rows."""
 
-import difflib
 import json
 import re
 import shlex
@@ -122,7 +121,8 @@ class Tables(SourcedDataset):
         import pandas as pd
 
         for role in ("ignore", "keep"):
-            self._check_names(parts[0], role, getattr(self, role))
+            for name in getattr(self, role):
+                find_column(parts[0], name, f"dataset.{role}")
         kinds = self._fit_columns(parts[0])
         numbers, categories = ([name for name in kinds if kinds[name] == kind] for kind in get_args(Kind))
         frames = [part.rows.to_table(columns=[*numbers, *categories]).to_pandas() for part in parts]
@@ -134,8 +134,7 @@ class Tables(SourcedDataset):
         texts = {name: category_texts(frame[name]) for name in categories}
         known = {name: sorted(set(each[: labels.num_train])) for name, each in texts.items()}
         codes = [pd.Categorical(each, categories=known[name]).codes for name, each in texts.items()]
-        sizes = [len(each) for each in known.values()]
-        wanted, found = self.category_sizes, [size + 1 for size in sizes]
+        wanted, found = self.category_sizes, [len(each) + 1 for each in known.values()]
         if self.encoding == "index" and wanted is not None and list(wanted) != found:
             rule = f"must be {found}, one more than the training part has categories in each column"
             raise SourceError(f"dataset.category_sizes {rule}, got {list(wanted)}")
@@ -143,8 +142,7 @@ class Tables(SourcedDataset):
         np.save(folder / "raw_numbers.npy", values)
         table = np.array(codes, dtype=np.int64).reshape(len(codes), len(frame)).T
         np.save(folder / "raw_categories.npy", table)
-        named = json.dumps({"numbers": numbers, "categories": known})
-        (folder / _COLUMNS).write_text(named, encoding="utf-8")
+        (folder / _COLUMNS).write_text(json.dumps({"numbers": numbers, "categories": known}))
         encoded = self._encoded(folder, np.arange(labels.num_train))
         self.new_inputs(folder, np.float32, len(encoded), encoded.shape[1:])[:] = encoded
         return (), ()
@@ -155,7 +153,7 @@ class Tables(SourcedDataset):
         from sklearn.preprocessing import StandardScaler
 
         values, codes = _raw(folder, "numbers")[rows], _raw(folder, "categories")[rows]
-        named = json.loads((folder / _COLUMNS).read_text(encoding="utf-8"))
+        named = json.loads((folder / _COLUMNS).read_text())
         numbers: tuple[NumberColumn, ...] = ()
         if named["numbers"]:  # scikit-learn rejects a table without columns
             imputer = SimpleImputer(keep_empty_features=True)
@@ -195,19 +193,9 @@ class Tables(SourcedDataset):
             reasons = ", ".join(f"{name} ({reason})" for name, reason in unfit.items())
             usable = [name for name in unfit if kinds[name]]
             keep = f" or use them with {_override('keep', [*self.keep, *usable])}" if usable else ""
-            raise SourceError(
-                f"columns must not be identifiers or dates, got {reasons}; "
-                f"leave them out with {_override('ignore', [*self.ignore, *unfit])}{keep}"
-            )
+            advice = f"leave them out with {_override('ignore', [*self.ignore, *unfit])}{keep}"
+            raise SourceError(f"columns must not be identifiers or dates, got {reasons}; {advice}")
         return kinds
-
-    def _check_names(self, part: Part, role: str, names: Sequence[str]) -> None:
-        existing = part.rows.schema.names
-        for name in names:
-            if name not in existing:
-                near = [f"did you mean {each}? " for each in difflib.get_close_matches(name, existing, n=1)]
-                hint = f"{''.join(near)}columns are {', '.join(existing)}"
-                raise SourceError(f"dataset.{role} must name columns of the source, got {name}; {hint}")
 
 
 def _raw(folder: Path, name: str) -> NDArray[Any]:

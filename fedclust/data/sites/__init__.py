@@ -89,10 +89,9 @@ class Own:
         if isinstance(self.sites, Mapping):
             return {str(name): Path(str(self.sites[name])) for name in sorted(self.sites)}
         if not isinstance(self.sites, str):
-            raise SiteError(
-                "partition.sites must say where each site's data is in a simulation, such as "
-                f"'partition.sites={{north: a.csv, south: b.csv}}'; a deployed node says it itself: {_NODE}"
-            )
+            rule = "partition.sites must say where each site's data is in a simulation, such as"
+            example = "'partition.sites={north: a.csv, south: b.csv}'"
+            raise SiteError(f"{rule} {example}; a deployed node says it itself: {_NODE}")
         folder = Path(self.sites).expanduser()
         if not folder.is_dir():
             raise SiteError(f"partition.sites must be a folder that exists, got {folder}")

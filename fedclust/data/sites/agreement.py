@@ -15,7 +15,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
@@ -73,17 +73,9 @@ class Moments:
         if not count:
             return Moments(rows=self.rows + other.rows)
         apart = other.mean - self.mean
-        return Moments(
-            self.rows + other.rows,
-            count,
-            self.mean + apart * other.count / count,
-            self.squares + other.squares + apart**2 * self.count * other.count / count,
-        )
-
-    @classmethod
-    def total(cls, each: Iterable["Moments"]) -> "Moments":
-        """Return the moments of all sites' rows together."""
-        return sum(each, cls())
+        mean = self.mean + apart * other.count / count
+        squares = self.squares + other.squares + apart**2 * self.count * other.count / count
+        return Moments(self.rows + other.rows, count, mean, squares)
 
     @property
     def scale(self) -> float:
@@ -168,19 +160,16 @@ class Statement:
 
     def said(self) -> str:
         """List in one line what this is, for the log."""
-        parts = [f"class names ({len(self.labels)})"]
-        if self.columns:
-            kinds = [column.kind for column in self.columns.values() if not column.unfit]
-            parts.append("column names and kinds")
-            if categories := kinds.count(CATEGORY):
-                parts.append(f"categories of {categories} column{'s' * (categories > 1)}")
-            if numbers := kinds.count(NUMBER):
-                parts.append(f"count, mean and sum of squares of {numbers} column{'s' * (numbers > 1)}")
-        if self.pixels:
-            parts.append(f"count, sum and sum of squares of {len(self.pixels)} channel(s)")
-        if self.words:
-            parts.append(f"{len(self.words)} words with their counts")
-        return ", ".join(parts)
+        kinds = [column.kind for column in self.columns.values() if not column.unfit]
+        parts = {
+            "class names ({})": len(self.labels),
+            "names and kinds of {} column(s)": len(self.columns),
+            "categories of {} column(s)": kinds.count(CATEGORY),
+            "count, mean and sum of squares of {} column(s)": kinds.count(NUMBER),
+            "count, sum and sum of squares of {} channel(s)": len(self.pixels),
+            "{} words with their counts": len(self.words),
+        }
+        return ", ".join(part.format(number) for part, number in parts.items() if number)
 
 
 @dataclass(frozen=True)
@@ -321,64 +310,43 @@ def agree(statements: Mapping[str, Statement], wanted: Wanted) -> Outcome:
     refused = _unfit_labels(statements, wanted)
     left = {site: each for site, each in sorted(statements.items()) if site not in refused}
     cautions: list[str] = []
-    kinds: dict[str, Kind] = {}
-    if wanted.columns:
-        kinds = _kinds(left, wanted)
-        reasons = {
-            site: _misfit(each, kinds, "most sites have", "at most sites") for site, each in left.items()
-        }
-        refused |= {site: reason for site, reason in reasons.items() if reason}
-        for site, each in left.items():
-            if beyond := [name for name in each.columns if name not in kinds]:
-                lacking = ", ".join(beyond)
-                cautions.append(f"{site}: not used, as half of the sites or more lack it: {lacking}")
-        left = {site: each for site, each in left.items() if site not in refused}
+    kinds = _kinds(left, wanted) if wanted.columns else {}
+    for site, each in left.items():
+        if reason := _misfit(each, kinds, "most sites have", "at most sites"):
+            refused[site] = reason
+        if beyond := [name for name in each.columns if name not in kinds]:
+            cautions.append(f"{site}: not used, as half of the sites or more lack it: {', '.join(beyond)}")
+    left = {site: each for site, each in left.items() if site not in refused}
     if not left:
         return Outcome(None, refused, tuple(cautions))
     labels, names = _classes(left, wanted)
     numbers, categories = _encoders(left, kinds)
-    for name in (name for name, kind in kinds.items() if kind == NUMBER):
-        sizes = {site: each.columns[name].moments.size for site, each in left.items()}
+    for column in numbers:
+        sizes = {site: each.columns[column.name].moments.size for site, each in left.items()}
         for site, size in sizes.items():
             others = [other for each, other in sizes.items() if each != site and other > 0]
-            cautions += _unit(site, name, size, statistics.median(others) if others else 0)
-    width = len(numbers) + (
-        len(categories) if wanted.encoding == "index" else sum(len(each.values) for each in categories)
-    )
+            cautions += _unit(site, column.name, size, statistics.median(others) if others else 0)
+    index = wanted.encoding == "index"
+    width = len(numbers) + sum(1 if index else len(each.values) for each in categories)
     if wanted.columns and not width:
         raise ValueError("sites must have a column besides the label in common, they have none")
-    mean, std = _channels(left)
-    return Outcome(
-        Agreement(
-            labels=labels,
-            class_names=names,
-            input_shape=(width,) if wanted.columns else wanted.input_shape,
-            numbers=numbers,
-            categories=categories,
-            encoding=wanted.encoding,
-            mean=mean,
-            std=std,
-            words=_vocabulary(left, wanted.vocabulary_size),
-        ),
-        refused,
-        tuple(cautions),
-    )
+    shape = (width,) if wanted.columns else wanted.input_shape
+    words = _vocabulary(left, wanted.vocabulary_size)
+    agreed = Agreement(labels, names, shape, numbers, categories, wanted.encoding, *_channels(left), words)
+    return Outcome(agreed, refused, tuple(cautions))
 
 
 def _unfit_labels(statements: Mapping[str, Statement], wanted: Wanted) -> dict[str, str]:
     refused: dict[str, str] = {}
     texts = {site: any(isinstance(label, str) for label in each.labels) for site, each in statements.items()}
-    if wanted.class_names is not None:
-        known = wanted.class_names
-        for site, each in statements.items():
+    most = 2 * sum(texts.values()) > len(texts)  # do more than half have texts?
+    for site, each in statements.items():
+        if (known := wanted.class_names) is not None:
             if unknown := [label for label in each.labels if _named(label, known) is None]:
                 refused[site] = f"labels must be among {', '.join(known)}, got {few(unknown)}"
-        return refused
-    most = 2 * sum(texts.values()) > len(texts)  # do more than half have texts?
-    for site, is_text in texts.items():
-        if is_text != most:
-            kind = {True: "texts", False: "numbers"}
-            refused[site] = f"labels must be {kind[most]} as at most sites, got {kind[is_text]}"
+        elif texts[site] != most:
+            kinds = ("texts", "numbers") if most else ("numbers", "texts")
+            refused[site] = f"labels must be {kinds[0]} as at most sites, got {kinds[1]}"
     return refused
 
 
@@ -400,9 +368,8 @@ def _classes(left: Mapping[str, Statement], wanted: Wanted) -> tuple[tuple[Label
     if size is not None and all(isinstance(label, int) and 0 <= label < size for label in found):
         found = list(range(size))  # class indices, some of which no site has
     if size is not None and len(found) != size:
-        raise ValueError(
-            f"dataset.num_classes must be {len(found)}, as the sites' labels are {few(found)}, got {size}"
-        )
+        rule = f"dataset.num_classes must be {len(found)}, as the sites' labels are {few(found)}"
+        raise ValueError(f"{rule}, got {size}")
     if len(found) < 2:
         raise ValueError(f"sites must have at least 2 different labels, got {few(found)}")
     return tuple(found), tuple(map(str, found))
@@ -430,11 +397,9 @@ def _kinds(left: Mapping[str, Statement], wanted: Wanted) -> dict[str, Kind]:
             reasons[name] = next(filter(None, unfit))
     if reasons:
         listed = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
-        names = ",".join(reasons)
-        raise ValueError(
-            f"columns must not be identifiers or dates, got {listed}; leave them out with "
-            f"'dataset.ignore=[{names}]' or use them with 'dataset.keep=[{names}]'"
-        )
+        advice = "leave them out with 'dataset.ignore=[{0}]' or use them with 'dataset.keep=[{0}]'"
+        rule = f"columns must not be identifiers or dates, got {listed}"
+        raise ValueError(f"{rule}; {advice.format(','.join(reasons))}")
     return kinds
 
 
@@ -460,7 +425,7 @@ def _encoders(
     for name, kind in kinds.items():
         columns = [each.columns[name] for each in left.values()]
         if kind == NUMBER:
-            total = Moments.total(column.moments for column in columns)
+            total = sum((column.moments for column in columns), Moments())
             numbers.append(NumberColumn(name, total.mean, total.mean, total.scale))
             continue
         trained: dict[str, bool] = {}
@@ -477,19 +442,16 @@ def _unit(site: str, name: str, here: float, there: float) -> list[str]:
     """Return a line if a column's values are of another size at a site than elsewhere."""
     if not (here > 0 and there > 0 and abs(math.log(here / there)) >= math.log(UNITS)):
         return []
-    return [
-        f"{site}: column {name} may be in another unit: its values are about {here:.3g}, "
-        f"those of the other sites {there:.3g}"
-    ]
+    sizes = f"its values are about {here:.3g}, those of the other sites {there:.3g}"
+    return [f"{site}: column {name} may be in another unit: {sizes}"]
 
 
 def _channels(left: Mapping[str, Statement]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the mean and standard deviation of each channel divided by 255; 1 for a constant one."""
     mean, std = [], []
     for channel in zip(*(each.pixels for each in left.values()), strict=True):
-        count, total, squares = (
-            sum(getattr(pixels, key) for pixels in channel) for key in ("count", "total", "squares")
-        )
+        each_site = [dataclasses.astuple(pixels) for pixels in channel]
+        count, total, squares = map(sum, zip(*each_site, strict=True))
         # Whole numbers of any length: nothing is rounded before the division.
         variance = (squares * count - total**2) / count**2
         mean.append(total / count / 255)
@@ -522,9 +484,8 @@ def unfit_for(statement: Statement, agreement: Agreement) -> str | None:
         The encoding.
     """
     known = {*agreement.labels, *agreement.class_names}
-    if unknown := [str(label) for label in statement.labels if label not in known]:
-        classes = ", ".join(agreement.class_names[:10])
-        return f"labels must be among {classes}, got {', '.join(unknown[:10])}"
+    if unknown := [label for label in statement.labels if label not in known]:
+        return f"labels must be among {few(agreement.class_names, 10)}, got {few(unknown, 10)}"
     kinds: dict[str, Kind] = dict.fromkeys((each.name for each in agreement.numbers), NUMBER)
     kinds |= dict.fromkeys((each.name for each in agreement.categories), CATEGORY)
     if reason := _misfit(statement, kinds, "the run uses", "in the run"):
@@ -546,10 +507,8 @@ def other_units(site: str, statement: Statement, agreement: Agreement) -> list[s
     agreement
         The encoding: its means and scales are those of all training rows of the sites that made it.
     """
-    return [
-        line
-        for each in agreement.numbers
-        for line in _unit(
-            site, each.name, statement.columns[each.name].moments.size, math.hypot(each.mean, each.scale)
-        )
-    ]
+    lines = []
+    for each in agreement.numbers:
+        here = statement.columns[each.name].moments.size
+        lines += _unit(site, each.name, here, math.hypot(each.mean, each.scale))
+    return lines

@@ -19,7 +19,7 @@ from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
 from fedclust.data.partition import hold_out_client, holdout
 from fedclust.data.sites import Own, SiteError, agreement
-from fedclust.data.source import Labels, Part, values_of
+from fedclust.data.source import Labels, Part, values_of, whole_numbers
 from fedclust.data.tables import Kind, Tables, suspicion
 from fedclust.data.text import Text, count_words, tokenizer_of
 from fedclust.support.rng import generator
@@ -96,10 +96,8 @@ def builder_of(dataset: Mapping[str, Any], path: Path) -> Builder:
 
     kind = get_class(dataset["_target_"])
     if not issubclass(kind, Tables | Images | Text):
-        raise SiteError(
-            "partition=own reads tables, images and texts, such as dataset=csv, image_folder and text, "
-            f"got dataset {dataset.get('name', kind.__name__)}"
-        )
+        rule = "partition=own reads tables, images and texts, such as dataset=csv, image_folder and text"
+        raise SiteError(f"{rule}, got dataset {dataset.get('name', kind.__name__)}")
     known = {field.name for field in dataclasses.fields(kind)}
     unknown = {key: value for key, value in _UNKNOWN_YET.items() if key in known}
     given = {"input_shape": [1], **dataset, **unknown, "path": str(path)}
@@ -133,7 +131,9 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
         if builder.per_position:
             raise SiteError("partition=own needs one label per row, got dataset.per_position=true")
         arrays, kept = builder.read_labels(parts)
-        labels, num_train = canonical_labels(np.concatenate(arrays)), len(arrays[0])
+        labels, num_train = whole_numbers(np.concatenate(arrays)), len(arrays[0])
+        if labels.dtype.kind not in "if":  # alike at every site
+            labels = np.array([str(label) for label in labels])
         owner, names = builder.encode_natural(parts, kept) or (np.zeros(len(labels), np.int64), ("",))
         clients = [f"{name}/{each}" if each else name for each in names]
         if own.test == "official" and num_train == len(labels):
@@ -170,19 +170,6 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
 def key_of(name: str) -> int:
     """Return a whole number that stands for a name in :func:`fedclust.support.rng.generator`, below 2^64."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
-
-
-def canonical_labels(labels: NDArray[Any]) -> NDArray[Any]:
-    """Write labels alike at every site: whole numbers as int64, other numbers as float64, else texts.
-
-    A column of whole numbers is read as floats where one is missing, and truth values as 0 and 1.
-    """
-    if labels.dtype.kind in "iub":
-        return labels.astype(np.int64)
-    if labels.dtype.kind == "f":
-        whole = bool((labels == np.round(labels)).all())
-        return labels.astype(np.int64 if whole else np.float64)
-    return np.array([str(label) for label in labels])
 
 
 @contextmanager
@@ -278,12 +265,9 @@ def images_of(rows: SiteRows, builder: Images) -> NDArray[Any]:
     """Decode a site's images into the cache; return them, uint8, shape (N, channels, height, width)."""
     key = cache.digest(_FORMAT, builder.identity(), list(builder.input_shape), builder.resize, rows.name)
     labels = Labels(np.zeros(len(rows.labels), np.int64), rows.kept, rows.num_train, ())
-    folder = cache.cache_root() / "sites" / f"images-{key[:16]}"
-
-    def decode(scratch: Path) -> None:
-        builder.encode(rows.parts, labels, scratch)
-
-    return cache.map_array(cache.prepared(folder, decode) / "inputs.npy")
+    folder = cache.cache_folder("sites", "images", key)
+    cache.prepared(folder, lambda scratch: builder.encode(rows.parts, labels, scratch))
+    return cache.map_array(folder / "inputs.npy")
 
 
 def _pixels(images: NDArray[Any]) -> tuple[agreement.Pixels, ...]:
@@ -412,7 +396,6 @@ def federated(
         num_classes=len(agreed.class_names),
         mean=agreed.mean,
         std=agreed.std,
-        groups=None,
         class_names=agreed.class_names,
         fingerprint=cache.digest(agreed.digest(), list(folders), dict(ids)),
         client_names=tuple(names),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from datasets import Dataset as TableDataset
 from hydra import compose, initialize_config_dir
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from omegaconf import OmegaConf
 
 from fedclust import data
@@ -25,6 +25,7 @@ from fedclust.data.shifts import Noise, Relabel
 from fedclust.settings import composition
 
 CONF = Path(__file__).parents[3] / "conf"
+PROTOCOLS = ["holdout", "matched", "uniform"]
 
 
 def node_of(rule: str, **settings: Any) -> dict[str, Any]:
@@ -32,50 +33,61 @@ def node_of(rule: str, **settings: Any) -> dict[str, Any]:
     return {"_target_": f"fedclust.data.{module}.{rule}", **settings}
 
 
-def dataset(**changes: Any) -> Dataset:
-    """Return 300 images of 3 classes by 30 users, the last 60 of them the official test part."""
-    draws = np.random.default_rng(0)
+def draws(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def dataset(size: int = 300, **changes: Any) -> Dataset:
+    """Return images of 3 classes by users with 10 each, the last fifth of them the official test part."""
     values: dict[str, Any] = {
         "name": "tiny",
-        "inputs": torch.from_numpy(draws.integers(0, 256, (300, 1, 2, 2), dtype=np.uint8)),
-        "labels": torch.arange(300) % 3,
+        "inputs": torch.from_numpy(draws().integers(0, 256, (size, 1, 2, 2), dtype=np.uint8)),
+        "labels": torch.arange(size) % 3,
         "num_classes": 3,
         "mean": (0.5,),
         "std": (0.3,),
         "class_names": ("a", "b", "c"),
-        "num_train": 240,
-        "natural": np.arange(300) // 10,
+        "num_train": size * 4 // 5,
+        "natural": np.arange(size) // 10,
         "fingerprint": "abc",
     }
     return Dataset(**(values | changes))
+
+
+def dealt(
+    rule: str, test: str = "holdout", seed: int = 0, data: Dataset | None = None, **settings: Any
+) -> Any:
+    return rows_of_clients(data or dataset(), node_of(rule, test=test, **settings), seed)
 
 
 def rows(found: ClientRows) -> list[list[int]]:
     return [part.tolist() for part in found.train + found.test]
 
 
+def sizes(found: ClientRows) -> list[int]:
+    return [len(train) + len(test) for train, test in zip(found.train, found.test, strict=True)]
+
+
 def check(found: ClientRows, size: int) -> None:
     """Check that every client has both parts and no row is used twice or out of range."""
     used = np.concatenate(found.train + found.test)
-    assert len(found.train) == len(found.test) == len(found.shifts) == found.num_clients
+    assert len(found.train) == len(found.test) == len(found.shifts)
     assert min(map(len, found.train + found.test)) >= 1
     assert 0 <= used.min() <= used.max() < size
     assert len(np.unique(used)) == len(used)
 
 
 def test_holdout_partitions_all_rows() -> None:
-    found = rows_of_clients(dataset(), node_of("Iid", num_clients=5, test_fraction=0.25), seed=0)
+    found = dealt("Iid", num_clients=5, test_fraction=0.25)
     check(found, 300)
     assert [len(part) for part in found.train] == [45] * 5  # 60 each, a quarter held out
     assert [len(part) for part in found.test] == [15] * 5
-    assert found.groups is None
-    assert found.shifts == (None,) * 5
+    assert (found.groups, found.shifts) == (None, (None,) * 5)
 
 
 @pytest.mark.parametrize("test", ["matched", "uniform"])
 def test_official_parts_stay_apart(test: str) -> None:
-    node = node_of("Similarity", num_clients=3, similarity=0, test=test)
-    found = rows_of_clients(dataset(), node, seed=0)
+    found = dealt("Similarity", test, num_clients=3, similarity=0)
     check(found, 300)
     assert max(part.max() for part in found.train) < 240 <= min(part.min() for part in found.test)
     assert [len(part) for part in found.train] == [80] * 3
@@ -84,46 +96,33 @@ def test_official_parts_stay_apart(test: str) -> None:
     assert all(sum(mix) == 20 for mix in mixes)
     if test == "matched":
         assert mixes == [[20, 0, 0], [0, 20, 0], [0, 0, 20]]
-
-
-@pytest.mark.parametrize("test", ["matched", "uniform"])
-def test_without_an_official_test_part_only_holdout_is_left(test: str) -> None:
-    node = node_of("Iid", num_clients=2, test=test)
     with pytest.raises(
         ValueError, match=rf"partition\.test={test} needs an official test part, tiny has none"
     ):
-        rows_of_clients(dataset(num_train=300), node, seed=0)
-
-
-def test_an_unknown_protocol_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"must be one of holdout, matched, uniform, got 'pooled'"):
-        rows_of_clients(dataset(), node_of("Iid", num_clients=2, test="pooled"), seed=0)
+        dealt("Iid", test, data=dataset(num_train=300), num_clients=2)
 
 
 def test_a_base_partition_needs_no_keys_of_the_protocol() -> None:
     base = node_of("Dirichlet", num_clients=9, alpha=5.0, file=None, seed=None)
-    node = node_of("Domains", num_clients=4, clean=0.5, noise=0.5, base=base)
-    found = rows_of_clients(dataset(), node, seed=0)
+    found = dealt("Domains", num_clients=4, clean=0.5, noise=0.5, base=base)
     check(found, 300)
     assert found.shifts == (None, None, Noise(0.2), Noise(0.2))
-    assert len({len(part) for part in found.train}) > 1
+    assert len(set(sizes(found))) > 1
 
 
 def test_natural_clients_need_users() -> None:
-    node = node_of("Natural")
-    found = rows_of_clients(dataset(), node, seed=0)
-    assert found.num_clients == 30
+    found = dealt("Natural")
+    assert len(found.train) == 30
     assert sorted(np.concatenate([found.train[3], found.test[3]])) == list(range(30, 40))
     with pytest.raises(ValueError, match="needs writers, users or regions, tiny has none"):
-        rows_of_clients(dataset(natural=None), node, seed=0)
+        dealt("Natural", data=dataset(natural=None))
 
 
 def test_feature_skew_separates_what_looks_different() -> None:
     images = torch.zeros(300, 1, 2, 2, dtype=torch.uint8)
     images[150:] = 255
     images[:, 0, 0, 0] = torch.arange(300) % 30  # so that there are bins enough
-    node = node_of("EmdKMeans", num_clients=2, target=1.0)
-    found = rows_of_clients(dataset(inputs=images), node, seed=0)
+    found = dealt("EmdKMeans", data=dataset(inputs=images), num_clients=2, target=1.0)
     held = sorted(sorted(np.concatenate(parts)) for parts in zip(found.train, found.test, strict=True))
     assert held == [list(range(150)), list(range(150, 300))]
 
@@ -131,8 +130,7 @@ def test_feature_skew_separates_what_looks_different() -> None:
 def test_where_every_position_has_a_label_the_largest_counts() -> None:
     labels = torch.zeros(300, 4, dtype=torch.int64)
     labels[::2, 1] = 1  # every other read has one sensitive base
-    node = node_of("Similarity", num_clients=2, similarity=0)
-    found = rows_of_clients(dataset(labels=labels), node, seed=0)
+    found = dealt("Similarity", data=dataset(labels=labels), num_clients=2, similarity=0)
     held = [np.concatenate(parts) % 2 for parts in zip(found.train, found.test, strict=True)]
     assert held[0].all()
     assert not held[1].any()
@@ -142,10 +140,10 @@ def test_any_partitioner_of_flwr_datasets_will_do() -> None:
     node = {"_target_": "flwr_datasets.partitioner.LinearPartitioner", "num_partitions": 3}
     found = rows_of_clients(dataset(), node, seed=0)
     check(found, 300)
-    sizes = [len(train) + len(test) for train, test in zip(found.train, found.test, strict=True)]
-    assert sizes == [50, 100, 150]  # in proportion to 1, 2, 3
-    assert found.shifts == (None,) * 3
-    assert found.groups is None
+    assert sizes(found) == [50, 100, 150]  # in proportion to 1, 2, 3
+    assert (found.groups, found.shifts) == (None, (None,) * 3)
+    with pytest.raises(ValueError, match=r"must be a flwr-datasets Partitioner, got builtins\.dict"):
+        rows_of_clients(dataset(), {"_target_": "builtins.dict"}, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -167,26 +165,21 @@ def test_other_partitioners_are_checked(parts: list[list[int]], message: str) ->
         partition._clients(Other())
 
 
-def test_what_is_no_partitioner_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"must be a flwr-datasets Partitioner, got builtins\.dict"):
-        rows_of_clients(dataset(), {"_target_": "builtins.dict"}, seed=0)
-
-
 @pytest.mark.parametrize(
     ("node", "message"),
     [
         (node_of("Iid", num_clients=301), "at most the number of examples, 300, got 301"),
+        (node_of("Iid", num_clients=200), "at least 2 rows, .* got 1 for 100 of 200 clients"),
         (
-            node_of("Iid", num_clients=200),
-            "at least 2 rows, .* got 1 for 100 of 200 clients",
+            node_of("Iid", num_clients=2, test="pooled"),
+            "one of holdout, matched, uniform, got 'pooled'",
         ),
         (node_of("Dirichlet", num_clients=5, alpha=0), "alpha must be > 0"),
         (
             node_of("Iid", num_clients=5, alpha=1, target=2),
             r"Iid takes file, .*num_clients, .* got alpha=1, target=2; to leave a key out: ~partition.alpha",
         ),
-        (node_of("Similarity", num_clients=5, similarity=2), "similarity must be in"),
-        (node_of("Pathological", num_clients=5, classes_per_client=4), "the 3 classes"),
+        (node_of("Pathological", num_clients=5, classes_per_client=4), "at most the 3 in the data"),
     ],
 )
 def test_impossible_requests_are_refused_with_figures(node: dict[str, Any], message: str) -> None:
@@ -208,131 +201,94 @@ SETTINGS = {
 
 
 @pytest.mark.filterwarnings("ignore:the clients' distances")
-@pytest.mark.parametrize("test", ["holdout", "matched", "uniform"])
+@pytest.mark.parametrize("test", PROTOCOLS)
 @pytest.mark.parametrize("rule", SETTINGS)
 def test_same_seed_same_partition_and_every_row_once(rule: str, test: str) -> None:
-    node = node_of(rule, num_clients=5, test=test, **SETTINGS[rule])
-    first, second, other = (rows_of_clients(dataset(), node, seed) for seed in (4, 4, 5))
+    first, second, other = (dealt(rule, test, seed, num_clients=5, **SETTINGS[rule]) for seed in (4, 4, 5))
     check(first, 300)
     assert rows(first) == rows(second)
     assert first.shifts == second.shifts
     assert rows(first) != rows(other)
 
 
+@settings(max_examples=40)
 @given(
     rule=st.sampled_from([rule for rule in SETTINGS if rule != "EmdKMeans"]),
     labels=st.lists(st.integers(0, 3), min_size=60, max_size=90),
-    test=st.sampled_from(["holdout", "matched", "uniform"]),
+    test=st.sampled_from(PROTOCOLS),
     seed=st.integers(0, 9999),
 )
 def test_whatever_the_labels_every_row_is_used_once_or_the_request_refused(
     tmp_path_factory: pytest.TempPathFactory, rule: str, labels: list[int], test: str, seed: int
 ) -> None:
     size = len(labels)
-    data = dataset(
-        inputs=torch.zeros(size, 1),
-        labels=torch.tensor(labels),
-        num_classes=4,
-        class_names=("a", "b", "c", "d"),
-        num_train=size - 20,
-        natural=None,
-    )
-    node = node_of(rule, num_clients=5, test=test, **SETTINGS[rule])
+    shape = {"num_classes": 4, "class_names": ("a", "b", "c", "d"), "num_train": size - 20, "natural": None}
+    given = dataset(inputs=torch.zeros(size, 1), labels=torch.tensor(labels), **shape)
     try:
-        found = rows_of_clients(data, node, seed)
+        found = dealt(rule, test, seed, given, num_clients=5, **SETTINGS[rule])
     except ValueError as error:
         assert any(word in str(error) for word in ("must", "needs")), error  # noqa: PT017
         return
     check(found, size)
     path = tmp_path_factory.mktemp("rows") / "rows.parquet"
-    save_client_rows(found, data, path)
-    loaded = load_client_rows(path, data)
-    assert rows(loaded) == rows(found)
-    assert loaded.shifts == found.shifts
+    save_client_rows(found, given, path)
+    loaded = load_client_rows(path, given)
+    assert (rows(loaded), loaded.shifts) == (rows(found), found.shifts)
+
+
+@pytest.fixture(scope="module")
+def large() -> Dataset:
+    ten = {"num_classes": 10, "class_names": tuple("abcdefghij"), "labels": torch.arange(20_000) % 10}
+    return dataset(20_000, **ten, num_train=240, natural=np.arange(20_000) // 100)
+
+
+def composed(name: str, *overrides: str) -> Any:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return OmegaConf.to_container(compose(f"partition/{name}", list(overrides)).partition, resolve=True)
 
 
 @pytest.mark.filterwarnings("ignore:the clients' distances")
 @pytest.mark.parametrize(
     "name", sorted({path.stem for path in (CONF / "partition").glob("*.yaml")} - {"own"})
 )
-def test_every_configuration_composes_and_partitions(name: str) -> None:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        node = OmegaConf.to_container(compose(f"partition/{name}").partition, resolve=True)
-    large = dataset(
-        inputs=torch.from_numpy(np.random.default_rng(0).integers(0, 256, (20_000, 1, 2, 2), dtype=np.uint8)),
-        labels=torch.arange(20_000) % 10,
-        num_classes=10,
-        class_names=tuple("abcdefghij"),
-        natural=np.arange(20_000) // 100,
-    )
-    check(rows_of_clients(large, node, seed=0), 20_000)  # type: ignore[arg-type]
+def test_every_configuration_composes_and_partitions(large: Dataset, name: str) -> None:
+    check(rows_of_clients(large, composed(name), seed=0), 20_000)
 
 
 def test_domains_compose_over_another_choice() -> None:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        overrides = [
-            "partition@partition.base=dirichlet",
-            "partition.base.alpha=7",
-            "partition.num_clients=10",
-        ]
-        node = OmegaConf.to_container(compose("partition/domains", overrides).partition, resolve=True)
-    assert isinstance(node, dict)
+    base = ("partition@partition.base=dirichlet", "partition.base.alpha=7", "partition.num_clients=10")
+    node = composed("domains", *base)
     assert node["base"]["alpha"] == 7
-    assert rows_of_clients(dataset(), node, seed=0).num_clients == 10
+    assert len(rows_of_clients(dataset(), node, seed=0).train) == 10
 
 
-def test_images_on_one_line_keep_their_distances() -> None:
+def test_features_of_images_and_numbers_keep_their_distances() -> None:
     # Images a·255 on four pixels: after division by 255 they lie on a line, 2 apart from a = 0 to a = 1.
     images = torch.tensor([0, 255, 0, 255], dtype=torch.uint8)[:, None, None, None].expand(4, 1, 2, 2)
-    found = partition.features(images, 1, np.random.default_rng(0))
-    assert found.shape == (4, 1)
-    assert found.dtype == np.float32
+    found = partition.features(images, 1, draws())
+    assert (found.shape, found.dtype) == ((4, 1), np.float32)
     np.testing.assert_allclose(np.abs(found[0] - found[1]), 2.0, rtol=1e-5)
     np.testing.assert_allclose(found[0], found[2], atol=1e-5)
-
-
-def test_numbers_are_rotated_not_rescaled() -> None:
-    numbers = torch.from_numpy(np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32))
-    found = partition.features(numbers, 3, np.random.default_rng(0))
-    for projected, raw in zip(found[1:] - found[0], (numbers[1:] - numbers[0]).numpy(), strict=True):
-        assert np.linalg.norm(projected) == pytest.approx(np.linalg.norm(raw), rel=1e-4)
+    numbers = draws().normal(size=(30, 3)).astype(np.float32)
+    found = partition.features(torch.from_numpy(numbers), 3, draws())  # rotated, not rescaled
+    apart = [np.linalg.norm(each[1:] - each[0], axis=1) for each in (found, numbers)]
+    np.testing.assert_allclose(*apart, rtol=1e-4)
+    assert partition.features(torch.eye(5)[:, :2], 32, draws()).shape == (5, 2)
 
 
 def test_tokens_count_whatever_their_order() -> None:
     tokens = torch.tensor([[0, 1, 2], [2, 1, 0], [3, 3, 3], [0, 0, 3]])
-    found = partition.features(tokens, 3, np.random.default_rng(0))
+    found = partition.features(tokens, 3, draws())
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)
     assert np.abs(found[0] - found[2]).max() > 0.1
+    single = torch.zeros(5, 3, dtype=torch.int64)
+    assert partition.features(single, 32, draws()).shape == (5, 1)
 
 
-def test_no_more_components_than_there_can_be() -> None:
-    assert partition.features(torch.eye(5)[:, :2], 32, np.random.default_rng(0)).shape == (5, 2)
-    assert partition.features(torch.zeros(5, 3, dtype=torch.int64), 32, np.random.default_rng(0)).shape == (
-        5,
-        1,
-    )  # a single token
+# -- Saved partitions ----------------------------------------------------------------------------------------
 
-
-LINES = {
-    "client": [0, 0, 1, 1],
-    "part": ["train", "test", "train", "test"],
-    "row": [4, 1, 0, 3],
-}
-
-
-def tiny(rows: int = 6, fingerprint: str = "abc") -> Dataset:
-    return Dataset(
-        name="tiny",
-        inputs=torch.zeros(rows, 1),
-        labels=torch.zeros(rows, dtype=torch.int64),
-        num_classes=1,
-        mean=(),
-        std=(),
-        class_names=("only",),
-        num_train=rows,
-        natural=None,
-        fingerprint=fingerprint,
-    )
+LINES = {"client": [0, 0, 1, 1], "part": ["train", "test", "train", "test"], "row": [4, 1, 0, 3]}
+TINY = dataset(6)
 
 
 def client_rows(**changes: Any) -> ClientRows:
@@ -347,23 +303,9 @@ def client_rows(**changes: Any) -> ClientRows:
 
 def write(path: Path, lines: dict[str, Any], about: dict[str, Any] | None = None) -> Path:
     """Write a file as another tool would."""
-    table = pa.table(lines)
     about = {"version": 1, "dataset": "tiny", "fingerprint": "abc"} | (about or {})
-    pq.write_table(table.replace_schema_metadata({"fedclust": json.dumps(about)}), path)
+    pq.write_table(pa.table(lines).replace_schema_metadata({"fedclust": json.dumps(about)}), path)
     return path
-
-
-def same(one: ClientRows, other: ClientRows) -> bool:
-    return (
-        all(np.array_equal(a, b) for a, b in zip(one.train + one.test, other.train + other.test, strict=True))
-        and one.num_clients == other.num_clients
-        and (
-            one.groups is other.groups is None
-            or (one.groups is not None and np.array_equal(one.groups, other.groups))  # type: ignore[arg-type]
-        )
-        and one.shifts == other.shifts
-        and one.seed == other.seed
-    )
 
 
 @pytest.mark.parametrize(
@@ -378,12 +320,14 @@ def same(one: ClientRows, other: ClientRows) -> bool:
 )
 def test_saved_is_loaded(tmp_path: Path, changes: dict[str, Any]) -> None:
     saved = client_rows(**changes)
-    save_client_rows(saved, tiny(), tmp_path / "folder" / "rows.parquet")
-    assert same(load_client_rows(tmp_path / "folder" / "rows.parquet", tiny()), saved)
+    save_client_rows(saved, TINY, tmp_path / "folder" / "rows.parquet")
+    loaded = load_client_rows(tmp_path / "folder" / "rows.parquet", TINY)
+    assert (rows(loaded), loaded.shifts, loaded.seed) == (rows(saved), saved.shifts, saved.seed)
+    np.testing.assert_array_equal(loaded.groups, saved.groups)
 
 
 def test_the_file_is_as_described(tmp_path: Path) -> None:
-    save_client_rows(client_rows(), tiny(), tmp_path / "rows.parquet")
+    save_client_rows(client_rows(), TINY, tmp_path / "rows.parquet")
     table = pq.read_table(tmp_path / "rows.parquet")
     assert table.to_pydict() == {
         "client": [0, 0, 0, 1, 1, 1],
@@ -392,99 +336,64 @@ def test_the_file_is_as_described(tmp_path: Path) -> None:
         "group": [0, 0, 0, 1, 1, 1],
         "shift": [None, None, None, 0, 0, 0],
     }
-    assert json.loads(table.schema.metadata[b"fedclust"]) == {
-        "version": 1,
-        "dataset": "tiny",
-        "fingerprint": "abc",
-        "shifts": [{"kind": "noise", "std": 0.2}],
-        "seed": None,
-    }
+    shift = {"kind": "noise", "std": 0.2}
+    about = {"version": 1, "dataset": "tiny", "fingerprint": "abc", "shifts": [shift], "seed": None}
+    assert json.loads(table.schema.metadata[b"fedclust"]) == about
 
 
 def test_another_tool_needs_three_columns(tmp_path: Path) -> None:
-    loaded = load_client_rows(write(tmp_path / "rows.parquet", LINES), tiny())
-    assert same(
-        loaded,
-        ClientRows((np.array([4]), np.array([0])), (np.array([1]), np.array([3])), None, (None, None)),
-    )
-
-
-def test_a_file_that_does_not_name_its_dataset_is_loaded_with_a_warning(tmp_path: Path) -> None:
+    loaded = load_client_rows(write(tmp_path / "rows.parquet", LINES), TINY)
+    assert (rows(loaded), loaded.groups, loaded.shifts) == ([[4], [0], [1], [3]], None, (None, None))
     pd.DataFrame(LINES).to_parquet(tmp_path / "rows.parquet")
-    with pytest.warns(UserWarning, match="does not name its dataset; it is assumed to be tiny"):
-        assert load_client_rows(tmp_path / "rows.parquet", tiny()).num_clients == 2
-
-
-def test_a_partition_of_another_dataset_or_format_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.parquet", LINES)
-    with pytest.raises(ValueError, match="must belong to tiny with fingerprint xyz, got one of tiny .* abc"):
-        load_client_rows(path, tiny(fingerprint="xyz"))
-    with pytest.raises(ValueError, match="version must be 1, got 2"):
-        load_client_rows(write(path, LINES, {"version": 2}), tiny())
+    with pytest.warns(UserWarning, match="names no dataset; it is assumed to be tiny"):
+        assert len(load_client_rows(tmp_path / "rows.parquet", TINY).train) == 2
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "about", "message"),
     [
-        ({"row": [4, 1, 0, 6]}, r"row must be in \[0, 6\), got 0 to 6"),
-        ({"row": [4, 1, 0, -1]}, r"row must be in \[0, 6\), got -1 to 4"),
-        ({"row": [4, 1, 0, 4]}, "a row must belong to one part of one client, row 4 has two"),
-        ({"row": [4.0, 1.0, 0.0, 3.5]}, "row must hold whole numbers, got 4 of type float64"),
-        ({"client": [0, 0, 2, 2]}, "every client 0 to 2 must have train rows, got none for client 1"),
-        ({"client": [0, 0, -1, 1]}, r"client must be in \[0, 4\), got -1 to 1"),
-        (
-            {"part": ["train", "train", "train", "test"]},
-            "every client 0 to 1 must have test rows, got none for client 0",
-        ),
-        ({"group": [0, 1, 0, 0]}, "group must be the same in all lines of a client, and given"),
-        ({"group": [0, 0, None, None]}, "group must be the same in all lines of a client, and given"),
-        ({"shift": [0, 0, 1, 1]}, r"shift must be in \[0, 1\), the list of shifts, got 1"),
-        ({"shift": [0, None, None, None]}, "shift must be the same in all lines of a client"),
+        ({}, {"fingerprint": "xyz"}, "must belong to tiny with fingerprint abc, got one of tiny .* xyz"),
+        ({}, {"version": 2}, "version must be 1, got 2"),
+        ({}, {"seed": -1}, "seed must be a whole number >= 0 or None, got -1"),
+        ({"row": [4, 1, 0, 6]}, {}, r"row must be in \[0, 6\), got 6"),
+        ({"row": [4, 1, 0, -1]}, {}, r"row must be in \[0, 6\), got -1"),
+        ({"row": [4, 1, 0, 4]}, {}, "a row must belong to one part of one client, row 4 has two"),
+        ({"row": [4.0, 1.0, 0.0, 3.5]}, {}, "row must hold whole numbers, got 4 of type float64"),
+        ({"client": [0, 0, 2, 2]}, {}, "every client 0 to 2 must have train rows, got none for client 1"),
+        ({"client": [0, 0, -1, 1]}, {}, r"client must be in \[0, 4\), got -1"),
+        ({"part": ["train"] * 3 + ["test"]}, {}, "0 to 1 must have test rows, got none for client 0"),
+        ({"part": ["train", "test", "test", "valid"]}, {}, "part must be 'train' or 'test', got .*'valid'"),
+        ({"group": [0, 1, 0, 0]}, {}, "group must be the same in all lines of a client, and given"),
+        ({"group": [0, 0, None, None]}, {}, "group must be the same in all lines of a client, and given"),
+        ({"shift": [0, 0, 1, 1]}, {}, r"shift must be in \[0, 1\), the list of shifts, got 1"),
+        ({"shift": [0, None, None, None]}, {}, "shift must be the same in all lines of a client"),
     ],
 )
 def test_lines_that_contradict_themselves_are_refused(
-    tmp_path: Path, changes: dict[str, list], message: str
+    tmp_path: Path, changes: dict[str, list], about: dict[str, Any], message: str
 ) -> None:
-    path = write(tmp_path / "rows.parquet", LINES | changes, {"shifts": [{"kind": "noise", "std": 0.1}]})
+    about = {"shifts": [{"kind": "noise", "std": 0.1}], **about}
     with pytest.raises(ValueError, match=message):
-        load_client_rows(path, tiny())
-
-
-def test_another_part_than_train_and_test_is_refused(tmp_path: Path) -> None:
-    lines = {
-        "client": [0, 0, 0],
-        "part": ["train", "test", "valid"],
-        "row": [0, 1, 2],
-    }
-    with pytest.raises(ValueError, match="part must be 'train' or 'test', got .*'valid'"):
-        load_client_rows(write(tmp_path / "rows.parquet", lines), tiny())
-
-
-def test_an_empty_partition_is_refused(tmp_path: Path) -> None:
-    lines = {
-        name: pa.array([], type=kind)
-        for name, kind in (("client", pa.int64()), ("part", pa.string()), ("row", pa.int64()))
-    }
-    with pytest.raises(ValueError, match="row must hold whole numbers, got 0 of type int64"):
-        load_client_rows(write(tmp_path / "rows.parquet", lines), tiny())
+        load_client_rows(write(tmp_path / "rows.parquet", LINES | changes, about), TINY)
 
 
 def test_files_that_are_no_saved_partition_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*nowhere\.parquet"):
-        load_client_rows(tmp_path / "nowhere.parquet", tiny())
-    (tmp_path / "rows.parquet").write_text("client,row")
-    with pytest.raises(ValueError, match="must be a Parquet file, got"):
-        load_client_rows(tmp_path / "rows.parquet", tiny())
-    pd.DataFrame({"client": [0]}).to_parquet(tmp_path / "rows.parquet")
+    path = tmp_path / "rows.parquet"
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*rows\.parquet"):
+        load_client_rows(path, TINY)
+    path.write_text("client,row")
+    with pytest.raises(ValueError, match=r"partition.file .*rows\.parquet: .* not a parquet file"):
+        load_client_rows(path, TINY)
+    pd.DataFrame({"client": [0]}).to_parquet(path)
     with pytest.raises(ValueError, match=r"must have columns client, part and row, got \['client'\]"):
-        load_client_rows(tmp_path / "rows.parquet", tiny())
+        load_client_rows(path, TINY)
+    kinds = {"client": pa.int64(), "part": pa.string(), "row": pa.int64()}
+    write(path, {name: pa.array([], type=kind) for name, kind in kinds.items()})
+    with pytest.raises(ValueError, match="row must hold whole numbers, got 0 of type int64"):
+        load_client_rows(path, TINY)
 
 
 # -- Rows to be tested on, and rows held out for the proof ---------------------------------------------------
-
-
-def draws(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def cells(clients: np.ndarray, labels: np.ndarray) -> list[list[int]]:
@@ -520,21 +429,10 @@ def test_holdout_breaks_ties_between_classes_at_random() -> None:
     labels = np.repeat([0, 1], [7, 3])
     held_out = [partition.holdout(np.zeros(10, dtype=int), labels, 0.25, draws(seed)) for seed in range(20)]
     assert {tuple(np.bincount(labels[rows], minlength=2)) for rows in held_out} == {(2, 0), (1, 1)}
-
-
-def test_holdout_draws_rows_and_skips_those_without_a_client() -> None:
-    clients = np.array([0, 0, 0, -1])
-    labels = np.zeros(4, dtype=int)
-    found = {tuple(partition.holdout(clients, labels, 0.3, draws(seed))) for seed in range(30)}
+    # Rows are drawn, and those without a client skipped.
+    clients, labels = np.array([0, 0, 0, -1]), np.zeros(4, dtype=int)
+    found = {tuple(partition.holdout(clients, labels, 0.3, draws(seed)).tolist()) for seed in range(30)}
     assert found == {(True, False, False, False), (False, True, False, False), (False, False, True, False)}
-
-
-def test_holdout_refuses_single_rows_and_no_shares() -> None:
-    with pytest.raises(ValueError, match="got 1 for 2 of 3 clients, the first is client 0"):
-        partition.holdout(np.array([0, 1, 1, 2]), np.zeros(4, dtype=int), 0.2, draws())
-    for fraction in (0.0, 1.0):
-        with pytest.raises(ValueError, match=rf"partition.test_fraction must be in \(0, 1\), got {fraction}"):
-            partition.Protocol(test_fraction=fraction)
 
 
 @given(
@@ -597,11 +495,6 @@ def test_matched_first_gives_rows_to_clients_that_would_have_none() -> None:
     assert np.bincount(partition.matched(clients, labels, draws())).tolist() == [20, 1]
 
 
-def test_matched_refuses_a_client_without_test_rows() -> None:
-    with pytest.raises(ValueError, match="which has 1, got none for 2 of 3 clients, .* with 1 training rows"):
-        partition.matched(np.array([0, 1, 2]), np.zeros(4, dtype=int), draws())
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=4, max_size=40), st.integers(0, 99))
 def test_matched_is_within_one_of_the_due_in_each_class(rows: list[tuple[int, int]], seed: int) -> None:
     _, clients = np.unique([client for client, _ in rows], return_inverse=True)
@@ -614,21 +507,31 @@ def test_matched_is_within_one_of_the_due_in_each_class(rows: list[tuple[int, in
             assert ((dealt == client) & (test == label)).sum() == due
 
 
-def test_uniform_gives_everyone_the_same_mix() -> None:
+def test_uniform_gives_everyone_the_same_mix_within_one_row() -> None:
     labels = np.array([0, 1, 0, 1, 2, 2])
     assert cells(partition.uniform(labels, 2, draws()), labels) == [[1, 1, 1], [1, 1, 1]]
-
-
-def test_uniform_differs_by_one_at_most() -> None:
-    labels = np.random.default_rng(0).integers(0, 3, 50)
+    labels = draws().integers(0, 3, 50)
     counts = np.array(cells(partition.uniform(labels, 4, draws()), labels))
     assert sorted(counts.sum(axis=1)) == [12, 12, 13, 13]
     assert (np.ptp(counts, axis=0) <= 1).all()
 
 
-def test_uniform_refuses_more_clients_than_rows() -> None:
+def test_rules_refuse_what_they_cannot_give() -> None:
+    with pytest.raises(ValueError, match="got 1 for 2 of 3 clients, the first is client 0"):
+        partition.holdout(np.array([0, 1, 1, 2]), np.zeros(4, dtype=int), 0.2, draws())
+    with pytest.raises(ValueError, match="which has 1, got none for 2 of 3 clients, the first is client"):
+        partition.matched(np.array([0, 1, 2]), np.zeros(4, dtype=int), draws())
     with pytest.raises(ValueError, match="at most the 2 rows of the official test part, got 3"):
         partition.uniform(np.array([0, 1]), 3, draws())
+
+
+SHARES = {"test_fraction": [0.0, 1.0], "validation_fraction": [-0.1, 1.0, True, "a tenth"]}
+
+
+@pytest.mark.parametrize("setting", [{name: each} for name, bad in SHARES.items() for each in bad])
+def test_a_share_must_be_one(setting: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"partition\.{next(iter(setting))} must be in .*, 1\), got"):
+        partition.Protocol(**setting)
 
 
 @pytest.mark.parametrize(
@@ -668,12 +571,6 @@ def test_a_client_draws_by_itself() -> None:
     assert together[2].tolist() == (90 + partition.hold_out_client(40, 0.2, 3, 2)).tolist()
     assert (together[2] - 90).tolist() != together[0].tolist()  # the same number of rows, another draw
     assert together[0].tolist() != partition.hold_out(train, 0.2, 4)[1][0].tolist()
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.0, True, "a tenth"])
-def test_a_share_must_be_one(fraction: float) -> None:
-    with pytest.raises(ValueError, match=r"partition.validation_fraction must be in \[0, 1\), got"):
-        partition.Protocol(validation_fraction=fraction)
 
 
 def _load(tmp_path: Path, *overrides: str, **keys: object) -> data.FederatedData:

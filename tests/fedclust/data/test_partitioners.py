@@ -188,7 +188,7 @@ def test_natural_clients_are_users_with_enough_examples() -> None:
     assert by_user([7, 3, 9, 7, 3, 7, -1], min_samples=3).left_out == {3: 2, 9: 1}
     # Who could be a client but is not drawn is not left out.
     assert by_user([7, 3, 9, 7, 3, 7], num_clients=1).left_out == {9: 1}
-    with pytest.raises(ValueError, match=r"between 1 and 1, the users with at least 2 .*\(of 2 .*got 2"):
+    with pytest.raises(ValueError, match=r"between 1 and 1, the users with at least 2 .*\(of 2\), got 2"):
         by_user([0, 0, 1], num_clients=2)
     with pytest.raises(ValueError, match=r"between 1 and 0, .*got None"):
         by_user([0, 1])
@@ -243,7 +243,7 @@ def test_pathological_gives_so_many_classes_and_its_own_first() -> None:
 @pytest.mark.parametrize(
     ("classes", "labels", "message"),
     [
-        (3, [0, 1, 0, 1], "at most the 2 classes in the data, got 3"),
+        (3, [0, 1, 0, 1], "at most the 2 in the data, got 3"),
         (2, [0, 0, 0, 1], "got 2 clients for the 1 of class 1"),
     ],
 )
@@ -262,7 +262,8 @@ def test_by_class_draws_what_flwr_datasets_draws(seed: int, self_balancing: bool
     options = {"alpha": 0.4, "min_partition_size": 3, "shuffle": False, "seed": seed}
     flower = DirichletPartitioner(6, "label", self_balancing=self_balancing, **options)
     expected = as_flower(flower, [0] * 40 + [1] * 60 + [2] * 50)
-    ours = rules.counts_by_class(np.array([40, 60, 50]), 6, 0.4, 3, self_balancing, draws(seed))
+    rule = rules.Dirichlet(6, 0.4, min_samples=3, self_balancing=self_balancing)
+    ours = rules.counts_by_class(np.array([40, 60, 50]), rule, draws(seed))
     np.testing.assert_array_equal(ours, expected)
 
 
@@ -276,7 +277,8 @@ def test_by_class_with_a_large_alpha_every_client_gets_an_even_share() -> None:
 @pytest.mark.parametrize("self_balancing", [False, True])
 def test_by_class_finds_minima_that_whole_draws_hardly_meet(self_balancing: bool) -> None:
     # The setting of Clust-PSI-PFL on Fashion-MNIST: one whole draw in twenty thousand would do.
-    counts = rules.counts_by_class(np.full(10, 7000), 100, 0.05, 10, self_balancing, draws())
+    rule = rules.Dirichlet(100, 0.05, min_samples=10, self_balancing=self_balancing)
+    counts = rules.counts_by_class(np.full(10, 7000), rule, draws())
     assert counts.sum(axis=0).tolist() == [7000] * 10
     assert counts.sum(axis=1).min() >= 10
 
@@ -290,22 +292,19 @@ def test_redrawing_classes_gives_what_repeating_whole_draws_gives(monkeypatch: p
         if sizes.min() >= 400:
             repeated.append(sizes.max())
     monkeypatch.setattr(rules, "_WHOLE_DRAWS", 1)
-    thousands = np.full(3, 1000)
-    largest = [
-        rules.counts_by_class(thousands, 4, 0.5, 400, False, draws(seed)).sum(axis=1).max()
-        for seed in range(400)
-    ]
+    thousands, rule = np.full(3, 1000), rules.Dirichlet(4, 0.5, min_samples=400)
+    largest = [rules.counts_by_class(thousands, rule, draws(seed)).sum(axis=1).max() for seed in range(400)]
     assert np.mean(largest) == pytest.approx(np.mean(repeated), abs=4 * np.std(repeated) * (2 / 400) ** 0.5)
     assert np.std(largest) == pytest.approx(np.std(repeated), rel=0.2)
 
 
 def test_by_class_refuses_what_no_draw_gives() -> None:
     # One class and alpha 0.001: nearly everything goes to one of ten clients, in every draw.
-    message = r"every one of 10 clients at least 2 .*with fewer .* alpha 0\.001; raise"
+    message = r"each of 10 clients 2 examples, .*with fewer .* alpha 0\.001; raise"
     with pytest.raises(ValueError, match=message):
-        rules.counts_by_class(np.array([20]), 10, 0.001, 2, False, draws())
+        rules.counts_by_class(np.array([20]), rules.Dirichlet(10, 0.001), draws())
     with pytest.raises(ValueError, match="at most the 20 examples, got 3 times 10"):
-        rules.counts_by_class(np.array([20]), 10, 1.0, 3, False, draws())
+        rules.counts_by_class(np.array([20]), rules.Dirichlet(10, 1.0, min_samples=3), draws())
 
 
 def test_equal_sizes_are_exact_and_leave_the_remainder() -> None:

@@ -169,8 +169,8 @@ def test_labels_are_flipped_at_the_most_frequent_tokens_only() -> None:
     ("inputs", "labels", "said"),
     [
         (torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.int64), "int64 tokens with a label each"),
-        (torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64), r"labels of shape \(2,\)"),
-        (torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[2]]), "must be 0 or 1, got 2 to 2"),
+        (torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64), r"labels of \(2,\)"),
+        (torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[2]]), "must be 0 or 1, got 2"),
     ],
 )
 def test_only_labels_per_token_can_be_flipped(inputs: torch.Tensor, labels: torch.Tensor, said: str) -> None:

@@ -177,9 +177,7 @@ def test_columns_that_are_named_are_taken_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("role", ["ignore", "keep"])
 def test_an_unknown_name_is_an_error(tmp_path: Path, role: str) -> None:
     write(tmp_path, TRAIN)
-    message = (
-        rf"dataset\.{role} must name columns of the source, got jop; did you mean job\? columns are age, job"
-    )
+    message = rf"dataset\.{role} must be a column of the source, got jop; did you mean job\? columns are age"
     with pytest.raises(SourceError, match=message):
         builder(tmp_path, 1, **{role: ["jop"]}).load(tmp_path / "cache")
 

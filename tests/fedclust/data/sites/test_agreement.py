@@ -47,7 +47,7 @@ def test_mean_and_scale_are_those_of_all_rows() -> None:
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=6), min_size=1, max_size=4))
 def test_moments_of_parts_are_those_of_the_whole(parts: list[list[float]]) -> None:
     whole = np.array([value for part in parts for value in part])
-    total = Moments.total(Moments.of(np.array(part)) for part in parts)
+    total = sum((Moments.of(np.array(part)) for part in parts), Moments())
     assert total.count == len(whole)
     if len(whole):
         assert total.mean == pytest.approx(whole.mean(), abs=1e-6)
@@ -57,7 +57,7 @@ def test_moments_of_parts_are_those_of_the_whole(parts: list[list[float]]) -> No
 def test_moments_keep_the_digits_of_large_numbers() -> None:
     # 1.6e9 ± 1: float64 sums of squares, 2.56e18, are multiples of 512 and would lose the variance of 1.
     parts = [np.array([1.6e9 - 1]), np.array([1.6e9 + 1])]
-    assert Moments.total(map(Moments.of, parts)).scale == 1.0
+    assert sum(map(Moments.of, parts), Moments()).scale == 1.0
 
 
 @pytest.mark.parametrize("values", [(), (7.0, 7.0), (0.1, 0.1, 0.1)])

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from fedclust.messages.description import (
 from fedclust.messages.evaluation import ConfusionQuestion, LossesQuestion, PersonalQuestion, ProofQuestion
 from fedclust.messages.training import Projection, UpdateQuestion
 from fedclust.personal.layers import Prior
-from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, ClustPSIPFL, FedGWC, auto
+from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, FedGWC, auto
 from fedclust.support.array_bytes import from_numpy
 
 ATTACKER, CLIENTS, ROUNDS = 2, 7, 3
@@ -187,70 +187,61 @@ def _three_classes(content: RecordDict) -> None:
         Values("arrays", name, values)(content)
 
 
+NAN, INF = float("nan"), float("inf")
+
+
+def _nothing(_: RecordDict) -> RecordDict:
+    return RecordDict()
+
+
+def _sets(record: str, key: str, *values: Any) -> dict[str, Damage]:
+    """List damages that put a value in an entry's place; None removes it."""
+    return {f"{key} {value!r:.70}": Set(record, key, value) for value in values}
+
+
+def _puts(record: str, **others: Any) -> dict[str, Damage]:
+    """List damages that put another record, or nothing, in a record's place."""
+    return {f"{record} {name}": Instead(record, partial(copy.copy, other)) for name, other in others.items()}
+
+
 _W = np.zeros(2, dtype=np.float32)
-TRAIN: dict[str, Damage] = {
+_MORE = ArrayRecord({"w": from_numpy(_W)})
+ANY: dict[str, Damage] = {"nothing at all": _nothing, **_puts("more", arrays=_MORE)}
+_WRONG_ROWS = (None, 0, -1, NAN, INF, 1.5, 2**40, ATTACKER + 3, [1, 2])  # ATTACKER + 2 are described
+_WRONG_MODELS: dict[str, Damage] = {
     **_wrong_arrays("arrays", "w", _W),
     "nan": Values("arrays", "w", np.float32([np.nan, 0])),
     "inf": Values("arrays", "w", np.float32([np.inf, 0])),
     "float64 beyond float32": Values("arrays", "w", np.array([1e300, 0.0])),
     "one array more": Values("arrays", "v", _W),
-    "no arrays": Instead("arrays", ArrayRecord),
-    "arrays are metrics": Instead("arrays", lambda: MetricRecord({"w": 1.0})),
-    "without arrays": Without("arrays"),
-    "without metrics": Without("metrics"),
-    "without losses": Without("losses"),
-    "nothing at all": lambda _: RecordDict(),
-    "one record more": Instead("more", lambda: ArrayRecord({"w": from_numpy(_W)})),
-    "metrics are config": Instead("metrics", lambda: ConfigRecord({"num-examples": 3, "loss": 1.0})),
-    "no num-examples": Set("metrics", "num-examples", None),
-    "num-examples 0": Set("metrics", "num-examples", 0),
-    "num-examples -1": Set("metrics", "num-examples", -1),
-    "num-examples nan": Set("metrics", "num-examples", float("nan")),
-    "num-examples inf": Set("metrics", "num-examples", float("inf")),
-    "num-examples half": Set("metrics", "num-examples", 1.5),
-    "num-examples 2**40": Set("metrics", "num-examples", 2**40),
-    "num-examples one more than described": Set("metrics", "num-examples", ATTACKER + 3),
-    "num-examples a list": Set("metrics", "num-examples", [1, 2]),
-    "an extra metric": Set("metrics", "f1", 1.0),
-    "an extra list": Set("metrics", "f1", [1.0, 2.0]),
-    "losses text": Set("losses", "losses", "low"),
-    "losses texts": Set("losses", "losses", ["1.0", "0.5"]),
-    "losses bytes": Set("losses", "losses", b"12345678"),
-    "losses a number": Set("losses", "losses", 1.0),
-    "losses none": Set("losses", "losses", None),
-    "losses empty": Set("losses", "losses", []),
-    "losses nan": Set("losses", "losses", [1.0, float("nan")]),
-    "losses inf": Set("losses", "losses", [float("inf"), 1.0]),
-    "losses 1e300": Set("losses", "losses", [1e300, 1.0]),
-    "losses below 0": Set("losses", "losses", [-1.0, 1.0]),
-    "losses truth values": Set("losses", "losses", [True, False]),
-    "losses with more": Set("losses", "more", 1.0),
+    **_puts("arrays", empty=ArrayRecord(), metrics=MetricRecord({"w": 1.0})),
+}
+LOSSES: dict[str, Damage] = {
+    **_sets("losses", "losses", "low", ["1.0", "0.5"], b"12345678", 1.0, None, [], [1.0, NAN], [INF, 1.0]),
+    **_sets("losses", "losses", [1e300, 1.0], [-1.0, 1.0], [True, False]),
+    **_sets("losses", "more", 1.0),
+}
+TRAIN: dict[str, Damage] = {
+    **ANY,
+    **_WRONG_MODELS,
+    **{f"without {record}": Without(record) for record in ("arrays", "metrics", "losses")},
+    **_puts("metrics", config=ConfigRecord({"num-examples": 3, "loss": 1.0})),
+    **_sets("metrics", "num-examples", *_WRONG_ROWS),
+    **_sets("metrics", "f1", 1.0, [1.0, 2.0]),
+    **LOSSES,
     "poison of 1e30": Values("arrays", "w", np.float32([1e30, 1e30])),
     "poison of 1e6": Values("arrays", "w", np.float32([1e6, -1e6])),
 }
 EVALUATE: dict[str, Damage] = {
-    "nothing at all": lambda _: RecordDict(),
-    "metrics empty": Instead("metrics", MetricRecord),
-    "metrics are config": Instead("metrics", lambda: ConfigRecord({"accuracy": 1.0})),
-    "metrics are arrays": Instead("metrics", lambda: ArrayRecord({"accuracy": from_numpy(_W)})),
-    "a list": Set("metrics", "accuracy", [0.5, 0.5]),
-    "an extra key": Set("metrics", "f1", 0.5),
-    "a key of the round's record": Set("metrics", "seconds", 0.5),
-    "one record more": Instead("more", lambda: ConfigRecord({"a": 1})),
-    **{f"no {key}": Set("metrics", key, None) for key in ("num-examples", "loss", "accuracy")},
-    **{
-        f"{key} {value}": Set("metrics", key, value)
-        for key in ("accuracy", "balanced-accuracy")
-        for value in (-0.1, 1.1, float("inf"), 1e300)
-    },
-    "accuracy nan": Set("metrics", "accuracy", float("nan")),
-    **{
-        f"num-examples {value}": Set("metrics", "num-examples", value)
-        for value in (-1.0, 0.5, 1e18, float("nan"), float("inf"), float(ATTACKER + 3))
-    },
-    **{f"loss {value}": Set("metrics", "loss", value) for value in (-1.0, 1e300, float("inf"), float("nan"))},
-    "outcomes empty": Instead("outcomes", ArrayRecord),
-    "outcomes are metrics": Instead("outcomes", lambda: MetricRecord({"a": 1.0})),
+    **ANY,
+    **_puts("metrics", empty=MetricRecord(), config=ConfigRecord({"accuracy": 1.0}), arrays=_MORE),
+    **_sets("metrics", "f1", 0.5),
+    **_sets("metrics", "seconds", 0.5),  # a key of the round's record
+    **_sets("metrics", "accuracy", None, [0.5, 0.5], -0.1, 1.1, INF, 1e300, NAN),
+    **_sets("metrics", "balanced-accuracy", -0.1, 1.1, INF, 1e300),
+    **_sets("metrics", "num-examples", None, -1.0, 0.5, 1e18, NAN, INF, float(ATTACKER + 3)),
+    **_sets("metrics", "loss", None, -1.0, 1e300, INF, NAN),
+    **_puts("outcomes", empty=ArrayRecord(), metrics=MetricRecord({"a": 1.0})),
     **{
         f"outcomes {name}": Instead("outcomes", partial(_one_array, key, values))
         for name, key, values in (
@@ -273,7 +264,7 @@ def _bundles() -> dict[str, Damage]:
 
     good = '{"clients":[%s],"layout":[%s],"layouts":[%s],"errors":[%s]}'
     return {
-        "no bundle": lambda _: RecordDict(),
+        "no bundle": _nothing,
         "index gone": index(None),
         "index no text": index(1.5),
         "index no JSON": index("{"),
@@ -306,32 +297,22 @@ def _bundles() -> dict[str, Damage]:
 
 BUNDLE = _bundles()
 DESCRIPTION: dict[str, Damage] = {
-    "nothing at all": lambda _: RecordDict(),
-    "config is metrics": Instead("config", lambda: MetricRecord({"train-counts": 1})),
-    "no train-counts": Set("config", "train-counts", None),
-    "no test-counts": Set("config", "test-counts", None),
-    "counts all zero": Set("config", "train-counts", [0, 0]),
-    "counts below 0": Set("config", "train-counts", [5, -1]),
-    "counts of text": Set("config", "train-counts", ["5", "1"]),
-    "counts a number": Set("config", "train-counts", 5),
-    "counts of halves": Set("config", "train-counts", [1.5, 1.5]),
-    "counts of 2**62": Set("config", "train-counts", [2**62, 2**62]),
-    "counts empty": Set("config", "train-counts", []),
-    "one class more": Set("config", "train-counts", [3, 1, 1]),
-    "group a text": Set("config", "group", "three"),
-    "group -7": Set("config", "group", -7),
-    "mean a text": Set("config", "mean", "0.5"),
-    "mean nan": Set("config", "mean", [float("nan")]),
-    "std 0": Set("config", "std", [0.0]),
-    "name a number": Set("config", "name", 5),
-    "validation a text": Set("config", "validation", "many"),
-    "validation -1": Set("config", "validation", -1),
-    "an extra key": Set("config", "more", 1),
-    "names are arrays": Instead("names", lambda: ArrayRecord({"w": from_numpy(_W)})),
-    "class names a number": Set("names", "class-names", 3),
-    "left out rows of text": Set("names", "left-out-rows", ["many"]),
+    "nothing at all": _nothing,
+    **_puts("config", metrics=MetricRecord({"train-counts": 1})),
+    **_sets("config", "train-counts", None, [0, 0], [5, -1], ["5", "1"], 5, [1.5, 1.5], [2**62, 2**62], []),
+    **_sets("config", "train-counts", [3, 1, 1]),
+    **_sets("config", "test-counts", None),
+    **_sets("config", "group", "three", -7),
+    **_sets("config", "mean", "0.5", [NAN]),
+    **_sets("config", "std", [0.0]),
+    **_sets("config", "name", 5),
+    **_sets("config", "validation", "many", -1),
+    **_sets("config", "more", 1),
+    **_puts("names", arrays=_MORE),
+    **_sets("names", "class-names", 3),
+    **_sets("names", "left-out-rows", ["many"]),
 }
-_P, _C, _S = np.eye(2, dtype=np.float32), np.array([3, 1]), np.ones(2)
+_P = np.eye(2, dtype=np.float32)
 PROTOTYPES: dict[str, Damage] = {
     **_wrong_arrays("arrays", "prototypes", _P),
     "nan": Values("arrays", "prototypes", np.full((2, 2), np.nan, dtype=np.float32)),
@@ -344,23 +325,15 @@ PROTOTYPES: dict[str, Damage] = {
     "scatter below 0": Values("arrays", "scatter", np.array([-1.0, 1.0])),
     "scatter inf": Values("arrays", "scatter", np.array([np.inf, 1.0])),
     "1e300": Values("arrays", "prototypes", np.full((2, 2), 1e300)),
-    "nothing at all": lambda _: RecordDict(),
+    "nothing at all": _nothing,
 }
-LOSSES: dict[str, Damage] = {
-    name.removeprefix("losses "): damage for name, damage in TRAIN.items() if name.startswith("losses ")
-} | {"too many": Set("losses", "losses", [1.0, 2.0, 3.0]), "nothing at all": lambda _: RecordDict()}
+LOSSES = LOSSES | {"nothing at all": _nothing, **_sets("losses", "losses", [1.0, 2.0, 3.0])}
 PROOF: dict[str, Damage] = {
-    "nothing at all": lambda _: RecordDict(),
-    **{
-        f"{key} {value}": Set("difference", key, value)
-        for key, values in (
-            ("mean", (None, float("nan"), 3.0, "0.1", [0.1])),
-            ("variance", (None, float("nan"), -1.0, 9.0, "0.1")),
-            ("count", (None, -1, 1.5, True, 2**40, "3")),
-        )
-        for value in values
-    },
-    "an extra key": Set("difference", "more", 1.0),
+    "nothing at all": _nothing,
+    **_sets("difference", "mean", None, NAN, 3.0, "0.1", [0.1]),
+    **_sets("difference", "variance", None, NAN, -1.0, 9.0, "0.1"),
+    **_sets("difference", "count", None, -1, 1.5, True, 2**40, "3"),
+    **_sets("difference", "more", 1.0),
 }
 CONFUSION: dict[str, Damage] = {
     **_wrong_arrays("arrays", "confusion", np.array([[2, 0], [1, 0]])),
@@ -368,92 +341,60 @@ CONFUSION: dict[str, Damage] = {
     "floats": Values("arrays", "confusion", np.ones((2, 2))),
     "three classes": Values("arrays", "confusion", np.ones((3, 3), dtype=int)),
     "more rows than described": Values("arrays", "confusion", np.full((2, 2), 100)),
-    "nothing at all": lambda _: RecordDict(),
+    "nothing at all": _nothing,
 }
 SIZE = 4
-_BYTES = np.ones(SIZE, dtype="<f4").tobytes()
+
+
+def _floats(value: float) -> bytes:
+    return np.full(SIZE, value, "<f4").tobytes()
+
+
+_BYTES = _floats(1)
 PROJECTED: dict[str, Damage] = {
     "without a projection": Without("projection"),
-    "projection is arrays": Instead("projection", lambda: ArrayRecord({"w": from_numpy(_W)})),
-    "projection is metrics": Instead("projection", lambda: MetricRecord({"norm": 1.0})),
-    "projection none": Set("projection", "projection", None),
-    "projection a list": Set("projection", "projection", [1.0] * SIZE),
-    "projection a text": Set("projection", "projection", "1111" * SIZE),
-    "projection empty": Set("projection", "projection", b""),
-    "projection cut off": Set("projection", "projection", _BYTES[:-1]),
-    "projection one number short": Set("projection", "projection", _BYTES[:-4]),
+    **_puts("projection", arrays=_MORE, metrics=MetricRecord({"norm": 1.0})),
+    **_sets("projection", "projection", None, [1.0] * SIZE, "1111" * SIZE, b"", _BYTES[:-1], _BYTES[:-4]),
+    **_sets("projection", "projection", _floats(NAN), _floats(INF)),
     "projection one number more": Set("projection", "projection", _BYTES + _BYTES[:4]),
-    "projection nan": Set("projection", "projection", np.full(SIZE, np.nan, "<f4").tobytes()),
-    "projection inf": Set("projection", "projection", np.full(SIZE, np.inf, "<f4").tobytes()),
-    "projection with more": Set("projection", "more", 1.0),
-    **{
-        f"norm {value}": Set("projection", "norm", value)
-        for value in (None, -1.0, float("nan"), float("inf"), 1e300, 1, True, "1", [1.0])
-    },
+    **_sets("projection", "more", 1.0),
+    **_sets("projection", "norm", None, -1.0, NAN, INF, 1e300, 1, True, "1", [1.0]),
 }
 ROUND_PROJECTED = PROJECTED | {
-    "projection of 1e30": Set("projection", "projection", np.full(SIZE, 1e30, "<f4").tobytes()),
+    "projection of 1e30": Set("projection", "projection", _floats(1e30)),
     "norm 1e30": Set("projection", "norm", 1e30),
 }
 UPDATE: dict[str, Damage] = {
-    **_wrong_arrays("arrays", "w", _W),
+    **ANY,
+    **_WRONG_MODELS,
     **PROJECTED,
-    "nan": Values("arrays", "w", np.float32([np.nan, 0])),
-    "inf": Values("arrays", "w", np.float32([np.inf, 0])),
-    "float64 beyond float32": Values("arrays", "w", np.array([1e300, 0.0])),
     "whole numbers": Values("arrays", "w", np.array([1, 2])),
-    "one array more": Values("arrays", "v", _W),
-    "no arrays": Instead("arrays", ArrayRecord),
-    "arrays are metrics": Instead("arrays", lambda: MetricRecord({"w": 1.0})),
-    "nothing at all": lambda _: RecordDict(),
     "without metrics": Without("metrics"),
-    "metrics are config": Instead("metrics", lambda: ConfigRecord({"num-examples": 3})),
-    "an extra metric": Set("metrics", "loss", 1.0),
-    "one record more": Instead("more", lambda: ArrayRecord({"w": from_numpy(_W)})),
-    **{
-        f"num-examples {value}": Set("metrics", "num-examples", value)
-        for value in (None, 0, -1, float("nan"), float("inf"), 1.5, 2**40, ATTACKER + 3, [1, 2])
-    },
+    **_puts("metrics", config=ConfigRecord({"num-examples": 3})),
+    **_sets("metrics", "loss", 1.0),
+    **_sets("metrics", "num-examples", *_WRONG_ROWS),
 }
 WINS: dict[str, Damage] = {
-    "nothing at all": lambda _: RecordDict(),
-    "losses are metrics": Instead("losses", lambda: MetricRecord({"wins": [1, 1]})),
-    "an extra key": Set("losses", "more", 1.0),
-    "one record more": Instead("more", lambda: ConfigRecord({"a": 1})),
-    **{
-        f"wins {value}": Set("losses", "wins", value)
-        for value in (
-            None, 3, "21", b"21", [2], [1, 1, 1], [-1, 2], [0, 0], [0.5, 1.5], [float("nan"), 1.0],
-            [True, False], ["2", "1"], [2**40, 1], [ATTACKER + 2, 1], [2**62, 2**62],
-        )
-    },
-}  # fmt: skip
+    **ANY,
+    **_puts("losses", metrics=MetricRecord({"wins": [1, 1]})),
+    **_sets("losses", "more", 1.0),
+    **_sets("losses", "wins", None, 3, "21", b"21", [2], [1, 1, 1], [-1, 2], [0, 0], [0.5, 1.5], [NAN, 1.0]),
+    **_sets("losses", "wins", [True, False], ["2", "1"], [2**40, 1], [ATTACKER + 2, 1], [2**62, 2**62]),
+}
 PERSONAL: dict[str, Damage] = {
+    **ANY,
     **{
-        name: damage
-        for name, damage in {
-            name: replace(damage, record="figures/prior")
-            for name, damage in EVALUATE.items()
-            if isinstance(damage, Set | Instead) and damage.record == "metrics"
-        }.items()
+        name: replace(damage, record={"metrics": "figures", "outcomes": "outcomes"}[damage.record] + "/prior")
+        for name, damage in EVALUATE.items()
+        if isinstance(damage, Set | Instead) and damage.record != "more"
         if name not in ("loss inf", "loss nan")  # the layer's own
     },
-    **{
-        name: replace(damage, record="outcomes/prior")
-        for name, damage in EVALUATE.items()
-        if isinstance(damage, Instead) and damage.record == "outcomes"
-    },
-    "nothing at all": lambda _: RecordDict(),
-    "one record more": Instead("more", lambda: ConfigRecord({"a": 1})),
-    "figures of another layer": Instead("figures/finetune", lambda: MetricRecord({"accuracy": 1.0})),
-    "reasons are metrics": Instead("failed", lambda: MetricRecord({"prior": 1.0})),
-    "a reason is a number": Set("failed", "finetune", 5),
-    "losses are config": Instead("validation-losses", lambda: ConfigRecord({"prior": 0.5})),
-    "loss of another layer": Set("validation-losses", "better", 0.5),
-    **{
-        f"validation loss {value}": Set("validation-losses", "prior", value)
-        for value in (-1.0, 1e300, 1, [0.5, 0.5])
-    },
+    **_puts("figures/finetune", metrics=MetricRecord({"accuracy": 1.0})),
+    **_puts("failed", metrics=MetricRecord({"prior": 1.0})),
+    **_sets("failed", "finetune", 5),
+    **_puts("validation-losses", config=ConfigRecord({"prior": 0.5})),
+    **_sets("validation-losses", "better", 0.5),
+    **_sets("validation-losses", "prior", -1.0, 1e300, 1, [0.5, 0.5]),
 }
 SUBSPACES: dict[str, Damage] = {
     **_wrong_arrays("arrays", "subspaces", np.ones((2, 2, 1), dtype=np.float32) / np.float32(2) ** 0.5),
@@ -464,7 +405,7 @@ SUBSPACES: dict[str, Damage] = {
     "wider than the others": Values("arrays", "subspaces", np.stack([np.eye(3, 1)] * 2)),
     "three classes": Values("arrays", "subspaces", np.stack([np.eye(2, 1)] * 3)),
     "whole numbers": Values("arrays", "subspaces", np.stack([np.eye(2, 1, dtype=int)] * 2)),
-    "nothing at all": lambda _: RecordDict(),
+    "nothing at all": _nothing,
 }
 
 
@@ -478,16 +419,30 @@ def _grid(toy: Any, kind: str, damage: Damage | None, *, whole: bool = False, **
     return grid
 
 
-def _of(aggregator: type, **options: Any) -> Callable[[], Any]:
-    return lambda: aggregator(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1, **options)
+class _Projecting(ClusteredStrategy):
+    """Asks for projections, and lists what it was told."""
+
+    def told(self, clusters: Clusters) -> Any:
+        return self.ask_for_projection(SIZE)
+
+    def after_round(self, clusters: Clusters, replies: Any, federation: Federation) -> Clusters:
+        told = {reply.client: (*reply.projected.values.tolist(), reply.projected.norm) for reply in replies}
+        return clusters.with_report(projected=told)
 
 
-AGGREGATORS = {
+def _of(aggregator: type, **options: Any) -> Callable[[], ClusteredStrategy]:
+    make = partial(aggregator, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1, **options)
+    return partial(ClusteredStrategy, aggregator=make, seed=1)
+
+
+STRATEGIES: dict[str, Callable[[], ClusteredStrategy]] = {
     "fedavg": _of(FedAvg),
     "fedadam": _of(FedAdam, beta_1=0.9, beta_2=0.99),
     "krum": _of(Krum, num_malicious_nodes=1),
     "fedmedian": _of(FedMedian),
     "fedtrimmedavg": _of(FedTrimmedAvg),
+    "fedgwc": partial(FedGWC, seed=1),
+    "projecting": lambda: _Projecting(seed=1),
 }
 
 
@@ -507,214 +462,156 @@ def _run(grid: ClientGrid, toy: Any, watch: Any, strategy: ClusteredStrategy) ->
     return outcome, [failure for record in watch.rounds for failure in record["failures"]]
 
 
-def _excluded(
-    toy: Any, new_watch: Any, kind: str, phase: str, damage: Damage, make: Any, **options: Any
-) -> None:
-    """Check that the attacker alone is named, once a round, and the others see what they would without it."""
-    without, silent = _run(_grid(toy, kind, None), toy, new_watch(), make())
-    seen, failures = _run(_grid(toy, kind, damage, **options), toy, new_watch(), make())
-    assert [(each["client"], each["phase"]) for each in failures] == [(ATTACKER, phase)] * ROUNDS
-    assert all("\n" not in each["reason"] and len(each["reason"]) < 1000 for each in failures)
-    assert len(silent) == ROUNDS
-    assert repr(seen) == repr(without)  # the text of NaN equals itself
+@cache
+def _without(toy: Any, new_watch: Any, kind: str, strategy: str) -> tuple[str, int]:
+    """Return what others see where the attacker never answers, and how often that is recorded."""
+    seen, silent = _run(_grid(toy, kind, None), toy, new_watch(), STRATEGIES[strategy]())
+    return repr(seen), len(silent)  # the text of NaN equals itself
 
 
-@pytest.mark.parametrize("damage", TRAIN.values(), ids=TRAIN)
-def test_training(damage: Damage, toy, watch) -> None:
-    _excluded(toy, type(watch), "train", "train", damage, lambda: ClusteredStrategy(seed=1))
+def _claims_all_rows(content: RecordDict) -> None:
+    content["pooled"] = ConfigRecord({"pooled": CLIENTS})
+    Set("metrics", "num-examples", 20)(content)
 
 
-@pytest.mark.parametrize("aggregator", ["fedadam", "krum", "fedmedian", "fedtrimmedavg"])
+UNASKED: dict[str, Damage] = {
+    "a projection": Instead("projection", lambda: ConfigRecord({"projection": _BYTES, "norm": 1.0})),
+    "rows of all": _claims_all_rows,
+}
+OTHERS = ("f1 1.0", "a scalar", "bytes of another shape", "float64 beyond float32", "poison of 1e30")
+TRACES = ("losses ['1.0', '0.5']", "losses [1e+300, 1.0]", "one array more")
+
+
 @pytest.mark.parametrize(
-    "name",
-    ["an extra metric", "a scalar", "bytes of another shape", "float64 beyond float32", "poison of 1e30"],
+    ("kind", "strategy", "table", "name"),
+    [
+        *(("train", "fedavg", TRAIN, name) for name in TRAIN),
+        *(("train", each, TRAIN, name) for each in [*STRATEGIES][1:5] for name in OTHERS),
+        *(("train", "fedgwc", TRAIN, name) for name in TRACES),
+        *(("train", "projecting", ROUND_PROJECTED, name) for name in ROUND_PROJECTED),
+        *(("train", "fedavg", UNASKED, name) for name in UNASKED),
+        *(("train", "fedavg", BUNDLE, name) for name in BUNDLE),
+        *(("evaluate", "fedavg", EVALUATE, name) for name in EVALUATE),
+    ],
 )
-def test_training_under_other_aggregators(name: str, aggregator: str, toy, watch) -> None:
-    make = AGGREGATORS[aggregator]
-    _excluded(toy, type(watch), "train", "train", TRAIN[name], lambda: ClusteredStrategy(aggregator=make))
-
-
-@pytest.mark.parametrize("name", ["losses texts", "losses 1e300", "one array more"])
-def test_training_under_fedgwc(name: str, toy, watch) -> None:
-    _excluded(toy, type(watch), "train", "train", TRAIN[name], lambda: FedGWC(seed=1))
-
-
-@pytest.mark.parametrize("damage", EVALUATE.values(), ids=EVALUATE)
-def test_evaluation(damage: Damage, toy, watch) -> None:
-    _excluded(toy, type(watch), "evaluate", "evaluate", damage, lambda: ClusteredStrategy(seed=1))
-
-
-@pytest.mark.parametrize("damage", BUNDLE.values(), ids=BUNDLE)
-def test_bundle(damage: Damage, toy, watch) -> None:
-    _excluded(toy, type(watch), "train", "train", damage, lambda: ClusteredStrategy(), whole=True)
-
-
-@pytest.mark.parametrize("damage", DESCRIPTION.values(), ids=DESCRIPTION)
-def test_description(damage: Damage, toy) -> None:
-    # Every method needs everyone's: a run that cannot have it is refused before round 1, in one line.
-    with pytest.raises(FederationError, match=f"client {ATTACKER}[ :]") as caught:
-        Federation(_grid(toy, DescriptionQuestion.kind, damage)).describe()
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("damage", PROTOTYPES.values(), ids=PROTOTYPES)
-def test_prototypes(damage: Damage, toy) -> None:
-    federation = Federation(_grid(toy, PrototypesQuestion.kind, damage))
-    federation.describe()
-    with pytest.raises(FederationError, match=f"client {ATTACKER}[ :]") as caught:
-        FMCL().begin(federation, toy.model())
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("damage", PROTOTYPES.values(), ids=PROTOTYPES)
-def test_prototypes_of_a_look(damage: Damage, toy) -> None:
-    federation = Federation(_grid(toy, PrototypesQuestion.kind, damage))
-    federation.describe()
-    found = auto.prototypes(federation, np.arange(CLIENTS))
-    assert sorted(found) == [client for client in range(CLIENTS) if client != ATTACKER]
-    assert [(each["client"], each["phase"]) for each in federation.take_failures()] == [
-        (ATTACKER, PrototypesQuestion.kind)
-    ]
-
-
-@pytest.mark.parametrize("damage", LOSSES.values(), ids=LOSSES)
-def test_losses(damage: Damage, toy) -> None:
-    federation = Federation(_grid(toy, LossesQuestion.kind, damage), least_loss=0.0)
-    found = federation.losses([toy.model(), toy.model()], range(CLIENTS))
-    # The toy's loss is |client - first entry|, and both models are zero.
-    others = [client for client in range(CLIENTS) if client != ATTACKER]
-    assert {client: values.tolist() for client, values in found.items()} == {
-        client: [client, client] for client in others
-    }
-    assert [(each["client"], each["phase"]) for each in federation.take_failures()] == [
-        (ATTACKER, LossesQuestion.kind)
-    ]
-
-
-class _Projecting(ClusteredStrategy):
-    """Asks for projections, and lists what it was told."""
-
-    def told(self, clusters: Clusters) -> Any:
-        return self.ask_for_projection(SIZE)
-
-    def after_round(self, clusters: Clusters, replies: Any, federation: Federation) -> Clusters:
-        told = {reply.client: (*reply.projected.values.tolist(), reply.projected.norm) for reply in replies}
-        return clusters.with_report(projected=told)
-
-
-@pytest.mark.parametrize("damage", ROUND_PROJECTED.values(), ids=ROUND_PROJECTED)
-def test_projections_of_a_round(damage: Damage, toy, watch) -> None:
-    _excluded(toy, type(watch), "train", "train", damage, lambda: _Projecting(seed=1))
-
-
-def test_a_projection_that_nobody_asked_for(toy, watch) -> None:
-    damage = Instead("projection", lambda: ConfigRecord({"projection": _BYTES, "norm": 1.0}))
-    _excluded(toy, type(watch), "train", "train", damage, lambda: ClusteredStrategy(seed=1))
-
-
-def test_rows_of_all_that_nobody_asked_for(toy, watch) -> None:
-    def claim(content: RecordDict) -> None:
-        content["pooled"] = ConfigRecord({"pooled": CLIENTS})
-        Set("metrics", "num-examples", 20)(content)
-
-    _excluded(toy, type(watch), "train", "train", claim, lambda: ClusteredStrategy(seed=1))
-
-
-@pytest.mark.parametrize("damage", UPDATE.values(), ids=UPDATE)
-def test_updates(damage: Damage, toy) -> None:
-    def told(damage: Damage | None) -> tuple[dict, list]:
-        federation = Federation(_grid(toy, UpdateQuestion.kind, damage), least_loss=0.0)
-        federation.describe()
-        found = federation.updates(
-            toy.model(), range(CLIENTS), 1, projection=Projection(SIZE, 0), names=["w"]
-        )
-        seen = {
-            client: (
-                each.num_examples,
-                each.changes["w"].tobytes(),
-                each.projected.values.tobytes(),
-                each.projected.norm,
-            )
-            for client, each in found.items()
-        }
-        return seen, federation.take_failures()
-
-    found, failures = told(damage)
-    assert sorted(found) == [client for client in range(CLIENTS) if client != ATTACKER]
-    assert found == told(None)[0]
-    assert [(each["client"], each["phase"]) for each in failures] == [(ATTACKER, UpdateQuestion.kind)]
+def test_rounds(kind: str, strategy: str, table: Any, name: str, toy, watch) -> None:
+    """The attacker alone is named, once a round, and the others see what they would without it."""
+    grid = _grid(toy, kind, table[name], whole=table is BUNDLE)
+    seen, failures = _run(grid, toy, watch, STRATEGIES[strategy]())
+    assert [(each["client"], each["phase"]) for each in failures] == [(ATTACKER, kind)] * ROUNDS
     assert all("\n" not in each["reason"] and len(each["reason"]) < 1000 for each in failures)
+    assert (repr(seen), ROUNDS) == _without(toy, type(watch), kind, strategy)
 
 
-@pytest.mark.parametrize("damage", WINS.values(), ids=WINS)
-def test_wins(damage: Damage, toy) -> None:
-    grid = _grid(toy, LossesQuestion.kind, damage, wins=lambda client: [client + 1, 1])
-    federation = Federation(grid)
-    federation.describe()
-    found = federation.wins([toy.model(), toy.model()], range(CLIENTS))
-    others = [client for client in range(CLIENTS) if client != ATTACKER]
-    assert {client: rows.tolist() for client, rows in found.items()} == {
-        client: [client + 1, 1] for client in others
-    }
-    assert [(each["client"], each["phase"]) for each in federation.take_failures()] == [
-        (ATTACKER, LossesQuestion.kind)
-    ]
-
-
-@pytest.mark.parametrize("damage", PERSONAL.values(), ids=PERSONAL)
-def test_personal(damage: Damage, toy) -> None:
-    def told(damage: Damage | None) -> Any:
-        federation = Federation(_grid(toy, PersonalQuestion.kind, damage), least_loss=0.0)
-        federation.describe()
-        one = np.zeros(CLIENTS, dtype=int), (toy.model(),)
-        nothing = Measured({"accuracy": np.full(CLIENTS, 0.1)})
-        serving = Serving(nothing, one, one, np.zeros(CLIENTS, dtype=bool))
-        return ask_personal(federation, serving, Prior(), ROUNDS)
-
-    found, without = told(damage), told(None)
-    assert list(found.failures) == [ATTACKER]
-    assert "\n" not in found.failures[ATTACKER]
-    assert len(found.failures[ATTACKER]) < 1000
-    assert found.used["prior"].tolist() == without.used["prior"].tolist()
-    assert found.used["prior"].tolist().count("prior") == CLIENTS - 1
-    for name, values in without.measured["prior"].figures.items():
-        assert found.measured["prior"].figures[name].tobytes() == values.tobytes()
-    assert {layer: losses.tobytes() for layer, losses in found.losses.items()} == {
-        layer: losses.tobytes() for layer, losses in without.losses.items()
-    }
-
-
-@pytest.mark.parametrize("damage", SUBSPACES.values(), ids=SUBSPACES)
-def test_subspaces(damage: Damage, toy) -> None:
-    both = np.stack([np.eye(2, 1)] * 2)
-    federation = Federation(_grid(toy, SubspacesQuestion.kind, damage, subspaces=lambda _: both))
-    federation.describe()
-    with pytest.raises(FederationError, match=f"client {ATTACKER}[ :]") as caught:
-        PACFL(parameters=pacfl.Parameters(vectors=1)).begin(federation, toy.model())
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("damage", PROOF.values(), ids=PROOF)
-def test_proof(damage: Damage, toy) -> None:
-    federation = Federation(_grid(toy, ProofQuestion.kind, damage))
+def _differences(federation: Federation, toy: Any) -> Any:
     models = (np.zeros(CLIENTS, dtype=int), [toy.model()])
     measured, failures = ask_differences(federation, models, models)
-    assert sorted(measured) == [client for client in range(CLIENTS) if client != ATTACKER]
-    assert list(failures) == [ATTACKER]
+    assert measured.keys() & failures.keys() == set()
+    return measured
 
 
-@pytest.mark.parametrize("damage", CONFUSION.values(), ids=CONFUSION)
-def test_confusion(damage: Damage, toy) -> None:
-    federation = Federation(_grid(toy, ConfusionQuestion.kind, damage))
-    federation.describe()
+def _confusion(federation: Federation, toy: Any) -> Any:
     clusters = Clusters(np.array([0, 0, 0, 0, 1, 1, 1]), (toy.model(), toy.model()))
     found = confuse_clusters(federation, clusters)["confusion"]
     # Client k says that all of its k + 1 rows of class 0 and the one of class 1 are predicted as class 0.
     # Of clients 0, 1 and 3: 1 + 2 + 4 = 7 rows; of clients 4, 5 and 6: 5 + 6 + 7 = 18.
     assert found[:, 0].tolist() == [[[7, 0], [3, 0]], [[18, 0], [3, 0]]]
-    assert {(each["client"], each["phase"]) for each in federation.take_failures()} == {
-        (ATTACKER, ConfusionQuestion.kind)
-    }
+    return dict.fromkeys(set(range(CLIENTS)) - {ATTACKER}, found.tolist())
+
+
+def _personal(federation: Federation, toy: Any) -> Any:
+    one = np.zeros(CLIENTS, dtype=int), (toy.model(),)
+    nothing = Measured({"accuracy": np.full(CLIENTS, 0.1)})
+    found = ask_personal(
+        federation, Serving(nothing, one, one, np.zeros(CLIENTS, dtype=bool)), Prior(), ROUNDS
+    )
+    assert list(found.failures) == [ATTACKER]
+    told = {**found.measured["prior"].figures, **found.losses}
+    columns = np.stack([found.used["prior"] == "prior", *told.values()], axis=1)
+    return {client: (tuple(told), values) for client, values in enumerate(columns.tolist()) if values[0]}
+
+
+def _updates(federation: Federation, toy: Any) -> Any:
+    projection = Projection(SIZE, 0)
+    return federation.updates(toy.model(), range(CLIENTS), 1, projection=projection, names=["w"])
+
+
+def _losses(federation: Federation, toy: Any) -> Any:
+    return federation.losses([toy.model(), toy.model()], range(CLIENTS))
+
+
+def _wins(federation: Federation, toy: Any) -> Any:
+    return federation.wins([toy.model(), toy.model()], range(CLIENTS))
+
+
+def _looked_at(federation: Federation, _: Any) -> Any:
+    return auto.prototypes(federation, np.arange(CLIENTS))
+
+
+Ask = Callable[[Federation, Any], Any]
+ASKED: dict[str, tuple[str, dict[str, Damage], Ask]] = {
+    "prototypes": (PrototypesQuestion.kind, PROTOTYPES, _looked_at),
+    "losses": (LossesQuestion.kind, LOSSES, _losses),
+    "wins": (LossesQuestion.kind, WINS, _wins),
+    "updates": (UpdateQuestion.kind, UPDATE, _updates),
+    "personal": (PersonalQuestion.kind, PERSONAL, _personal),
+    "proof": (ProofQuestion.kind, PROOF, _differences),
+    "confusion": (ConfusionQuestion.kind, CONFUSION, _confusion),
+}
+
+
+def _told(what: str, damage: Damage | None, toy: Any) -> tuple[Any, list[Any]]:
+    kind, _, ask = ASKED[what]
+    wins = (lambda client: [client + 1, 1]) if what == "wins" else lambda _: None
+    federation = Federation(_grid(toy, kind, damage, wins=wins), least_loss=0.0)
+    federation.describe()
+    return ask(federation, toy), federation.take_failures()
+
+
+@cache
+def _silent(what: str, toy: Any) -> str:
+    return repr(_told(what, None, toy)[0])
+
+
+@pytest.mark.parametrize(("what", "name"), [(what, name) for what, each in ASKED.items() for name in each[1]])
+def test_questions(what: str, name: str, toy) -> None:
+    found, failures = _told(what, ASKED[what][1][name], toy)
+    assert sorted(found) == [client for client in range(CLIENTS) if client != ATTACKER]
+    assert repr(found) == _silent(what, toy)
+    assert {(each["client"], each["phase"]) for each in failures} == {(ATTACKER, ASKED[what][0])}
+    assert all("\n" not in each["reason"] and len(each["reason"]) < 1000 for each in failures)
+
+
+def _described(federation: Federation, _: Any) -> None:
+    federation.describe()
+
+
+def _fmcl(federation: Federation, toy: Any) -> None:
+    FMCL().begin(federation, toy.model())
+
+
+def _pacfl(federation: Federation, toy: Any) -> None:
+    PACFL(parameters=pacfl.Parameters(vectors=1)).begin(federation, toy.model())
+
+
+BEGUN: dict[str, tuple[str, dict[str, Damage], Ask]] = {
+    # Every method needs everyone's: a run that cannot have it is refused before round 1, in one line.
+    "description": (DescriptionQuestion.kind, DESCRIPTION, _described),
+    "prototypes": (PrototypesQuestion.kind, PROTOTYPES, _fmcl),
+    "subspaces": (SubspacesQuestion.kind, SUBSPACES, _pacfl),
+}
+
+
+@pytest.mark.parametrize(("what", "name"), [(what, name) for what, each in BEGUN.items() for name in each[1]])
+def test_what_all_must_answer(what: str, name: str, toy) -> None:
+    kind, table, begin = BEGUN[what]
+    both = np.stack([np.eye(2, 1)] * 2)
+    federation = Federation(_grid(toy, kind, table[name], subspaces=lambda _: both))
+    if what != "description":
+        federation.describe()
+    with pytest.raises(FederationError, match=f"client {ATTACKER}[ :]") as caught:
+        begin(federation, toy)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -734,13 +631,6 @@ def test_hosted(clients: Any, num_clients: Any) -> None:
 def test_hosted_must_be_a_config() -> None:
     with pytest.raises(BadReply):
         read_from_node(Hosted, RecordDict({"clients": MetricRecord({"clients": 1})}))
-
-
-def test_label_counts_of_zero_are_named_before_round_1(toy) -> None:
-    counts = lambda client: [0, 0] if client == ATTACKER else [client + 1, 1]  # noqa: E731
-    grid = toy(num_clients=CLIENTS, counts=counts).grid(1)
-    with pytest.raises(FederationError, match=f"client {ATTACKER}: train-counts"):
-        ClustPSIPFL().begin(Federation(grid), toy.model())
 
 
 def test_there_are_at_least_120_hostile_replies() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 import fedclust
-from fedclust.federation import hosted_clients
+from fedclust.grids.nodes import hosted_clients
 from fedclust.results.charts import save as save_chart
 from fedclust.results.charts.chart import COLOURS, GREY, data_of
 

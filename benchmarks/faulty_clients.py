@@ -17,7 +17,7 @@ from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
 from fedclust.clients import app as honest
-from fedclust.federation import is_bundle, pack, unpack
+from fedclust.grids.client_grid import is_bundle, pack, unpack
 from fedclust.messages.codec import CONFIG
 from fedclust.support.rng import generator
 

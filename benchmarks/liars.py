@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from scipy.special import ndtri
 
 from fedclust.clients import app as honest
-from fedclust.federation import is_bundle, pack, unpack
+from fedclust.grids.client_grid import is_bundle, pack, unpack
 from fedclust.messages.codec import ARRAYS, CONFIG, METRICS, encode
 from fedclust.messages.description import Prototypes
 from fedclust.messages.training import NUM_EXAMPLES, instruct

@@ -18,7 +18,9 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import settings
 
-from fedclust.federation import ClientGrid, LocalGrid, hosted_clients, pack, unpack
+from fedclust.federation import ClientGrid, LocalGrid
+from fedclust.grids.client_grid import pack, unpack
+from fedclust.grids.nodes import hosted_clients
 from fedclust.messages.codec import SERVER, decode, encode
 from fedclust.messages.description import (
     Description,

@@ -5,30 +5,14 @@
 
 from fedclust.aggregation.flower import FairAvg as FairAvg
 from fedclust.aggregation.replies import Reply as Reply, by_cluster as by_cluster
-from fedclust.federation.asking import Answers as Answers, Failure as Failure
 from fedclust.federation.clusters import (
     Clusters as Clusters,
     Findings as Findings,
     padded as padded,
     starting_models as starting_models,
 )
-from fedclust.federation.federation import (
-    Descriptions as Descriptions,
-    Federation as Federation,
-    left_out_line as left_out_line,
-)
-from fedclust.federation.run import Measured as Measured, round_figures as round_figures
-from fedclust.grids.client_grid import (
-    ClientGrid as ClientGrid,
-    CohortView as CohortView,
-    Traffic as Traffic,
-    is_bundle as is_bundle,
-    pack as pack,
-    unpack as unpack,
-)
+from fedclust.federation.federation import Descriptions as Descriptions, Federation as Federation
+from fedclust.federation.run import Measured as Measured
+from fedclust.grids.client_grid import ClientGrid as ClientGrid, CohortView as CohortView
 from fedclust.grids.local_grid import LocalGrid as LocalGrid
-from fedclust.grids.nodes import (
-    FederationError as FederationError,
-    RunFailed as RunFailed,
-    hosted_clients as hosted_clients,
-)
+from fedclust.grids.nodes import FederationError as FederationError, RunFailed as RunFailed

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
@@ -179,17 +179,9 @@ def read_replies(
         if isinstance(model := made[key], str):
             failures[client] = f"client {client}, round {server_round}: {model}"
             continue
-        told = {name: getattr(trained, name) for name in _TOLD}
-        valid.append(
-            Reply(
-                client=client,
-                cluster=cluster,
-                start=models[cluster],
-                model=model,
-                message=sent[client],
-                **told,
-            )
-        )
+        about: dict[str, Any] = {name: getattr(trained, name) for name in _TOLD}
+        about |= {"start": models[cluster], "model": model, "message": sent[client]}
+        valid.append(Reply(client, cluster, **about))
     silent = sorted(cohort.keys() - answers.replies.keys() - failures.keys())
     return valid, listed(dict(sorted(failures.items())) | dict.fromkeys(silent, NO_REPLY), "train")
 

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from fedclust.aggregation.replies import too_long, too_long_line
-from fedclust.federation.asking import Answer, Answers, Failure, check_alike, send_questions
+from fedclust.federation.asking import Answer, Answers, Failure, check_alike, listed, send_questions
 from fedclust.grids.client_grid import Traffic
 from fedclust.grids.nodes import FederationError
 from fedclust.messages.codec import Bounds, Question
@@ -234,26 +234,24 @@ class RosterState:
 
     def roster(self) -> "Roster":
         """Make the roster of a run that goes on."""
-        made = Roster(self.joined)
+        made = Roster(list(self.joined))
         if self.described is not None:
             named = replace(self.described, client_names=self.names and tuple(self.names))
             made.earlier = dict(enumerate(named.answers()))
         return made
 
 
+@dataclass(eq=False)
 class Roster:
     """The clients of a federation in the order in which they joined, which is that of their ids.
 
     All runs over one federation share it: those that a run is compared with have every client join in the
     round in which it joined that run.
 
-    Parameters
+    Attributes
     ----------
     joined
         The round in which each client joined, 0 for those at the start, in ascending order, shape (K,).
-
-    Attributes
-    ----------
     answers
         What clients said of themselves, by client id; also of clients that take no part.
     earlier
@@ -262,17 +260,14 @@ class Roster:
         Whether clients may still join.
     """
 
-    def __init__(self, joined: Sequence[int]) -> None:
-        self.joined = list(map(int, joined))
-        self.answers: dict[int, Description] = {}
-        self.earlier: dict[int, Description] = {}
-        self.open = True
+    joined: list[int]
+    answers: dict[int, Description] = field(default_factory=dict)
+    earlier: dict[int, Description] = field(default_factory=dict)
+    open: bool = True
 
     def count(self, server_round: int | None = None) -> int:
         """Count the clients that have joined by a round; all of them for None."""
-        if server_round is None:
-            return len(self.joined)
-        return sum(each <= server_round for each in self.joined)
+        return sum(server_round is None or each <= server_round for each in self.joined)
 
 
 # -- The clients --------------------------------------------------------------------------------------------
@@ -452,30 +447,27 @@ class Federation:
 
     def _known(self) -> Descriptions:
         if self.descriptions is None:
-            before, earlier, answers = self._traffic(), self._roster.earlier, self._roster.answers
-            unknown = [client for client in range(self.num_clients) if client not in answers]
+            grid, roster = self.grid, self._roster
+            before: Traffic | None = getattr(grid, "traffic", None)  # only some count bytes
+            unknown = [client for client in range(self.num_clients) if client not in roster.answers]
             asked = self.ask(DescriptionQuestion(self.tells), unknown)
             # Those that have left are as a checkpoint has them.
-            left = {client: earlier[client] for client in asked.failures if client in earlier}
+            left = {client: roster.earlier[client] for client in asked.failures if client in roster.earlier}
             missing = {client: why for client, why in asked.failures.items() if client not in left}
             Answers(asked.replies, missing).all()
-            answers |= {**asked.replies, **left}
-            self.descriptions, after = self._combine(), self._traffic()
-            if before is not None and after is not None:
-                self._description_traffic = after.since(before)
+            roster.answers |= {**asked.replies, **left}
+            self.descriptions = self._combine()
+            if before is not None:
+                self._description_traffic = grid.traffic.since(before)  # type: ignore[attr-defined]
         return self.descriptions
 
     def _combine(self) -> Descriptions:
         """Combine the descriptions of this run's clients, and bound what they may reply by them."""
         answers = [self._roster.answers[client] for client in range(self.num_clients)]
-        described, told = combine(answers, self.tells), self.tells != "nothing"
-        self.bounds = replace(
-            self.bounds,
-            num_train=described.num_train if told else None,
-            num_test=described.num_test if told else None,
-            num_validation=described.num_validation if told else None,
-            num_classes=described.num_classes,
-        )
+        described = combine(answers, self.tells)
+        rows = ("num_train", "num_test", "num_validation") if self.tells != "nothing" else ()
+        told = {name: getattr(described, name) for name in rows}
+        self.bounds = replace(self.bounds, num_classes=described.num_classes, **told)
         return described
 
     def describe_newcomers(self, newcomers: Iterable[int]) -> dict[int, Description]:
@@ -540,8 +532,7 @@ class Federation:
             raise FederationError(f"privacy=client_dp must ask clients nothing but to train, got {kind}")
         self.asked.add(kind)
         answers = send_questions(self.grid, question, asked, self.timeout, self.bounds, server_round)
-        for client, reason in answers.failures.items():
-            self.failed(client, kind, reason)
+        self._failures += listed(answers.failures, kind)
         return answers
 
     def failed(self, client: int, phase: str, reason: str) -> None:
@@ -634,10 +625,6 @@ class Federation:
         for position, median in too_long(norms, norms, [0] * len(norms), cap).items():
             line = too_long_line(found.pop(answered[position]).norm, median, cap)
             self.failed(answered[position], UpdateQuestion.kind, f"client {answered[position]}: {line}")
-        return found
-
-    def _traffic(self) -> Traffic | None:
-        found: Traffic | None = getattr(self.grid, "traffic", None)
         return found
 
 

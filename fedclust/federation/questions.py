@@ -16,15 +16,7 @@ from fedclust.federation.asking import send_questions
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.federation.run import Measured
-from fedclust.messages.description import EncoderQuestion
-from fedclust.messages.evaluation import (
-    ConfusionQuestion,
-    Evaluation,
-    PersonalQuestion,
-    PredictionsQuestion,
-    ProofAnswer,
-    ProofQuestion,
-)
+from fedclust.messages import description, evaluation
 from fedclust.personal.layers import NONE, PRIOR, Auto, Personal, choose
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -36,7 +28,7 @@ Models = tuple[IntArray, Sequence[ArrayRecord]]
 
 def ask_differences(
     federation: Federation, common: Models, grouped: Models, clients: Iterable[int] | None = None
-) -> tuple[dict[int, ProofAnswer], dict[int, str]]:
+) -> tuple[dict[int, evaluation.ProofAnswer], dict[int, str]]:
     """Ask clients how much better the model of their group predicts their held-out rows.
 
     Both models get the label-prior correction, each for the class shares it was trained on, so that a
@@ -61,10 +53,10 @@ def ask_differences(
     """
     counts = federation.describe().train_counts
     shifts = [prior_shifts(counts, assignment) for assignment, _ in (common, grouped)]
-    questions: dict[int, ProofQuestion] = {}
+    questions: dict[int, evaluation.ProofQuestion] = {}
     for client in map(int, range(federation.num_clients) if clients is None else clients):
         first, second = (models[int(assignment[client])] for assignment, models in (common, grouped))
-        questions[client] = ProofQuestion(first, second, shifts[0][client], shifts[1][client])
+        questions[client] = evaluation.ProofQuestion(first, second, shifts[0][client], shifts[1][client])
     answers = federation.ask(questions)
     return dict(answers.replies), dict(answers.failures)
 
@@ -181,16 +173,20 @@ def ask_personal(federation: Federation, serving: Serving, personal: Personal, s
         The round whose batches fine-tuning draws, from 1: the one after the last.
     """
     clients = range(federation.num_clients)
-    shifts = _shifts(federation, serving) if PRIOR in personal.asked else None
-    questions: dict[int, PersonalQuestion] = {}
+    shifts = None
+    if PRIOR in personal.asked:
+        counts, both = federation.describe().train_counts, (serving.clusters, serving.common)
+        own, common = (prior_shifts(counts, assignment) for assignment, _ in both)
+        shifts = np.where(serving.by_common[:, None], common, own)
+    questions: dict[int, evaluation.PersonalQuestion] = {}
     for client in clients:
         assignment, models = serving.common if serving.by_common[client] else serving.clusters
         shift = None if shifts is None else shifts[client]
         model = models[int(assignment[client])]
-        questions[client] = PersonalQuestion.of(model, server_round, shift, personal.finetune)
+        questions[client] = evaluation.PersonalQuestion.of(model, server_round, shift, personal.finetune)
     answers = federation.ask(questions)
     failures = dict(answers.failures)
-    tests: dict[str, list[Evaluation]] = {layer: [] for layer in personal.asked}
+    tests: dict[str, list[evaluation.Evaluation]] = {layer: [] for layer in personal.asked}
     losses = {layer: np.full(len(clients), np.nan) for layer in (NONE, *personal.asked)}
     for client, answer in answers.replies.items():
         for layer, reason in answer.failed.items():
@@ -199,33 +195,19 @@ def ask_personal(federation: Federation, serving: Serving, personal: Personal, s
             tests[layer].append(test)
         for layer, loss in answer.losses.items():
             losses[layer][client] = loss
-    used = {layer: _made(tests[layer], layer, len(clients)) for layer in personal.asked}
+    used = {}
+    for layer in personal.asked:  # those that could not make a layer use none
+        used[layer] = np.full(len(clients), NONE, dtype="<U16")
+        used[layer][[test.client for test in tests[layer]]] = layer
     layers = {layer: Measured.of(tests[layer], len(clients)) for layer in personal.asked}
     if isinstance(personal, Auto):
         known = {layer: np.where(used[layer] == layer, losses[layer], np.nan) for layer in personal.asked}
         used[personal.choice] = choose({NONE: losses[NONE], **known})
-    measured = {choice: _measured(serving.measured, layers, who) for choice, who in used.items()}
+    measured = dict.fromkeys(used, serving.measured)
+    for choice, who in used.items():
+        for layer, with_layer in layers.items():
+            measured[choice] = measured[choice].served(with_layer, who == layer)
     return Layered(measured, used, losses, shifts, dict(sorted(failures.items())))
-
-
-def _shifts(federation: Federation, serving: Serving) -> FloatArray:
-    counts = federation.describe().train_counts
-    own, common = (prior_shifts(counts, assignment) for assignment, _ in (serving.clusters, serving.common))
-    return np.where(serving.by_common[:, None], common, own)
-
-
-def _made(tests: list[Evaluation], layer: str, num_clients: int) -> np.ndarray:
-    """Say who could make a layer; the others use none."""
-    used = np.full(num_clients, NONE, dtype="<U16")
-    used[[test.client for test in tests]] = layer
-    return used
-
-
-def _measured(none: Measured, layers: Mapping[str, Measured], used: np.ndarray) -> Measured:
-    """Put together what each client measured with the layer that it uses."""
-    for layer, measured in layers.items():
-        none = none.served(measured, used == layer)
-    return none
 
 
 # -- Confusion between clusters -----------------------------------------------------------------------------
@@ -258,24 +240,22 @@ def confuse_clusters(federation: Federation, clusters: Clusters) -> dict[str, In
     shown = np.sort(largest[clusters.sizes[largest] > 0])
     if len(shown) < 2:
         return {}
-    clients = {int(cluster): _spaced(clusters.members(int(cluster))) for cluster in shown}
+    clients = {}
+    for cluster in shown:
+        members = clusters.members(int(cluster))
+        spaced = np.linspace(0, len(members) - 1, min(len(members), _MOST_CLIENTS))
+        clients[int(cluster)] = members[spaced.astype(int)]
     everyone = np.concatenate(list(clients.values()))
     table: list[list[IntArray]] = [[] for _ in shown]
     for model in shown:
         # A client that fails is recorded: a missing picture must not end a run.
-        counts = federation.ask(ConfusionQuestion(clusters.models[int(model)]), everyone).replies
+        counts = federation.ask(evaluation.ConfusionQuestion(clusters.models[int(model)]), everyone).replies
         for row, members in zip(table, clients.values(), strict=True):
             answered = [counts[int(client)].confusion for client in members if int(client) in counts]
             if not answered:
                 return {}
             row.append(np.sum(answered, axis=0))
     return {"confusion_clusters": shown, "confusion": np.array(table)}
-
-
-def _spaced(members: IntArray) -> IntArray:
-    if len(members) <= _MOST_CLIENTS:
-        return members
-    return members[np.linspace(0, len(members) - 1, _MOST_CLIENTS).astype(int)]
 
 
 # -- Predictions --------------------------------------------------------------------------------------------
@@ -306,7 +286,7 @@ def save_predictions(
     import pandas as pd  # takes a second, and few runs save predictions
 
     questions = {
-        client: PredictionsQuestion(models[int(cluster)])
+        client: evaluation.PredictionsQuestion(models[int(cluster)])
         for client, cluster in enumerate(assignment.tolist())
     }
     answers = federation.ask(questions)
@@ -343,8 +323,6 @@ def save_predictions(
 
 logger = logging.getLogger(__name__)
 
-_MOST_ASKED = 3
-
 
 def ask_encoder(federation: Federation) -> dict[str, Any] | None:
     """Ask the first client how it encodes its inputs; all have the same encoder.
@@ -356,8 +334,8 @@ def ask_encoder(federation: Federation) -> dict[str, Any] | None:
     -------
     Its values, see :mod:`fedclust.data.input_encoders`; None if three clients in a row did not answer.
     """
-    for client in range(min(_MOST_ASKED, federation.num_clients)):
-        answers = send_questions(federation.grid, EncoderQuestion(), [client], federation.timeout)
+    for client in range(min(3, federation.num_clients)):
+        answers = send_questions(federation.grid, description.EncoderQuestion(), [client], federation.timeout)
         for answer in answers.replies.values():
             return to_values(answer.encoder)
         logger.warning("%s", answers.failures[client])

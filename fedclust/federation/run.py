@@ -23,7 +23,6 @@ from fedclust.grids.nodes import RunFailed
 from fedclust.messages.codec import ARRAYS, CONFIG, Bounds, Reading
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.training import LOSS, NUM_EXAMPLES
-from fedclust.metrics import Outcomes
 from fedclust.settings.run_options import MIN_REPLIES
 from fedclust.support.rng import draw, generator, number_of
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -44,7 +43,7 @@ class Measured:
     """
 
     figures: Mapping[str, FloatArray] = field(default_factory=dict)
-    outcomes: Mapping[int, Outcomes] = field(default_factory=dict)
+    outcomes: Mapping[int, metrics.Outcomes] = field(default_factory=dict)
 
     @classmethod
     def of(cls, evaluations: Sequence[Evaluation], num_clients: int) -> "Measured":
@@ -86,11 +85,7 @@ class Measured:
 
 
 def evaluation_sample(
-    asked: int | float | None,
-    num_clients: int,
-    seed: int,
-    server_round: int,
-    online: Iterable[int] | None = None,
+    asked: int | float | None, num_clients: int, seed: int, server_round: int, online: Iterable[int]
 ) -> IntArray | None:
     """Draw the clients that evaluate in a round, uniformly, the same for every method with this seed.
 
@@ -105,7 +100,7 @@ def evaluation_sample(
     server_round
         The round; every round has a sample of its own.
     online
-        Ids of the clients that can be reached, of which it is drawn; None for all.
+        Ids of the clients that can be reached, of which it is drawn.
 
     Returns
     -------
@@ -115,8 +110,7 @@ def evaluation_sample(
     if number == num_clients:
         return None
     there = np.arange(num_clients)
-    if online is not None:
-        there = there[np.isin(there, np.fromiter(online, dtype=np.int64))]
+    there = there[np.isin(there, np.fromiter(online, dtype=np.int64))]
     return draw(there, min(number, len(there)), generator(seed, "evaluate", server_round))
 
 

@@ -173,16 +173,9 @@ class BlockingGrid(Grid):
 
     _pushed: Mapping[str, Message] = {}
 
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message; deprecated in Flower in favour of ``Message(...)``."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+    def create_message(self, *_: Any, **__: Any) -> Message:
+        """Refuse: deprecated in Flower in favour of ``Message(...)``."""
+        raise NotImplementedError("Message(...) must make a message, create_message is deprecated")
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send messages and wait for the replies; return the ids to pull them by."""

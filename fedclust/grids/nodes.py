@@ -19,7 +19,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -360,6 +360,7 @@ class RunFailed(RuntimeError):
     """Part of every message, to recognise the error where only its text arrives."""
 
 
+@dataclass(eq=False)
 class NodeRegistry:
     """The nodes of a grid and their clients, by the clients' ids in the partition.
 
@@ -387,26 +388,18 @@ class NodeRegistry:
         What each node that is online said of itself, by its id, oldest first.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        timeout: float,
-        say: Callable[[str], None],
-        hosts: Mapping[int, str] | None = None,
-        read: Callable[[Message, Host], Host] | None = None,
-    ) -> None:
-        self.size: int | None = None
-        self.node_of: dict[int, int] = {}
-        self.online: dict[int, Host] = {}
-        self._grid, self._timeout, self._say = grid, timeout, say
-        self._read = read or self._read_ids
-        # Only a grid that starts its nodes itself may say so: elsewhere a node would get others' clients.
-        self._sharing = bool(getattr(grid, "shared", False))
-        self._started = False
-        self._hosts = hosts
-        self._holders: dict[int, Host] = {}
-        self._said: set[str] = set()
-        self._data = ""  # the digest of the nodes' data
+    grid: Grid
+    timeout: float
+    say: Callable[[str], None]
+    hosts: Mapping[int, str] | None = None
+    read: Callable[[Message, Host], Host] | None = None
+    size: int | None = None
+    node_of: dict[int, int] = field(default_factory=dict)
+    online: dict[int, Host] = field(default_factory=dict)
+    _started: bool = False
+    _holders: Mapping[int, Host] = field(default_factory=dict)
+    _said: set[str] = field(default_factory=set)
+    _data: str = ""  # the digest of the nodes' data
 
     def update(self) -> None:
         """Ask new nodes for their clients, and remove nodes that have left.
@@ -417,9 +410,9 @@ class NodeRegistry:
             Before :meth:`start`, if a node has an error or disagrees with another on the number of clients;
             afterwards such a node is left out, and its reason is said.
         """
-        if self._sharing and self._started:
-            self._grid.grow()  # type: ignore[attr-defined]
-        nodes = set(self._grid.get_node_ids())
+        if self._started and getattr(self.grid, "shared", False):
+            self.grid.grow()  # type: ignore[attr-defined]
+        nodes = set(self.grid.get_node_ids())
         if nodes == self.online.keys():
             return
         self.online = {node: host for node, host in self.online.items() if node in nodes}
@@ -427,15 +420,15 @@ class NodeRegistry:
             Message(RecordDict(), dst_node_id=node, message_type=QUERY_CLIENTS)
             for node in sorted(nodes - self.online.keys())
         ]
-        known = {info.node_id: info for info in self._grid.get_nodes()} if questions else {}
-        for reply in self._grid.send_and_receive(questions, timeout=self._timeout) if questions else ():
+        known = {info.node_id: info for info in self.grid.get_nodes()} if questions else {}
+        for reply in self.grid.send_and_receive(questions, timeout=self.timeout) if questions else ():
             if reply.has_error() and reply.error.code in NODE_LOST:
                 continue
             node = reply.metadata.src_node_id
             info = known.get(node, NodeInfo())
             host = Host(node, (), key_fingerprint(info.public_key), info.name)
             try:
-                host = self._read(reply, host)
+                host = (self.read or self._read_ids)(reply, host)
                 if self._data and host.data and host.data != self._data:
                     raise FederationError(
                         f"clients {ranges(host.clients)}: all nodes must hold the same data and partition, "
@@ -447,7 +440,7 @@ class NodeRegistry:
                     raise FederationError(f"{host.label}: {error}") from error
                 # The run continues without the faulty node.
                 self.online[node] = replace(host, clients=())
-                self._say(f"{host.label} is left out: {error}")
+                self.say(f"{host.label} is left out: {error}")
         self._settle()
 
     def divide(self, clients: Collection[int]) -> Mapping[int, int]:
@@ -481,7 +474,7 @@ class NodeRegistry:
         claims = (
             (client, host.node) for host in self.online.values() if not host.steps for client in host.clients
         )
-        for client, node in claims if self._hosts is None else ():
+        for client, node in claims if self.hosts is None else ():
             if hosting.setdefault(client, node) != node:
                 raise FederationError(
                     f"client {client} must be hosted by one node, nodes {hosting[client]} and {node} claim it"
@@ -496,17 +489,16 @@ class NodeRegistry:
             If the nodes hold different data; the message names those that differ from most.
         """
         serving = {*self._shared()} or {self.online[node] for node in self.node_of.values()}
-        digests = Counter(host.data for host in serving if host.data)
-        if digests:
-            (self._data, most), *others = digests.most_common()
-            undecided = bool(others) and others[0][1] == most
+        ranked = Counter(host.data for host in serving if host.data).most_common()
+        self._data = ranked[0][0] if ranked else ""
+        if len(ranked) > 1:
+            undecided = ranked[1][1] == ranked[0][1]
             odd = [host for host in serving if host.data and (undecided or host.data != self._data)]
-            if odd and others:
-                named = "; ".join(sorted(f"{host.label} (clients {ranges(host.clients)})" for host in odd))
-                raise FederationError(
-                    f"all nodes must hold the same dataset and partition, of {digests.total()} nodes "
-                    f"{'these differ' if undecided else 'the data of these is another'}: {named}"
-                )
+            named = "; ".join(sorted(f"{host.label} (clients {ranges(host.clients)})" for host in odd))
+            raise FederationError(
+                f"all nodes must hold the same dataset and partition, of {sum(n for _, n in ranked)} nodes "
+                f"{'these differ' if undecided else 'the data of these is another'}: {named}"
+            )
         self._started = True
         self._settle()
 
@@ -515,8 +507,7 @@ class NodeRegistry:
         if self.size is None:
             return "no node came online"
         missing = sorted(set(range(self.size)) - self.node_of.keys())
-        shown = ", ".join(map(str, missing[:20])) + (", …" if len(missing) > 20 else "")
-        return f"{len(missing)} of {self.size} are missing: {shown}"
+        return f"{len(missing)} of {self.size} are missing: {ranges(missing):.200}"
 
     def _read_ids(self, reply: Message, host: Host) -> Host:
         """Read which clients a node hosts."""
@@ -528,7 +519,8 @@ class NodeRegistry:
             )
         self.size = told.num_clients
         everyone = told.clients == tuple(range(told.num_clients))
-        steps = told.steps if self._sharing and everyone else ()
+        # Only a grid that starts its nodes itself may say so: elsewhere a node would get others' clients.
+        steps = told.steps if everyone and getattr(self.grid, "shared", False) else ()
         return replace(host, clients=told.clients, declared=told.name, data=told.data, steps=steps)
 
     def _shared(self) -> list[Host]:
@@ -540,13 +532,13 @@ class NodeRegistry:
         if sharing := self._shared():
             self.node_of = dict.fromkeys(sharing[0].clients, sharing[0].node)
             return
-        holders, self.node_of, refused = settle_claims([*self.online.values()], self._holders, self._hosts)
+        holders, self.node_of, refused = settle_claims([*self.online.values()], self._holders, self.hosts)
         if self._started:
             self._holders = holders  # before, nobody has served anybody
-        for line in refused if self._started or self._hosts is not None else ():
+        for line in refused if self._started or self.hosts is not None else ():
             if line not in self._said:
                 self._said.add(line)
-                self._say(line)
+                self.say(line)
 
 
 def read_answer(kind: type[Said], reply: Message) -> Said:

@@ -44,40 +44,32 @@ class Shares:
     gpus: float
 
 
-def share_out(
-    machines: Sequence[Machine],
-    num_nodes: int | None = None,
-    num_cpus: float | None = None,
-    num_gpus: float | None = None,
-) -> Shares:
+def share_out(machines: Sequence[Machine], asked: options.RayGrid) -> Shares:
     """Divide a cluster among equal nodes, each on one machine and on at most one GPU.
 
     Parameters
     ----------
     machines
         The cluster.
-    num_nodes
-        Number of nodes; None for one per GPU, or without GPUs one per CPU, at most 8.
-    num_cpus
-        CPUs of each node; None for an equal share of all.
-    num_gpus
-        GPU share of each node; None for an equal share of all, at most one.
+    asked
+        ``num_nodes``, the number of nodes; None for one per GPU, or without GPUs one per CPU, at most 8.
+        ``num_cpus``, the CPUs of each, and ``num_gpus``, its GPU share; None for an equal share of all.
 
     Raises
     ------
     ValueError
-        If a number is outside its range, or the nodes do not fit.
+        If the nodes do not fit.
     """
-    options.RayGrid(num_nodes, num_cpus, num_gpus)
+    num_nodes, num_gpus = asked.num_nodes, asked.num_gpus
     total_cpus, total_gpus = sum(each.cpus for each in machines), sum(int(each.gpus) for each in machines)
     if num_gpus is None:
         per_gpu = 1 if num_nodes is None else max(1, math.ceil(num_nodes / max(1, total_gpus)))
         num_gpus = 1 / per_gpu if total_gpus else 0.0
     if num_nodes is None:
-        bounded = num_gpus or num_cpus
-        most = _places(machines, num_cpus or 0.0, num_gpus) if bounded else min(_MOST_NODES, total_cpus)
+        bounded = num_gpus or asked.num_cpus
+        most = _places(machines, asked.num_cpus or 0.0, num_gpus) if bounded else min(_MOST_NODES, total_cpus)
         num_nodes = max(1, int(most))
-    cpus = _cpu_share(machines, num_nodes, num_gpus) if num_cpus is None else float(num_cpus)
+    cpus = _cpu_share(machines, num_nodes, num_gpus) if asked.num_cpus is None else float(asked.num_cpus)
     fitting = _places(machines, cpus, num_gpus)
     if fitting < num_nodes:
         offered = "; ".join(f"{machine.cpus:g} CPUs, {machine.gpus:g} GPUs" for machine in machines)
@@ -170,15 +162,6 @@ class _Pool:
             options["runtime_env"] = self.runtime_env
         return _Node.options(**options).remote(self.app, self.shares)  # type: ignore[attr-defined]
 
-    def replace(self, actor: ActorHandle) -> ActorHandle:
-        """Replace an actor that died.
-
-        If Ray restarted it, messages sent in the meantime would be lost; for a new actor they wait.
-        """
-        ray.kill(actor)  # it may still run if Ray only lost the connection
-        made = self.actors[self.actors.index(actor)] = self.actor()
-        return made
-
 
 # Ray and the nodes, with their loaded data, stay up between the jobs of a sweep. Only one pool at a time: a
 # second one would wait forever for the CPUs and GPUs of the first.
@@ -227,29 +210,21 @@ class RayGrid(DirectGrid):
 
     shared = True
 
-    def __init__(
-        self,
-        app: ClientApp,
-        run_config: RunConfig,
-        num_nodes: int | None = None,
-        num_cpus: float | None = None,
-        num_gpus: float | None = None,
-        address: str | None = None,
-        runtime_env: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, app: ClientApp, run_config: RunConfig, **asked: Any) -> None:
         super().__init__()
-        _start_ray(address)
+        wanted = options.RayGrid(**asked)
+        _start_ray(wanted.address)
         machines = machines_of_cluster()
-        shares = share_out(list(machines.values()), num_nodes, num_cpus, num_gpus)
-        self._pool = _pool_of(app, shares, dict(runtime_env or {}))
+        shares = share_out(list(machines.values()), wanted)
+        self._pool = _pool_of(app, shares, dict(wanted.runtime_env or {}))
         self._run_config = dict(run_config)
         self._actors = dict(enumerate(self._pool.actors, FIRST_NODE_ID))
         self._next = FIRST_NODE_ID + len(self._actors)  # node's id
-        self._most = num_nodes
+        self._most = wanted.num_nodes
         self._replaced: set[int] = set()  # nodes with a new actor that has not answered yet
         self._contexts = {node: self._context(position) for position, node in enumerate(self._actors)}
         # A cluster's machines when last looked at; None where there is just this one.
-        self._machines = set(machines) if address is not None else None
+        self._machines = set(machines) if wanted.address is not None else None
         self._starting: list[tuple[ActorHandle, ray.ObjectRef]] = []
 
     def _context(self, position: int) -> ray.ObjectRef:
@@ -301,9 +276,12 @@ class RayGrid(DirectGrid):
             ray.kill(actor)  # messages that wait for it fail
 
     def _replace(self, actor: ActorHandle) -> None:
+        """Replace an actor that died: if Ray restarted it, messages sent in the meantime would be lost."""
         for node, each in self._actors.items():
             if each == actor:  # else it is already replaced: several messages can fail with one actor
-                self._actors[node] = self._pool.replace(actor)
+                ray.kill(actor)  # it may still run if Ray only lost the connection
+                made = self._actors[node] = self._pool.actor()
+                self._pool.actors[self._pool.actors.index(actor)] = made
                 self._replaced.add(node)
                 return
 
@@ -424,10 +402,9 @@ def _start_ray(address: str | None) -> None:
 def _explain(error: RayError) -> tuple[int, str]:
     """Return the error code and the reason of a missing reply."""
     lines = _lines(error)
-    if isinstance(error, RayActorError) and error.actor_init_failed:
-        return ErrorCode.LOAD_CLIENT_APP_EXCEPTION, f"the node does not start: {lines[-1]}"
-    if isinstance(error, (RuntimeEnvSetupError, ActorUnschedulableError)):
-        return ErrorCode.LOAD_CLIENT_APP_EXCEPTION, f"the node does not start: {lines[0]}"
+    begun = not isinstance(error, (RuntimeEnvSetupError, ActorUnschedulableError))
+    if not begun or (isinstance(error, RayActorError) and error.actor_init_failed):
+        return ErrorCode.LOAD_CLIENT_APP_EXCEPTION, f"the node does not start: {lines[-begun]}"
     if isinstance(error, RayActorError):
         return ErrorCode.NODE_UNAVAILABLE, f"the node died and is replaced: {lines[0]}"
     return ErrorCode.CLIENT_APP_CRASHED, f"{type(error).__name__}: {lines[0]}"

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +83,6 @@ def end_hung_actors() -> None:
 
 
 _APP = CONF.parent
-_LOCAL = "local"  # the connection for which Flower itself starts a SuperLink
-# Without it, a SuperLink reinstalls all dependencies, gigabytes, for every run.
-_NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 _NOT_SENT = re.compile(r"[+~]*(engine|output_dir|hydra)\b")  # sent in other ways, or only for the local Hydra
 
 
@@ -140,11 +137,19 @@ class SuperLink:
         sent = [text for text in overrides if not _NOT_SENT.match(text)]
         # Expanded here, because the nodes need not have the folder; see fedclust.settings.folders.expand.
         sent = [f"++{text}" if text.startswith("resume=") else text for text in sent]
-        if self._connection == _LOCAL:
+        if self._connection == "local":  # Flower itself starts this SuperLink
             sent = [_absolute(text) for text in sent]
         if searchpath:
             sent.append(f"hydra.searchpath={json.dumps(list(searchpath), ensure_ascii=False)}")
-        run = self._start({"overrides": join_overrides(sent), "output-dir": str(folder.absolute())})
+        run_config = {"overrides": join_overrides(sent), "output-dir": str(folder.absolute())}
+        lines = [f"{key} = {json.dumps(text, ensure_ascii=False)}\n" for key, text in run_config.items()]
+        options = ["--federation-config", self._federation_config] if self._federation_config else []
+        with tempfile.TemporaryDirectory() as scratch:
+            # A file, because Flower's command line cannot parse nested quotes. JSON strings are valid TOML.
+            file = Path(scratch) / "run.toml"
+            file.write_text("".join(lines), encoding="utf-8")
+            told = _ask("run", str(_APP), self._connection, "--run-config", str(file), *options)
+        run = str(told["run-id"])
         subprocess.run([*_flwr("log"), run, self._connection, "--stream"], env=_environment(), check=False)
         try:
             (state,) = _ask("list", self._connection, "--run-id", run)["runs"]
@@ -156,17 +161,6 @@ class SuperLink:
         if state["status"] != "finished:completed":
             kind = RunFailed if RunFailed.PHRASE in state["status-details"] else FederationError
             raise kind(f"run {run} is {state['status']}: {state['status-details']}")
-
-    def _start(self, run_config: Mapping[str, str]) -> str:
-        with tempfile.TemporaryDirectory() as scratch:
-            # A file, because Flower's command line cannot parse nested quotes. JSON strings are valid TOML.
-            file = Path(scratch) / "run.toml"
-            lines = [f"{key} = {json.dumps(text, ensure_ascii=False)}\n" for key, text in run_config.items()]
-            file.write_text("".join(lines), encoding="utf-8")
-            options = ["--run-config", str(file)]
-            if self._federation_config:
-                options += ["--federation-config", self._federation_config]
-            return str(_ask("run", str(_APP), self._connection, *options)["run-id"])
 
 
 def _absolute(override: str) -> str:
@@ -185,7 +179,8 @@ def _flwr(command: str) -> list[str]:
 def _environment() -> dict[str, str]:
     # For the connection `local`, Flower starts a SuperLink by name, even if our environment is not active.
     path = filter(None, (sysconfig.get_path("scripts"), os.environ.get("PATH")))
-    return {_NO_INSTALLATION: "1", **os.environ, "PATH": os.pathsep.join(path)}
+    # Without the first, a SuperLink reinstalls all dependencies, gigabytes, for every run.
+    return {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", **os.environ, "PATH": os.pathsep.join(path)}
 
 
 def _ask(command: str, *arguments: str) -> dict[str, Any]:

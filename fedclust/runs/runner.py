@@ -18,10 +18,11 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from fedclust.aggregation.flower import buffer_names
-from fedclust.federation import Descriptions, Federation, Measured, RunFailed, Traffic, questions
+from fedclust.federation import Descriptions, Federation, Measured, RunFailed, questions
 from fedclust.federation.clusters import Observer
 from fedclust.federation.questions import Serving
 from fedclust.federation.run import RunState, check_answered, check_round
+from fedclust.grids.client_grid import Traffic
 from fedclust.layers.client_dp import ClientPrivacy
 from fedclust.messages.models import from_state
 from fedclust.messages.training import NUM_EXAMPLES

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from fedclust import clients, data
 from fedclust.data import FederatedData
-from fedclust.federation import pack, unpack
+from fedclust.grids.client_grid import pack, unpack
 from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.codec import Question, Reading, decode, encode
 from fedclust.messages.models import from_state, to_state

@@ -32,7 +32,7 @@ def test_sampled_figures_are_those_of_all_for_the_sampled_clients(toy, watch, as
     rounds, sampled = _measured(toy, watch, evaluate_clients=asked)
     whole_rounds, whole = _measured(toy, watch)
     for number in range(1, ROUNDS):
-        chosen = np.asarray(evaluation_sample(asked, CLIENTS, 3, number))
+        chosen = np.asarray(evaluation_sample(asked, CLIENTS, 3, number, range(CLIENTS)))
         assert len(chosen) == 4  # 0.4 · 9 = 3.6, rounded up
         others = np.setdiff1d(np.arange(CLIENTS), chosen)
         for name, values in whole[number - 1].items():
@@ -69,7 +69,7 @@ def _faulty(toy, watch, asked, faulty, test_loss=lambda *_: 0.0):
 
 
 def test_a_client_that_evaluates_alone_does_not_take_a_model_back_from_the_others(toy, watch) -> None:
-    (alone,) = np.asarray(evaluation_sample(1, CLIENTS, 3, 2)).tolist()
+    (alone,) = np.asarray(evaluation_sample(1, CLIENTS, 3, 2, range(CLIENTS))).tolist()
     model, rounds = _faulty(toy, watch, 1, {alone})
     sound, _ = _faulty(toy, watch, 1, set())
     np.testing.assert_array_equal(model, sound)
@@ -81,7 +81,7 @@ def test_a_client_that_evaluates_alone_does_not_take_a_model_back_from_the_other
 
 
 def test_two_of_two_sampled_clients_take_a_model_back(toy, watch) -> None:
-    pair = set(np.asarray(evaluation_sample(2, CLIENTS, 3, 2)).tolist())
+    pair = set(np.asarray(evaluation_sample(2, CLIENTS, 3, 2, range(CLIENTS))).tolist())
     _, rounds = _faulty(toy, watch, 2, pair)
     assert rounds[1]["went_back"][0]["clients"] == CLIENTS
     assert rounds[1]["failures"] == []
@@ -90,7 +90,7 @@ def test_two_of_two_sampled_clients_take_a_model_back(toy, watch) -> None:
 def test_a_client_alone_in_its_cluster_may_take_its_model_back(toy, watch) -> None:
     strategy = Local(seed=3, evaluate_clients=1)
     strategy.observer = watch
-    (alone,) = np.asarray(evaluation_sample(1, CLIENTS, 3, 2)).tolist()
+    (alone,) = np.asarray(evaluation_sample(1, CLIENTS, 3, 2, range(CLIENTS))).tolist()
     clients = toy(num_clients=CLIENTS, test_loss=lambda client, _: np.nan if client == alone else 0.0)
     strategy.start(clients.grid(), toy.model(), num_rounds=2)
     assert [each["cluster"] for each in watch.rounds[1]["went_back"]] == [alone]

@@ -5,18 +5,10 @@ import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedclust.federation import (
-    ClientGrid,
-    Descriptions,
-    Federation,
-    FederationError,
-    LocalGrid,
-    hosted_clients,
-    left_out_line,
-    pack,
-    unpack,
-)
-from fedclust.federation.federation import imbalance_line
+from fedclust.federation import ClientGrid, Descriptions, Federation, FederationError, LocalGrid
+from fedclust.federation.federation import imbalance_line, left_out_line
+from fedclust.grids.client_grid import pack, unpack
+from fedclust.grids.nodes import hosted_clients
 from fedclust.messages.codec import encode
 from fedclust.messages.description import Description, Hosted, Names
 

@@ -12,9 +12,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg, Krum
 
 from fedclust.clustering import pacfl
-from fedclust.federation import ClientGrid, Clusters, Federation, FederationError, Measured, pack, unpack
+from fedclust.federation import ClientGrid, Clusters, Federation, FederationError, Measured
 from fedclust.federation.questions import Serving, ask_differences, ask_personal, confuse_clusters
-from fedclust.grids.client_grid import WrappedGrid
+from fedclust.grids.client_grid import WrappedGrid, pack, unpack
 from fedclust.messages.codec import BadReply
 from fedclust.messages.description import (
     DescriptionQuestion,

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from fedclust.federation import Answers, Measured
+from fedclust.federation import Measured
+from fedclust.federation.asking import Answers
 from fedclust.federation.questions import Serving, ask_personal, prior_shifts
 from fedclust.messages.codec import Bounds
 from fedclust.messages.evaluation import PersonalAnswer, PersonalQuestion

@@ -10,19 +10,11 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from fedclust.federation import (
-    ClientGrid,
-    CohortView,
-    FederationError,
-    LocalGrid,
-    hosted_clients,
-    pack,
-    unpack,
-)
+from fedclust.federation import ClientGrid, CohortView, FederationError, LocalGrid
 from fedclust.grids import client_grid
-from fedclust.grids.client_grid import Meter, WrappedGrid, content_bytes, is_bundle
+from fedclust.grids.client_grid import Meter, WrappedGrid, content_bytes, is_bundle, pack, unpack
 from fedclust.grids.local_grid import BlockingGrid, assume_identity
-from fedclust.grids.nodes import error_reason
+from fedclust.grids.nodes import error_reason, hosted_clients
 from fedclust.grids.superlink import PromptGrid
 from fedclust.messages.codec import encode
 from fedclust.messages.description import Hosted

@@ -6,8 +6,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, strategies as st
 
-from fedclust.federation import hosted_clients
-from fedclust.grids.nodes import Host, key_fingerprint, longest_first, ranges, read_hosts, settle_claims
+from fedclust.grids.nodes import (
+    Host,
+    hosted_clients,
+    key_fingerprint,
+    longest_first,
+    ranges,
+    read_hosts,
+    settle_claims,
+)
 
 
 def test_nodes_take_turns() -> None:

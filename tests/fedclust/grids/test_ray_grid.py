@@ -19,7 +19,9 @@ from hypothesis import given, strategies as st
 
 from fedclust import data
 from fedclust.clients import app
-from fedclust.federation import ClientGrid, Federation, FederationError, LocalGrid, pack, unpack
+from fedclust.federation import ClientGrid, Federation, FederationError, LocalGrid
+from fedclust.grids import options
+from fedclust.grids.client_grid import pack, unpack
 from fedclust.grids.ray_grid import Machine, RayGrid, Shares, raylet_is_gone, share_out
 from fedclust.messages.codec import Place, Question, Text, Whole, encode
 from fedclust.messages.description import Hosted
@@ -58,7 +60,7 @@ MIXED = [Machine(cpus=8, gpus=1), Machine(cpus=4), Machine(cpus=16, gpus=2)]
     ],
 )
 def test_shares(machines, asked, shares) -> None:
-    assert share_out(machines, **asked) == shares
+    assert share_out(machines, options.RayGrid(**asked)) == shares
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_shares(machines, asked, shares) -> None:
 )
 def test_what_cannot_be(machines, asked, complaint) -> None:
     with pytest.raises(ValueError, match=complaint):
-        share_out(machines, **asked)
+        share_out(machines, options.RayGrid(**asked))
 
 
 @given(
@@ -94,7 +96,7 @@ def test_what_cannot_be(machines, asked, complaint) -> None:
 )
 def test_all_nodes_find_a_place(machines, num_nodes) -> None:
     try:
-        shares = share_out(machines, num_nodes)
+        shares = share_out(machines, options.RayGrid(num_nodes))
     except ValueError:
         # Only where whole GPUs leave too few machines; with CPUs alone any number fits.
         assert any(machine.gpus for machine in machines)

@@ -6,8 +6,9 @@ import torch
 from flwr.app import ArrayRecord
 from safetensors.torch import save_file
 
-from fedclust.federation import Measured, Traffic
+from fedclust.federation import Measured
 from fedclust.federation.run import RunState
+from fedclust.grids.client_grid import Traffic
 from fedclust.messages.models import from_state
 from fedclust.metrics import outcomes
 from fedclust.results import Checkpoints, load_checkpoint

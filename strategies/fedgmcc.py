@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedProx
 
 from fedclust.clustering import curve_fitting
-from fedclust.clustering.curve_fitting import Outcome, chain_scores
+from fedclust.clustering.curve_fitting import Fitting, Outcome, chain_scores
 from fedclust.clustering.fedgmcc import Parameters
 from fedclust.clustering.placement import place
 from fedclust.clustering.shared.placement import Placement
@@ -107,14 +107,12 @@ class FedGMCC(ClusteredStrategy):
             return clusters
         memory, members = clusters.memory, np.array([reply.client for reply in replies])
         models = _stack([to_state(reply.model) for reply in replies])
-        inputs, draws = self._inputs(federation, "curves", federation.server_round)
-        percentile, outcome = curve_fitting.step(
-            memory.percentile, self.network, models, inputs, self.parameters, draws, self.device
-        )
+        fitting = self._fitting(federation, "curves", federation.server_round)
+        percentile, outcome = curve_fitting.step(memory.percentile, fitting, models)
         scores, profile = memory.scores.copy(), memory.profile
         scores[np.ix_(members, members)] = outcome.chains.scores
         if federation.server_round == federation.num_rounds and len(replies) > 1:
-            profile = self._profile(models, inputs, outcome, members)
+            profile = _profile(fitting, models, outcome, members)
         adopted = _adopted(clusters, members, outcome).with_report(**_report(members, outcome))
         return replace(adopted, memory=Memory(percentile, scores, profile))
 
@@ -141,9 +139,8 @@ class FedGMCC(ClusteredStrategy):
             for model, changes in zip(models, (each[client].changes for each in told), strict=True):
                 moved = {name: model[name] + torch.as_tensor(changes[name]).to(model[name]) for name in names}
                 trained.append(model | moved)
-            inputs, draws = self._inputs(federation, "place", server_round)
-            settings = inputs, self.parameters, draws, self.device
-            own, apart = chain_scores(self.network, _stack(models), _stack(trained), *settings)
+            fitting = self._fitting(federation, "place", server_round)
+            own, apart = chain_scores(fitting, _stack(models), _stack(trained))
             placed[client] = place(own, apart, tried)
         return silent(newcomers, placed)
 
@@ -152,34 +149,25 @@ class FedGMCC(ClusteredStrategy):
         memory: Memory = clusters.memory
         return Findings(arrays={"pair_scores": memory.scores, **memory.profile})
 
-    def _inputs(
-        self, federation: Federation, purpose: str, server_round: int
-    ) -> tuple[torch.Tensor, torch.Generator]:
-        """Draw the random inputs of a round, and return the generator that drew them."""
+    def _fitting(self, federation: Federation, purpose: str, server_round: int) -> Fitting:
+        """Draw the random inputs of a round."""
         draws = torch.Generator().manual_seed(torch_seed(self.seed, purpose, server_round))
         described, number = federation.describe(), self.parameters.num_inputs
         mean, std, size = described.mean, described.std, self.vocabulary_size
         inputs = curve_fitting.draw_inputs(
             number, self.input_shape, draws, mean=mean, std=std, vocabulary_size=size
         )
-        return inputs, draws
+        return Fitting(self.network, inputs, self.parameters, draws, self.device)
 
-    def _profile(
-        self, models: State, inputs: torch.Tensor, outcome: Outcome, members: IntArray
-    ) -> dict[str, np.ndarray]:
-        scores = outcome.chains.scores[tuple(outcome.chains.pairs.T)]
-        finite = np.isfinite(scores).sum()  # infinite scores come last, and cannot be drawn
-        order = np.argsort(scores, kind="stable")[:finite]
-        which = list(dict.fromkeys([*order[:_PROFILES].tolist(), *order[-_PROFILES:].tolist()]))
-        u, chain, line = curve_fitting.profile(
-            self.network, models, inputs, outcome.chains, which, self.parameters, self.device
-        )
-        return {
-            "curve_pairs": members[outcome.chains.pairs[which]],
-            "curve_points": u,
-            "curve_losses": chain,
-            "line_losses": line,
-        }
+
+def _profile(fitting: Fitting, models: State, outcome: Outcome, members: IntArray) -> dict[str, np.ndarray]:
+    scores = outcome.chains.scores[tuple(outcome.chains.pairs.T)]
+    finite = np.isfinite(scores).sum()  # infinite scores come last, and cannot be drawn
+    order = np.argsort(scores, kind="stable")[:finite]
+    which = list(dict.fromkeys([*order[:_PROFILES].tolist(), *order[-_PROFILES:].tolist()]))
+    u, chain, line = curve_fitting.profile(fitting, models, outcome.chains, which)
+    pairs = members[outcome.chains.pairs[which]]
+    return {"curve_pairs": pairs, "curve_points": u, "curve_losses": chain, "line_losses": line}
 
 
 def _adopted(clusters: Clusters, members: IntArray, outcome: Outcome) -> Clusters:

@@ -23,7 +23,7 @@ Where the paper leaves something open, and where we depart from it:
   a cut of clients that differ only by the noise of their mini-batches is not made.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
@@ -234,4 +234,4 @@ def cut(changes: Changes, members: IntArray, found: FloatArray, parameters: Para
     labels[there] = parts
     small = np.bincount(labels, minlength=2).min() < parameters.min_cluster_size
     weak = parameters.min_silhouette is not None and score < parameters.min_silhouette
-    return Cut(nothing.mean_norm, nothing.max_norm, score, None if small or weak else labels)
+    return replace(nothing, silhouette=score, labels=None if small or weak else labels)

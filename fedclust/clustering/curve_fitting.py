@@ -200,27 +200,45 @@ def draw_inputs(
 _MINI_BATCHES = 2
 
 
+@dataclass(frozen=True, eq=False)
+class Fitting:
+    """What chains are fitted and scored with.
+
+    Attributes
+    ----------
+    network
+        The network, from inputs to logits with classes last. It is copied, and not changed.
+    inputs
+        Surrogate inputs X, shape (n_MC, *input shape), from :func:`draw_inputs`.
+    parameters
+        Settings of the fit, and of the grouping.
+    generator
+        Random generator of u and the mini-batches, on the CPU.
+    device
+        Device to fit on.
+    """
+
+    network: nn.Module
+    inputs: Tensor
+    parameters: Parameters
+    generator: torch.Generator
+    device: torch.device | str = "cpu"
+
+
 class Fitter:
     """Models, surrogate inputs and the models' outputs on them, ready to fit pairs on one device.
 
     Parameters
     ----------
-    network
-        The network, from inputs to logits with classes last. It is copied, and not changed.
     models
-        Its full states, n on the first axis of every tensor.
-    inputs
-        Surrogate inputs X, shape (n_MC, *input shape).
-    parameters
-        Settings of the fit.
-    device
-        Device to fit on.
+        Full states of the network, n on the first axis of every tensor.
+    fitting
+        What they are joined with.
     """
 
-    def __init__(
-        self, network: nn.Module, models: State, inputs: Tensor, parameters: Parameters, device: torch.device
-    ) -> None:
-        self.network = copy.deepcopy(network).to(device).eval()
+    def __init__(self, models: State, fitting: Fitting) -> None:
+        device, inputs, parameters = torch.device(fitting.device), fitting.inputs, fitting.parameters
+        self.network = copy.deepcopy(fitting.network).to(device).eval()
         self.parameters, self.device, self.models = parameters, device, models
         self.num_models = len(next(iter(models.values())))
         # A tied parameter has one name here and further names, its aliases, in the state.
@@ -410,15 +428,7 @@ class Chains:
     losses: FloatArray
 
 
-def fit_pairs(
-    network: nn.Module,
-    models: State,
-    inputs: Tensor,
-    parameters: Parameters,
-    generator: torch.Generator,
-    device: torch.device | str = "cpu",
-    pairs: IntArray | None = None,
-) -> Chains:
+def fit_pairs(fitting: Fitting, models: State, pairs: IntArray | None = None) -> Chains:
     """Fit and score a chain between each pair of models.
 
     Source: FedGMCC, Eqs. 3 to 5 and Algorithm 1, lines 12 to 17. The bend starts halfway (the paper's
@@ -432,18 +442,10 @@ def fit_pairs(
 
     Parameters
     ----------
-    network
-        The network, from inputs to logits with classes last. It is not changed.
+    fitting
+        What they are fitted with.
     models
-        Its full states, n on the first axis of every tensor.
-    inputs
-        Surrogate inputs X, shape (n_MC, *input shape), from :func:`draw_inputs`.
-    parameters
-        Settings of the fit.
-    generator
-        Random generator of u and the mini-batches, on the CPU.
-    device
-        Device to fit on.
+        Full states of the network, n on the first axis of every tensor.
     pairs
         Positions (k, l) of the models to join, k < l, shape (P, 2); all n (n − 1) / 2 pairs unless given.
 
@@ -451,12 +453,14 @@ def fit_pairs(
     -------
     The chains of the pairs; the scores of others are 0.
     """
-    with exact_kernels(network):
-        fitter = Fitter(network, models, inputs, parameters, torch.device(device))
+    parameters, generator = fitting.parameters, fitting.generator
+    with exact_kernels(fitting.network):
+        fitter = Fitter(models, fitting)
         schedule = []
         for _ in range(parameters.steps):
             u = float(torch.rand((), generator=generator))
-            schedule.append((u, torch.randperm(len(inputs), generator=generator)[: parameters.batch_size]))
+            rows = torch.randperm(len(fitting.inputs), generator=generator)[: parameters.batch_size]
+            schedule.append((u, rows))
         n = fitter.num_models
         pairs = np.stack(np.triu_indices(n, k=1), axis=1) if pairs is None else np.asarray(pairs)
         bends = {name: tensor.new_empty((len(pairs), *tensor.shape[1:])) for name, tensor in models.items()}
@@ -483,13 +487,7 @@ def fit_pairs(
 
 
 def profile(
-    network: nn.Module,
-    models: State,
-    inputs: Tensor,
-    chains: Chains,
-    which: Sequence[int],
-    parameters: Parameters,
-    device: torch.device | str = "cpu",
+    fitting: Fitting, models: State, chains: Chains, which: Sequence[int]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Compute the outputs' distances along fitted chains and along straight lines.
 
@@ -497,7 +495,7 @@ def profile(
 
     Parameters
     ----------
-    network, models, inputs, parameters, device
+    fitting, models
         As for :func:`fit_pairs`.
     chains
         The result of :func:`fit_pairs`.
@@ -512,10 +510,9 @@ def profile(
         L(u) of the outputs of model l along the fitted chains and along straight lines, in [0, 2], shape
         (m, points); NaN where an output is not finite.
     """
-    with exact_kernels(network):
-        fitter = Fitter(network, models, inputs, parameters, torch.device(device))
-        rows = np.asarray(which, dtype=np.int64)
-        grid = torch.linspace(0, 1, parameters.num_points, dtype=torch.float64)
+    with exact_kernels(fitting.network):
+        fitter, rows = Fitter(models, fitting), np.asarray(which, dtype=np.int64)
+        grid = torch.linspace(0, 1, fitting.parameters.num_points, dtype=torch.float64)
         curved, straight = np.empty((len(rows), len(grid))), np.empty((len(rows), len(grid)))
         for batch in fitter.batches(len(rows)):
             pairs = chains.pairs[rows[batch]]
@@ -603,15 +600,7 @@ def cluster_models(models: State, chains: Chains, connected: BoolArray, labels: 
     }
 
 
-def step(
-    percentile: float,
-    network: nn.Module,
-    models: State,
-    inputs: Tensor,
-    parameters: Parameters,
-    generator: torch.Generator,
-    device: torch.device | str = "cpu",
-) -> tuple[float, Outcome]:
+def step(percentile: float, fitting: Fitting, models: State) -> tuple[float, Outcome]:
     """Cluster and average the models of one round.
 
     Source: FedGMCC, Algorithm 1.
@@ -620,18 +609,10 @@ def step(
     ----------
     percentile
         Percentile of the curve-finding losses that is this round's budget ε, in [5, 95].
-    network
-        The network, from inputs to logits with classes last. It is not changed.
+    fitting
+        What is fitted with: inputs of this round, and settings of the grouping.
     models
         The round's client models: full states, n >= 1 on the first axis of every tensor.
-    inputs
-        Surrogate inputs of this round, shape (n_MC, *input shape), from :func:`draw_inputs`.
-    parameters
-        Settings of the fit and of the grouping.
-    generator
-        Random generator of the fit, on the CPU.
-    device
-        Device to fit on.
 
     Returns
     -------
@@ -641,7 +622,7 @@ def step(
     outcome
         Clusters, their models, and values for logs.
     """
-    chains = fit_pairs(network, models, inputs, parameters, generator, device)
+    parameters, chains = fitting.parameters, fit_pairs(fitting, models)
     first, second = chains.pairs.T
     epsilon: float | None = None
     silhouettes: dict[int, float] = {}
@@ -669,20 +650,12 @@ def _mean_of_chains(models: Tensor, bends: Tensor, pairs: IntArray, rows: IntArr
     return chain_mean(mean(models, pairs[:, 0]), mean(models, pairs[:, 1]), mean(bends, rows))
 
 
-def chain_scores(
-    network: nn.Module,
-    clusters: State,
-    trained: State,
-    inputs: Tensor,
-    parameters: Parameters,
-    generator: torch.Generator,
-    device: torch.device | str = "cpu",
-) -> tuple[FloatArray, FloatArray]:
+def chain_scores(fitting: Fitting, clusters: State, trained: State) -> tuple[FloatArray, FloatArray]:
     """Score the chain from each cluster's model to what one client made of it, and those between clusters.
 
     Parameters
     ----------
-    network, inputs, parameters, generator, device
+    fitting
         As for :func:`fit_pairs`.
     clusters
         Models of the clusters: full states, G on the first axis of every tensor.
@@ -701,5 +674,5 @@ def chain_scores(
     each = np.arange(number)
     across = np.stack(np.triu_indices(number, k=1), axis=1)
     pairs = np.concatenate([np.stack([each, each + number], axis=1), across])
-    scores = fit_pairs(network, stacked, inputs, parameters, generator, device, pairs).scores
+    scores = fit_pairs(fitting, stacked, pairs).scores
     return scores[each, each + number], scores[:number, :number]

@@ -284,16 +284,13 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
     if first >= rounds:
         return [
             f"no split can come before the last round: the first test is in round {first} or later, of "
-            f"{rounds} (tolerance {parameters.tolerance:g} is reached in round {falls} or later with "
-            f"step_size {step_size:g}, min_pair_coverage {parameters.min_pair_coverage:g} in round "
-            f"{meets} or later with {cohort} of {num_clients} clients a round, patience {patience})"
+            f"{rounds} (tolerance is reached in round {falls}, min_pair_coverage in round {meets} or later)"
         ]
     change = change_by_chance(parameters, cohort, num_clients)
     if change > parameters.tolerance:
         return [
             f"no split is likely: chance alone keeps the mean squared change near {change:.1g}, above "
-            f"tolerance {parameters.tolerance:g} (step_size {step_size:g}, {cohort} of {num_clients} clients "
-            f"a round, {_STEPS} local steps; more with fewer)"
+            f"tolerance {parameters.tolerance:g}, with {_STEPS} local steps and more with fewer"
         ]
     return []
 

@@ -18,14 +18,8 @@ Where we depart from the paper:
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fedclust.clustering.shared.grouping import (
-    Details,
-    Grouping,
-    Linkage,
-    cosine_distances,
-    group,
-    lp_distances,
-)
+from fedclust.clustering.shared import grouping
+from fedclust.clustering.shared.grouping import Details, Grouping, Linkage
 from fedclust.typing import FloatArray, IntArray
 
 Metric = Literal["l2", "cosine", "l1"]
@@ -74,8 +68,8 @@ def distances(changes: FloatArray, metric: Metric) -> FloatArray:
     Distances >= 0, symmetric with diagonal 0, shape (K, K).
     """
     if metric == "cosine":
-        return cosine_distances(changes)
-    return lp_distances(changes, 1 if metric == "l1" else 2)
+        return grouping.cosine_distances(changes)
+    return grouping.lp_distances(changes, 1 if metric == "l1" else 2)
 
 
 def assign(changes: FloatArray, parameters: Parameters) -> tuple[IntArray, Details]:
@@ -97,4 +91,4 @@ def assign(changes: FloatArray, parameters: Parameters) -> tuple[IntArray, Detai
     report
         Details for logs.
     """
-    return group(distances(changes, parameters.metric), parameters)
+    return grouping.group(distances(changes, parameters.metric), parameters)

@@ -22,11 +22,7 @@ from typing import Annotated
 
 import numpy as np
 
-from fedclust.clustering.shared.grouping import (
-    Agglomeration,
-    agglomerate,
-    silhouettes_by_number,
-)
+from fedclust.clustering.shared.grouping import Agglomeration, agglomerate, silhouettes_by_number
 from fedclust.typing import FloatArray, IntArray
 
 _MANY = 4096  # clients; distances of more are in single precision

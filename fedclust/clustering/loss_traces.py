@@ -13,25 +13,704 @@ mathematics here is ours. Two findings on recorded losses led to it:
 
 The differences of a client's losses from its cohort's over the rounds are its *trace* (:class:`Trace`). At a
 few rounds (:meth:`Parameters.test_rounds`) groups are fitted to the traces: all clients of a group share a
-course over the rounds, up to a constant per client (:func:`fedclust.clustering.mixture.fit`). A fit is
+course over the rounds, up to a constant per client (:func:`fit`). A fit is
 accepted if its parts are further apart than the halves of a continuum would be
-(:func:`fedclust.clustering.mixture.separate`), and the cluster is split if the fit is found again one sweep
+(:func:`separate`), and the cluster is split if the fit is found again one sweep
 later (:func:`step`). A sweep is the number of rounds in which every client can take part once.
+
+The model is x_kt = μ_{t,g(k)} + b_k + ε_kt with b_k ~ N(0, τ²) and ε_kt ~ N(0, σ²), of client k in group g(k)
+and round t, for the existing entries. Groups are improved as in K-means: estimate the model, then move each
+client to the group that explains it best, without the client itself (:func:`fit`). The first groups are
+clients with similar traces, after missing entries were filled in (:func:`starts`).
+
+A client may report any loss, by mistake or on purpose. One that is far from everybody else's moves the
+cohort's mean, the noise σ² and the constants' variance τ², and then no group is found. Clients of one group
+are near each other in every round, wherever the group is; so an entry that has no neighbours says nothing
+about groups. It becomes missing, which the model allows for any entry (:func:`believable`).
+
+:func:`separate` tests whether fitted groups are separate, or only pieces of a continuum.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from fedclust.clustering.mixture import Entries, believable, entries, fit, parts_of, separate
-from fedclust.clustering.shared.grouping import in_order_of_appearance, positions_of
+from fedclust.clustering.shared.grouping import in_order_of_appearance, kmeans, positions_of
 from fedclust.support.checks import Checked, check_entries, check_shapes
 from fedclust.support.rng import cohort_size
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import BoolArray, FloatArray, IntArray
+
+# -- The fit of groups --------------------------------------------------------------------------------------
+
+_FILLINGS = 10
+_SOFTNESS = 0.8
+_KMEANS_STARTS = 4
+# Up to so many rounds or clients the whole matrix is decomposed; above, only the needed singular vectors.
+_SMALL = 128
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """The existing entries of a trace, as three parallel arrays of shape (N,).
+
+    Attributes
+    ----------
+    rounds
+        Round of each entry, 0 … num_rounds − 1; every round has at least one.
+    clients
+        Client of each entry, 0 … num_clients − 1; every client has at least one, and at most one per round.
+    values
+        The entries x.
+    num_rounds, num_clients
+        T and K.
+    """
+
+    rounds: IntArray
+    clients: IntArray
+    values: FloatArray
+    num_rounds: int
+    num_clients: int
+
+    @cached_property
+    def lengths(self) -> FloatArray:
+        """Number of entries T_k of each client, shape (K,)."""
+        return self.sum_by_client(np.ones(len(self.values)))
+
+    @cached_property
+    def powers(self) -> tuple[Any, Any, Any]:
+        """Sparse tables, client by round, shape (K, T): 1, x and x² where there is an entry."""
+        from scipy.sparse import csr_array
+
+        shape = (self.num_clients, self.num_rounds)
+        order = np.lexsort((self.rounds, self.clients))
+        columns, values = self.rounds[order], self.values[order]
+        ends = np.concatenate([[0], np.cumsum(np.bincount(self.clients, minlength=self.num_clients))])
+        ones, plain, squares = (
+            csr_array((each, columns, ends), shape=shape)
+            for each in (np.ones(len(values)), values, np.square(values))
+        )
+        return ones, plain, squares
+
+    def sum_by_client(self, values: FloatArray) -> FloatArray:
+        """Add up one value per entry, shape (N,), for each client, shape (K,)."""
+        sums = np.bincount(self.clients, values, self.num_clients)
+        return np.asarray(sums, dtype=np.float64)
+
+    def of_clients(self, chosen: IntArray) -> "Entries":
+        """Select clients, given by their numbers in ascending order; they are renumbered from 0."""
+        kept = np.isin(self.clients, chosen)
+        return entries(self.rounds[kept], np.searchsorted(chosen, self.clients[kept]), self.values[kept])
+
+
+def entries(rounds: IntArray, clients: IntArray, values: FloatArray) -> Entries:
+    """Create entries of clients that are numbered without gaps; rounds without an entry are removed."""
+    found, numbers = np.unique(rounds, return_inverse=True)
+    num_clients = int(clients.max()) + 1 if len(clients) else 0
+    return Entries(numbers, clients, values, len(found), num_clients)
+
+
+def starts(entries: Entries, num_groups: int, seed: int) -> Iterator[IntArray]:
+    """Yield several groupings of the clients.
+
+    K-means on the clients' :func:`coordinates`, of rank max(1, G − 1) and G, from the entries, and from the
+    entries minus their client's mean; and K-means on the clients' means.
+
+    Parameters
+    ----------
+    entries
+        The trace.
+    num_groups
+        G >= 2, at most the number of clients.
+    seed
+        Seed >= 0 of K-means and of the decomposition's first vector.
+
+    Yields
+    ------
+    Group of each client, 0 … G − 1, each with at least one client, shape (K,).
+    """
+    means = entries.sum_by_client(entries.values) / entries.lengths
+    most = min(entries.num_rounds, entries.num_clients)
+    for centred in (False, True):
+        for rank in sorted({min(max(1, num_groups - 1), most), min(num_groups, most)}):
+            yield from _kmeans(coordinates(entries, centred, rank, seed), num_groups, seed)
+    yield from _kmeans(means[:, None], num_groups, seed)
+
+
+@lru_cache(maxsize=16)  # the fits of 2, 3 … groups to the same entries share most ranks
+def coordinates(entries: Entries, centred: bool, rank: int, seed: int) -> FloatArray:
+    """Place clients by their traces: right singular vectors times singular values of the filled matrix.
+
+    The matrix, rounds by clients, is filled in ten passes: missing entries, at first 0, become 0.8 times
+    the approximation of the given rank to the matrix of the pass before ("soft imputation", as in Mazumder,
+    Hastie and Tibshirani, "Spectral regularization algorithms for learning large incomplete matrices",
+    Journal of Machine Learning Research 11, 2010, but with a fixed rank and factor).
+
+    Parameters
+    ----------
+    entries
+        The trace.
+    centred
+        Whether each client's mean is subtracted from its entries.
+    rank
+        r >= 1, at most the number of rounds and of clients.
+    seed
+        Seed >= 0 of the decomposition's first vector, used if the matrix is large.
+
+    Returns
+    -------
+    Shape (K, r).
+    """
+    from scipy.sparse import csr_array
+
+    values = entries.values
+    if centred:
+        values = values - (entries.sum_by_client(values) / entries.lengths)[entries.clients]
+    shape = (entries.num_rounds, entries.num_clients)
+    complete = len(values) == shape[0] * shape[1]
+    left: FloatArray = np.zeros((shape[0], rank))
+    right: FloatArray = np.zeros((shape[1], rank))  # times singular values
+    for _ in range(1 if complete else _FILLINGS):
+        # Filled matrix = (known entries − their approximation), which is sparse, + the approximation.
+        filled = _SOFTNESS * right
+        known = np.einsum("nr,nr->n", left[entries.rounds], filled[entries.clients])
+        sparse = csr_array((values - known, (entries.rounds, entries.clients)), shape=shape)
+        left, right = _decomposed(sparse, left, filled, seed)
+    return right
+
+
+def _decomposed(sparse: Any, left: FloatArray, right: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Approximate a sparse matrix plus ``left @ right.T`` by one of the same rank, in the same form.
+
+    A large matrix is not formed: it has 40 entries per client but any number of rounds.
+    """
+    from scipy.sparse.linalg import LinearOperator, svds
+
+    rank = left.shape[1]
+    if min(sparse.shape) <= max(_SMALL, rank):
+        u, sizes, v = np.linalg.svd(sparse.toarray() + left @ right.T, full_matrices=False)
+        return u[:, :rank], v[:rank].T * sizes[:rank]
+    transposed = sparse.T.tocsr()
+    matrix = LinearOperator(
+        sparse.shape,
+        matvec=lambda x: sparse @ x.ravel() + left @ (right.T @ x.ravel()),
+        rmatvec=lambda y: transposed @ y.ravel() + right @ (left.T @ y.ravel()),
+        dtype=np.float64,
+    )
+    # Not a vector of ones: rounds have mean 0, so a matrix without gaps maps it to 0.
+    first = np.random.default_rng(seed).standard_normal(min(sparse.shape))
+    u, sizes, v = svds(matrix, k=rank, v0=first)
+    return u, v.T * sizes
+
+
+def _kmeans(points: FloatArray, num_groups: int, seed: int) -> Iterator[IntArray]:
+    labels = kmeans(points, num_groups, seed % 2**32, _KMEANS_STARTS)
+    if len(np.unique(labels)) == num_groups:
+        yield labels
+
+
+SHRINKAGE = 1.0
+"""λ: a group's value in a round is the mean of its clients and λ more of value 0, the cohort's mean."""
+
+_MOST_ITERATIONS = 20
+_PASSES = 3  # of estimating means and constants in turn
+_LEAST_SHARE = 0.05  # least share of the degrees of freedom left after fitting the cells' means
+_LEAST_NOISE = 1e-12  # least σ² relative to the entries' mean square: groups without noise would divide by 0
+
+
+class Estimate(NamedTuple):
+    """The model's parameters, given the groups.
+
+    Attributes
+    ----------
+    constants
+        b of each client, shape (K,).
+    noise
+        σ².
+    constant_variance
+        τ².
+    """
+
+    constants: FloatArray
+    noise: float
+    constant_variance: float
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The best groups found, for one number of groups.
+
+    Attributes
+    ----------
+    labels
+        Group of each client, numbered in order of first appearance, shape (K,).
+    costs
+        How badly each group explains each client, see :func:`costs`, shape (K, G).
+    estimate
+        The model's parameters for these groups.
+    log_likelihood
+        How well the groups explain all entries, see :func:`log_likelihood`.
+    """
+
+    labels: IntArray
+    costs: FloatArray
+    estimate: Estimate
+    log_likelihood: float
+
+
+def fit(entries: Entries, num_groups: int, seed: int) -> Fit | None:
+    """Fit groups to a trace, from several starts.
+
+    From each start, at most 20 times: estimate the model, move every client to the group of least cost. A
+    start is abandoned if a group loses its last client.
+
+    Parameters
+    ----------
+    entries
+        The trace.
+    num_groups
+        G >= 2.
+    seed
+        Seed >= 0 of the starts.
+
+    Returns
+    -------
+    The fit with the largest likelihood; None if no start gave one: too few clients or entries, or entries
+    that are all the same.
+    """
+    repeated = len(entries.values) - entries.num_clients  # Σ (T_k − 1)
+    if entries.num_clients < num_groups or repeated < 1 or not entries.values.any():
+        return None
+    best: Fit | None = None
+    seen: set[bytes] = set()
+    for labels in starts(entries, num_groups, seed):
+        found = _improve(entries, labels, num_groups, seen)
+        if found is not None and (best is None or found.log_likelihood > best.log_likelihood):
+            best = found
+    return best
+
+
+def estimate(entries: Entries, labels: IntArray, num_groups: int) -> Estimate:
+    """Estimate constants and variances, given the groups.
+
+    From b = 0, three times: μ_tg is the mean of x − b over the group's entries in round t; d = x − μ, with
+    mean d̄_k over client k's T_k entries; σ² = Σ(d − d̄_k)²/Σ(T_k − 1); τ² = max(0, ΣT_k d̄_k² − Kσ²)/N;
+    σ² is divided by (N − filled cells − K)/Σ(T_k − 1), at least 0.05, as the means were fitted too;
+    b_k = d̄_k · T_k τ²/(σ² + T_k τ²).
+
+    Parameters
+    ----------
+    entries
+        The trace, with Σ(T_k − 1) >= 1.
+    labels
+        Group of each client, shape (K,).
+    num_groups
+        G.
+    """
+    cell = entries.rounds * num_groups + labels[entries.clients]
+    in_cell = np.bincount(cell, minlength=entries.num_rounds * num_groups)
+    lengths, total = entries.lengths, len(entries.values)
+    repeated = total - entries.num_clients
+    left = max(_LEAST_SHARE, (repeated - np.count_nonzero(in_cell)) / repeated)
+    smallest = _LEAST_NOISE * float(np.square(entries.values).mean())
+    filled = np.maximum(in_cell, 1)
+    sums = np.bincount(cell, entries.values, len(in_cell))
+    ones, values, _ = entries.powers
+    everyone = np.arange(entries.num_clients)
+    of_client, squares = values.sum(axis=1), float(np.square(entries.values).sum())
+    constants, noise, constant_variance = np.zeros(entries.num_clients), 0.0, 0.0
+    for _ in range(_PASSES):
+        # As in costs, sums over entries are made of sums over clients and over cells.
+        mu = (sums - np.bincount(cell, constants[entries.clients], len(in_cell))) / filled
+        means = (of_client - (ones @ mu.reshape(-1, num_groups))[everyone, labels]) / lengths
+        between = float((lengths * np.square(means)).sum())
+        around = squares + float((mu * (in_cell * mu - 2 * sums)).sum())  # Σd²
+        noise = max(0.0, around - between) / repeated
+        constant_variance = max(0.0, between - entries.num_clients * noise) / total
+        noise = max(noise / left, smallest)
+        constants = means * lengths * constant_variance / (noise + lengths * constant_variance)
+    return Estimate(constants, noise, constant_variance)
+
+
+def cells(
+    entries: Entries, labels: IntArray, num_groups: int, constants: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Compute each group's value in the round of each entry, without the entry's client.
+
+    Parameters
+    ----------
+    entries
+        The trace.
+    labels
+        Group of each client, shape (K,).
+    num_groups
+        G.
+    constants
+        b of each client, shape (K,).
+
+    Returns
+    -------
+    means
+        m = Σ (x_j − b_j) / (count + λ) over the group's other entries, shape (N, G).
+    counts
+        Number of such entries, shape (N, G).
+    """
+    own, each = labels[entries.clients], np.arange(len(entries.values))
+    without = entries.values - constants[entries.clients]
+    sums, counts = (table[entries.rounds] for table in _tables(entries, labels, num_groups, constants))
+    sums[each, own] -= without
+    counts[each, own] -= 1
+    return sums / (counts + SHRINKAGE), counts
+
+
+def costs(entries: Entries, labels: IntArray, num_groups: int, of: Estimate) -> FloatArray:
+    """Compute how badly each group, without the client itself, explains each client.
+
+    With the group's value m and its uncertainty v = 1 + 1/(count + λ) in units of σ², and e = x − m: twice
+    the negative log-density of client k's entries, without terms that all groups (nearly) share,
+    Σe²/(vσ²) − (τ²/σ²)(Σe/v)²/(σ² + τ²Σ1/v) + Σ ln v. The middle term is what the client's own constant
+    explains.
+
+    Parameters
+    ----------
+    entries
+        The trace.
+    labels
+        Group of each client, shape (K,).
+    num_groups
+        G.
+    of
+        The model's parameters.
+
+    Returns
+    -------
+    Costs, shape (K, G).
+    """
+    own, without = labels[entries.clients], entries.values - of.constants[entries.clients]
+    sums, counts = _tables(entries, labels, num_groups, of.constants)
+    result = _costs_elsewhere(entries, sums, counts, of)
+    # A client's own group is measured without it, so each of its entries has a value of its own.
+    cell = entries.rounds, own
+    left = counts[cell] - 1 + SHRINKAGE
+    v = 1 + 1 / left
+    e = entries.values - (sums[cell] - without) / left
+    plain = entries.sum_by_client(np.square(e) / (v * of.noise) + np.log(v))
+    result[np.arange(len(labels)), labels] = _costs(
+        plain, entries.sum_by_client(e / v), entries.sum_by_client(1 / v), of
+    )
+    return result
+
+
+def _costs_elsewhere(entries: Entries, sums: FloatArray, counts: FloatArray, of: Estimate) -> FloatArray:
+    """Compute the costs of groups that a client is not in, shape (K, G), from sums and counts, shape (T, G).
+
+    All that a group's value m and precision w = 1/v add to a client's sums is in these tables, since
+    Σ w(x − m)² = Σ wx² − 2 Σ wmx + Σ wm²: products with sparse matrices instead of a pass over all entries
+    for each group.
+    """
+    left = counts + SHRINKAGE
+    means, precision = sums / left, 1 / (1 + 1 / left)
+    ones, values, squares = entries.powers
+    groups = counts.shape[1]
+    weighted = precision * means
+    tables = np.hstack([precision, weighted, weighted * means, np.log(precision)])
+    w, wm, wmm, log_w = np.split(ones @ tables, 4, axis=1)
+    wx, wmx = np.split(values @ tables[:, : 2 * groups], 2, axis=1)
+    plain = (squares @ precision - 2 * wmx + wmm) / of.noise - log_w
+    return _costs(plain, wx - wm, w, of)
+
+
+def _costs(plain: FloatArray, errors: FloatArray, precisions: FloatArray, of: Estimate) -> FloatArray:
+    """Combine sums over a client's entries: (Σe²/(vσ²) + Σ ln v), Σe/v and Σ1/v."""
+    spread = of.noise + of.constant_variance * precisions
+    return plain - of.constant_variance / of.noise * np.square(errors) / spread
+
+
+def _tables(
+    entries: Entries, labels: IntArray, num_groups: int, constants: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Add up the entries without their clients' constants, and count them, by round and group, (T, G)."""
+    shape = (entries.num_rounds, num_groups)
+    cell = entries.rounds * num_groups + labels[entries.clients]
+    sums = np.bincount(cell, entries.values - constants[entries.clients], shape[0] * shape[1])
+    counts = np.bincount(cell, minlength=shape[0] * shape[1])
+    return sums.astype(np.float64).reshape(shape), counts.astype(np.float64).reshape(shape)
+
+
+def log_likelihood(entries: Entries, labels: IntArray, costs: FloatArray, of: Estimate) -> float:
+    """Compute −½[Σ_k cost of k in its group + N ln σ² + Σ_k ln(1 + T_k τ²/σ²)].
+
+    Parameters
+    ----------
+    entries
+        The trace.
+    labels
+        Group of each client, shape (K,).
+    costs
+        Cost of each client in each group, shape (K, G).
+    of
+        The model's parameters.
+    """
+    own = float(costs[np.arange(len(labels)), labels].sum())
+    constants = float(np.log1p(entries.lengths * of.constant_variance / of.noise).sum())
+    return -0.5 * (own + len(entries.values) * float(np.log(of.noise)) + constants)
+
+
+def _improve(entries: Entries, labels: IntArray, num_groups: int, seen: set[bytes]) -> Fit | None:
+    """Iterate from one start; None if a group becomes empty or an earlier start had the same grouping."""
+    path: set[bytes] = set()
+    for _ in range(_MOST_ITERATIONS + 1):
+        labels = in_order_of_appearance(labels)
+        key = labels.tobytes()
+        if key not in path and key in seen:
+            return None
+        of = estimate(entries, labels, num_groups)
+        cost = costs(entries, labels, num_groups, of)
+        if key in path or len(path) == _MOST_ITERATIONS:  # groupings repeat, or too many iterations
+            break
+        path.add(key)
+        seen.add(key)
+        moved = cost.argmin(axis=1)
+        if len(np.unique(moved)) < num_groups:
+            return None
+        if np.array_equal(moved, labels):
+            break
+        labels = moved
+    return Fit(labels, cost, of, log_likelihood(entries, labels, cost, of))
+
+
+_FAR = 5.0  # times the range of the cohort's middle half: 6.7 standard deviations of normal entries
+_FEWEST = 5  # of fewer entries, one moves the middle half
+_NEIGHBOURS = 2
+
+
+def unlike_others(of: Entries) -> BoolArray:
+    """Find the entries whose second nearest other entry of the round is far away.
+
+    Far is more than 5 times the distance of the round's quartiles. In rounds of fewer than five entries, or
+    with equal quartiles, none is.
+
+    Parameters
+    ----------
+    of
+        The trace, sorted by round.
+
+    Returns
+    -------
+    Whether each entry is far from the others, shape (N,).
+    """
+    found = np.zeros(len(of.values), dtype=bool)
+    ends = np.cumsum(np.bincount(of.rounds, minlength=of.num_rounds))[:-1]
+    for places in np.split(np.arange(len(of.values)), ends):
+        if len(places) < _FEWEST:
+            continue
+        values = of.values[places]
+        low, high = np.percentile(values, [25, 75])
+        if high == low:
+            continue
+        order = np.argsort(values, kind="stable")
+        ordered = values[order]
+        padded = np.concatenate([np.full(_NEIGHBOURS, -np.inf), ordered, np.full(_NEIGHBOURS, np.inf)])
+        # In order of size, the two nearest are among the two before and the two after.
+        apart = np.stack(
+            [
+                np.abs(padded[_NEIGHBOURS + step : len(padded) - _NEIGHBOURS + step] - ordered)
+                for step in (-2, -1, 1, 2)
+            ]
+        )
+        second = np.sort(apart, axis=0)[_NEIGHBOURS - 1]
+        found[places[order]] = second > _FAR * (high - low)
+    return found
+
+
+def believable(of: Entries) -> tuple[Entries, IntArray, IntArray]:
+    """Leave out the entries that are unlike all others, and centre every round on what is left.
+
+    A client that has more entries left out than kept is left out altogether.
+
+    Parameters
+    ----------
+    of
+        The trace.
+
+    Returns
+    -------
+    left
+        The entries that are left; the trace itself if that is all of them.
+    kept
+        Numbers in `of` of the clients of `left`, ascending: their numbers there are their positions here.
+    alone
+        Numbers of the clients that were left out, ascending.
+    """
+    odd = unlike_others(of)
+    everyone = np.arange(of.num_clients)
+    if not odd.any():
+        return of, everyone, everyone[:0]
+    without = of.sum_by_client(odd.astype(np.float64))
+    alone = np.flatnonzero(2 * without > of.lengths)
+    odd |= np.isin(of.clients, alone)
+    kept = np.setdiff1d(everyone, alone)
+    rounds, clients, values = of.rounds[~odd], of.clients[~odd], of.values[~odd]
+    numbers = np.bincount(rounds, minlength=of.num_rounds)
+    means = np.bincount(rounds, values, of.num_rounds) / np.maximum(numbers, 1)
+    return entries(rounds, np.searchsorted(kept, clients), values - means[rounds]), kept, alone
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A fit's groups, after small ones were dissolved.
+
+    Attributes
+    ----------
+    labels
+        Part of each client, numbered in order of first appearance, shape (K,).
+    core
+        Whether each client was in a group that was large enough, shape (K,).
+    """
+
+    labels: IntArray
+    core: BoolArray
+
+    @property
+    def number(self) -> int:
+        """Number of parts."""
+        return int(self.labels.max()) + 1
+
+
+def parts_of(fit: Fit, min_cluster_size: int) -> Parts | None:
+    """Move each client of a group that is too small to the large group of least cost.
+
+    Parameters
+    ----------
+    fit
+        The groups.
+    min_cluster_size
+        Fewest clients of a part.
+
+    Returns
+    -------
+    The parts; None if no group is large enough.
+    """
+    sizes = np.bincount(fit.labels, minlength=fit.costs.shape[1])
+    large = np.flatnonzero(sizes >= min_cluster_size)
+    if not len(large):
+        return None
+    core = np.isin(fit.labels, large)
+    nearest = large[fit.costs[:, large].argmin(axis=1)]
+    return Parts(in_order_of_appearance(np.where(core, fit.labels, nearest)), core)
+
+
+def separate(entries: Entries, parts: Parts, of: Estimate, significance: float) -> float:
+    """Measure the distance of the nearest two parts, relative to the required distance.
+
+    For parts g and h, D_gh = (mean of :func:`slopes` over h − mean over g) / pooled standard deviation, with
+    ν = n_g + n_h − 2 degrees of freedom, must be at least :func:`required`. Clients that are not in `core`
+    are ignored.
+
+    Parameters
+    ----------
+    entries
+        The trace.
+    parts
+        At least two parts.
+    of
+        The model's parameters.
+    significance
+        α.
+
+    Returns
+    -------
+    The least ratio of D to the required distance, over all pairs of parts; the parts are separate if it is at
+    least 1. −∞ if a pair has too few clients.
+    """
+    chosen = np.flatnonzero(parts.core)
+    core, labels = entries.of_clients(chosen), parts.labels[chosen]
+    of_cells = cells(core, labels, parts.number, of.constants[chosen])
+    least = np.inf
+    for g in range(parts.number):
+        for h in range(g + 1, parts.number):
+            placed = slopes(core, labels, of_cells, of, g, h)
+            least = min(least, _distance(placed[labels == g], placed[labels == h], significance))
+    return float(least)
+
+
+def slopes(
+    entries: Entries, labels: IntArray, of_cells: tuple[FloatArray, FloatArray], of: Estimate, g: int, h: int
+) -> FloatArray:
+    """Place the clients of two groups on the line between them: about −½ in group g, ½ in group h.
+
+    Over the rounds in which both groups have a value without the client, with u = m_th − m_tg,
+    z = x − (m_tg + m_th)/2 and κ = τ²/(σ² + N_k τ²): a_k = (Σuz − κΣuΣz)/(Σu² − κ(Σu)²), the generalised
+    least-squares slope of z on u if the client has a constant of variance τ².
+
+    Parameters
+    ----------
+    entries
+        The trace.
+    labels
+        Group of each client, shape (K,).
+    of_cells
+        What :func:`cells` returned: the groups' values, without each entry's client.
+    of
+        The model's parameters.
+    g, h
+        The two groups.
+
+    Returns
+    -------
+    Place of each client, shape (K,); NaN for those of other groups and for those that cannot be placed.
+    """
+    own, (means, counts) = labels[entries.clients], of_cells
+    counted = ((own == g) | (own == h)) & (counts[:, g] > 0) & (counts[:, h] > 0)
+    low, high = means[:, g], means[:, h]
+    u = np.where(counted, high - low, 0.0)
+    z = np.where(counted, entries.values - (low + high) / 2, 0.0)
+    number, sum_u, sum_z, sum_uu, sum_uz = (
+        entries.sum_by_client(values) for values in (counted.astype(float), u, z, u * u, u * z)
+    )
+    kappa = of.constant_variance / (of.noise + number * of.constant_variance)
+    below = sum_uu - kappa * sum_u**2
+    # If the groups do not differ, only round-off is left.
+    placed = below > 1e-12 * sum_uu
+    return np.divide(sum_uz - kappa * sum_u * sum_z, below, out=np.full(len(below), np.nan), where=placed)
+
+
+def required(degrees: int, significance: float) -> float:
+    """Compute the required distance of two parts, 2√3 · √(ν/χ²_{α,ν}).
+
+    The halves of a uniform continuum are 2√3 of their standard deviations apart. The second factor allows
+    for a standard deviation that is too small by chance: a χ² variable of ν degrees of freedom is below
+    χ²_{α,ν} with probability α.
+
+    Parameters
+    ----------
+    degrees
+        ν >= 1.
+    significance
+        α in (0, 1).
+    """
+    from scipy.special import chdtri
+
+    return float(2 * np.sqrt(3 * degrees / chdtri(degrees, 1 - significance)))
+
+
+def _distance(low: FloatArray, high: FloatArray, significance: float) -> float:
+    low, high = low[np.isfinite(low)], high[np.isfinite(high)]
+    degrees = len(low) + len(high) - 2
+    if degrees < 1 or not len(low) or not len(high):
+        return -np.inf
+    gap = high.mean() - low.mean()
+    variance = (np.square(low - low.mean()).sum() + np.square(high - high.mean()).sum()) / degrees
+    if variance == 0:
+        return np.inf if gap > 0 else -np.inf
+    return float(gap / np.sqrt(variance) / required(degrees, significance))
+
+
+# -- The rule -----------------------------------------------------------------------------------------------
 
 _SMALLEST_COHORT = 3  # FedGWC, Theorem A.5
 
@@ -160,9 +839,7 @@ def cautions(parameters: Parameters, num_clients: int, rounds: int) -> list[str]
     if tests[0] + sweep >= rounds:
         return [
             f"no split can come before the last round: losses are tested in round {tests[0]} and groups "
-            f"confirmed in round {tests[0] + sweep} at the earliest, of {rounds} (participation "
-            f"{parameters.participation:g}: every client takes part once in {sweep} "
-            f"{'round' if sweep == 1 else 'rounds'})"
+            f"confirmed in round {tests[0] + sweep} at the earliest, of {rounds}"
         ]
     return []
 
@@ -450,7 +1127,7 @@ def groupings(state: Trace, parameters: Parameters, seed: int) -> list[Grouping]
 def alone(states: Sequence[Trace]) -> list[int]:
     """List the clients whose losses are unlike everybody else's in most of their rounds.
 
-    Groups are found without them, see :mod:`fedclust.clustering.mixture`.
+    Groups are found without them, see :func:`believable`.
 
     Parameters
     ----------

@@ -8,12 +8,8 @@ import numpy as np
 from fedclust.clustering import label_groups, loss_traces, prototype_groups
 from fedclust.clustering.label_groups import homogeneity
 from fedclust.clustering.loss_traces import Trace
-from fedclust.clustering.shared.grouping import (
-    cosine_distances,
-    cut as cut_tree,
-    in_order_of_appearance,
-    merges,
-)
+from fedclust.clustering.shared import grouping
+from fedclust.clustering.shared.grouping import cosine_distances, in_order_of_appearance
 from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -69,9 +65,9 @@ def cut(distances: FloatArray, num_parts: int, min_size: int) -> IntArray | None
     """
     if len(distances) < max(num_parts * min_size, 2):
         return None
-    pairs, _ = merges(distances, "average")
+    pairs, _ = grouping.merges(distances, "average")
     for number in range(1, len(distances) + 1):
-        groups = cut_tree(pairs, number)
+        groups = grouping.cut(pairs, number)
         large = np.flatnonzero(np.bincount(groups) >= min_size)
         if len(large) < num_parts:
             continue
@@ -127,8 +123,8 @@ def by_losses(trace: Trace, min_size: int, seed: int) -> list[Proposal]:
             best[each.num_parts] = each
     _, seen = trace.entries()
     proposals = []
-    for _, grouping in sorted(best.items()):
-        labels = spread(grouping.labels[seen], seen, len(trace.members))
+    for _, fit in sorted(best.items()):
+        labels = spread(fit.labels[seen], seen, len(trace.members))
         proposals.append(Proposal("losses", labels))
     return proposals
 

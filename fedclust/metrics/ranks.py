@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
+from fedclust.support.checks import check_entries, check_shapes
 from fedclust.typing import FloatArray
 
 
@@ -28,8 +29,8 @@ def mean_ranks(scores: ArrayLike) -> FloatArray:
         If `scores` is not a matrix of finite numbers.
     """
     table = np.asarray(scores, dtype=np.float64)
-    if table.ndim != 2 or not table.size or not np.isfinite(table).all():
-        raise ValueError(f"scores must be finite, shape (federations, methods), got shape {table.shape}")
+    check_shapes(scores=(table, "federations methods"))
+    check_entries("finite", scores=table)
     return np.asarray(rankdata(-table, axis=1).mean(axis=0))
 
 
@@ -79,10 +80,8 @@ def critical_difference(num_methods: int, num_federations: int, level: float = 0
     ValueError
         If an argument is outside its range.
     """
-    if num_methods < 2 or num_federations < 1 or not 0 < level < 1:
-        raise ValueError(
-            f"num_methods must be >= 2, num_federations >= 1 and level in (0, 1), got {num_methods}, "
-            f"{num_federations} and {level}"
-        )
+    check_entries(">= 2", num_methods=num_methods)
+    check_entries(">= 1", num_federations=num_federations)
+    check_entries("in (0, 1)", level=level)
     quantile = studentized_range.ppf(1 - level, num_methods, np.inf) / np.sqrt(2)
     return float(quantile * np.sqrt(num_methods * (num_methods + 1) / (6 * num_federations)))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from fedclust.clustering.mixture import Entries
+from fedclust.clustering.loss_traces import Entries
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -16,13 +16,12 @@ from fedclust.clustering.curve_fitting import (
     chain_weights,
     curve_finding_loss,
     draw_inputs,
-    fit_pairs,
     output_distance,
-    profile,
     steepest,
 )
 from fedclust.clustering.fedgmcc import Parameters
 from fedclust.typing import State
+from tests.fedclust.clustering.chains import fit_pairs, profile
 
 numbers = st.floats(-10, 10)
 
@@ -311,17 +310,6 @@ def test_fit_is_the_literal_loop_over_pairs(targets: Any, kind: str, pairs_per_b
         assert chains.losses[row] == pytest.approx(np.mean(means), abs=1e-12)
 
 
-def test_pairs_at_a_time_do_not_matter_in_single_precision() -> None:
-    network, inputs = conv_net(), draw_inputs(40, (1, 4, 4), seeded())
-    models = random_models(network, 4)
-    single, batched = (
-        fit_pairs(network, models, inputs, Parameters(steps=5, pairs_per_batch=count), seeded())
-        for count in (1, 4)
-    )
-    torch.testing.assert_close(single.bends, batched.bends, atol=1e-5, rtol=1e-4)
-    np.testing.assert_allclose(single.scores, batched.scores, atol=1e-4)
-
-
 def test_profile_compares_with_the_straight_line() -> None:
     network, inputs, parameters = mlp(), draw_inputs(50, (4,), seeded()), Parameters(steps=3, num_points=5)
     models = random_models(network, 3)
@@ -335,18 +323,6 @@ def test_profile_compares_with_the_straight_line() -> None:
     quarter.load_state_dict({name: 0.75 * tensor[1] + 0.25 * tensor[2] for name, tensor in models.items()})
     assert line[0, 1] == pytest.approx(float(literal_loss(quarter, last, inputs).detach()))
     assert profile(network, models, inputs, chains, [], parameters)[1].shape == (0, 5)
-
-
-def test_fit_of_a_pair_does_not_depend_on_the_cohort() -> None:
-    network, inputs, parameters = mlp(), draw_inputs(50, (4,), seeded()), Parameters(steps=5)
-    models = random_models(network, 4)
-    every = fit_pairs(network, models, inputs, parameters, seeded(3))
-    few = fit_pairs(
-        network, {name: tensor[[1, 3]] for name, tensor in models.items()}, inputs, parameters, seeded(3)
-    )
-    row = every.pairs.tolist().index([1, 3])
-    torch.testing.assert_close(one(few.bends, 0), one(every.bends, row))
-    assert few.scores[0, 1] == pytest.approx(every.scores[1, 3])
 
 
 def test_same_seed_same_chains_and_nothing_is_changed() -> None:
@@ -470,17 +446,6 @@ def test_scores_do_not_depend_on_how_clients_are_numbered(
     np.testing.assert_allclose(other.losses, plain.losses[same], rtol=1e-6, atol=1e-9)
     for name, tensor in other.bends.items():
         torch.testing.assert_close(tensor, plain.bends[name][same], rtol=1e-6, atol=1e-9)
-
-
-def test_the_papers_scores_do_depend_on_the_numbering() -> None:
-    network, inputs = mlp(), draw_inputs(50, (4,), seeded())
-    models = random_models(network, 2)
-    swapped = {name: tensor.flip(0) for name, tensor in models.items()}
-    parameters = Parameters(targets="later")
-    one_way, other_way = (
-        fit_pairs(network, each, inputs, parameters, seeded()).scores[0, 1] for each in (models, swapped)
-    )
-    assert abs(one_way - other_way) > 0.05 * max(one_way, other_way)
 
 
 @pytest.mark.parametrize("threads", [2, 3])

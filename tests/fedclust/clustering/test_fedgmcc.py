@@ -10,12 +10,10 @@ from fedclust.clustering.curve_fitting import (
     chain_mean,
     cluster_models,
     draw_inputs,
-    fit_pairs,
-    profile,
-    step,
 )
 from fedclust.clustering.fedgmcc import Parameters, budget, connect, link, next_percentile
 from fedclust.typing import State
+from tests.fedclust.clustering.chains import fit_pairs, profile, step
 
 
 @pytest.fixture(autouse=True)

@@ -107,9 +107,8 @@ def test_the_papers_setting_needs_no_warning() -> None:
 
 def test_too_few_rounds_are_named_with_the_first_test() -> None:
     assert said(PAPER, 100, 0.1, 110) == [
-        "no split can come before the last round: the first test is in round 110 or later, of 110 (tolerance "
-        "1e-05 is reached in round 110 or later with step_size 0.1, min_pair_coverage 0 in round 1 or later "
-        "with 10 of 100 clients a round, patience 1)"
+        "no split can come before the last round: the first test is in round 110 or later, of 110 "
+        "(tolerance is reached in round 110, min_pair_coverage in round 1 or later)"
     ]
 
 
@@ -120,7 +119,7 @@ def test_patience_and_coverage_put_the_first_test_off() -> None:
     assert said(parameters, 30, 0.1, 141) == []
     (caution,) = said(parameters, 30, 0.1, 140)
     assert "the first test is in round 140 or later, of 140" in caution
-    assert "0.9 in round 131 or later with 3 of 30 clients a round, patience 10" in caution
+    assert "(tolerance is reached in round 3, min_pair_coverage in round 131 or later)" in caution
 
 
 @pytest.mark.parametrize("step_size", [0.1, 0.3, 0.5])
@@ -158,8 +157,8 @@ def test_federations_that_are_too_small_are_named(
 def test_full_participation_is_named_with_the_change_by_chance() -> None:
     # alpha 1/2, all of 30: 2 * 0.25 / 1.5 * (0.57735 - 0.5) / 10 = 0.00258.
     assert said(PAPER, 30, 1.0, 1000) == [
-        "no split is likely: chance alone keeps the mean squared change near 0.003, above tolerance 1e-05 "
-        "(step_size 0.5, 30 of 30 clients a round, 10 local steps; more with fewer)"
+        "no split is likely: chance alone keeps the mean squared change near 0.003, above tolerance 1e-05, "
+        "with 10 local steps and more with fewer"
     ]
 
 
@@ -756,12 +755,6 @@ def test_children_take_over_what_is_known_of_their_members() -> None:
 def test_step_refuses_replies(cohort: list[int], losses: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         step(start(np.arange(3), AT_ONCE), np.array(cohort), losses, AT_ONCE, seed=0)
-
-
-def test_same_seed_same_outcome() -> None:
-    state, _ = whole_round(start(IDS, AT_ONCE), AT_ONCE)
-    outcomes = [whole_round(state, AT_ONCE)[1] for _ in range(2)]
-    assert outcomes[0].davies_bouldin == outcomes[1].davies_bouldin
 
 
 def test_a_run_of_a_cluster_of_many_is_that_of_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fedclust.clustering import label_groups, loss_traces, prototype_groups
-from fedclust.clustering.mixture import believable, entries, unlike_others
+from fedclust.clustering.loss_traces import believable, entries, unlike_others
 from fedclust.clustering.placement import LabelRule
 from fedclust.clustering.prototype_groups import class_variances
 from fedclust.clustering.shared import wording
@@ -237,14 +237,6 @@ def test_a_gain_that_one_vote_makes_is_none() -> None:
     assert found.gain == pytest.approx(0.425)
     assert not found.gains
     assert found.p_value > 0.5
-
-
-@pytest.mark.parametrize("number", [-1, 2])
-def test_at_least_one_vote_must_be_left(number: int) -> None:
-    with pytest.raises(
-        ValueError, match=f"set_aside must be >= 0 and less than half of 4 votes, got {number}$"
-    ):
-        compare([0.0] * 4, [0.0] * 4, [2] * 4, set_aside=number)
 
 
 @pytest.mark.parametrize(("liars", "loss", "most"), [(1, 0.0, 0.12), (1, 0.04, 0.01), (3, 0.04, 0.05)])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from fedclust.clustering import mixture
-from fedclust.clustering.mixture import (
+from fedclust.clustering import loss_traces
+from fedclust.clustering.loss_traces import (
     Estimate,
     Fit,
     Parts,
@@ -44,7 +44,7 @@ def test_coordinates_of_a_complete_table(of_table) -> None:
 def test_coordinates_are_the_literal_loop(of_table, with_gaps, monkeypatch, small: int, rank: int) -> None:
     # The signs of singular vectors are arbitrary, and make no difference to inner products. `small` of 0
     # decomposes without forming the matrix.
-    monkeypatch.setattr(mixture, "_SMALL", small)
+    monkeypatch.setattr(loss_traces, "_SMALL", small)
     table = with_gaps(0)
     entries = of_table(table)
     found, literal = coordinates(entries, False, rank, 0), literal_coordinates(table, rank)
@@ -173,12 +173,11 @@ def test_cost_of_three_clients_in_one_round(of_table) -> None:
 def test_cells_and_costs_are_the_literal_loops(of_table, with_gaps, seed: int) -> None:
     table = with_gaps(seed)
     entries, of = of_table(table), literal_estimate(table, LABELS, 3)
-    found = cells(entries, LABELS, 3, of.constants)
+    means, counts = cells(entries, LABELS, 3, of.constants)
     for i, (t, k) in enumerate(zip(entries.rounds, entries.clients, strict=True)):
         for h in range(3):
             mean, count = literal_cell(table, LABELS, of.constants, k, t, h)
-            assert found.means[i, h] == pytest.approx(mean)
-            assert found.counts[i, h] == count
+            assert (means[i, h], counts[i, h]) == pytest.approx((mean, count))
     literal = [[literal_cost(table, LABELS, of, k, h) for h in range(3)] for k in range(9)]
     np.testing.assert_allclose(costs(entries, LABELS, 3, of), literal)
 

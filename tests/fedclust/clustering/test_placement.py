@@ -14,7 +14,7 @@ from torch import nn
 
 from fedclust.clustering import fmcl
 from fedclust.clustering.clust_psi_pfl import Parameters
-from fedclust.clustering.curve_fitting import chain_scores
+from fedclust.clustering.curve_fitting import Fitting, chain_scores
 from fedclust.clustering.fedgmcc import Parameters as ChainParameters
 from fedclust.clustering.placement import DistanceRule, EvidenceRule, LabelRule, place
 from fedclust.clustering.prototype_groups import Prototypes
@@ -174,7 +174,7 @@ def test_a_model_that_training_left_alone_is_joined_by_a_flat_chain() -> None:
     trained = {"weight": clusters["weight"].clone(), "bias": clusters["bias"].clone()}
     trained["weight"][1] += 2 * torch.randn(2, 3, generator=draws)
     inputs = torch.rand(16, 3, generator=draws)
-    own, apart = chain_scores(network, clusters, trained, inputs, FEW, draws)
+    own, apart = chain_scores(Fitting(network, inputs, FEW, draws), clusters, trained)
     assert own[0] < 1e-6 < own[1]
     assert apart.shape == (2, 2)
     assert apart[0, 1] == apart[1, 0] > 0

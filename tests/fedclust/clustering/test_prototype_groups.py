@@ -67,12 +67,6 @@ def test_zero_evidence_merges_no_clients() -> None:
     np.testing.assert_array_equal(agglomerate(np.zeros((3, 3))), [0, 1, 2])
 
 
-def test_evidence_given_is_not_changed() -> None:
-    evidence = np.array([[0.0, -1], [-1, 0]])
-    agglomerate(evidence)
-    np.testing.assert_array_equal(evidence, [[0, -1], [-1, 0]])
-
-
 def test_refinement_moves_a_misplaced_client() -> None:
     # Client 2 at 0.1 sits with those at 10. Without itself they are at 10, the others at 0.
     clients = on_a_line([0.0, 0.2, 0.1, 10.0, 10.2])

@@ -3,11 +3,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedclust.clustering.curve_fitting import fit_pairs, profile
 from fedclust.clustering.fedgmcc import Parameters
 from fedclust.models.class_prototypes import Examples, class_subspaces, prototypes
 from fedclust.models.encoders import PixelEncoder
 from fedclust.support.devices import exact_kernels
+from tests.fedclust.clustering.chains import fit_pairs, profile
 
 EXACT = (False, False, True)  # TF32 in products, TF32 in cuDNN, cuDNN
 

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fedclust.results.comparison import Comparison, Row, compare, find_runs
 from fedclust.results.summary import PREFIX
+from fedclust.support.checks import few
 
 _METRICS = (
     "mean_client_accuracy", "personal.mean_client_accuracy", "balanced_accuracy", "global_accuracy",
@@ -88,9 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Compare finished runs: a table of mean ± standard deviation over seeds, or pictures.",
     )
     add = parser.add_argument
-    formats = "text (default), markdown or csv; with --plots some of svg,pdf,png (default svg,pdf)"
+    kinds = "text (default), markdown or csv; with --plots some of svg,pdf,png (default svg,pdf)"
     add("folders", nargs="+", type=Path, metavar="folder", help="searched with subfolders")
-    add("--format", metavar="FORMAT", help=formats)
+    add("--format", metavar="FORMAT", help=kinds)
     add("--metrics", metavar="KEY,KEY", help="keys of summary.json to show, or to draw maps of")
     add("--plots", type=Path, metavar="DIR", help="draw pictures into this folder, print no table")
     add("--width", choices=("column", "page"), help="of pictures: 3.4 (default) or 7 inches")
@@ -141,8 +142,7 @@ def _draw(
 
 def _print_left_out(what: str, folders: Sequence[Path]) -> None:
     if folders:
-        more = f" and {len(folders) - 3} more" if len(folders) > 3 else ""
-        print(f"left out, {what}: {', '.join(map(str, folders[:3]))}{more}", file=sys.stderr)
+        print(f"left out, {what}: {few(folders, 3)}", file=sys.stderr)
 
 
 def _chosen(comparison: Comparison, asked: str | None) -> list[str]:

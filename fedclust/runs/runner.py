@@ -1,4 +1,4 @@
-"""One strategy's run over a federation: observe, record and save its rounds, and summarise it.
+"""One strategy's run over a federation: observe, record and save its rounds, and summaries.summarise it.
 
 The command line, ``flwr run`` and the library all use this module.
 """
@@ -30,23 +30,10 @@ from fedclust.newcomers.newcomers import Newcomers, against_common, place_newcom
 from fedclust.personal.layers import Personal
 from fedclust.privacy import ClientDP, Privacy
 from fedclust.proof import prove_grouping
+from fedclust.results import summary as summaries
 from fedclust.results.checkpoints import Checkpoints
 from fedclust.results.progress import Progress, quiet_flower
 from fedclust.results.recorder import Recorder, writing
-from fedclust.results.summary import (
-    SERVED_FIGURES,
-    attended_summary,
-    client_table,
-    method_name,
-    named,
-    personal_summary,
-    personal_table,
-    proof_summary,
-    round_accuracies,
-    summarise,
-    summarise_decisions,
-    without_large,
-)
 from fedclust.runs.newcomers import add_newcomers
 from fedclust.settings.run_options import RunSettings
 from fedclust.typing import IntArray
@@ -132,8 +119,8 @@ class StrategyRun(Observer):
         self._described, self._last = described, now
         if "mean_client_accuracy" in record:
             accuracies = strategy.measured.figures["accuracy"]
-            record = {**record, **round_accuracies(accuracies, strategy.assignment)}
-        failures = named(record["failures"], described.client_names)
+            record = {**record, **summaries.round_accuracies(accuracies, strategy.assignment)}
+        failures = summaries.named(record["failures"], described.client_names)
         record = {**record, "failures": failures, **now.since(before).totals()}
         with self._writing():
             self.recorder.round(record)
@@ -233,10 +220,10 @@ class StrategyRun(Observer):
         arrays: dict[str, ArrayLike] = dict(findings.arrays)
         if self.confusion:
             arrays |= questions.confuse_clusters(federation, strategy.clusters)
-        self._late = named(federation.take_failures(), described.client_names)
+        self._late = summaries.named(federation.take_failures(), described.client_names)
         if described.class_names:
             arrays["class_names"] = described.class_names
-        arrays, self._left_out = without_large(arrays, settings.keep_matrices, strategy.num_clients)
+        arrays, self._left_out = summaries.without_large(arrays, settings.keep_matrices, strategy.num_clients)
         with self._writing():
             if arrays:
                 self.recorder.matrices(**arrays)
@@ -254,7 +241,7 @@ class StrategyRun(Observer):
         counts, num_test, clients = described.counts, described.num_test, range(strategy.num_clients)
         if self.privacy.tells == "nothing":  # then only who measured has told on how many rows
             num_test = np.nan_to_num(figures.get(NUM_EXAMPLES, np.zeros(len(clients)))).astype(np.int64)
-        return client_table(
+        return summaries.client_table(
             strategy.assignment,
             described.num_train,
             num_test,
@@ -274,7 +261,7 @@ class StrategyRun(Observer):
         """Summarise what clients measured, and built `table` of, for ``summary.json``."""
         strategy, seed, names = self.strategy, self.settings.seed, self._described.class_names
         late = {"late_failures": list(self._late), "matrices_left_out": list(self._left_out)}
-        return summarise(
+        return summaries.summarise(
             table,
             strategy=self.name,
             seed=seed,
@@ -284,10 +271,10 @@ class StrategyRun(Observer):
             outcomes=measured.outcomes.values(),
             own_metrics=measured.own_metrics,
             traffic=self._last.totals(),
-            decisions=summarise_decisions(measured.outcomes, strategy.assignment, names, seed),
+            decisions=summaries.summarise_decisions(measured.outcomes, strategy.assignment, names, seed),
             figures_of_round=self._figures_of_round,
             **{name: values for name, values in late.items() if values},
-            **attended_summary(table),
+            **summaries.attended_summary(table),
             **strategy.findings(strategy.clusters).summary,
             **{name: each for layer in strategy.layers for name, each in layer.summary(strategy.run).items()},
         )
@@ -319,7 +306,7 @@ class StrategyRun(Observer):
             where its cluster's was not shown to be better; a strategy that forms no groups always serves
             its own. Table and figures are of the models that serve.
         """
-        strategy, name = self.strategy, method_name(self.strategy)
+        strategy, name = self.strategy, summaries.method_name(self.strategy)
         best = serve == "best" and strategy.forms_groups
         asking = federation.run(self.settings.rounds, self.settings.timeout)
         described, begin = asking.describe(), self._grid.traffic
@@ -347,8 +334,8 @@ class StrategyRun(Observer):
             "verdict": verdict.summary(),
             **self._summary(table, served),
             "serve": serve if strategy.forms_groups else "cluster",
-            **({"serve_cluster": {key: own[key] for key in SERVED_FIGURES}} if best else {}),
-            "proof": proof_summary(proof, silent, described.client_names, travelled),
+            **({"serve_cluster": {key: own[key] for key in summaries.SERVED_FIGURES}} if best else {}),
+            "proof": summaries.proof_summary(proof, silent, described.client_names, travelled),
         }
         self._serving = Serving(served, clusters, theirs, by_common)
         return self._show(table, summary)
@@ -373,18 +360,18 @@ class StrategyRun(Observer):
         asking = federation.run(self.settings.rounds, self.settings.timeout)
         described, begin = asking.describe(), self._grid.traffic
         layered = questions.ask_personal(asking, serving, personal, self.settings.rounds + 1)
-        found = personal_summary(
+        found = summaries.personal_summary(
             personal,
             layered,
             summary,
             lambda measured: self._summary(self._table(described, measured), measured),
             serving.measured.own_metrics,
         )
-        found["failures"] = named(found["failures"], described.client_names)
+        found["failures"] = summaries.named(found["failures"], described.client_names)
         travelled = self._grid.traffic.since(begin)
         found |= {"bytes_down": travelled.down, "bytes_up": travelled.up}
         found["seconds"] = time.perf_counter() - began
-        return self._show(personal_table(table, personal, layered), {**summary, "personal": found})
+        return self._show(summaries.personal_table(table, personal, layered), {**summary, "personal": found})
 
     def _show(self, table: pd.DataFrame, summary: dict[str, object]) -> dict[str, object]:
         """Write the table of clients and the summary."""

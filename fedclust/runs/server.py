@@ -41,17 +41,9 @@ from fedclust.runs.own_data import join_sites
 from fedclust.runs.runner import OnRound, StrategyRun
 from fedclust.runs.sweep import take_from_sweep
 from fedclust.selection import LeastSampled, Uniform
-from fedclust.settings import checks, folders
+from fedclust.settings import checks, composition, folders
 from fedclust.settings.allowed import from_run_config
-from fedclust.settings.composition import (
-    ConfigError,
-    build,
-    build_strategy,
-    is_own,
-    plain,
-    to_run_config,
-    with_strategy,
-)
+from fedclust.settings.composition import ConfigError, build, build_strategy, is_own, plain, to_run_config
 from fedclust.settings.run_options import COMMON, RunSettings
 from fedclust.training.losses import least_loss
 
@@ -143,7 +135,9 @@ class Plan:
         """
         chosen = str(config.choices.strategy)
         names = [chosen, *(name for name in settings.compare if name != chosen)]
-        configs = {name: config if name == chosen else with_strategy(config, name) for name in names}
+        configs = {
+            name: config if name == chosen else composition.with_strategy(config, name) for name in names
+        }
         strategies = {name: _strategy(configs[name], settings) for name in names}
         layers = {name: strategy.own_personal() for name, strategy in strategies.items()}
         if config.get("personal"):

@@ -176,7 +176,7 @@ def _print_help(config: DictConfig, places: Sequence[Path]) -> NoReturn:
     for file in (file for place in places for file in place.glob("*/*.yaml")):
         choices.setdefault(file.parent.name, set()).add(file.stem)
     groups = "\n".join(f"{group}: {', '.join(sorted(names))}" for group, names in sorted(choices.items()))
-    shown = OmegaConf.masked_copy(config, [key for key in config if key not in ("choices", "overrides")])
+    shown = OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("choices", "overrides")])
     print(_HELP.format(groups=groups, values=OmegaConf.to_yaml(shown)))
     sys.exit(0)
 

@@ -8,6 +8,7 @@ import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich import box
@@ -63,7 +64,10 @@ def as_csv(comparison: Comparison, metrics: Sequence[str]) -> str:
     """
     lines = []
     for row in comparison.rows:
-        line = {"strategy": row.strategy, **dict(zip(comparison.settings, row.settings, strict=True))}
+        line: dict[str, Any] = {
+            "strategy": row.strategy,
+            **dict(zip(comparison.settings, row.settings, strict=True)),
+        }
         line |= {"seeds": len(row.summaries)}
         for metric in metrics:
             values = pd.Series(row.values(metric), dtype=float)

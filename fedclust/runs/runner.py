@@ -260,7 +260,7 @@ class StrategyRun(Observer):
     def _summary(self, table: pd.DataFrame, measured: Measured) -> dict[str, object]:
         """Summarise what clients measured, and built `table` of, for ``summary.json``."""
         strategy, seed, names = self.strategy, self.settings.seed, self._described.class_names
-        late = {"late_failures": list(self._late), "matrices_left_out": list(self._left_out)}
+        late: dict[str, Any] = {"late_failures": list(self._late), "matrices_left_out": list(self._left_out)}
         return summaries.summarise(
             table,
             strategy=self.name,

@@ -470,7 +470,7 @@ class Session:
         progress, place = None, (names.index(name) + 1, len(names))
         if self.console is not None:
             progress = Progress(rounds, name, self.console, task=place)
-        callbacks = [*on_round, *([] if self.live is None else [self.live])]
+        callbacks: list[OnRound] = [*on_round, *([] if self.live is None else [self.live])]
         if self._tracking is not None:
             callbacks.append(self._tracking.begin(name, folder))
         parts = plan.strategies[name], plan.settings, recorder, state, progress, callbacks

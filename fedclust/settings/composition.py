@@ -395,7 +395,8 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         found = loader.get_group_options(group, config_name="config", overrides=added) if group else []
         return [choice for choice in found if choice != "config"]
 
-    deciding, others = [], []
+    deciding: list[Override] = []
+    others: list[Override] = []
     for override in parsed:
         key, chosen = override.key_or_group, override.value()
         known = choices_of(key)

@@ -108,7 +108,7 @@ def _is_one_line(outcome: Outcome) -> bool:
         (["partition.num_clients=100000"], "add up to num_clients, 100000, got [20, 10]"),
         (["partition=dirichlet", "partition.alpha=0"], "alpha must be > 0 and finite, got 0"),
         (["partition=dirichlet", "partition.alpha=-1", "engine.num_nodes=2"], "alpha must be > 0"),
-        (["dataset=csv", "dataset.path=x.csv"], "dataset.input_shape, dataset.num_classes must be given"),
+        (["dataset=csv", "dataset.path=x.csv"], "dataset.num_classes, dataset.input_shape must be given"),
         (
             ["dataset=csv", "dataset.path=none.csv", "dataset.num_classes=2", "dataset.input_shape=[3]"],
             "there is no file or folder",

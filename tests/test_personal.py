@@ -204,7 +204,7 @@ def test_resumed_between_the_rounds_and_the_layers(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "ask_personal", interrupt)
+        patch.setattr(runner.questions, "ask_personal", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fedclust.run([*QUICK, f"output_dir={folder}"])
     resumed = fedclust.run([f"resume={folder}", "engine.num_nodes=1"]).saved

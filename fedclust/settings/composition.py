@@ -340,8 +340,16 @@ def plain(node: Any) -> Any:
     try:
         return OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        missing = ", ".join(sorted(OmegaConf.missing_keys(node)))
+        missing = ", ".join(_missing(OmegaConf.to_container(node)))
         raise ConfigError(f"{missing} must be given" if missing else one_line(error)) from error
+
+
+def _missing(node: Any, key: str = "") -> Iterator[str]:
+    """Yield the keys of mandatory values that are missing."""
+    if node == MISSING:
+        yield key
+    for name, value in node.items() if isinstance(node, dict) else ():
+        yield from _missing(value, f"{key}.{name}".lstrip("."))
 
 
 def is_own(config: Mapping[str, Any] | DictConfig) -> bool:

@@ -2,14 +2,17 @@ from pathlib import Path
 
 import pytest
 
+from fedclust.settings.allowed import node_settings
 from fedclust.settings.checks import check, check_built, run_settings
-from fedclust.settings.composition import ConfigError, build_strategy, compose
+from fedclust.settings.composition import ConfigError, build_strategy, compose, to_run_config, with_strategy
 from fedclust.settings.run_options import RunOptions
 from fedclust.strategies import ClusteredStrategy
 
+FRACTION = "partition.validation_fraction"
+
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("overrides", "said"),
     [
         ("rounds=0", "rounds must be >= 1, got 0"),
         ("rounds=many", "rounds must be a whole number, got 'many'"),
@@ -33,11 +36,24 @@ from fedclust.strategies import ClusteredStrategy
         ("wait=0", "wait must be > 0"),
         ("timeout=0", "timeout must be > 0"),
         ("task=think", "task must be train or advise or inspect or partition, got 'think'"),
+        ("proof=yes", "proof must be true, false or auto, got 'yes'$"),
+        ("serve=all", "serve must be one of cluster, best or auto, got 'all'$"),
+        (f"{FRACTION}=1", rf"{FRACTION} must be in \[0, 1\), got 1$"),
+        (f"{FRACTION}=0", f"{FRACTION} must be > 0 for proof=true"),
+        (f"personal=auto proof=false {FRACTION}=0", f"{FRACTION} must be > 0 for personal=auto, which choos"),
+        ("serve=best proof=false", "serve=best must have proof=true"),
+        ("strategy=auto proof=false", "strategy=auto must have proof=true: it tests groups on held-out"),
+        ("compare=[fedavg,auto] proof=false", "strategy=auto must have proof=true"),
+        ("serve=best compare=[fmcl]", r"serve=best must have compare=\[fedavg\]"),
+        (
+            "compare=[fedabg]",
+            r"compare must name strategies, of .*fedavg.*, got 'fedabg' \(did you mean 'fed",
+        ),
     ],
 )
-def test_settings_of_the_run(override: str, said: str) -> None:
+def test_what_cannot_be(overrides: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"^{said}"):
-        run_settings(compose([override]))
+        check(compose(overrides.split()))
 
 
 @pytest.mark.parametrize(
@@ -60,12 +76,8 @@ def test_a_value_is_given_once(tmp_path: Path) -> None:
     said = r"^strategy.participation must not be given, it belongs to the run: participation=0.1$"
     (tmp_path / "strategy").mkdir()
     (tmp_path / "strategy" / "mine.yaml").write_text("defaults: [fedavg, _self_]\nparticipation: 0.1\n")
-    for overrides in (
-        ["strategy=fedavg", "+strategy.participation=0.1"],
-        ["strategy=mine"],
-        ["compare=[mine]"],
-    ):
-        config = compose(overrides, searchpath=[str(tmp_path)])
+    for overrides in ("strategy=fedavg +strategy.participation=0.1", "strategy=mine", "compare=[mine]"):
+        config = compose(overrides.split(), searchpath=[str(tmp_path)])
         with pytest.raises(ConfigError, match=said):
             check(config)
     with pytest.raises(ConfigError, match=said):
@@ -78,25 +90,51 @@ def test_the_default_passes() -> None:
     check_built(config)
 
 
-def test_a_strategy_to_compare_with_exists() -> None:
-    said = r"^compare must name strategies, of .*fedavg.*, got 'fedabg' \(did you mean 'fedavg'"
-    with pytest.raises(ConfigError, match=said):
-        check(compose(["compare=[fedabg]"]))
-
-
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (
-            ["strategy=fedgwc_paper", "strategy.parameters.kernel_width=-1"],
-            "kernel_width must be > 0, got -1",
-        ),
-        (["training.learning_rate=-1"], "learning_rate must be > 0 and finite, got -1"),
-        (["+aggregator.no_such=1"], "no_such"),
-        (["model._target_=none.such"], "none"),
-        (["dataset=csv", "dataset.path=x.csv"], "dataset.input_shape, dataset.num_classes must be given"),
+        ("strategy=fedgwc_paper strategy.parameters.kernel_width=-1", "kernel_width must be > 0, got -1"),
+        ("training.learning_rate=-1", "learning_rate must be > 0 and finite, got -1"),
+        ("+aggregator.no_such=1", "no_such"),
+        ("model._target_=none.such", "none"),
+        ("dataset=csv dataset.path=x.csv", "dataset.num_classes, dataset.input_shape must be given"),
     ],
 )
-def test_what_a_server_builds(overrides: list[str], said: str) -> None:
+def test_what_a_server_builds(overrides: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        check_built(compose(overrides))
+        check_built(compose(overrides.split()))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "proof", "serve", "fraction"),
+    [
+        ("strategy=fmcl", True, "best", 0.1),
+        ("strategy=fedavg", True, "best", 0.1),  # trains on the same rows as what it is compared with
+        ("strategy=fedgwc_paper", False, "cluster", 0.0),
+        ("strategy=clust_psi_pfl_released", False, "cluster", 0.0),
+        ("strategy=fedgwc_paper proof=true", True, "cluster", 0.1),
+        ("experiment=fedgwc_cifar100", False, "cluster", 0.0),
+        ("proof=false", False, "cluster", 0.0),
+        ("strategy=auto experiment=fedgwc_cifar100", True, "best", 0.1),  # it needs them
+        ("strategy=fedgwc_paper compare=[fedavg,auto]", True, "cluster", 0.1),
+        ("compare=[]", True, "cluster", 0.1),
+        ("serve=cluster", True, "cluster", 0.1),
+        ("strategy=fedsoft", True, "cluster", 0.1),  # a model of its own for each client
+        (f"{FRACTION}=0.25", True, "best", 0.25),
+        (f"{FRACTION}=0.25 proof=false", False, "cluster", 0.0),
+        ("personal=finetune proof=false", False, "cluster", 0.0),
+        ("personal=auto strategy=fedgwc_paper", False, "cluster", 0.1),  # clients choose on them
+        (f"personal=auto {FRACTION}=0.25 proof=false", False, "cluster", 0.25),
+    ],
+)
+def test_what_auto_stands_for(overrides: str, proof: bool, serve: str, fraction: float) -> None:
+    config = compose(overrides.split())
+    settings = run_settings(config)
+    assert (settings.proof, settings.serve) == (proof, serve)
+    assert config.partition.validation_fraction == fraction
+    assert node_settings(to_run_config(config))["partition"]["validation_fraction"] == fraction
+
+
+def test_compared_strategies_have_the_same_rows() -> None:
+    assert with_strategy(compose([]), "fedgwc_paper").partition.validation_fraction == 0.1
+    assert with_strategy(compose(["proof=false"]), "fmcl").partition.validation_fraction == 0.0

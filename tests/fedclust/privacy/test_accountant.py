@@ -1,9 +1,42 @@
+"""Choices of privacy, and what they cost."""
+
 import math
 import sys
 
+import numpy as np
 import pytest
+from scipy.stats import chi2, kstest
 
-from fedclust.privacy.accountant import combined_multiplier, epsilon_of
+from fedclust.privacy import ClientDP, NoPrivacy, named
+from fedclust.privacy.accountant import combined_multiplier, epsilon_of, seeded, system
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ({"noise_multiplier": 0}, "noise_multiplier must be > 0 and finite, got 0"),
+        ({"clip": float("inf")}, "clip must be > 0 and finite, got inf"),
+        ({"clip": "1"}, "clip must be > 0 and finite, got '1'"),
+        ({"delta": 1.0}, r"delta must be in \(0, 1\), got 1.0"),
+        ({"quantile": 1.5}, r"quantile must be in \[0, 1\], got 1.5"),
+        ({"clip_rate": -1}, "clip_rate must be >= 0 and finite, got -1"),
+        ({"adaptive": 1}, "adaptive must be True or False, got 1"),
+        ({"evaluation": "none"}, "evaluation must be one of auto, exact, noised, got 'none'"),
+    ],
+)
+def test_values_out_of_range(argument: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        ClientDP(**argument)
+
+
+def test_names_and_what_is_said_of_rows() -> None:
+    assert named("none") == NoPrivacy()
+    assert named("client_dp") == ClientDP()
+    assert named(ClientDP(clip=2.0)).clip == 2.0
+    with pytest.raises(ValueError, match="^privacy must be one of none, client_dp or an object, got 'dp'"):
+        named("dp")
+    told = [NoPrivacy().tells, NoPrivacy(label_counts=False).tells, ClientDP().tells]
+    assert told == ["labels", "sizes", "nothing"]
 
 
 def _delta(multiplier: float, epsilon: float) -> float:
@@ -33,9 +66,6 @@ def test_releases_compose_as_one_of_the_squares_sum() -> None:
     # 1/z² = 4/2² + 1/1² = 2.
     assert combined_multiplier([(2.0, 4), (1.0, 1)]) == pytest.approx(1 / math.sqrt(2))
     assert epsilon_of([(2.0, 4)], 1e-5) == pytest.approx(epsilon_of([(1.0, 1)], 1e-5))
-
-
-def test_nothing_released_costs_nothing() -> None:
     assert combined_multiplier([(1.0, 0)]) == math.inf
     assert epsilon_of([(1.0, 0)], 1e-5) == 0.0
 
@@ -53,3 +83,19 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ModuleNotFoundError, match="pip install 'fedclust\\[privacy\\]'"):
         epsilon_of([(1.0, 1)], 1e-5)
+
+
+def test_noise_of_a_seed_can_be_drawn_again_and_depends_on_all_else() -> None:
+    first = seeded(3)("mean", 2, 1, 4)
+    np.testing.assert_array_equal(first, seeded(3)("mean", 2, 1, 4))
+    others = [(4, "mean", 2, 1), (3, "count", 2, 1), (3, "mean", 3, 1), (3, "mean", 2, 0)]
+    assert all((seeded(seed)(*rest, 4) != first).all() for seed, *rest in others)
+
+
+def test_noise_of_the_system_is_normal_and_never_the_same() -> None:
+    drawn = system("mean", 1, 0, 20_000)
+    # n·s² is chi-square with n degrees of freedom: outside of these bounds once in a million draws.
+    low, high = chi2.ppf([5e-7, 1 - 5e-7], len(drawn))
+    assert low < np.square(drawn).sum() < high
+    assert kstest(drawn, "norm").pvalue > 1e-6
+    assert (system("mean", 1, 0, 20_000) != drawn).all()

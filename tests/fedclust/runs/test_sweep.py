@@ -1,9 +1,11 @@
+import json
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
-from fedclust.runs.sweep import add_failure, any_failed, choices, jobs, objective
-from fedclust.settings.composition import ConfigError
+from fedclust.runs.sweep import add_failure, any_failed, choices, jobs, objective, take_from_sweep
+from fedclust.settings.composition import ConfigError, compose
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,26 @@ def test_the_objective_is_a_number_of_the_summary() -> None:
     for key in ("acc", "verdict", "proven"):
         with pytest.raises(ConfigError, match=f"a number of summary.json, of rounds, got {key}"):
             objective(summary, key)
+
+
+@pytest.mark.parametrize(("proof", "checkpoint", "taken"), [(1, 1, True), (1, 0, False), (0, 0, True)])
+def test_a_run_without_its_checkpoint_cannot_be_proved_against(
+    tmp_path: Path, proof: int, checkpoint: int, taken: bool
+) -> None:
+    given = f"proof={'true' if proof else 'false'}"
+    run = tmp_path / "0"
+    run.mkdir()
+    (tmp_path / "multirun.yaml").touch()
+    config = compose(["strategy=fedavg", "rounds=1", given])
+    (run / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True))
+    (run / "rounds.jsonl").write_text(json.dumps({"round": 1}) + "\n")
+    summary = {"strategy": "fedavg", "rounds": 1, "mean_client_accuracy": 0.5, "compare": {}}
+    (run / "summary.json").write_text(json.dumps(summary))
+    if checkpoint:
+        (run / "checkpoints").mkdir()
+        (run / "checkpoints" / "round-000001.safetensors").touch()
+    found = take_from_sweep("fedavg", config, tmp_path / "1")
+    assert (found is not None) == taken
+    if found is not None:
+        assert found["taken_from"] == "../0"
+        assert found["mean_client_accuracy"] == 0.5

@@ -40,25 +40,20 @@ def answers(question: type[Question] | str) -> Callable[[Work], Work]:
 
     def register(work: Work) -> Work:
         def respond(message: Message, context: Context) -> Message:
-            node = Node.of(context)
-            if is_bundle(message.content):
-                contents, _ = unpack(message.content)
-                mine = {client: each for client, each in contents.items() if client in node.clients}
-                made, errors = _answered(work, node, mine, read)
-                unknown = {
-                    client: f"client {client} must be hosted by this node, it hosts {list(node.clients)}"
-                    for client in contents.keys() - mine.keys()
-                }
-                return Message(pack(made, {**errors, **unknown}), reply_to=message)
-            if len(node.clients) != 1:
-                raise ValueError(
-                    f"a node of several clients must be sent bundles, this one hosts {list(node.clients)}"
-                )
-            (client,) = node.clients
-            made, errors = _answered(work, node, {client: message.content}, read)
-            if client in errors:
-                raise RuntimeError(errors[client])
-            return Message(made[client], reply_to=message)
+            node, bundle = Node.of(context), is_bundle(message.content)
+            hosts = f"hosts {list(node.clients)}"
+            if not bundle and len(node.clients) != 1:
+                raise ValueError(f"a node of several clients must be sent bundles, this one {hosts}")
+            contents = unpack(message.content)[0] if bundle else {node.clients[0]: message.content}
+            mine = {client: each for client, each in contents.items() if client in node.clients}
+            made, failed = _answered(work, node, mine, read)
+            strange = {each: f"client {each} must be hosted by this node, it {hosts}" for each in contents}
+            errors = {each: reason for each, reason in strange.items() if each not in mine} | dict(failed)
+            if bundle:
+                return Message(pack(made, errors), reply_to=message)
+            for error in errors.values():
+                raise RuntimeError(error)
+            return Message(*made.values(), reply_to=message)
 
         if isinstance(question, str):
             (app.train() if question == "train" else app.evaluate())(respond)

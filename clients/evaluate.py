@@ -237,7 +237,7 @@ def describe(node: Node, asked: Mapping[int, describing.DescriptionQuestion]) ->
             train[client],
             test[client],
             question.tells,
-            known_group=None if data.groups is None else int(data.groups[client]),
+            group=None if data.groups is None else int(data.groups[client]),
             mean=data.mean,
             std=data.std,
             name=None if data.client_names is None else data.client_names[client],

@@ -25,17 +25,7 @@ from fedclust.messages.description import Agreed, Registered, Stated
 from fedclust.models import construction
 from fedclust.models.construction import Classifier
 from fedclust.models.encoders import Encoder, PixelEncoder, RandomEncoder, build_encoder
-from fedclust.settings.allowed import (
-    EVERYTHING,
-    NodeSettings,
-    NotAllowed,
-    SiteSettings,
-    allowed_here,
-    check_encoder,
-    encoders_here,
-    node_settings,
-    site_settings,
-)
+from fedclust.settings import allowed
 from fedclust.settings.composition import build
 from fedclust.training import LocalTraining
 from fedclust.training.evaluation import Metric
@@ -69,7 +59,7 @@ class OwnSites:
     """
 
     paths: Mapping[str, Path]
-    settings: SiteSettings
+    settings: allowed.SiteSettings
     csv_options: str
 
     def rows(self, site: str) -> "SiteRows":
@@ -168,20 +158,20 @@ def own_sites(context: Context) -> OwnSites | None:
     SiteError
         If the node's configuration does not say what it serves.
     """
-    allow = allowed_here(context.node_config)
-    settings = None if _OBJECTS in context.run_config else site_settings(context.run_config, allow)
+    allow = allowed.allowed_here(context.node_config)
+    settings = None if _OBJECTS in context.run_config else allowed.site_settings(context.run_config, allow)
     if settings is None:
         if "data" in context.node_config:
-            raise NotAllowed("partition must be own on this node, which serves its own data and nothing else")
+            raise allowed.NotAllowed("partition must be own on this node, which serves only its own data")
         return None
     own = Own.of(settings["partition"])
-    paths = sites_here(context.node_config, own, simulated=allow.strip() == EVERYTHING)
+    paths = sites_here(context.node_config, own, simulated=allow.strip() == allowed.EVERYTHING)
     options = {key: str(context.node_config[key]) for key in _CSV if key in context.node_config}
     return OwnSites(paths, settings, json.dumps(options, sort_keys=True))
 
 
 @lru_cache(maxsize=64)
-def _rows(site: str, path: str, dataset: str, settings: SiteSettings, version: str) -> "SiteRows":  # noqa: ARG001
+def _rows(site: str, path: str, dataset: str, settings: allowed.SiteSettings, _version: str) -> "SiteRows":
     from fedclust.data.sites.rows import builder_of, read_site
 
     builder = builder_of(json.loads(dataset), Path(path))
@@ -247,12 +237,12 @@ class Node:
             prepared, clients = _of_sites(context, sites)
         else:
             token = run_config.get(_OBJECTS)
-            settings = None if token else node_settings(run_config, allowed_here(config))
+            settings = None if token else allowed.node_settings(run_config, allowed.allowed_here(config))
             prepared = _prepare(settings) if settings else _offered[str(token)]
             clients = _hosted(tuple(config.items()), prepared.data.num_clients)
         if torch.get_num_threads() != prepared.threads:
             torch.set_num_threads(prepared.threads)
-        own = encoders_here(config)
+        own = allowed.encoders_here(config)
         return replace(prepared, clients=clients, encoders=own, config=config, run=context.run_id)
 
     def encoder_for(self, name: str, vocabulary_size: int | None = None) -> Encoder:
@@ -275,20 +265,20 @@ class Node:
         """
         if name == "encoder":
             if self.encoder_node is not None:
-                check_encoder(self.encoder_node, self.encoders)
+                allowed.check_encoder(self.encoder_node, self.encoders)
             return self.encoder()
         if name == "pixels":
-            check_encoder("pixels", self.encoders)
+            allowed.check_encoder("pixels", self.encoders)
             return PixelEncoder(self.data.input_shape)
         if name == "untrained":
-            check_encoder("random", self.encoders)
+            allowed.check_encoder("random", self.encoders)
             return _untrained(self.data.input_shape, vocabulary_size)
         raise ValueError(f"input must be one of encoder, pixels, untrained, got {name!r}")
 
 
 _OBJECTS = "objects"
 _offered: dict[str, Node] = {}
-_of_held: dict[tuple[NodeSettings, str], Node] = {}
+_of_held: dict[tuple[allowed.NodeSettings, str], Node] = {}
 
 
 @contextmanager
@@ -320,7 +310,7 @@ def offered(
 
 
 @lru_cache(maxsize=4)  # a sweep's next job may use another dataset; keep the last few
-def _prepare(settings: NodeSettings) -> Node:
+def _prepare(settings: allowed.NodeSettings) -> Node:
     federated = data.load(settings["dataset"], settings["partition"], settings["seed"])
     return _built(settings, newcomers_last(federated, settings["holdout_clients"], settings["seed"]))
 
@@ -329,7 +319,8 @@ def _of_sites(context: Context, sites: OwnSites) -> tuple[Node, tuple[int, ...]]
     """Return the node of its own sites, and its clients; only the last run's is kept."""
     agreed, folders = sites.held(context)
     agreement, ids = agreed.agreement, dict(agreed.ids)
-    settings = node_settings(context.run_config, allowed_here(context.node_config), agreement.settings())
+    allow = allowed.allowed_here(context.node_config)
+    settings = allowed.node_settings(context.run_config, allow, agreement.settings())
     key = settings, json.dumps([agreement.digest(), ids, folders])
     if key not in _of_held:
         from fedclust.data.sites.rows import federated
@@ -341,7 +332,7 @@ def _of_sites(context: Context, sites: OwnSites) -> tuple[Node, tuple[int, ...]]
     return _of_held[key], tuple(sorted(ids.values()))
 
 
-def _built(settings: NodeSettings, federated: FederatedData) -> Node:
+def _built(settings: allowed.NodeSettings, federated: FederatedData) -> Node:
     seed = settings["seed"]
     model = construction.build(settings["model"], seed)
     training, encoder = build(settings["training"]), partial(build_encoder, settings["encoder"])

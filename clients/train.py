@@ -11,15 +11,7 @@ from fedclust.clients.app import Answers, answers
 from fedclust.clients.node import Node
 from fedclust.messages.models import from_stacked, from_state, to_state
 from fedclust.messages.training import Instruction, Projected, Projection, TrainAnswer, Update, UpdateQuestion
-from fedclust.training.cohort import (
-    CohortUpdate,
-    Job,
-    ModelMean,
-    clip_updates,
-    steps_to_see,
-    total_seen,
-    update_norms,
-)
+from fedclust.training import cohort
 from fedclust.typing import FloatArray, State
 
 
@@ -48,7 +40,7 @@ class Trained:
 
     node: Node
     asked: Mapping[int, Any]
-    update: CohortUpdate
+    update: cohort.CohortUpdate
     starts: Mapping[int, State]
     told: dict[int, dict[str, Any]] = field(default_factory=dict)
     found: dict[int, TrainAnswer] = field(default_factory=dict)
@@ -97,7 +89,7 @@ def _clip(trained: Trained, clients: Mapping[int, int]) -> None:
         raise ValueError(f"clients of one node must have one clip, got {sorted(map(str, clips))}")
     (clip,) = clips
     names = trained.node.trainer.trainable_names
-    trained.update, short = clip_updates(trained.update, trained.starts, names, clip)
+    trained.update, short = cohort.clip_updates(trained.update, trained.starts, names, clip)
     for client, row in clients.items():
         if trained.asked[client].clip_tells:
             trained.told.setdefault(client, {})["within"] = bool(short[row])
@@ -164,7 +156,7 @@ STEPS: Mapping[str, Callable[[Trained, Mapping[int, int]], None]] = {
 class _Mean:
     """A mean model and what the clients in it say."""
 
-    mean: ModelMean
+    mean: cohort.ModelMean
     told: dict[int, dict[str, Any]] = field(default_factory=dict)
     shortest: float = 1.0
     longest: float = 1.0
@@ -176,7 +168,7 @@ def _place(means: list[_Mean], norm: float, instruction: Instruction) -> int:
     ends = [(min(each.shortest, norm), max(each.longest, norm)) for each in means]
     number = next((place for place, (least, most) in enumerate(ends) if most <= cap * least), len(means))
     if number == len(means):
-        means.append(_Mean(ModelMean(equal=instruction.equal_weights)))
+        means.append(_Mean(cohort.ModelMean(equal=instruction.equal_weights)))
         ends.append((norm, norm))
     means[number].shortest, means[number].longest = ends[number]
     return number
@@ -188,10 +180,10 @@ def _norms(trained: Trained, rows: list[int], clients: list[int]) -> list[float]
     told = [trained.told.get(client, {}).get("projected") for client in clients]
     sketches = [each for each in told if each is not None]
     if len(sketches) < len(clients):
-        return update_norms(state, start, rows)
+        return cohort.update_norms(state, start, rows)
     known = set(trained.node.trainer.trainable_names)
     others = {name: tensor for name, tensor in state.items() if name not in known}
-    rest = update_norms(others, start, rows)
+    rest = cohort.update_norms(others, start, rows)
     return [math.hypot(each.norm, norm) for each, norm in zip(sketches, rest, strict=True)]
 
 
@@ -239,7 +231,7 @@ def update(node: Node, asked: Mapping[int, UpdateQuestion]) -> Answers:
 
 def _passes(
     node: Node, asked: Mapping[int, Instruction] | Mapping[int, UpdateQuestion]
-) -> Iterator[tuple[CohortUpdate, Mapping[int, State]]]:
+) -> Iterator[tuple[cohort.CohortUpdate, Mapping[int, State]]]:
     """Train clients; one call per kind of training, for all models together, so that they share passes.
 
     Yields
@@ -259,12 +251,12 @@ def _passes(
             yield update, starts
 
 
-def _job(node: Node, client: int, asked: Instruction | UpdateQuestion, state: State) -> Job:
+def _job(node: Node, client: int, asked: Instruction | UpdateQuestion, state: State) -> cohort.Job:
     if not asked.pooled:
-        return Job(client, node.data.train[client], state)
+        return cohort.Job(client, node.data.train[client], state)
     training = node.trainer.training
     rows = [node.data.train[other] for other in asked.pooled_rows or range(node.data.num_clients)]
     examples = np.array([len(node.data.train[other]) for other in asked.pooled])
-    samples = max(1, total_seen(examples, training))
+    samples = max(1, cohort.total_seen(examples, training))
     pooled = np.concatenate(rows)
-    return Job(client, pooled, state, steps_to_see(samples, max(1, len(pooled)), training))
+    return cohort.Job(client, pooled, state, cohort.steps_to_see(samples, max(1, len(pooled)), training))

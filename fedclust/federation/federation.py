@@ -93,7 +93,7 @@ class Descriptions:
             Description.of(
                 train[client],
                 test[client],
-                known_group=None if self.groups is None else int(self.groups[client]),
+                group=None if self.groups is None else int(self.groups[client]),
                 name=None if self.client_names is None else self.client_names[client],
                 num_validation=int(self.num_validation[client]),
                 **same,

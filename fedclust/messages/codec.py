@@ -238,6 +238,12 @@ def _limit(limit: Limit, at: Reading) -> float:
     return limit(at) if callable(limit) else limit
 
 
+def _check_total(total: float, limits: tuple[Limit, Limit] | None, name: str, at: Reading) -> None:
+    low, high = (_limit(limit, at) for limit in limits or (-math.inf, math.inf))
+    if not low <= total <= high:
+        raise at.bad(f"{name} must add up to a number in [{low}, {high}], got {total}")
+
+
 @dataclass(frozen=True)
 class Flag(Entry):
     """A truth value, written as 0 or 1: metrics hold no other."""
@@ -310,6 +316,8 @@ class Numbers(Entry):
         How many there must be; any number unless given.
     at_least
         How many there must be at least.
+    total
+        Range of their sum; any unless given.
     """
 
     least: Limit = -LARGEST_NUMBER
@@ -317,6 +325,7 @@ class Numbers(Entry):
     to: type = np.float64
     count: Limit | None = None
     at_least: int = 0
+    total: tuple[Limit, Limit] | None = None
 
     def write(self, value: Any) -> list[Any]:
         """Return the numbers."""
@@ -336,6 +345,7 @@ class Numbers(Entry):
                 raise at.bad(f"{name} must be finite numbers in [{least}, {most}], got {short(list(value))}")
             if self._whole and any(each % 1 for each in value):
                 raise at.bad(f"{name} must be whole numbers, got {short(list(value))}")
+            _check_total(sum(value), self.total, name, at)
         if issubclass(self.to, np.generic):
             return np.array(value, dtype=self.to)
         return tuple(map(self.to, value))
@@ -503,10 +513,7 @@ class Values(Entry):
         # casts a limit to the array's type, where it may become infinite.
         if values.size and not (least <= values.min().item() and values.max().item() <= most):
             raise at.bad(f"{name} must be finite and in [{least}, {most}], they are not")
-        if self.total is not None:
-            low, high = (_limit(limit, at) for limit in self.total)
-            if not low <= values.sum() <= high:
-                raise at.bad(f"{name} must add up to a number in [{low}, {high}], they do not")
+        _check_total(values.sum(), self.total, name, at)
         return values.astype(self.dtype)
 
 

@@ -62,8 +62,8 @@ class Description:
         Number of classes C, where nobody asked for label counts.
     num_train, num_test
         Number of its training and test samples, where that is all that was asked for.
-    known_group
-        The known group it belongs to; −1 for none.
+    group
+        The known group it belongs to, or None.
     mean, std
         The numbers it subtracts from and divides each channel of its images by; empty if it does not.
     name
@@ -79,7 +79,7 @@ class Description:
     num_classes: Annotated[int | None, codec.Whole(1, 2**24)] = None
     num_train: Annotated[int | None, codec.Whole(1)] = None
     num_test: Annotated[int | None, codec.Whole()] = None
-    known_group: Annotated[int, codec.Whole(-1, key="group")] = -1
+    group: Annotated[int | None, codec.Whole()] = None
     # A model is of no use without the numbers that images are scaled by.
     mean: Annotated[tuple[float, ...], codec.Numbers(to=float)] = ()
     std: Annotated[tuple[float, ...], codec.Numbers(_TINY, to=float)] = ()
@@ -100,7 +100,7 @@ class Description:
         tells
             What is said of its rows.
         fields
-            The others of the description; a ``known_group`` of None is none.
+            The others of the description.
         """
         told: dict[str, Any] = {
             "label_counts": np.asarray(train_counts),
@@ -109,8 +109,6 @@ class Description:
             "num_train": int(np.sum(train_counts)),
             "num_test": int(np.sum(test_counts)),
         }
-        if fields.get("known_group") is None:
-            fields["known_group"] = -1
         if tells == "nothing":
             fields.pop("num_validation", None)
         return cls(**{name: told[name] for name in _TOLD[tells]}, **fields)
@@ -151,11 +149,6 @@ class Description:
         counts = np.zeros(self.num_classes or 0, dtype=np.int64)
         counts[:1] = rows or 0
         return counts
-
-    @property
-    def group(self) -> int | None:
-        """The known group it belongs to, or None."""
-        return None if self.known_group < 0 else self.known_group
 
 
 @dataclass(frozen=True)

@@ -407,10 +407,7 @@ def _num_models(at: codec.Reading) -> int:
     return len(at.asked.models)
 
 
-def _check_wins(wins: IntArray, at: codec.Reading) -> None:
-    most = codec.train_rows(at)
-    if not 0 < sum(wins.tolist()) <= most:
-        raise at.bad(f"wins must be numbers of rows, not all 0, {most} in all at most, got {wins}")
+_WINS = codec.Numbers(0, codec.train_rows, np.int64, count=_num_models, total=(1, codec.train_rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -428,12 +425,7 @@ class Losses:
     place = _LOSSES
 
     losses: Annotated[FloatArray, codec.Numbers(codec.least_loss, codec.LARGEST_NUMBER, count=_num_models)]
-    wins: Annotated[IntArray | None, codec.Numbers(0, codec.train_rows, np.int64, count=_num_models)] = None
-
-    def check(self, at: codec.Reading) -> None:
-        """Check that the wins are of rows that the client has."""
-        if self.wins is not None:
-            _check_wins(self.wins, at)
+    wins: Annotated[IntArray | None, _WINS] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -459,12 +451,8 @@ class Wins:
 
     place = _LOSSES
 
-    wins: Annotated[IntArray, codec.Numbers(0, codec.train_rows, np.int64, count=_num_models)]
+    wins: Annotated[IntArray, _WINS]
     losses: Annotated[None, codec.Made(reads=lambda _: None)] = None
-
-    def check(self, at: codec.Reading) -> None:
-        """Check that the wins are of rows that the client has."""
-        _check_wins(self.wins, at)
 
 
 @dataclass(frozen=True, eq=False)

@@ -256,13 +256,11 @@ class Served:
             raise ValueError(f"site and cluster must not both be given, got {site} and {cluster}")
         if site is not None:
             return self.site(site)
-        if cluster is None:
-            if len(self.clusters) > 1:
-                number = len(self.clusters)
-                raise ValueError(f"site or cluster must be given, there are models for {number} clusters")
-            cluster = self.clusters[0]
+        if cluster is None and len(self.clusters) == 1:
+            (cluster,) = self.clusters
         if cluster not in self.clusters:
-            raise ValueError(f"cluster must be one of {', '.join(map(str, self.clusters))}, got {cluster}")
+            known = ", ".join(map(str, self.clusters))
+            raise ValueError(f"cluster must be one of {known}, or site be given, got {cluster}")
         return Site(-1, cluster)
 
     def _logits(self, network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:

@@ -77,7 +77,7 @@ ANSWERS: list[tuple[Any, list[Any]]] = [  # by question, if any
     (description.SubspacesQuestion("pixels", 2), [description.Subspaces(np.eye(3, 2)[None])]),
     (
         description.DescriptionQuestion(),
-        [*(DESCRIBED(known_group=each) for each in (None, 0, 2)), DESCRIBED(**FULL)],
+        [*(DESCRIBED(group=each) for each in (None, 0, 2)), DESCRIBED(**FULL)],
     ),
     (description.DescriptionQuestion("sizes"), [DESCRIBED("sizes", num_validation=1)]),
     (description.DescriptionQuestion("nothing"), [DESCRIBED("nothing", num_validation=1)]),
@@ -338,7 +338,7 @@ def test_a_model_that_has_diverged_does_not_cost_the_others_their_wins() -> None
         decode(evaluation.Losses, told, Reading(asked=evaluation.LossesQuestion((MODEL, MODEL))))
     for wins in ([3], [0, 0], [-1, 4], [2, 8]):
         told["losses"]["wins"] = wins
-        with pytest.raises(BadReply, match="wins must be"):
+        with pytest.raises(BadReply, match="wins must"):
             decode(evaluation.Wins, told, Reading(0, bounds=Bounds(num_train=np.array([9])), asked=asked))
 
 

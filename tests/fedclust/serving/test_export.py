@@ -116,9 +116,9 @@ def test_only_a_model_that_is_meant_is_used(exported) -> None:
     served = fedclust.load_export(exported)
     rows = pd.DataFrame({"age": [50.0], "sex": ["f"]})
     for arguments, message in [
-        ({}, "site or cluster must be given, there are models for 3 clusters"),
+        ({}, "cluster must be one of 0, 1, 2, or site be given, got None"),
         ({"site": "east"}, "site must be one of the run's, north, south, west, got east"),
-        ({"cluster": 3}, "cluster must be one of 0, 1, 2, got 3"),
+        ({"cluster": 3}, "cluster must be one of 0, 1, 2, or site be given, got 3"),
         ({"site": "north", "cluster": 0}, "must not both be given"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -50,7 +50,6 @@ def without_large(
 
 _MOST_CLASSES = 100  # with intervals, and with counts of each pair of classes
 _MOST_CLUSTERS = 50
-_KEY = "decisions"
 
 
 def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int, seed: int) -> dict[str, Any]:
@@ -78,23 +77,20 @@ def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int, seed: i
     two = len(next(iter(outcomes.values())).there) == 2
     names = ["sensitivity", "specificity", "brier", "calibration_error", "accuracy_low", "accuracy_high"]
     if two:
-        names += [f"{name}_{end}" for name in ("sensitivity", "specificity") for end in ("low", "high")]
-    columns: dict[str, Any] = {name: np.full(num_clients, np.nan) for name in names}
-    columns["confusion"] = [None] * num_clients
+        names += ["sensitivity_low", "sensitivity_high", "specificity_low", "specificity_high"]
+    table, confusion = np.full((len(names), num_clients), np.nan), [None] * num_clients
     for client, counts in outcomes.items():
-        found = decisions([counts])
+        found, rng = decisions([counts]), generator(seed, "bootstrap", client)
         values = [_one(found.sensitivity), _one(found.specificity), found.brier, found.calibration_error]
-        rng = generator(seed, "bootstrap", client)
         if two:
             accuracy, sensitivity, specificity = intervals(counts.there, counts.predicted, counts.hits, rng)
-            values += [*accuracy.tolist(), *sensitivity[1].tolist(), *specificity[1].tolist()]
+            values += [*accuracy, *sensitivity[1], *specificity[1]]
         else:
-            values += accuracy_interval(int(counts.hits.sum()), int(counts.there.sum()), rng).tolist()
-        for name, value in zip(names, values, strict=True):
-            columns[name][client] = value
+            values += [*accuracy_interval(int(counts.hits.sum()), int(counts.there.sum()), rng)]
+        table[:, client] = values
         if counts.confusion is not None:
-            columns["confusion"][client] = counts.confusion.ravel().tolist()
-    return columns
+            confusion[client] = counts.confusion.ravel().tolist()
+    return dict(zip(names, table, strict=True)) | {"confusion": confusion}
 
 
 def summarise_decisions(
@@ -121,31 +117,21 @@ def summarise_decisions(
         return None
     everyone = list(outcomes.values())
     num_classes = len(everyone[0].there)
-    names = (
-        list(class_names) if len(class_names) == num_classes else [str(each) for each in range(num_classes)]
-    )
+    known = len(class_names) == num_classes
+    names = list(class_names) if known else [str(each) for each in range(num_classes)]
     there, predicted, hits = (
         np.sum([getattr(each, name) for each in everyone], axis=0) for name in ("there", "predicted", "hits")
     )
-    found = decisions(everyone)
-    classes: list[dict[str, Any]] = []
-    accuracy = None
+    found, classes, accuracy = decisions(everyone), [], None
     if num_classes <= _MOST_CLASSES:
-        overall, of_sensitivity, of_specificity = intervals(
-            there, predicted, hits, generator(seed, "bootstrap all")
-        )
+        overall, *of_rates = intervals(there, predicted, hits, generator(seed, "bootstrap all"))
         accuracy = _numbers(overall)
-        classes = [
-            {
-                "name": names[label],
-                "rows": int(there[label]),
-                "sensitivity": _number(found.sensitivity[label]),
-                "sensitivity_interval": _numbers(of_sensitivity[label]),
-                "specificity": _number(found.specificity[label]),
-                "specificity_interval": _numbers(of_specificity[label]),
-            }
-            for label in range(num_classes)
-        ]
+        for label, name in enumerate(names):
+            one: dict[str, Any] = {"name": name, "rows": int(there[label])}
+            for rate, interval in zip(("sensitivity", "specificity"), of_rates, strict=True):
+                one[rate] = _number(getattr(found, rate)[label])
+                one[f"{rate}_interval"] = _numbers(interval[label])
+            classes.append(one)
     values = {
         "rows": found.rows,
         "positive": names[1] if num_classes == 2 else None,
@@ -165,21 +151,18 @@ def summarise_decisions(
 
 def decision_lines(summary: Mapping[str, Any]) -> list[str]:
     """Write what the final table leaves out in a line or two; none for a run without counts."""
-    values = summary.get(_KEY)
+    values = summary.get("decisions")
     if not values:
         return []
     shown = [each for each in values["classes"] if each["sensitivity"] is not None]
     lines = []
     if values["positive"] is not None and shown and shown[-1]["name"] == values["positive"]:
-        rates_of = [
-            f"{name} {_with_interval(shown[-1][name], shown[-1][f'{name}_interval'])}"
-            for name in ("sensitivity", "specificity")
-            if shown[-1][name] is not None
-        ]
-        lines.append(f"{values['positive']}, all test rows: {', '.join(rates_of)}")
+        rates = ("sensitivity", "specificity")
+        known = [f"{name} {_rate(shown[-1], name)}" for name in rates if shown[-1][name] is not None]
+        lines.append(f"{values['positive']}, all test rows: {', '.join(known)}")
     elif shown:
         weakest = min(shown, key=lambda each: each["sensitivity"])
-        text = _with_interval(weakest["sensitivity"], weakest["sensitivity_interval"])
+        text = _rate(weakest, "sensitivity")
         lines.append(f"least sensitivity: {weakest['name']}, {text}, of {weakest['rows']:,} test rows")
     if values["brier"] is not None:
         text = f"Brier score {values['brier']:.3f}, calibration error {values['calibration_error']:.3f}"
@@ -219,9 +202,10 @@ def _matrix(counts: IntArray | None) -> list[list[int]] | None:
     return None if counts is None or len(counts) > _MOST_CLASSES else counts.tolist()
 
 
-def _with_interval(value: float, interval: Sequence[float | None]) -> str:
-    low, high = interval
-    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+def _rate(found: Mapping[str, Any], name: str) -> str:
+    """Write a rate with its interval."""
+    low, high = found[f"{name}_interval"]
+    return f"{found[name]:.3f}" + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]")
 
 
 def attended_summary(clients: pd.DataFrame) -> dict[str, Any]:
@@ -237,14 +221,9 @@ def attended_summary(clients: pd.DataFrame) -> dict[str, Any]:
         later = clients[clients["joined"] > 0]
         found["joined"] = dict(zip(later["client"].astype(str), later["joined"].tolist(), strict=True))
     if "left" in clients:
-        gone = clients[clients["left"]]
-        last = zip(
-            gone["client"].tolist(), gone["last_round"].tolist(), gone["last_accuracy"].tolist(), strict=True
-        )
-        found["left"] = [
-            {"client": client, "last_round": last_round, "last_accuracy": accuracy if last_round else None}
-            for client, last_round, accuracy in last
-        ]
+        gone = clients.loc[clients["left"], ["client", "last_round", "last_accuracy"]]
+        unknown = {"last_accuracy": None}
+        found["left"] = [one if one["last_round"] else one | unknown for one in gone.to_dict("records")]
     return found
 
 
@@ -296,16 +275,10 @@ def proof_summary(
     ``clusters``, a test each; ``did_not_vote``, clients with reasons; and the bytes.
     """
     reasons = dict.fromkeys(proof.too_few, _TOO_FEW) | {int(client): why for client, why in silent.items()}
+    unheard = [{"client": client, "reason": reasons[client]} for client in sorted(reasons)]
     return {
         "clusters": [each.summary() for each in proof.clusters],
-        "did_not_vote": [
-            {
-                "client": client,
-                **({} if names is None else {"name": names[client]}),
-                "reason": reasons[client],
-            }
-            for client in sorted(reasons)
-        ],
+        "did_not_vote": named(unheard, names),
         "bytes_down": traffic["bytes_down"],
         "bytes_up": traffic["bytes_up"],
     }
@@ -413,14 +386,7 @@ def listed(names: Sequence[str], most: int) -> str:
     return "; ".join(names[:most]) + (f"; and {len(names) - most} more" if len(names) > most else "")
 
 
-# Keys of a client's evaluation, and their columns.
-_COLUMNS = {
-    "loss": "loss",
-    "accuracy": "accuracy",
-    "balanced-accuracy": "balanced_accuracy",
-    "macro-f1": "macro_f1",
-    "auc": "auc",
-}
+_MEANS = ("balanced_accuracy", "share_weighted_accuracy", "macro_f1", "auc")
 _TRAFFIC = ("bytes_down", "bytes_up", "bytes_down_unbundled", "bytes_up_unbundled")
 
 _MOST_HISTORIES = 1_000  # clients whose accuracies are in rounds.jsonl; of more, its size would grow too much
@@ -486,20 +452,24 @@ def client_table(
         "num_test": np.asarray(num_test),
         **({} if counts is None else {"label_counts": counts.tolist()}),
     }
-    for key, column in _COLUMNS.items():
-        table[column] = [np.nan if scores is None else scores.get(key, np.nan) for scores in evaluation]
+    for key in metrics.CLIENT_FIGURES[1:]:
+        table[key.replace("-", "_")] = _scores(evaluation, key)
     table["share_weighted_accuracy"] = (
         np.full(len(clusters), np.nan) if counts is None else _share_weighted(counts, outcomes or {})
     )
     table |= client_decisions(outcomes or {}, len(clusters), seed)
     own = {name for scores in evaluation if scores for name in scores} - {*metrics.CLIENT_FIGURES}
     for name in sorted(own):
-        table[name] = [np.nan if scores is None else scores.get(name, np.nan) for scores in evaluation]
+        table[name] = _scores(evaluation, name)
     table.update({name: np.asarray(values) for name, values in columns.items()})
     for name, values in table.items():
         if len(values) != len(clusters):
             raise ValueError(f"{name} must have an entry per client, {len(clusters)}, got {len(values)}")
     return pd.DataFrame(table).astype({"group": "Int64"})
+
+
+def _scores(evaluation: Sequence[Mapping[str, float] | None], key: str) -> list[float]:
+    return [np.nan if scores is None else scores.get(key, np.nan) for scores in evaluation]
 
 
 def means_by_cluster(values: ArrayLike, assignment: ArrayLike) -> list[float | None]:
@@ -614,14 +584,12 @@ def summarise(
     if clients.empty:
         raise ValueError("clients must have at least one row, got none")
     assignment = clients["cluster"].to_numpy(dtype=np.int64)
-    known = "label_counts" in clients
-    counts = np.stack([np.asarray(row) for row in clients["label_counts"]]) if known else None
+    counts = np.stack(clients["label_counts"].to_list()) if "label_counts" in clients else None
     sizes = np.bincount(assignment)
-    accuracy = clients["accuracy"].to_numpy(dtype=float)
-    weights = clients["num_test"].to_numpy(dtype=float)
-    answered = np.isfinite(accuracy)
-    ad, sdad = metrics.fairness(accuracy[answered]) if answered.any() else (None, None)
-    several = np.count_nonzero(sizes) > 1
+    answered = clients[np.isfinite(clients["accuracy"].to_numpy(dtype=float))]
+    accuracy, weights = (answered[name].to_numpy(dtype=float) for name in ("accuracy", "num_test"))
+    ad, sdad = metrics.fairness(accuracy) if accuracy.size else (None, None)
+    shares = counts if np.count_nonzero(sizes) > 1 else None
     summary: dict[str, object] = {
         "strategy": strategy,
         "seed": seed,
@@ -630,25 +598,16 @@ def summarise(
         "num_clusters": int(np.count_nonzero(sizes)),
         "cluster_sizes": sizes.tolist(),
         "assignment": assignment.tolist(),
-        "global_accuracy": (
-            float(metrics.global_accuracy(accuracy[answered], weights[answered])) if answered.any() else None
-        ),
+        "global_accuracy": float(metrics.global_accuracy(accuracy, weights)) if accuracy.size else None,
         "mean_client_accuracy": _mean(accuracy),
-        "balanced_accuracy": _mean(clients["balanced_accuracy"].to_numpy(dtype=float)),
-        "share_weighted_accuracy": _mean(clients["share_weighted_accuracy"].to_numpy(dtype=float)),
-        "macro_f1": _mean(clients["macro_f1"].to_numpy(dtype=float)),
-        "auc": _mean(clients["auc"].to_numpy(dtype=float)),
-        "pooled_macro_f1": _known(metrics.pooled_macro_f1(outcomes)),
-        "pooled_auc": _known(metrics.pooled_auc(outcomes)),
-        **{name: _mean(clients[name].to_numpy(dtype=float)) for name in own_metrics},
+        **{name: _mean(clients[name]) for name in _MEANS},
+        "pooled_macro_f1": _number(metrics.pooled_macro_f1(outcomes)),
+        "pooled_auc": _number(metrics.pooled_auc(outcomes)),
+        **{name: _mean(clients[name]) for name in own_metrics},
         "ad": ad,
         "sdad": sdad,
-        "was": metrics.wasserstein_adjusted_silhouette(counts, assignment)
-        if several and counts is not None
-        else None,
-        "wadb": metrics.wasserstein_adjusted_davies_bouldin(counts, assignment)
-        if several and counts is not None
-        else None,
+        "was": None if shares is None else metrics.wasserstein_adjusted_silhouette(shares, assignment),
+        "wadb": None if shares is None else metrics.wasserstein_adjusted_davies_bouldin(shares, assignment),
         "rand_index": _agreement(metrics.rand_index, clients),
         "adjusted_rand_index": _agreement(metrics.adjusted_rand_index, clients),
         "weighted_psi": None if counts is None else float(metrics.weighted_psi(counts)),
@@ -657,19 +616,15 @@ def summarise(
         **{key: (traffic or {}).get(key) for key in _TRAFFIC},
         "compare": dict(compare or {}),
     }
-    taken = summary.keys() & details.keys()
-    if taken:
+    if taken := summary.keys() & details.keys():
         raise ValueError(f"details must not use the common keys, got {sorted(taken)}")
     return summary | details
 
 
-def _mean(values: FloatArray) -> float | None:
+def _mean(column: ArrayLike) -> float | None:
+    values = np.asarray(column, dtype=float)
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if finite.size else None
-
-
-def _known(value: float) -> float | None:
-    return value if np.isfinite(value) else None
 
 
 def _agreement(index: Callable[[IntArray, IntArray], float], clients: pd.DataFrame) -> float | None:

@@ -5,7 +5,8 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -153,42 +154,44 @@ class Tracking:
         -------
         To call after every round with its line of ``rounds.jsonl``.
         """
-        self._attempt(name, lambda: self._begin(name, folder))
-        return lambda record: self._attempt(name, lambda: self._log(name, record))
 
-    def end(self, name: str, failed: bool = False) -> None:
-        """End a strategy's run, with the results that its folder has now."""
-        self._attempt(name, lambda: self._end(name, failed))
+        def follow(record: Mapping[str, Any]) -> None:
+            with self._attempt(name):
+                self._log(name, record)
 
-    def _begin(self, name: str, folder: Path) -> None:
-        tracker, self._ready = self._ready or self._make(), None
-        kind = f"{type(tracker).__module__}.{type(tracker).__qualname__}"
-        saved, file = SavedRun(folder), folder / _ID
-        settings, title = flat_settings(saved.config), f"{self._folder.name}/{name}"
-        done, kept = len(saved.rounds), _kept(file, kind)
-        run = TrackedRun(title, self._folder.name, folder, settings, kept, done, self._chosen)
-        number, last = tracker.start(run)
-        self._open[name] = tracker, folder, last
-        self._chosen = self._chosen or number
-        replace_file(file, dumps({"tracker": kind, "id": number}) + "\n")
-        for record in saved.rounds:
-            self._log(name, record)
+        with self._attempt(name):
+            tracker, self._ready = self._ready or self._make(), None
+            kind = f"{type(tracker).__module__}.{type(tracker).__qualname__}"
+            saved, file = SavedRun(folder), folder / _ID
+            settings, title = flat_settings(saved.config), f"{self._folder.name}/{name}"
+            done, kept = len(saved.rounds), _kept(file, kind)
+            run = TrackedRun(title, self._folder.name, folder, settings, kept, done, self._chosen)
+            number, last = tracker.start(run)
+            self._open[name] = tracker, folder, last
+            self._chosen = self._chosen or number
+            replace_file(file, dumps({"tracker": kind, "id": number}) + "\n")
+            for record in saved.rounds:
+                self._log(name, record)
+        return follow
 
     def _log(self, name: str, record: Mapping[str, Any]) -> None:
         if name in self._open and record["round"] > self._open[name][2]:
             self._open[name][0].log(int(record["round"]), round_metrics(record))
 
-    def _end(self, name: str, failed: bool) -> None:
-        if name in self._open:
-            tracker, folder, _ = self._open.pop(name)
-            # One that failed before its end may be a resumed one: what its folder has is then of before.
-            figures = {} if failed else final_figures(SavedRun(folder).summary)
-            files = [] if failed else [folder / each for each in _KEPT if (folder / each).exists()]
-            tracker.finish(figures, files, failed)
+    def end(self, name: str, failed: bool = False) -> None:
+        """End a strategy's run, with the results that its folder has now."""
+        with self._attempt(name):
+            if name in self._open:
+                tracker, folder, _ = self._open.pop(name)
+                # One that failed before its end may be a resumed one: what its folder has is then of before.
+                figures = {} if failed else final_figures(SavedRun(folder).summary)
+                files = [] if failed else [folder / each for each in _KEPT if (folder / each).exists()]
+                tracker.finish(figures, files, failed)
 
-    def _attempt(self, name: str, action: Callable[[], None]) -> None:
+    @contextmanager
+    def _attempt(self, name: str) -> Iterator[None]:
         try:
-            action()
+            yield
         except Exception as error:  # whatever is wrong with the tracker, the run is worth more
             self._open.pop(name, None)
             reason = " ".join(str(error).split())[:300] or type(error).__name__
@@ -244,9 +247,7 @@ def flat_settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, Sett
     return flat
 
 
-_METRICS_AT_ONCE = 500  # MLflow takes at most 1,000 metrics and 100 parameters in one request
-_PARAMS_AT_ONCE = 100
-_LONGEST_VALUE = 6_000
+_AT_ONCE, _LONGEST_VALUE = 100, 6_000  # MLflow takes at most 100 parameters and 1,000 metrics in one request
 _ROUND = "round"
 
 
@@ -289,9 +290,7 @@ class MLflow:
         # A parameter cannot be changed, so a resumed run keeps those of its start.
         new = {key: value for key, value in run.settings.items() if key not in found.data.params}
         make = self._module.entities.Param
-        params = [make(key, str(value)[:_LONGEST_VALUE]) for key, value in new.items()]
-        for begin in range(0, len(params), _PARAMS_AT_ONCE):
-            self._client.log_batch(self._id, params=params[begin : begin + _PARAMS_AT_ONCE])
+        self._send("params", [make(key, str(value)[:_LONGEST_VALUE]) for key, value in new.items()])
         return self._id, int(found.data.metrics.get(_ROUND, 0))
 
     def _existing(self, kept: str | None) -> Any:
@@ -311,9 +310,11 @@ class MLflow:
 
     def _metrics(self, metrics: Mapping[str, float], step: int) -> None:
         now, make = int(time.time() * 1000), self._module.entities.Metric
-        values = [make(key, value, now, step) for key, value in metrics.items()]
-        for begin in range(0, len(values), _METRICS_AT_ONCE):
-            self._client.log_batch(self._id, metrics=values[begin : begin + _METRICS_AT_ONCE])
+        self._send("metrics", [make(key, value, now, step) for key, value in metrics.items()])
+
+    def _send(self, kind: str, values: Sequence[Any]) -> None:
+        for begin in range(0, len(values), _AT_ONCE):
+            self._client.log_batch(self._id, **{kind: values[begin : begin + _AT_ONCE]})
 
     def finish(self, figures: Mapping[str, float], files: Sequence[Path], failed: bool) -> None:
         """Log the final figures as ``final/…``, upload the files, and end the run."""
@@ -365,10 +366,9 @@ class TensorBoard:
 
     def finish(self, figures: Mapping[str, float], files: Sequence[Path], failed: bool) -> None:  # noqa: ARG002
         """Write the final figures, the hyperparameters, the pictures and the summary."""
-        last = self._last
         final = {f"final/{name}": value for name, value in figures.items()}
         for name, value in final.items():
-            self._writer.add_scalar(name, value, last)
+            self._writer.add_scalar(name, value, self._last)
         if final and self._run is not None:
             from torch.utils.tensorboard.summary import hparams
 
@@ -377,9 +377,11 @@ class TensorBoard:
         for path in files:
             if path.name == "summary.json":
                 text = json.dumps(json.loads(path.read_text(encoding="utf-8")), indent=1)
-                self._writer.add_text("summary", f"```\n{text}\n```", last)
-            for picture in sorted(path.glob("*.png")) if path.is_dir() else ():
-                self._writer.add_image(f"plots/{picture.stem}", _pixels(picture), last, dataformats="HWC")
+                self._writer.add_text("summary", f"```\n{text}\n```", self._last)
+            for picture in sorted(path.glob("*.png")):
+                self._writer.add_image(
+                    f"plots/{picture.stem}", _pixels(picture), self._last, dataformats="HWC"
+                )
         self._writer.close()
 
 
@@ -424,13 +426,11 @@ class WandB:
 
     def start(self, run: TrackedRun) -> tuple[str, int]:
         """Start the run, or continue the one with the id that was kept."""
+        where = {"project": self._project, "entity": self._entity, "mode": self._mode, "dir": str(run.folder)}
         self._run = self._module.init(
-            project=self._project,
-            entity=self._entity,
-            mode=self._mode,
+            **where,
             name=run.name,
             group=run.group,
-            dir=str(run.folder),
             config=dict(run.settings),
             id=run.kept,
             resume="allow",

@@ -11,22 +11,16 @@ if TYPE_CHECKING:
     from fedclust.results.checkpoints import Checkpoints as Checkpoints, load_checkpoint as load_checkpoint
     from fedclust.results.progress import Progress as Progress
     from fedclust.results.recorder import Recorder as Recorder, comparable as comparable
-    from fedclust.results.report import final_table as final_table, print_report as print_report
+    from fedclust.results.report import print_report as print_report
     from fedclust.results.saved_run import SavedRun as SavedRun
-    from fedclust.results.summary import (
-        client_table as client_table,
-        means_by_cluster as means_by_cluster,
-        named as named,
-        round_accuracies as round_accuracies,
-        summarise as summarise,
-    )
+    from fedclust.results.summary import client_table as client_table, summarise as summarise
 else:
     NAMES = {
         "fedclust.results.checkpoints": "Checkpoints load_checkpoint",
         "fedclust.results.progress": "Progress",
         "fedclust.results.recorder": "Recorder comparable",
-        "fedclust.results.report": "final_table print_report",
+        "fedclust.results.report": "print_report",
         "fedclust.results.saved_run": "SavedRun",
-        "fedclust.results.summary": "client_table means_by_cluster named round_accuracies summarise",
+        "fedclust.results.summary": "client_table summarise",
     }
     __getattr__, __dir__, __all__ = lazily(__name__, NAMES)

@@ -19,8 +19,6 @@ from fedclust.federation.run import RunState
 from fedclust.messages.packer import pack, unpack
 from fedclust.settings.run_options import parse_interval
 
-__all__ = ["Checkpoints", "load_checkpoint", "parse_interval"]
-
 _KEPT = 2  # files; the older one is for the case that the disk damages the newest
 _FORMAT = 3
 

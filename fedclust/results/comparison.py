@@ -1,16 +1,15 @@
 """Compare many runs: one row per strategy and setting, averaged over seeds."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedclust.results.report import figure
-from fedclust.results.saved_run import SavedRun
+from fedclust.results.saved_run import SavedRun, flat
 from fedclust.results.summary import PREFIX, SERVED_FIGURES, personal_figure
 from fedclust.typing import FloatArray
 
@@ -90,30 +89,22 @@ class Comparison:
         return (*own, *(key for key in later if any(row.values(key).size for row in self.rows)))
 
 
-@dataclass(frozen=True, eq=False)
-class _Candidate:
-    """One run that may become part of a row."""
+def _beside(run: SavedRun) -> Path | None:
+    """Return the folder of the run that this one was compared with, if any."""
+    return run.folder.parents[1] if run.folder.parent.name == "compare" else None
 
-    run: SavedRun
 
-    @property
-    def beside(self) -> Path | None:
-        """Folder of the run that this one was compared with, if any."""
-        folder = self.run.folder
-        return folder.parents[1] if folder.parent.name == "compare" else None
-
-    @cached_property
-    def config(self) -> dict[str, str]:
-        """The flattened configuration; if missing, that of the main run without its strategy."""
-        config = self.run.config
-        if not config and self.beside is not None and (self.beside / "config.yaml").is_file():
-            config = {key: value for key, value in SavedRun(self.beside).config.items() if key != "strategy"}
-        size = {key: self.run.summary[key] for key in ("num_clients", "rounds") if key in self.run.summary}
-        return {
-            key: value
-            for key, value in _flat(config | size)
-            if key.split(".")[0] not in _NO_SETTINGS and key.split(".")[-1] != "seed"
-        }
+def _config(run: SavedRun) -> dict[str, str]:
+    """Flatten a run's configuration; if missing, that of the main run without its strategy."""
+    config, beside = run.config, _beside(run)
+    if not config and beside is not None and (beside / "config.yaml").is_file():
+        config = {key: value for key, value in SavedRun(beside).config.items() if key != "strategy"}
+    size = {key: run.summary[key] for key in ("num_clients", "rounds") if key in run.summary}
+    return {
+        key: value if isinstance(value, str) else json.dumps(value, default=str)
+        for key, value in flat(config | size)
+        if key.split(".")[0] not in _NO_SETTINGS and key.split(".")[-1] != "seed"
+    }
 
 
 def find_runs(folders: Sequence[Path]) -> tuple[list[SavedRun], list[Path]]:
@@ -176,29 +167,26 @@ def compare(runs: Sequence[SavedRun]) -> Comparison:
     ValueError
         If a summary or configuration cannot be read, or a summary has no strategy or seed.
     """
-    candidates = [_Candidate(run) for run in runs]
-    for candidate in candidates:
-        if not {"strategy", "seed"} <= candidate.run.summary.keys():
-            path, found = candidate.run.folder / "summary.json", list(candidate.run.summary)
+    for run in runs:
+        if not {"strategy", "seed"} <= run.summary.keys():
+            path, found = run.folder / "summary.json", list(run.summary)
             raise ValueError(f"{path} must have the keys strategy and seed, got {found}")
-    keys = _settings(candidates)
-    groups: dict[tuple[str, tuple[str, ...]], dict[int, _Candidate]] = {}
+    configs = {run: _config(run) for run in runs}
+    keys = _settings(configs)
+    groups: dict[tuple[str, tuple[str, ...]], dict[int, SavedRun]] = {}
     repeats = []
     # The newest first, own runs before compared ones: the first one of each seed is kept.
-    for candidate in sorted(candidates, key=lambda each: (each.beside is not None, -_written(each.run))):
-        setting = tuple(candidate.config.get(key, "") for key in keys)
-        seeds = groups.setdefault((candidate.run.strategy, setting), {})
-        if candidate.run.summary["seed"] in seeds:
-            if "taken_from" not in candidate.run.summary:  # a copy is not a second run
-                repeats.append(candidate.run.folder)
-        else:
-            seeds[candidate.run.summary["seed"]] = candidate
+    for run in sorted(runs, key=lambda each: (_beside(each) is not None, -_written(each))):
+        setting = tuple(configs[run].get(key, "") for key in keys)
+        seeds = groups.setdefault((run.strategy, setting), {})
+        if seeds.setdefault(run.summary["seed"], run) is not run and "taken_from" not in run.summary:
+            repeats.append(run.folder)  # a copy is not a second run
     rows = [
         Row(
             strategy,
             setting,
-            tuple(seeds[seed].run.summary for seed in sorted(seeds)),
-            tuple(seeds[seed].run for seed in sorted(seeds)),
+            tuple(seeds[seed].summary for seed in sorted(seeds)),
+            tuple(seeds[seed] for seed in sorted(seeds)),
         )
         for (strategy, setting), seeds in sorted(groups.items(), key=_place)
     ]
@@ -219,25 +207,25 @@ def _number_or_text(value: str) -> tuple[bool, float, str]:
         return True, 0.0, value
 
 
-def _settings(candidates: Sequence[_Candidate]) -> tuple[str, ...]:
+def _settings(configs: Mapping[SavedRun, Mapping[str, str]]) -> tuple[str, ...]:
     """Find the fewest keys that distinguish all runs with different configurations.
 
     A key of the strategy counts only if it differs between runs of one strategy; between two strategies,
     their names are enough.
     """
     keys = sorted(
-        {key for candidate in candidates for key in candidate.config},
+        {key for config in configs.values() for key in config},
         # The name of a dataset is clearer than the ten keys that change with it.
         key=lambda key: (not key.startswith("choices."), key.endswith("_target_"), key.count("."), key),
     )
     shared = [key for key in keys if "strategy" not in key.split(".")]
     own = [key for key in keys if key.startswith("strategy.")]
     kept: list[str] = []
-    groups: list[tuple[str, ...]] = [()] * len(candidates)
+    groups: list[tuple[str, ...]] = [()] * len(configs)
     for key in [*shared, None, *own]:
         finer = [
-            (*group, candidate.run.strategy if key is None else candidate.config.get(key, ""))
-            for group, candidate in zip(groups, candidates, strict=True)
+            (*group, run.strategy if key is None else config.get(key, ""))
+            for group, (run, config) in zip(groups, configs.items(), strict=True)
         ]
         if key is None:
             groups = finer
@@ -245,14 +233,6 @@ def _settings(candidates: Sequence[_Candidate]) -> tuple[str, ...]:
             groups = finer
             kept.append(key)
     return tuple(kept)
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _written(run: SavedRun) -> float:

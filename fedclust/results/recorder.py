@@ -186,9 +186,8 @@ class Recorder:
             raise ValueError(f"round must be an integer > {self._last_round}, got {number!r}")
         self._unwritten_round = dumps(record) + "\n"
         if os.fstat(self._rounds.fileno()).st_nlink == 0:  # it could be written to, and would never be seen
-            raise FileNotFoundError(
-                errno.ENOENT, os.strerror(errno.ENOENT), str(self.folder / "rounds.jsonl")
-            )
+            path = str(self.folder / "rounds.jsonl")
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         self._rounds.write(self._unwritten_round)
         self._rounds.flush()
         self._unwritten_round = ""
@@ -217,18 +216,17 @@ class Recorder:
         entry = dumps({"round": server_round, "assignment": clusters, "reason": reason})
         path = self.folder / "clusters.json"
         self._unwritten_changes.append(entry)
+        added = ",\n".join(self._unwritten_changes).encode()
         if self._changes is None:
-            replace_file(path, "[\n" + ",\n".join(self._unwritten_changes) + "\n]\n")
+            replace_file(path, f"[\n{added.decode()}\n]\n")
             self._changes = path.open("rb+", buffering=0)
             self._end_of_changes = path.stat().st_size - len("\n]\n")
-            self._unwritten_changes.clear()
-            return True
-        # A method that regroups every round makes many entries: put this one before the closing bracket
-        # in place, instead of writing all of them anew.
-        added = "".join(f",\n{each}" for each in self._unwritten_changes).encode()
-        self._changes.seek(self._end_of_changes)
-        _write_all(self._changes, added + b"\n]\n")
-        self._end_of_changes += len(added)
+        else:
+            # A method that regroups every round makes many entries: put this one before the closing bracket
+            # in place, instead of writing all of them anew.
+            self._changes.seek(self._end_of_changes)
+            _write_all(self._changes, b",\n" + added + b"\n]\n")
+            self._end_of_changes += len(b",\n" + added)
         self._unwritten_changes.clear()
         return True
 
@@ -321,21 +319,16 @@ def write_summary(folder: Path, summary: Mapping[str, object]) -> None:
 def _lines_up_to(path: Path, server_round: int | None) -> list[str]:
     """List the lines of the first rounds, None for all; a last line that was cut short does not count."""
     kept: list[str] = []
-    if not path.is_file():
-        return kept
     # A power failure can leave what is no text.
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
-        if len(kept) == server_round or not _is_object(line):
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.split("\n")[:-1]:
+        try:
+            if len(kept) == server_round or not isinstance(json.loads(line), dict):
+                break
+        except ValueError:
             break
         kept.append(f"{line}\n")
     return kept
-
-
-def _is_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
 
 
 def _changes_up_to(path: Path, server_round: int) -> list[dict[str, Any]]:

@@ -19,7 +19,6 @@ from fedclust.results.summary import decision_lines, how_to_get_one, listed, per
 from fedclust.support.checks import few
 
 _MOST_TRIALS, _MOST_CLUSTERS = 12, 12
-_WIDTH_OF_FILES = 500
 
 
 def known(value: Any) -> bool:
@@ -294,7 +293,7 @@ def print_report(run: SavedRun, console: Console | None = None) -> None:
     """
     console = console or Console()
     if not console.is_terminal:
-        console = Console(file=console.file, width=_WIDTH_OF_FILES)
+        console = Console(file=console.file, width=500)
     console.print(final_table(run))
     # Not wrapped, so that the path can be copied.
     console.print(f"results: {run.folder.resolve()}", markup=False, highlight=False, soft_wrap=True)

@@ -220,6 +220,15 @@ class SavedRun:
                     yield name, arrays[name]
 
 
+def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a configuration by dotted key, such as ``"partition.alpha"``."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 MOST_CLIENTS = 5_000
 """Clients on a page; ``clients.parquet`` has the others."""
 

@@ -78,7 +78,8 @@ def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int, seed: i
     names = ["sensitivity", "specificity", "brier", "calibration_error", "accuracy_low", "accuracy_high"]
     if two:
         names += ["sensitivity_low", "sensitivity_high", "specificity_low", "specificity_high"]
-    table, confusion = np.full((len(names), num_clients), np.nan), [None] * num_clients
+    confusion: list[Any] = [None] * num_clients
+    table = np.full((len(names), num_clients), np.nan)
     for client, counts in outcomes.items():
         found, rng = decisions([counts]), generator(seed, "bootstrap", client)
         values = [_one(found.sensitivity), _one(found.specificity), found.brier, found.calibration_error]
@@ -227,18 +228,9 @@ def attended_summary(clients: pd.DataFrame) -> dict[str, Any]:
     return found
 
 
-SERVED_FIGURES = (
-    "global_accuracy",
-    "mean_client_accuracy",
-    "balanced_accuracy",
-    "share_weighted_accuracy",
-    "macro_f1",
-    "auc",
-    "pooled_macro_f1",
-    "pooled_auc",
-    "ad",
-    "sdad",
-)
+_MEANS = ("balanced_accuracy", "share_weighted_accuracy", "macro_f1", "auc")
+_POOLED = ("pooled_macro_f1", "pooled_auc")
+SERVED_FIGURES = ("global_accuracy", "mean_client_accuracy", *_MEANS, *_POOLED, "ad", "sdad")
 """Keys of ``summary.json`` that depend on the serving models; ``serve_cluster`` has them for clusters'."""
 
 _NAMES = {"ClustPSIPFL": "Clust-PSI-PFL"}
@@ -386,7 +378,6 @@ def listed(names: Sequence[str], most: int) -> str:
     return "; ".join(names[:most]) + (f"; and {len(names) - most} more" if len(names) > most else "")
 
 
-_MEANS = ("balanced_accuracy", "share_weighted_accuracy", "macro_f1", "auc")
 _TRAFFIC = ("bytes_down", "bytes_up", "bytes_down_unbundled", "bytes_up_unbundled")
 
 _MOST_HISTORIES = 1_000  # clients whose accuracies are in rounds.jsonl; of more, its size would grow too much

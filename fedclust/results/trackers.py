@@ -12,9 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
-from fedclust.results.saved_run import SavedRun
+from fedclust.results.saved_run import SavedRun, flat
 from fedclust.settings.composition import ConfigError
-from fedclust.support.checks import dumps, replace_file
+from fedclust.support.checks import check_value, dumps, replace_file
 
 Setting = bool | int | float | str
 
@@ -233,18 +233,13 @@ def _metric_name(key: str) -> str:
     return re.sub(r"[^\w\-./ ]", "_", key)
 
 
-def flat_settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, Setting]:
+def flat_settings(config: Mapping[str, Any]) -> dict[str, Setting]:
     """List the settings of a configuration by dotted key; a list or None becomes text."""
-    flat: dict[str, Setting] = {}
-    for name, value in config.items():
-        key = f"{prefix}{name}"
-        if key in _NO_SETTINGS:
-            continue
-        if isinstance(value, Mapping):
-            flat |= flat_settings(value, f"{key}.")
-        else:
-            flat[_metric_name(key)] = value if isinstance(value, bool | int | float | str) else str(value)
-    return flat
+    return {
+        _metric_name(key): value if isinstance(value, bool | int | float | str) else str(value)
+        for key, value in flat(config)
+        if key not in _NO_SETTINGS and not key.startswith("tracker.")
+    }
 
 
 _AT_ONCE, _LONGEST_VALUE = 100, 6_000  # MLflow takes at most 100 parameters and 1,000 metrics in one request
@@ -353,7 +348,8 @@ class TensorBoard:
         purge = has + 1 if run.kept is not None else None
         self._writer = self._module.SummaryWriter(str(folder), purge_step=purge)
         self._last = has
-        rows = [f"| {key} | {_cell(value)} |" for key, value in run.settings.items()]
+        texts = {key: str(value).replace("|", "\\|") for key, value in run.settings.items()}
+        rows = [f"| {key} | {text} |".replace("\n", " ") for key, text in texts.items()]
         self._writer.add_text("config", "\n".join(["| setting | value |", "| --- | --- |", *rows]), has)
         return "tensorboard", has
 
@@ -393,10 +389,6 @@ def _pixels(path: Path) -> Any:
         return np.asarray(picture.convert("RGB"))
 
 
-def _cell(value: object) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ")
-
-
 class WandB:
     """Log to Weights & Biases.
 
@@ -418,17 +410,16 @@ class WandB:
     """
 
     def __init__(self, project: str = "fedclust", entity: str | None = None, mode: str | None = None) -> None:
-        if mode not in (None, "online", "offline", "disabled"):
-            raise ValueError(f"mode must be online, offline, disabled or null, got {mode!r}")
+        check_value("mode", mode, "online or offline or disabled or None")
         self._module = optional("wandb", "wandb")
-        self._project, self._entity, self._mode = project, entity, mode
+        self._given = {"project": project, "entity": entity, "mode": mode}
         self._run: Any = None
 
     def start(self, run: TrackedRun) -> tuple[str, int]:
         """Start the run, or continue the one with the id that was kept."""
-        where = {"project": self._project, "entity": self._entity, "mode": self._mode, "dir": str(run.folder)}
         self._run = self._module.init(
-            **where,
+            **self._given,
+            dir=str(run.folder),
             name=run.name,
             group=run.group,
             config=dict(run.settings),

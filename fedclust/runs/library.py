@@ -521,7 +521,7 @@ def simulate(
         Folder for the results; it must not hold another run. Unless given, a temporary folder that is deleted
         together with the returned result.
     checkpoint_every
-        See :func:`fedclust.results.checkpoints.parse_interval`.
+        See :func:`fedclust.settings.run_options.parse_interval`.
     resume
         Whether to resume the run in `folder` from its newest checkpoint; results equal those of an
         uninterrupted run bit by bit. Give the same arguments again; `rounds` may be larger.

@@ -43,26 +43,13 @@ MOST_CELLS = 100
 
 _MANY = 400  # values of a line, from which on its running mean stands out
 
+_TEXT = {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
 PICTURE: dict[str, Any] = {
     "background": "white",
     "font": "DejaVu Sans, Arial, sans-serif",
     "view": {"stroke": None, "continuousWidth": 560, "continuousHeight": 300},
-    "axis": {
-        "gridColor": "#E4E4E4",
-        "domainColor": "#555555",
-        "tickColor": "#555555",
-        "titleFontWeight": "normal",
-        "labelFontSize": 11,
-        "titleFontSize": 11,
-    },
-    "legend": {
-        "orient": "bottom",
-        "labelLimit": 400,
-        "columns": 3,
-        "labelFontSize": 11,
-        "titleFontSize": 11,
-        "titleFontWeight": "normal",
-    },
+    "axis": _TEXT | {"gridColor": "#E4E4E4", "domainColor": "#555555", "tickColor": "#555555"},
+    "legend": _TEXT | {"orient": "bottom", "labelLimit": 400, "columns": 3},
     "title": {"anchor": "start", "fontSize": 13, "fontWeight": "normal", "offset": 8},
     "range": {"category": list(COLOURS)},
     "point": {"color": COLOURS[0]},
@@ -74,7 +61,7 @@ PAPER: dict[str, Any] = PICTURE | {
     "view": {"stroke": None, "continuousWidth": 190, "continuousHeight": 120},
     "axis": PICTURE["axis"] | _SMALL,
     "legend": PICTURE["legend"] | _SMALL,
-    "title": {"anchor": "start", "fontSize": 9, "fontWeight": "normal", "offset": 3},
+    "title": PICTURE["title"] | {"fontSize": 9, "offset": 3},
     "header": {**_SMALL, "labelAnchor": "start"},
     "text": {"fontSize": 8},
     "line": {"strokeWidth": 1.3},

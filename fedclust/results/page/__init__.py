@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedclust.results.page.run import view_run as view_run
-    from fedclust.results.page.sweep import view_sweep as view_sweep
     from fedclust.results.page.write import (
         PAGE as PAGE,
         LivePage as LivePage,
@@ -21,10 +19,5 @@ if TYPE_CHECKING:
         write_sweep_page as write_sweep_page,
     )
 else:
-    NAMES = {
-        "fedclust.results.page.run": "view_run",
-        "fedclust.results.page.sweep": "view_sweep",
-        "fedclust.results.page.write": "PAGE LivePage document is_run live_part view_of write_page "
-        "write_sweep_page",
-    }
-    __getattr__, __dir__, __all__ = lazily(__name__, NAMES)
+    names = "PAGE LivePage document is_run live_part view_of write_page write_sweep_page"
+    __getattr__, __dir__, __all__ = lazily(__name__, {"fedclust.results.page.write": names})

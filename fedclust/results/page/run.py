@@ -10,18 +10,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from fedclust.results import report
+from fedclust.results import report, saved_run
 from fedclust.results.charts import chart
 from fedclust.results.charts.run import meaning_of, pictures, rewards_of, small_arrays
-from fedclust.results.saved_run import (
-    MOST_ACCURACIES,
-    MOST_CLIENTS,
-    SavedRun,
-    ThinnedRun,
-    evenly,
-    pack,
-    shown,
-)
+from fedclust.results.saved_run import MOST_ACCURACIES, MOST_CLIENTS, SavedRun, ThinnedRun, evenly
 from fedclust.support.checks import few
 from fedclust.typing import IntArray
 
@@ -65,6 +57,7 @@ def view_run(folder: Path) -> dict[str, Any]:
     width = 0 if run.label_counts is None else run.label_counts.shape[1]
     named = small.get("class_names", ())
     classes = [str(name) for name in (named if len(named) >= width else range(width))]
+    settings = [(key, value) for key, value in saved_run.flat(run.config) if key != "overrides"]
     return {
         "kind": "run",
         "run": run,
@@ -88,7 +81,7 @@ def view_run(folder: Path) -> dict[str, Any]:
         "rewards": list(_rewards(small)),
         "spread": _spread(run),
         "costs": costs,
-        "settings": [[key, value] for key, value in _flat(run.config) if key != "overrides"],
+        "settings": [[key, "null" if value is None else str(value)] for key, value in settings],
         "data": _histories(run, classes),
     }
 
@@ -347,13 +340,13 @@ def _client_accuracies(name: str, run: SavedRun, most: int) -> dict[str, Any] | 
         return None
     width = len(recorded[-1]["client_accuracy"])
     recorded = [line for line in recorded if len(line["client_accuracy"]) <= width]
-    kept = [recorded[place] for place in shown(len(recorded), width, most)]
+    kept = [recorded[place] for place in saved_run.shown(len(recorded), width, most)]
     values = np.full((len(kept), width), np.nan)
     for row, line in zip(values, kept, strict=True):
         row[: len(line["client_accuracy"])] = line[
             "client_accuracy"
         ]  # of those who joined later nothing is known
-    return {"name": name, "rounds": [line["round"] for line in kept], "values": pack(values)}
+    return {"name": name, "rounds": [line["round"] for line in kept], "values": saved_run.pack(values)}
 
 
 def _matrices(run: SavedRun, made: Mapping[str, chart.Picture]) -> dict[str, Any]:
@@ -408,14 +401,6 @@ def _cost(name: str, run: SavedRun) -> list[Any]:
     if not run.summary and run.rounds:  # not finished: what its rounds add up to
         return [name, *(sum(line.get(key) or 0 for line in run.rounds) for key in _COSTS)]
     return [name, *map(run.summary.get, _COSTS)]
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", "null" if value is None else str(value)
 
 
 def command_line(overrides: Sequence[object]) -> str:

@@ -63,7 +63,7 @@ def view_of(folder: Path) -> dict[str, Any]:
     return view_sweep(folder)
 
 
-def document(view: Mapping[str, Any], *, live: bool = False) -> str:
+def document(view: dict[str, Any], *, live: bool = False) -> str:
     """Write a view as a page that needs no other file.
 
     Text of the data is escaped in the markup, and in a JSON block that is only ever inserted as text or read
@@ -81,21 +81,8 @@ def document(view: Mapping[str, Any], *, live: bool = False) -> str:
     from fedclust.results.charts.chart import bundle
 
     style, script = template("style"), f"(() => {{{bundle()}\n}})();\n(() => {{\n{template('script')}}})();"
-    return (
-        _templates()
-        .get_template("page")
-        .render(
-            title=view["title"],
-            live=live,
-            main=_main(view, live),
-            style=style,
-            script=script,
-            style_hash=_hash(style),
-            script_hash=_hash(script),
-            data=to_json(_data(view)),
-        )
-        .lstrip()
-    )
+    parts = {"main": _main(view, live), "style": style, "script": script, "data": to_json(_data(view))}
+    return _templates().get_template("page").render(view | parts, live=live).lstrip()
 
 
 def live_part(view: Mapping[str, Any]) -> str:
@@ -149,7 +136,7 @@ def _templates() -> "jinja2.Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    own = head, keyed, zipped, class_name, command_line
+    own = head, keyed, zipped, digest, class_name, command_line
     for each in (*own, report.written, report.number, report.span, report.plural, report.some):
         environment.filters[each.__name__] = each
     return environment
@@ -188,7 +175,8 @@ def template(name: str) -> str:
     return block.partition("\n")[2].rpartition("```")[0]
 
 
-def _hash(text: str) -> str:
+def digest(text: str) -> str:
+    """Write what a policy names a script or a style by."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 

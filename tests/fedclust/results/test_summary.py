@@ -6,11 +6,12 @@ from fedclust.federation import Measured
 from fedclust.federation.questions import Layered
 from fedclust.metrics import outcomes
 from fedclust.personal.layers import Auto
-from fedclust.results import client_table, named, summarise
+from fedclust.results import client_table, summarise
 from fedclust.results.summary import (
     MOST_CLIENTS,
     client_decisions,
     decision_lines,
+    named,
     personal_figure,
     personal_line,
     personal_summary,
@@ -18,16 +19,6 @@ from fedclust.results.summary import (
     summarise_decisions,
     without_large,
 )
-
-
-def arrays(clients: int) -> dict[str, np.ndarray]:
-    """Make one matrix of clients by clients, one with a further axis, and two that are neither."""
-    return {
-        "affinity": np.zeros((clients, clients)),
-        "scores": np.zeros((clients, clients, 2)),
-        "losses": np.zeros((clients, 3)),
-        "names": np.array(["a", "b"]),
-    }
 
 
 @pytest.mark.parametrize(
@@ -41,9 +32,11 @@ def arrays(clients: int) -> dict[str, np.ndarray]:
     ],
 )
 def test_matrices_of_many_clients_are_left_out(keep: bool | str, clients: int, left_out: list[str]) -> None:
-    kept, found = without_large(arrays(clients), keep, clients)
+    shapes = {"affinity": (clients, clients), "scores": (clients, clients, 2), "losses": (clients, 3)}
+    arrays = {name: np.zeros(shape) for name, shape in shapes.items()} | {"names": np.array(["a", "b"])}
+    kept, found = without_large(arrays, keep, clients)
     assert found == left_out
-    assert kept.keys() == arrays(clients).keys() - set(left_out)
+    assert kept.keys() == arrays.keys() - set(left_out)
 
 
 def counted(labels, predicted, num_classes):
@@ -122,9 +115,6 @@ def test_what_stands_in_a_summary() -> None:
         "Personal layer: auto (clients: 1 none, 1 finetune); "
         "failed: client 0: finetune: non-finite loss at step 3"
     )
-
-
-def test_a_run_without_a_layer_has_nothing_to_say() -> None:
     assert personal_figure({"mean_client_accuracy": 0.5}, "mean_client_accuracy") is None
     assert personal_line({}) is None
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedclust.results import Recorder, saved_run
-from fedclust.results.page import view_run
+from fedclust.results.page.run import view_run
 from fedclust.results.saved_run import ThinnedRun, shown
 
 CLIENTS = 10

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fedclust.results import Recorder
-from fedclust.results.page import run, view_run, view_sweep
-from fedclust.results.page.run import labels_apart, tally
+from fedclust.results.page import run
+from fedclust.results.page.run import labels_apart, tally, view_run
+from fedclust.results.page.sweep import view_sweep
 from fedclust.results.saved_run import evenly, pack, shorts
 
 from .conftest import Page

@@ -13,7 +13,8 @@ import pytest
 
 from fedclust.results import Recorder, client_table, summarise
 from fedclust.results.charts.chart import bundle
-from fedclust.results.page import PAGE, LivePage, document, live_part, view_run, write, write_page
+from fedclust.results.page import PAGE, LivePage, document, live_part, write, write_page
+from fedclust.results.page.run import view_run
 from fedclust.results.page.write import template
 
 from .conftest import HOSTILE, Page

@@ -1,14 +1,22 @@
-"""A small federation and one small model per kind of layer, shared by the tests of this folder."""
+"""A small federation, a small model per kind of layer, and a literal loop, for the tests of this folder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from fedclust.data.dataset import FederatedData
-from fedclust.training.cohort import Job
+from fedclust.support.rng import generator, torch_seed
+from fedclust.training import LocalTraining
+from fedclust.training.cohort import CohortUpdate, Job
+from fedclust.training.losses import cross_entropy
+from fedclust.training.trainer import Trainer
+from fedclust.training.working_model import prepare, scramble, step_keys
 from fedclust.typing import State
 
 SIZES = (1, 9, 20, 8, 13)  # with batches of 8: one sample, one batch + 1, several, exactly one, one + 5
@@ -101,6 +109,128 @@ def federation(kind: str = "linear", sizes: tuple[int, ...] = SIZES, classes: in
     )
 
 
+def hyperparameters(**changes: Any) -> LocalTraining:
+    return LocalTraining(**{"learning_rate": 0.1, "batch_size": 8, "epochs": 2, **changes})
+
+
+def set_up(
+    kind: str | nn.Module = "linear",
+    data: FederatedData | None = None,
+    seed: int = 1,
+    threads: int | None = None,
+    metrics: Any = None,
+    **options: Any,
+) -> Any:
+    """Make a trainer of a model, by kind or as it is, and one job per client, all from one state."""
+    name = kind if isinstance(kind, str) else "linear"
+    model, data = build(kind) if isinstance(kind, str) else kind, data or federation(name)
+    trainer = Trainer(model, data, hyperparameters(**options), seed, threads=threads, metrics=metrics)
+    start: State = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    jobs = [Job(client, rows, start) for client, rows in enumerate(data.train)]
+    tests = [Job(client, rows, start) for client, rows in enumerate(data.test)]
+    return SimpleNamespace(model=model, data=data, trainer=trainer, start=start, jobs=jobs, tests=tests)
+
+
+def normalised(data: FederatedData, inputs: torch.Tensor) -> torch.Tensor:
+    """Normalise images as the dataset says; other inputs stay as they are."""
+    if inputs.dtype != torch.uint8:
+        return inputs
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (data.mean, data.std))
+    return (inputs / 255 - mean) / std
+
+
+def window(image: np.ndarray, key: int, place: int) -> np.ndarray:
+    """Pad one raw image with zeros, cut out a window of its size and mirror it, pixel by pixel."""
+    channels, height, width = image.shape
+    number = int(scramble(scramble(torch.tensor(key)) ^ (place * 0x243F6A89) % 2**32))
+    choice = number * 162 // 2**32  # 9 rows, 9 columns, mirrored or not
+    down, right, mirrored = choice // 18, choice // 2 % 9, choice % 2
+    padded = np.zeros((channels, height + 8, width + 8), dtype=image.dtype)
+    padded[:, 4 : 4 + height, 4 : 4 + width] = image
+    cut = padded[:, down : down + height, right : right + width]
+    return (cut[:, :, ::-1] if mirrored else cut).copy()
+
+
+def literal(
+    model: nn.Module,
+    data: Any,
+    training: LocalTraining,
+    client: int,
+    start: State,
+    seed: int = 1,
+    server_round: int = 3,
+    trained: Sequence[str] | None = None,
+) -> tuple[State, list[float]]:
+    """Train one client the way a tutorial would: all of its parameters, or those named."""
+    model, context = prepare(model)
+    model.load_state_dict(start)
+    model.train()
+    parameters = [each for name, each in model.named_parameters() if trained is None or name in trained]
+    common: dict[str, Any] = {"lr": training.learning_rate, "weight_decay": training.weight_decay}
+    if training.optimizer == "adam":
+        optimiser: torch.optim.Optimizer = torch.optim.Adam(parameters, **common)
+    else:
+        optimiser = torch.optim.SGD(parameters, momentum=training.momentum, **common)
+    anchors = [parameter.detach().clone() for parameter in parameters]
+    rows, draws = data.train[client], generator(seed, "batches", server_round, client)
+    keys, crops = (
+        step_keys(torch_seed(seed, purpose, server_round), torch.tensor([client]), 100)[0]
+        for purpose in ("dropout", "augmentation")
+    )
+    losses: list[float] = []
+    epoch = 0
+    while epoch < (training.epochs or 100):
+        order = rows[draws.permutation(len(rows))]
+        for first in range(0, len(order), training.batch_size):
+            if training.steps is not None and len(losses) == training.steps:
+                return dict(model.state_dict()), losses
+            chosen = order[first : first + training.batch_size]
+            inputs = data.inputs[chosen]
+            if training.augmentation == "crop_flip":
+                crop = int(crops[len(losses)])
+                windows = [window(image.numpy(), crop, place) for place, image in enumerate(inputs)]
+                inputs = torch.from_numpy(np.stack(windows))
+            context.begin(keys[len(losses)])
+            logits = model(normalised(data, inputs))
+            if training.loss is cross_entropy:
+                loss = functional.cross_entropy(logits.flatten(0, -2), data.labels[chosen].flatten())
+            else:
+                loss = training.loss(logits, data.labels[chosen]).mean()
+            losses.append(loss.item())
+            for parameter, anchor in zip(parameters, anchors, strict=True):
+                if training.proximal_mu:
+                    loss = loss + training.proximal_mu / 2 * (parameter - anchor).square().sum()
+            model.zero_grad()
+            loss.backward()
+            if training.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(parameters, training.clip_norm)
+            optimiser.step()
+        epoch += 1
+    return dict(model.state_dict()), losses
+
+
+def by_client(updates: Sequence[CohortUpdate]) -> dict[int, tuple[State, np.ndarray]]:
+    return {
+        int(client): ({name: stacked[index] for name, stacked in update.state.items()}, update.losses[index])
+        for update in updates
+        for index, client in enumerate(update.clients)
+    }
+
+
+def assert_as_literal(made: Any, jobs: Sequence[Job] = (), rounds: Sequence[int] = (3,)) -> None:
+    """Compare what all clients of a set-up learn in the last of some rounds with the literal loop."""
+    for server_round in rounds:
+        updates = list(made.trainer.train(jobs or made.jobs, server_round))
+        assert not any(update.failed for update in updates)
+    results = by_client(updates)
+    assert sorted(results) == list(range(len(made.data.train)))
+    for job in jobs or made.jobs:
+        state, losses = results[job.client]
+        expected = literal(made.model, made.data, made.trainer.training, job.client, job.state)
+        torch.testing.assert_close(state, expected[0], rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(losses, expected[1], rtol=2e-4, atol=2e-5)
+
+
 def start_of(model: nn.Module) -> State:
     """Copy a model's state."""
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
@@ -112,14 +242,10 @@ def training_jobs(data: FederatedData, state: State) -> list[Job]:
 
 
 @pytest.fixture(name="small")
-def small_fixture() -> type:
+def small_fixture() -> Any:
     """Return the helpers above to tests, which cannot import a conftest."""
-
-    class Small:
-        sizes = SIZES
-        build = staticmethod(build)
-        federation = staticmethod(federation)
-        start_of = staticmethod(start_of)
-        jobs = staticmethod(training_jobs)
-
-    return Small
+    helpers = (
+        build, federation, set_up, hyperparameters, normalised, window, literal, by_client, assert_as_literal
+    )  # fmt: skip
+    shared = {each.__name__: each for each in helpers}
+    return SimpleNamespace(sizes=SIZES, start_of=start_of, jobs=training_jobs, **shared)

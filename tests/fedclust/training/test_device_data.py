@@ -7,12 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust.support.rng import torch_seed
-from fedclust.training import LocalTraining, device_data
-from fedclust.training.cohort import draw_batches
+from fedclust.training import device_data
 from fedclust.training.device_data import DeviceData, crop_and_flip
-from fedclust.training.trainer import Trainer
-from fedclust.training.working_model import scramble, step_keys
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 1 << 30])
@@ -23,8 +19,7 @@ def test_images_are_normalised(small: Any, kept_bytes: int, monkeypatch: pytest.
     rows = torch.tensor([[5, 0], [3, 5], [1, 1]])
     inputs, labels = DeviceData(data, torch.device("cpu")).batch(rows)
     assert inputs.shape == (3, 2, 2, 4, 4)
-    mean, std = torch.tensor([0.4, 0.5]).view(-1, 1, 1), torch.tensor([0.2, 0.3]).view(-1, 1, 1)
-    torch.testing.assert_close(inputs[1, 0], (data.inputs[3] / 255 - mean) / std)
+    torch.testing.assert_close(inputs[1, 0], small.normalised(data, data.inputs[3]))
     assert labels.tolist() == data.labels[rows].tolist()
     torch.testing.assert_close(data.inputs, before)
 
@@ -70,25 +65,13 @@ def test_a_node_counts_its_own_share_of_a_gpu(
 NOTHING = torch.zeros(1, 1, 1, dtype=torch.uint8)
 
 
-def literal(image: np.ndarray, key: int, place: int) -> np.ndarray:
-    """Pad one raw image with zeros, cut out a window of its size and mirror it, pixel by pixel."""
-    channels, height, width = image.shape
-    number = int(scramble(scramble(torch.tensor(key)) ^ (place * 0x243F6A89) % 2**32))
-    choice = number * 162 // 2**32  # 9 rows, 9 columns, mirrored or not
-    down, right, mirrored = choice // 18, choice // 2 % 9, choice % 2
-    padded = np.zeros((channels, height + 8, width + 8), dtype=image.dtype)
-    padded[:, 4 : 4 + height, 4 : 4 + width] = image
-    window = padded[:, down : down + height, right : right + width]
-    return window[:, :, ::-1] if mirrored else window
-
-
-def test_each_image_is_a_window_of_its_padded_self() -> None:
+def test_each_image_is_a_window_of_its_padded_self(small: Any) -> None:
     images = torch.from_numpy(np.random.default_rng(0).integers(1, 256, (3, 50, 2, 5, 6), dtype=np.uint8))
     keys = torch.tensor([7, 8, 2**32 - 1])
     cropped = crop_and_flip(images, keys, NOTHING)
     for client, key in enumerate(keys.tolist()):
         for place in range(50):
-            expected = literal(images[client, place].numpy(), key, place)
+            expected = small.window(images[client, place].numpy(), key, place)
             np.testing.assert_array_equal(cropped[client, place].numpy(), expected)
 
 
@@ -116,90 +99,29 @@ def test_the_border_is_black_before_normalisation(
     keys = torch.tensor([11, 12])
     rows = torch.tensor([[5, 0, 9], [3, 5, 1]])
     inputs, _ = DeviceData(data, torch.device("cpu")).batch(rows, keys)
-    mean, std = torch.tensor([0.4, 0.5]).view(-1, 1, 1), torch.tensor([0.2, 0.3]).view(-1, 1, 1)
     for client in range(2):
         for place in range(3):
-            raw = literal(data.inputs[rows[client, place]].numpy(), int(keys[client]), place)
-            expected = (torch.from_numpy(raw.copy()) / 255 - mean) / std
-            torch.testing.assert_close(inputs[client, place], expected)
-
-
-def expected_inputs(data: Any, training: LocalTraining, client: int) -> list[torch.Tensor]:
-    """The batches of one client in round 3 of seed 1, image by image."""
-    batches = draw_batches([client], [data.train[client]], training, 1, 3)
-    keys = step_keys(torch_seed(1, "augmentation", 3), torch.tensor([client]), int(batches.steps[0]))[0]
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (data.mean, data.std))
-    found = []
-    for step, key in enumerate(keys.tolist()):
-        rows = batches.rows[0, step, : batches.sizes[0, step]]
-        raw = [literal(data.inputs[row].numpy(), key, place).copy() for place, row in enumerate(rows)]
-        found.append((torch.from_numpy(np.stack(raw)) / 255 - mean) / std)
-    return found
+            raw = small.window(data.inputs[rows[client, place]].numpy(), int(keys[client]), place)
+            torch.testing.assert_close(inputs[client, place], small.normalised(data, torch.from_numpy(raw)))
 
 
 @pytest.mark.parametrize("mode", ["sequential", "vectorised", "auto"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", ["linear", "convolution", "dropout", "channel dropout"])
 def test_every_way_of_training_sees_the_same_images(small: Any, kind: str, mode: str, threads: int) -> None:
-    training = LocalTraining(
-        learning_rate=0.1, batch_size=8, epochs=2, augmentation="crop_flip", mode=mode, chunk=3
-    )
-    model, data = small.build(kind), small.federation(kind)
-    start = small.start_of(model)
-    trainer = Trainer(model, data, training, seed=1, threads=threads)
-    losses, states = {}, {}
-    for update in trainer.train(small.jobs(data, start), 3):
-        assert not update.failed
-        for index, client in enumerate(update.clients.tolist()):
-            losses[client] = update.losses[index]
-            states[client] = {name: stacked[index] for name, stacked in update.state.items()}
-    plain = LocalTraining(learning_rate=0.1, batch_size=8, epochs=2)
-    for client in range(len(small.sizes)):
-        expected_state, expected_losses = literal_training(kind, small, data, plain, client)
-        np.testing.assert_allclose(losses[client], expected_losses, rtol=2e-4, atol=2e-5)
-        torch.testing.assert_close(states[client], expected_state, rtol=2e-4, atol=2e-5)
-
-
-def literal_training(
-    kind: str, small: Any, data: Any, training: LocalTraining, client: int
-) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """Train one client in round 3 of seed 1 on its augmented images, as a tutorial would."""
-    from fedclust.training.working_model import prepare
-
-    model, context = prepare(small.build(kind))
-    model.train()
-    optimiser = torch.optim.SGD(model.parameters(), lr=training.learning_rate)
-    batches = draw_batches([client], [data.train[client]], training, 1, 3)
-    keys = step_keys(torch_seed(1, "dropout", 3), torch.tensor([client]), 100)[0]
-    losses = []
-    for step, inputs in enumerate(expected_inputs(data, training, client)):
-        labels = data.labels[batches.rows[0, step, : batches.sizes[0, step]]]
-        context.begin(keys[step])
-        loss = torch.nn.functional.cross_entropy(model(inputs), labels)
-        losses.append(loss.item())
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    return dict(model.state_dict()), losses
+    small.assert_as_literal(small.set_up(kind, augmentation="crop_flip", mode=mode, chunk=3, threads=threads))
 
 
 def test_evaluation_sees_images_as_they_are(small: Any) -> None:
-    model, data = small.build("convolution"), small.federation()
-    jobs = small.jobs(data, small.start_of(model))
-    options = {"learning_rate": 0.1, "batch_size": 8, "epochs": 1}
-    plain, augmented = (
-        Trainer(model, data, LocalTraining(**options, augmentation=kind), seed=1).evaluate(jobs)
-        for kind in ("none", "crop_flip")
-    )
+    made = [small.set_up("convolution", augmentation=kind) for kind in ("none", "crop_flip")]
+    plain, augmented = ([scores.figures for scores in each.trainer.evaluate(each.jobs)] for each in made)
     assert len(plain) == len(small.sizes)
-    assert [scores.figures for scores in plain] == [scores.figures for scores in augmented]
+    assert plain == augmented
 
 
 def test_only_images_can_be_augmented(small: Any) -> None:
-    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=1, augmentation="crop_flip")
-    with pytest.raises(
-        ValueError, match=r"augmentation must be none for examples of shape \[6\], .* got crop_flip"
-    ):
-        Trainer(small.build("lstm"), small.federation("lstm"), training, seed=1)
+    said = r"augmentation must be none for examples of shape \[6\], .* got crop_flip"
+    with pytest.raises(ValueError, match=said):
+        small.set_up("lstm", augmentation="crop_flip")
     with pytest.raises(ValueError, match="augmentation must be one of none, crop_flip, got 'cutout'"):
-        LocalTraining(learning_rate=0.1, batch_size=8, epochs=1, augmentation="cutout")  # type: ignore[arg-type]
+        small.set_up(augmentation="cutout")

@@ -18,59 +18,44 @@ from fedclust.training import LocalTraining, evaluation
 from fedclust.training.cohort import Job
 from fedclust.training.evaluation import check_names, measure_own, scores_by_client
 from fedclust.training.losses import binary_cross_entropy
-from fedclust.training.trainer import Trainer
 from fedclust.training.working_model import WorkingModel
+
+FIGURES = ("num-examples", "loss", "accuracy", "balanced-accuracy")
 
 
 @pytest.mark.parametrize("kind", ["batch norm", "dropout", "positions"])
 @pytest.mark.parametrize("batch_size", [7, 1000])
 def test_evaluation_equals_one_example_at_a_time(small: Any, kind: str, batch_size: int) -> None:
-    model, data = small.build(kind), small.federation(kind)
-    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=1, evaluation_batch_size=batch_size)
-    first = small.start_of(model)
+    made = small.set_up(kind, evaluation_batch_size=batch_size)
+    model, data, first = made.model, made.data, made.start
     second = {name: tensor * 1.5 for name, tensor in first.items()}
     states = [first, second, first, second, {name: tensor.clone() for name, tensor in first.items()}]
-    trainer = Trainer(model, data, training, seed=0)
     # After some training, so that what the trainer keeps cannot pass for what it is given.
-    list(trainer.train(small.jobs(data, first), 1))
+    list(made.trainer.train(made.jobs, 1))
     jobs = [Job(client, data.test[client], states[client]) for client in (3, 0, 4, 1, 2)]
-    for job, got in zip(jobs, trainer.evaluate(jobs), strict=True):
+    for job, got in zip(jobs, made.trainer.evaluate(jobs), strict=True):
         model.load_state_dict(job.state)
         model.eval()
         losses, hits, labels = [], [], []
         for row in job.rows:
-            inputs = data.inputs[row : row + 1]
-            if inputs.dtype == torch.uint8:
-                mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (data.mean, data.std))
-                inputs = (inputs / 255 - mean) / std
-            logits = model(inputs).detach().flatten(0, -2)
+            logits = model(small.normalised(data, data.inputs[row : row + 1])).detach().flatten(0, -2)
             truth = data.labels[row].reshape(-1)
             losses.append(functional.cross_entropy(logits, truth).item())
             hits += (logits.argmax(-1) == truth).tolist()
             labels += truth.tolist()
         recalls = [np.mean(np.array(hits)[np.array(labels) == label]) for label in sorted(set(labels))]
         assert got.outcomes is None
-        assert got.figures == pytest.approx(
-            {
-                "num-examples": len(job.rows),
-                "loss": np.mean(losses),
-                "accuracy": np.mean(hits),
-                "balanced-accuracy": np.mean(recalls),
-            },
-            rel=1e-4,
-        )
+        figures = [len(job.rows), np.mean(losses), np.mean(hits), np.mean(recalls)]
+        assert got.figures == pytest.approx(dict(zip(FIGURES, figures, strict=True)), rel=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "positions"), [("linear", 1), ("positions", 6)])
 def test_not_all_outputs_are_kept_at_once(
     small: Any, kind: str, positions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, data = small.build(kind), small.federation(kind)
-    assert (data.labels[0].numel(), data.num_classes) == (positions, 3)
-    trainer = Trainer(model, data, LocalTraining(learning_rate=0.1, batch_size=8, epochs=1), seed=0)
-    state = small.start_of(model)
-    # 1, 9, 20, 8 and 13 rows.
-    jobs = [Job(client, data.train[client], state) for client in range(5)]
+    made = small.set_up(kind)
+    assert (made.data.labels[0].numel(), made.data.num_classes) == (positions, 3)
+    trainer, jobs = made.trainer, made.jobs
     assert [len(job.rows) for job in jobs] == [1, 9, 20, 8, 13]
     expected = trainer.evaluate(jobs, full=True)
     kept: list[list[int]] = []
@@ -97,19 +82,15 @@ def test_a_batch_is_of_one_client_where_a_row_depends_on_its_batch(small: Any) -
     # client's accuracy would depend on who is evaluated on the same node.
     torch.manual_seed(0)
     norm = torch.nn.BatchNorm1d(32, track_running_stats=False)
-    model, data = torch.nn.Sequential(torch.nn.Flatten(), norm, torch.nn.Linear(32, 3)), small.federation()
-    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=1, evaluation_batch_size=1000)
-    trainer, state = Trainer(model, data, training, seed=0), small.start_of(model)
-    jobs = [Job(client, data.train[client], state) for client in (1, 2, 4)]
+    model = torch.nn.Sequential(torch.nn.Flatten(), norm, torch.nn.Linear(32, 3))
+    made = small.set_up(model, evaluation_batch_size=1000)
+    data, trainer = made.data, made.trainer
+    jobs = [made.jobs[client] for client in (1, 2, 4)]
     for job, scores, logits, losses in zip(
         jobs, trainer.evaluate(jobs), trainer.logits(jobs), trainer.losses(jobs), strict=True
     ):
         rows = torch.from_numpy(job.rows)
-        inputs = data.inputs[rows]
-        if inputs.dtype == torch.uint8:
-            mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (data.mean, data.std))
-            inputs = (inputs / 255 - mean) / std
-        flat = inputs.flatten(1).double()
+        flat = small.normalised(data, data.inputs[rows]).flatten(1).double()
         normal = (flat - flat.mean(dim=0)) / (flat.var(dim=0, unbiased=False) + norm.eps).sqrt()
         expected = normal @ model[2].weight.detach().double().T + model[2].bias.detach().double()
         np.testing.assert_allclose(logits[0], expected, rtol=1e-4, atol=1e-4)
@@ -119,10 +100,8 @@ def test_a_batch_is_of_one_client_where_a_row_depends_on_its_batch(small: Any) -
 
 
 def test_full_adds_f1_auc_and_counts(small: Any) -> None:
-    model, data = small.build("linear"), small.federation()
-    trainer = Trainer(model, data, LocalTraining(learning_rate=0.1, batch_size=8, epochs=1), seed=0)
-    state = small.start_of(model)
-    jobs = [Job(client, rows, state) for client, rows in enumerate(data.test)]
+    made = small.set_up()
+    trainer, jobs = made.trainer, made.tests
     for short, full in zip(trainer.evaluate(jobs), trainer.evaluate(jobs, full=True), strict=True):
         assert full.figures.keys() == short.figures.keys() | {"macro-f1", "auc"}
         assert {name: full.figures[name] for name in short.figures} == pytest.approx(short.figures)
@@ -130,22 +109,19 @@ def test_full_adds_f1_auc_and_counts(small: Any) -> None:
 
 
 def test_no_rows_and_no_jobs(small: Any) -> None:
-    model, data = small.build("linear"), small.federation()
-    trainer = Trainer(model, data, LocalTraining(learning_rate=0.1, batch_size=8, epochs=1), seed=0)
-    assert trainer.evaluate([]) == []
-    (scores,) = trainer.evaluate([Job(0, np.zeros(0, dtype=np.int64), small.start_of(model))], full=True)
+    made = small.set_up()
+    assert made.trainer.evaluate([]) == []
+    (scores,) = made.trainer.evaluate([Job(0, np.zeros(0, dtype=np.int64), made.start)], full=True)
     assert scores.figures["num-examples"] == 0
     assert np.isnan([value for name, value in scores.figures.items() if name != "num-examples"]).all()
-    assert scores.outcomes.there.tolist() == [0] * data.num_classes
+    assert scores.outcomes.there.tolist() == [0] * made.data.num_classes
 
 
 @pytest.mark.parametrize("mode", ["auto", "sequential", "vectorised"])
 def test_clients_with_one_model_share_passes_whatever_trains_them(
     small: Any, mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, data = small.build("dropout"), small.federation("dropout")
-    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=1, evaluation_batch_size=7, mode=mode)
-    trainer, start = Trainer(model, data, training, seed=0), small.start_of(model)
+    made = small.set_up("dropout", evaluation_batch_size=7, mode=mode)
     sizes: list[int] = []
     forward = WorkingModel.forward
 
@@ -154,8 +130,8 @@ def test_clients_with_one_model_share_passes_whatever_trains_them(
         return forward(self, inputs, *rest, **named)
 
     monkeypatch.setattr(WorkingModel, "forward", counted)
-    trainer.evaluate([Job(client, data.test[client], start) for client in range(5)])
-    rows = sum(len(data.test[client]) for client in range(5))
+    made.trainer.evaluate(made.tests)
+    rows = sum(len(job.rows) for job in made.tests)
     # Batches of seven rows run on over the clients' borders: only the last may be smaller.
     assert sorted(sizes, reverse=True) == [7] * (rows // 7) + [rows % 7] * (rows % 7 > 0)
 
@@ -171,25 +147,20 @@ class Shifted(nn.Module):
         return torch.cat([torch.zeros_like(inputs), inputs + self.bias], dim=1)
 
 
-def test_losses_come_row_by_row_and_job_by_job() -> None:
+def _two_classes(inputs: torch.Tensor, labels: torch.Tensor) -> FederatedData:
+    return FederatedData(
+        name="by hand", inputs=inputs, labels=labels, num_classes=2, mean=(), std=(), train=(np.arange(3),),
+        test=(np.arange(0),), groups=None, class_names=None, fingerprint="",
+    )  # fmt: skip
+
+
+def test_losses_come_row_by_row_and_job_by_job(small: Any) -> None:
     rows = (np.array([2, 0]), np.array([1]), np.array([], dtype=int))
-    data = FederatedData(
-        name="shifted",
-        inputs=torch.tensor([[0.0], [1.0], [-2.0]]),
-        labels=torch.tensor([1, 0, 1]),
-        num_classes=2,
-        mean=(),
-        std=(),
-        train=rows,
-        test=(rows[2],) * 3,
-        groups=None,
-        class_names=None,
-        fingerprint="",
-    )
-    training = LocalTraining(learning_rate=0.1, batch_size=1, steps=1, evaluation_batch_size=2)
+    data = _two_classes(torch.tensor([[0.0], [1.0], [-2.0]]), torch.tensor([1, 0, 1]))
+    made = small.set_up(Shifted(), data, batch_size=1, evaluation_batch_size=2)
     zero, one = {"bias": torch.tensor([0.0])}, {"bias": torch.tensor([1.0])}
     jobs = [Job(0, rows[0], one), Job(0, rows[0], zero), Job(1, rows[1], one), Job(2, rows[2], zero)]
-    found = Trainer(Shifted(), data, training, seed=0).losses(jobs)
+    found = made.trainer.losses(jobs)
     # −log σ(x + b) for label 1, −log(1 − σ(x + b)) = log(1 + e^(x + b)) for label 0.
     np.testing.assert_allclose(found[0], np.log1p(np.exp([1.0, -1.0])), rtol=1e-6)  # rows 2 and 0, b = 1
     np.testing.assert_allclose(found[1], np.log1p(np.exp([2.0, 0.0])), rtol=1e-6)  # b = 0
@@ -208,25 +179,12 @@ class Thresholds(nn.Module):
         return torch.stack([torch.zeros_like(inputs), inputs - self.bias], dim=-1)
 
 
-def test_counts_by_label_and_answer_job_by_job() -> None:
+def test_counts_by_label_and_answer_job_by_job(small: Any) -> None:
     inputs = torch.tensor([[1.0, -1.0], [3.0, 1.0], [-2.0, 2.0]])
     labels = torch.tensor([[1, 0], [0, 1], [1, 1]])
     rows = (np.array([0, 1, 2]), np.array([2]), np.array([], dtype=int))
-    data = FederatedData(
-        name="thresholds",
-        inputs=inputs,
-        labels=labels,
-        num_classes=2,
-        mean=(),
-        std=(),
-        train=(rows[2],),
-        test=(rows[0],),
-        groups=None,
-        class_names=None,
-        fingerprint="",
-    )
-    training = LocalTraining(learning_rate=0.1, batch_size=1, steps=1, evaluation_batch_size=2)
-    trainer = Trainer(Thresholds(), data, training, seed=0)
+    data = _two_classes(inputs, labels)
+    trainer = small.set_up(Thresholds(), data, batch_size=1, evaluation_batch_size=2).trainer
     low, high = {"bias": torch.tensor([0.0])}, {"bias": torch.tensor([1.5])}
     jobs = [Job(0, rows[0], low), Job(1, rows[1], low), Job(0, rows[0], high), Job(2, rows[2], high)]
     first, second, third, none = trainer.confusions(jobs)
@@ -248,15 +206,9 @@ def test_hand_worked() -> None:
         num_classes=3,
     )
     # accuracy 2/3; recalls 1/2 and 1, mean 3/4; loss (1 + 2 + 6) / 3 = 3
-    assert scores[0].figures == pytest.approx(
-        {"num-examples": 3, "loss": 3.0, "accuracy": 2 / 3, "balanced-accuracy": 0.75}
-    )
-    assert scores[1].figures == pytest.approx(
-        {"num-examples": 1, "loss": 0.5, "accuracy": 1.0, "balanced-accuracy": 1.0}
-    )
-    assert scores[2].figures == pytest.approx(
-        {"num-examples": 0, "loss": np.nan, "accuracy": np.nan, "balanced-accuracy": np.nan}, nan_ok=True
-    )
+    wanted = [(3, 3.0, 2 / 3, 0.75), (1, 0.5, 1.0, 1.0), (0, np.nan, np.nan, np.nan)]
+    for got, figures in zip(scores, wanted, strict=True):
+        assert got.figures == pytest.approx(dict(zip(FIGURES, figures, strict=True)), nan_ok=True)
 
 
 @pytest.mark.parametrize("positions", [(), (4,)])
@@ -281,19 +233,16 @@ def test_as_scikit_learn(positions: tuple[int, ...]) -> None:
             if 0 < (truth == label).sum() < len(truth)
         ]
         held = np.unique(truth)
-        assert got.figures == pytest.approx(
-            {
-                "num-examples": count,
-                "loss": losses[part].mean(),
-                "accuracy": metrics.accuracy_score(truth, guess),
-                "balanced-accuracy": metrics.recall_score(
-                    truth, guess, labels=held, average="macro", zero_division=0
-                ),
-                "macro-f1": metrics.f1_score(truth, guess, average="macro"),
-                "auc": np.mean(areas) if areas else np.nan,
-            },
-            nan_ok=True,
-        )
+        figures = [
+            count,
+            losses[part].mean(),
+            metrics.accuracy_score(truth, guess),
+            metrics.recall_score(truth, guess, labels=held, average="macro", zero_division=0),
+            metrics.f1_score(truth, guess, average="macro"),
+            np.mean(areas) if areas else np.nan,
+        ]
+        wanted = dict(zip((*FIGURES, "macro-f1", "auc"), figures, strict=True))
+        assert got.figures == pytest.approx(wanted, nan_ok=True)
         assert got.outcomes.there.tolist() == np.bincount(truth, minlength=4).tolist()
         assert got.outcomes.predicted.tolist() == np.bincount(guess, minlength=4).tolist()
         assert got.outcomes.hits.tolist() == [((truth == c) & (guess == c)).sum() for c in range(4)]
@@ -364,10 +313,8 @@ def test_metrics_may_use_numpy_wherever_the_model_computes(small: Any) -> None:
 
     with pytest.raises(TypeError, match="can't convert"):
         hits(OUTPUTS.as_subclass(OnGpu), LABELS.as_subclass(OnGpu))
-    model, data = ThereModel(32, 3), small.federation()
-    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=1)
-    trainer = Trainer(model, data, training, seed=0, metrics={"hits": hits})
-    (scores,) = trainer.evaluate([Job(2, data.test[2], small.start_of(model))])
+    made = small.set_up(ThereModel(32, 3), metrics={"hits": hits})
+    (scores,) = made.trainer.evaluate([made.tests[2]])
     assert scores.figures["hits"] == pytest.approx(scores.figures["accuracy"])
 
 
@@ -392,17 +339,13 @@ def test_a_metric_of_another_shape() -> None:
 
 @pytest.mark.parametrize("full", [False, True])
 def test_evaluation_has_the_loss_and_the_metrics(small: Any, full: bool) -> None:
-    model, data = small.build("linear"), small.federation("linear")
-    training = LocalTraining(
-        learning_rate=0.1, batch_size=8, epochs=1, loss=binary_cross_entropy, evaluation_batch_size=7
-    )
-    trainer = Trainer(model, data, training, seed=0, metrics={"top_two": top_two, "largest": largest})
-    jobs = [Job(client, data.test[client], small.start_of(model)) for client in (2, 0, 4)]
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (data.mean, data.std))
+    own = {"top_two": top_two, "largest": largest}
+    made = small.set_up(loss=binary_cross_entropy, evaluation_batch_size=7, metrics=own)
+    data, trainer, jobs = made.data, made.trainer, [made.tests[client] for client in (2, 0, 4)]
     for job, got in zip(jobs, trainer.evaluate(jobs, full=full), strict=True):
         losses, hits, values = [], [], []
         for row in job.rows:
-            outputs = model((data.inputs[row : row + 1] / 255 - mean) / std).detach()[0]
+            outputs = made.model(small.normalised(data, data.inputs[row : row + 1])).detach()[0]
             chances = 1 / (1 + np.exp(-outputs.double().numpy()))
             label = int(data.labels[row])
             losses.append(-np.log([c if i == label else 1 - c for i, c in enumerate(chances)]).mean())

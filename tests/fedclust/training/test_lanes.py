@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedclust.training import LocalTraining, working_model as module
+from fedclust.training import working_model as module
 from fedclust.training.cohort import Job
-from fedclust.training.trainer import Trainer
 from fedclust.training.working_model import Lanes, WorkingModel
 
 CPU = torch.device("cpu")
@@ -76,20 +75,7 @@ def test_the_cost_of_a_step_counts_not_that_of_an_item(monkeypatch: pytest.Monke
     assert names == {threading.current_thread().name}
 
 
-def test_what_is_raised_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_every_step_take(2.0e-3, monkeypatch)
-
-    def work(_: WorkingModel, item: int) -> None:
-        if item == 5:
-            raise ValueError("the fifth")
-
-    before = torch.get_num_threads()
-    with pytest.raises(ValueError, match="the fifth"):
-        lanes_of(nn.Linear(2, 2), 2).each("kind", work, range(9))
-    assert torch.get_num_threads() == before
-
-
-def test_the_others_stop_when_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_raised_comes_out_and_the_others_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     let_every_step_take(2.0e-3, monkeypatch)
     done = []
 
@@ -99,8 +85,10 @@ def test_the_others_stop_when_one_fails(monkeypatch: pytest.MonkeyPatch) -> None
         time.sleep(0.02)
         done.append(item)
 
+    before = torch.get_num_threads()
     with pytest.raises(ValueError, match="at once"):
         lanes_of(nn.Linear(2, 2), 2).each("kind", work, range(100))
+    assert torch.get_num_threads() == before
     assert len(done) < 5  # the first, which is measured, and what another thread had begun
 
 
@@ -137,11 +125,8 @@ def test_a_model_that_keeps_what_it_computed(small: Any, monkeypatch: pytest.Mon
             self.kept = self.head(inputs.flatten(1))
             return self.kept
 
-    data, model = small.federation(), Keeping()
-    training = LocalTraining(learning_rate=0.1, batch_size=4, epochs=1, mode="sequential")
-    (update,) = Trainer(model, data, training, seed=1, threads=2).train(
-        small.jobs(data, small.start_of(model)), 1
-    )
+    made = small.set_up(Keeping(), threads=2, batch_size=4, mode="sequential")
+    (update,) = made.trainer.train(made.jobs, 1)
     assert not update.failed
 
 
@@ -178,15 +163,12 @@ def test_a_cohort_learns_the_same_bits_on_any_number_of_threads(
         return plain_forward(*arguments)
 
     monkeypatch.setattr(WorkingModel, "forward", forward)
-    data, model = small.federation(kind), small.build(kind)
-    training = LocalTraining(learning_rate=0.1, batch_size=4, epochs=2, momentum=0.9, mode="sequential")
-    jobs = small.jobs(data, small.start_of(model))
     results = []
     for threads in (1, 3):
-        trainer = Trainer(model, data, training, seed=1, threads=threads)
+        made = small.set_up(kind, threads=threads, batch_size=4, momentum=0.9, mode="sequential")
         for server_round in (1, 2):
-            (update,) = trainer.train(jobs, server_round)
-        scores = trainer.evaluate(jobs, full=True)
+            (update,) = made.trainer.train(made.jobs, server_round)
+        scores = made.trainer.evaluate(made.jobs, full=True)
         results.append((update, scores))
     assert len(threads_seen) > 2
     (one, scores), (three, same_scores) = results
@@ -213,14 +195,11 @@ def test_a_model_that_draws_by_itself_keeps_to_one_thread(
             outputs = self.layer(inputs.flatten(1))
             return outputs + torch.randn(outputs.shape) if self.training else outputs
 
-    data, model = small.federation("linear"), Noisy()
-    model(data.inputs[:1].float())
+    model = Noisy()
+    model(small.federation().inputs[:1].float())
     names.clear()
-    jobs = small.jobs(data, small.start_of(model))
-    training = LocalTraining(learning_rate=0.1, batch_size=4, epochs=2, mode="sequential")
-    results = [
-        next(Trainer(model, data, training, seed=1, threads=threads).train(jobs, 1)) for threads in (1, 3)
-    ]
+    made = [small.set_up(model, threads=threads, batch_size=4, mode="sequential") for threads in (1, 3)]
+    results = [next(each.trainer.train(each.jobs, 1)) for each in made]
     assert names == {threading.current_thread().name}
     for name, tensor in results[0].state.items():
         assert torch.equal(results[1].state[name], tensor)
@@ -231,15 +210,11 @@ def test_a_client_that_fails_costs_no_other_on_its_thread(
     small: Any, bad: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_every_step_take(1.0, monkeypatch)
-    data, model = small.federation("linear"), small.build("linear")
-    training = LocalTraining(learning_rate=0.1, batch_size=4, epochs=1, mode="sequential")
-    state = small.start_of(model)
-    jobs = small.jobs(data, state)
-    broken = {name: torch.full_like(tensor, torch.nan) for name, tensor in state.items()}
+    made = [small.set_up(threads=threads, batch_size=4, mode="sequential") for threads in (1, 3)]
+    jobs = list(made[0].jobs)
+    broken = {name: torch.full_like(tensor, torch.nan) for name, tensor in made[0].start.items()}
     jobs[bad] = Job(jobs[bad].client, jobs[bad].rows, broken)
-    alone, together = (
-        next(Trainer(model, data, training, seed=1, threads=threads).train(jobs, 1)) for threads in (1, 3)
-    )
+    alone, together = (next(each.trainer.train(jobs, 1)) for each in made)
     assert list(alone.failed) == list(together.failed) == [jobs[bad].client]
     for name, tensor in alone.state.items():
         torch.testing.assert_close(together.state[name], tensor, rtol=0, atol=0, equal_nan=True)

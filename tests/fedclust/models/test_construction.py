@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,26 +29,16 @@ def weights(seed: int) -> torch.Tensor:
     return torch.cat([parameter.flatten() for parameter in build(MLP, seed).parameters()])
 
 
-def test_the_seed_alone_decides_the_weights() -> None:
+def test_the_seed_alone_decides_the_weights_and_nothing_else_changes() -> None:
     first = weights(1)
-    torch.rand(3)  # whatever was drawn in between
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
     torch.testing.assert_close(weights(1), first, rtol=0, atol=0)
     assert not torch.equal(weights(2), first)
-
-
-def test_leaves_the_global_generators_as_they_were() -> None:
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
-    weights(1)
+    with pytest.raises(ValueError, match="hidden"):
+        build(MLP | {"hidden": [0]}, seed=1)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     assert np.random.get_state()[1].tolist() == before[2]  # noqa: NPY002
-
-
-def test_a_failing_block_leaves_the_generator_too() -> None:
-    before = torch.get_rng_state()
-    with pytest.raises(ValueError, match="hidden"):
-        build(MLP | {"hidden": [0]}, seed=1)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_takes_a_node_of_a_composed_configuration() -> None:
@@ -59,21 +50,17 @@ def test_takes_a_node_of_a_composed_configuration() -> None:
     assert build(node.model, seed=1).training
 
 
-def test_refuses_what_is_no_network() -> None:
-    with pytest.raises(
-        TypeError, match=r"must build an object of class Module, got Fraction from fractions\.Fraction"
-    ):
-        build({"_target_": "fractions.Fraction"}, seed=0)
-
-
-def test_refuses_a_negative_seed() -> None:
-    with pytest.raises(ValueError, match="seed"):
-        build(MLP, seed=-1)
-
-
-def test_an_unknown_argument_is_named() -> None:
-    with pytest.raises(InstantiationException, match="widths"):
-        build(MLP | {"widths": [5]}, seed=0)
+@pytest.mark.parametrize(
+    ("config", "seed", "error", "message"),
+    [
+        ({"_target_": "fractions.Fraction"}, 0, TypeError, "class Module, got Fraction from fractions.Frac"),
+        (MLP, -1, ValueError, "seed"),
+        (MLP | {"widths": [5]}, 0, InstantiationException, "widths"),
+    ],
+)
+def test_refuses(config: dict[str, Any], seed: int, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        build(config, seed)
 
 
 def test_nodes_inside_are_left_to_their_owner() -> None:

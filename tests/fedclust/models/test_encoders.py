@@ -1,5 +1,6 @@
 """Encoders that need no download."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,21 +39,8 @@ def test_pixels_are_normalised_and_flattened() -> None:
 def test_without_mean_and_deviation_pixels_are_divided_by_255_only() -> None:
     values = normalise(torch.tensor([[[[51]]]], dtype=torch.uint8), (), ())
     torch.testing.assert_close(values, torch.tensor([[[[0.2]]]]))
-
-
-def test_a_tables_numbers_stay_as_they_are() -> None:
-    table = torch.tensor([[1.5, -2.0]])
+    table = torch.tensor([[1.5, -2.0]])  # a table's numbers stay as they are
     torch.testing.assert_close(PixelEncoder([2]).encode(table), table)
-
-
-def test_pixels_refuse_tokens() -> None:
-    with pytest.raises(ValueError, match="encoder pixels: inputs must be images or numbers, got tokens"):
-        PixelEncoder([4]).encode(torch.zeros(1, 4, dtype=torch.int64))
-
-
-def test_pixels_refuse_an_empty_shape() -> None:
-    with pytest.raises(ValueError, match="input_shape must be one or more sizes"):
-        PixelEncoder([])
 
 
 def test_a_random_network_depends_on_its_seed_alone() -> None:
@@ -101,25 +89,29 @@ def test_a_random_table_embedding_is_one_rectified_layer() -> None:
     torch.testing.assert_close(encoder.encode(table), (table @ weight.T).clamp(min=0))
 
 
-def test_random_refuses_tokens_without_a_vocabulary_and_the_other_way_round() -> None:
-    with pytest.raises(ValueError, match="vocabulary_size must be given for tokens and null for a table"):
-        RandomEncoder([4], 8, 0, None).encode(torch.zeros(1, 4, dtype=torch.int64))
-    with pytest.raises(ValueError, match="vocabulary_size must be given for tokens and null for a table"):
-        RandomEncoder([4], 8, 0, 10).encode(torch.zeros(1, 4))
+TOKENS = torch.zeros(1, 4, dtype=torch.int64)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("make", "message"),
     [
-        (([1, 8, 8], 3, 0, None), "dimension must be >= 4, got 3"),
-        (([1, 8, 8], 8, -1, None), "seed"),
-        (([4], 8, 0, 0), "vocabulary_size must be >= 1 or None, got 0"),
-        (([], 8, 0, None), "input_shape must be one or more sizes"),
+        (lambda: RandomEncoder([4], 8, 0, None).encode(TOKENS), "vocabulary_size must be given for tokens"),
+        (lambda: RandomEncoder([4], 8, 0, 10).encode(TOKENS.float()), "and null for a table"),
+        (lambda: RandomEncoder([1, 8, 8], 3, 0, None), "dimension must be >= 4, got 3"),
+        (lambda: RandomEncoder([1, 8, 8], 8, -1, None), "seed"),
+        (lambda: RandomEncoder([4], 8, 0, 0), "vocabulary_size must be >= 1 or None, got 0"),
+        (lambda: RandomEncoder([], 8, 0, None), "input_shape must be one or more sizes"),
+        (lambda: PixelEncoder([]), "input_shape must be one or more sizes"),
+        (lambda: PixelEncoder([4]).encode(TOKENS), "pixels: inputs must be images or numbers, got tokens"),
+        (lambda: build_encoder(PIXELS | {"input_shape": []}), "^input_shape must be one or more sizes"),
     ],
 )
-def test_random_refuses(arguments: tuple, message: str) -> None:  # type: ignore[type-arg]
+def test_refuses(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        RandomEncoder(*arguments)
+        make()
+
+
+PIXELS = {"_target_": "fedclust.models.encoders.PixelEncoder", "input_shape": [1, 8, 8]}
 
 
 def test_the_digest_changes_with_a_value_a_name_and_a_shape() -> None:
@@ -141,7 +133,7 @@ def test_grey_images_are_repeated() -> None:
 
 def test_builds_what_a_node_names() -> None:
     before = torch.get_rng_state()
-    encoder = build_encoder({"_target_": "fedclust.models.encoders.PixelEncoder", "input_shape": [1, 8, 8]})
+    encoder = build_encoder(PIXELS)
     assert isinstance(encoder, Encoder)
     assert encoder.dimension == 64
     assert torch.equal(torch.get_rng_state(), before)
@@ -150,11 +142,6 @@ def test_builds_what_a_node_names() -> None:
 def test_refuses_what_is_no_encoder() -> None:
     with pytest.raises(TypeError, match="must build an object of class Encoder, got Fraction"):
         build_encoder({"_target_": "fractions.Fraction"})
-
-
-def test_outputs_are_those_of_the_encoder() -> None:
-    with pytest.raises(ValueError, match="^input_shape must be one or more sizes"):
-        build_encoder({"_target_": "fedclust.models.encoders.PixelEncoder", "input_shape": []})
 
 
 @pytest.mark.parametrize(
@@ -191,6 +178,7 @@ TAGGER: dict[str, Any] = {
     "embedding": 3,
     "hidden": 4,
 }
+LINEAR = {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 2}
 NORMAL = {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
 
 
@@ -267,29 +255,21 @@ def test_builds_from_a_node_with_the_model_inside(saved: Path) -> None:
     assert made.fingerprint == encoder(saved).fingerprint
 
 
-def test_refuses_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="encoder checkpoint: path must be a file, got"):
-        encoder(tmp_path / "none.pt")
-
-
-@pytest.mark.parametrize("name", ["broken.pt", "broken.safetensors"])
-def test_refuses_what_is_no_file_of_tensors(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"not tensors")
-    with pytest.raises(ValueError, match=r"path must be a \.safetensors file or a file of torch\.save"):
-        encoder(tmp_path / name)
-
-
-def test_refuses_weights_of_another_network(saved: Path) -> None:
-    with pytest.raises(ValueError, match="path must hold the weights of model, got .*body.1.weight"):
-        encoder(saved, model=MODEL | {"hidden": [6]})
-
-
-def test_refuses_a_network_without_features(saved: Path) -> None:
-    linear = {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 2}
-    with pytest.raises(
-        TypeError, match="model._target_ must build an object of class Classifier, got Linear"
-    ):
-        encoder(saved, model=linear)
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("none.pt", {}, "encoder checkpoint: path must be a file, got"),
+        ("broken.pt", {}, r"path must be a \.safetensors file or a file of torch\.save"),
+        ("broken.safetensors", {}, r"path must be a \.safetensors file or a file of torch\.save"),
+        ("model.pt", {"model": MODEL | {"hidden": [6]}}, "hold the weights of model, got .*body.1.weight"),
+        ("model.pt", {"model": LINEAR}, "must build an object of class Classifier, got Linear"),
+    ],
+)
+def test_a_checkpoint_of_something_else(saved: Path, name: str, changes: Any, message: str) -> None:
+    for broken in ("broken.pt", "broken.safetensors"):
+        saved.with_name(broken).write_bytes(b"not tensors")
+    with pytest.raises((ValueError, TypeError), match=message):
+        encoder(saved.with_name(name), **changes)
 
 
 def test_refuses_inputs_of_another_kind(saved: Path) -> None:

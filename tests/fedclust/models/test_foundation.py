@@ -42,41 +42,44 @@ def save(model: Any, folder: Path, kind: str | None = "ViTImageProcessor") -> st
     return str(folder)
 
 
-@pytest.fixture(scope="module")
-def vit(tmp_path_factory: pytest.TempPathFactory) -> str:
-    config = transformers.ViTConfig(**TINY, image_size=8, patch_size=4)
-    return save(transformers.ViTModel(config), tmp_path_factory.mktemp("vit"))
+VIT = {**TINY, "image_size": 8, "patch_size": 4}
+SMALL: dict[str, Any] = {
+    "vit": lambda: transformers.ViTModel(transformers.ViTConfig(**VIT)),
+    # Saved with a classification head and hence without a pooler, as most image models on the hub are.
+    "classifier": lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**VIT)),
+    "resnet": lambda: transformers.ResNetModel(
+        transformers.ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1], layer_type="basic")
+    ),
+    "clip": lambda: transformers.CLIPModel(
+        transformers.CLIPConfig(
+            text_config=TINY | {"vocab_size": 20, "bos_token_id": 0, "eos_token_id": 1},
+            vision_config=TINY | {"image_size": 8, "patch_size": 4},
+            projection_dim=4,
+        )
+    ),
+    "bert": lambda: transformers.BertModel(
+        transformers.BertConfig(**TINY, vocab_size=20, max_position_embeddings=16, pad_token_id=0)
+    ),
+}
 
 
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Saved with a classification head and hence without a pooler, as most image models on the hub are."""
-    config = transformers.ViTConfig(**TINY, image_size=8, patch_size=4)
-    return save(transformers.ViTForImageClassification(config), tmp_path_factory.mktemp("classifier"))
+@pytest.fixture(scope="module", name="saved")
+def saved_fixture(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Save each small model once."""
+    return {
+        name: save(make(), tmp_path_factory.mktemp(name), None if name == "bert" else "ViTImageProcessor")
+        for name, make in SMALL.items()
+    }
 
 
-@pytest.fixture(scope="module")
-def resnet(tmp_path_factory: pytest.TempPathFactory) -> str:
-    config = transformers.ResNetConfig(
-        embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1], layer_type="basic"
-    )
-    return save(transformers.ResNetModel(config), tmp_path_factory.mktemp("resnet"))
+@pytest.fixture
+def vit(saved: dict[str, str]) -> str:
+    return saved["vit"]
 
 
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory: pytest.TempPathFactory) -> str:
-    config = transformers.CLIPConfig(
-        text_config=TINY | {"vocab_size": 20, "bos_token_id": 0, "eos_token_id": 1},
-        vision_config=TINY | {"image_size": 8, "patch_size": 4},
-        projection_dim=4,
-    )
-    return save(transformers.CLIPModel(config), tmp_path_factory.mktemp("clip"))
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    config = transformers.BertConfig(**TINY, vocab_size=20, max_position_embeddings=16, pad_token_id=0)
-    return save(transformers.BertModel(config), tmp_path_factory.mktemp("bert"), kind=None)
+@pytest.fixture
+def bert(saved: dict[str, str]) -> str:
+    return saved["bert"]
 
 
 def images(*shape: int) -> torch.Tensor:
@@ -88,23 +91,19 @@ def normalised(colours: torch.Tensor) -> torch.Tensor:
     return (colours / 255 - mean) / std
 
 
-def test_images_are_rescaled_and_normalised_by_the_models_own_numbers(vit: str) -> None:
-    image = torch.full((1, 3, 8, 8), 51, dtype=torch.uint8)
-    pixels = TransformersEncoder(vit, "cls").preprocess(image)
-    # 51 / 255 = 0.2: (0.2 - 0.5) / 0.5, (0.2 - 0.4) / 0.25, (0.2 - 0.3) / 0.2
-    assert pixels.shape == (1, 3, 8, 8)
-    torch.testing.assert_close(pixels[0, :, 3, 4], torch.tensor([-0.6, -0.8, -0.5]))
-
-
 def test_images_are_resized_and_grey_ones_repeated(vit: str) -> None:
     # One colour stays that colour in any size; the right half of a two-coloured image stays right.
     image = torch.zeros(1, 1, 4, 4, dtype=torch.uint8)
     image[..., 2:] = 255
-    pixels = TransformersEncoder(vit, "cls").preprocess(image)
+    encoder = TransformersEncoder(vit, "cls")
+    pixels = encoder.preprocess(image)
     assert pixels.shape == (1, 3, 8, 8)
     # 0 and 255: (0 - mean) / std and (1 - mean) / std of each channel, far from the edge in the middle
     torch.testing.assert_close(pixels[0, :, 4, 0], torch.tensor([-1.0, -1.6, -1.5]))
     torch.testing.assert_close(pixels[0, :, 4, 7], torch.tensor([1.0, 2.4, 3.5]))
+    # 51 / 255 = 0.2: (0.2 - 0.5) / 0.5, (0.2 - 0.4) / 0.25, (0.2 - 0.3) / 0.2
+    plain = encoder.preprocess(torch.full((1, 3, 8, 8), 51, dtype=torch.uint8))
+    torch.testing.assert_close(plain[0, :, 3, 4], torch.tensor([-0.6, -0.8, -0.5]))
 
 
 def test_poolings_of_a_vision_transformer(vit: str) -> None:
@@ -122,33 +121,34 @@ def test_poolings_of_a_vision_transformer(vit: str) -> None:
         assert encoder.dimension == 8
 
 
-def test_a_pooler_that_was_never_trained_is_refused(classifier: str) -> None:
-    assert TransformersEncoder(classifier, "cls").encode(images(1, 3, 8, 8)).shape == (1, 8)
+def test_a_pooler_that_was_never_trained_is_refused(saved: dict[str, str]) -> None:
+    encoder = TransformersEncoder(saved["classifier"], "cls")
+    assert encoder.encode(images(1, 3, 8, 8)).shape == (1, 8)
+    torch.rand(1)  # the pooler's weights are drawn
+    assert TransformersEncoder(saved["classifier"], "cls").fingerprint == encoder.fingerprint
     with pytest.raises(
         ValueError, match="pooling must be cls or mean for .*, which has no pooler, got pooler"
     ):
-        TransformersEncoder(classifier, "pooler")
+        TransformersEncoder(saved["classifier"], "pooler")
 
 
-def test_feature_maps_are_averaged_over_the_image(resnet: str) -> None:
-    colours = images(2, 3, 8, 8)
+def test_feature_maps_are_averaged_over_the_image(saved: dict[str, str]) -> None:
+    colours, path = images(2, 3, 8, 8), saved["resnet"]
     with torch.no_grad():
-        features = (
-            transformers.ResNetModel.from_pretrained(resnet).eval()(normalised(colours)).last_hidden_state
-        )
-    encoder = TransformersEncoder(resnet, "mean")
-    torch.testing.assert_close(encoder.encode(colours), features.mean(dim=(2, 3)))
-    torch.testing.assert_close(TransformersEncoder(resnet, "pooler").encode(colours), encoder.encode(colours))
+        outputs = transformers.ResNetModel.from_pretrained(path).eval()(normalised(colours))
+    encoder = TransformersEncoder(path, "mean")
+    torch.testing.assert_close(encoder.encode(colours), outputs.last_hidden_state.mean(dim=(2, 3)))
+    torch.testing.assert_close(TransformersEncoder(path, "pooler").encode(colours), encoder.encode(colours))
     assert encoder.dimension == 6
     with pytest.raises(ValueError, match="pooling must be mean or pooler for .*, which has no class token"):
-        TransformersEncoder(resnet, "cls")
+        TransformersEncoder(path, "cls")
 
 
-def test_of_images_and_text_the_image_part_is_used(clip: str) -> None:
-    colours = images(2, 3, 8, 8)
+def test_of_images_and_text_the_image_part_is_used(saved: dict[str, str]) -> None:
+    colours, path = images(2, 3, 8, 8), saved["clip"]
     with torch.no_grad():
-        vision = transformers.CLIPVisionModel.from_pretrained(clip).eval()(pixel_values=normalised(colours))
-    torch.testing.assert_close(TransformersEncoder(clip, "pooler").encode(colours), vision.pooler_output)
+        vision = transformers.CLIPVisionModel.from_pretrained(path).eval()(pixel_values=normalised(colours))
+    torch.testing.assert_close(TransformersEncoder(path, "pooler").encode(colours), vision.pooler_output)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -160,11 +160,7 @@ def test_padding_does_not_change_a_text(bert: str, pooling: Any) -> None:
         model = transformers.BertModel.from_pretrained(bert).eval()
         hidden = model(input_ids=torch.tensor([[2, 5, 6, 3]])).last_hidden_state
     torch.testing.assert_close(text, hidden[:, 0] if pooling == "cls" else hidden.mean(1))
-
-
-def test_a_text_of_nothing_but_padding_has_an_embedding(bert: str) -> None:
-    encoder = TransformersEncoder(bert, "mean", tokenizer=bert)
-    assert encoder.encode(torch.zeros(1, 4, dtype=torch.int64)).isfinite().all()
+    assert encoder.encode(torch.zeros(1, 4, dtype=torch.int64)).isfinite().all()  # nothing but padding
 
 
 @pytest.mark.parametrize(
@@ -200,12 +196,6 @@ def test_the_fingerprint_names_weights_processor_and_pooling(vit: str, tmp_path:
     assert len({first, TransformersEncoder(vit, "mean").fingerprint, *prints}) == 4
 
 
-def test_weights_that_are_drawn_do_not_change_the_fingerprint(classifier: str) -> None:
-    first = TransformersEncoder(classifier, "cls").fingerprint
-    torch.rand(1)
-    assert TransformersEncoder(classifier, "cls").fingerprint == first
-
-
 def test_half_precision_is_widened(vit: str, tmp_path: Path) -> None:
     half = save(transformers.ViTModel.from_pretrained(vit).half(), tmp_path)
     embedding = TransformersEncoder(half, "cls").encode(images(1, 3, 8, 8))
@@ -222,21 +212,15 @@ def test_builds_from_a_node_and_draws_nothing(vit: str) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_wrong_folder_is_one_error_that_names_both_ways(tmp_path: Path) -> None:
+def test_what_is_no_model_with_its_processor_is_named(vit: str, tmp_path: Path) -> None:
     rule = "path must be a hub id, or a local folder written by save_pretrained, got"
     with pytest.raises(ValueError, match=f"encoder transformers: {rule} .*: there is no such folder"):
         TransformersEncoder(str(tmp_path / "none"), "cls")
     with pytest.raises(ValueError, match=f"encoder transformers: {rule}"):
         TransformersEncoder(str(tmp_path), "cls")
-
-
-def test_a_folder_without_processor_is_told_apart(vit: str, tmp_path: Path) -> None:
     save(transformers.ViTModel.from_pretrained(vit), tmp_path, kind=None)
-    with pytest.raises(ValueError, match=r"encoder transformers \(image processor\): path must be a hub id"):
+    with pytest.raises(ValueError, match=rf"encoder transformers \(image processor\): {rule}"):
         TransformersEncoder(str(tmp_path), "cls")
-
-
-def test_refuses_an_unknown_pooling(vit: str) -> None:
     with pytest.raises(ValueError, match="pooling must be one of cls, mean, pooler, got 'max'"):
         TransformersEncoder(vit, "max")  # type: ignore[arg-type]
 
@@ -277,52 +261,37 @@ def test_the_head_is_new_and_depends_on_the_seed(mobilenet: str) -> None:
     assert all(torch.equal(first[name], other[name]) for name in bodies)
 
 
-def test_running_statistics_move_a_tenth_of_the_way() -> None:
-    model = build(NODE, seed=0)
+def test_from_scratch_it_takes_grey_images_and_averages_batches() -> None:
+    model = build(NODE | {"input_shape": [1, 16, 16]}, seed=0)
+    assert model(torch.zeros(2, 1, 16, 16)).shape == (2, 5)
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     assert {norm.momentum for norm in norms} == {0.1}
 
 
-def test_grey_images_can_be_learned_from_scratch() -> None:
-    assert build(NODE | {"input_shape": [1, 16, 16]}, seed=0)(torch.zeros(2, 1, 16, 16)).shape == (2, 5)
-
-
-def test_refuses_channels_the_weights_do_not_expect(mobilenet: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"input_shape must have the 3 channels .* expects, got \(1, 16, 16\)"
-    ):
-        MobileNetV2([1, 16, 16], 5, mobilenet, dropout=0.2)
-
-
-def test_refuses_another_kind_of_network(tmp_path: Path) -> None:
+def test_refuses_what_the_weights_do_not_expect(mobilenet: str, tmp_path: Path) -> None:
     transformers.ViTConfig().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="pretrained must name a mobilenet_v2, got .*, a vit"):
-        MobileNetV2([3, 16, 16], 5, str(tmp_path), dropout=0.2)
+    for shape, path, said in (
+        ([1, 16, 16], mobilenet, r"input_shape must have the 3 channels .* expects, got \(1, 16, 16\)"),
+        ([3, 16, 16], str(tmp_path), "pretrained must name a mobilenet_v2, got .*, a vit"),
+        ([3, 16, 16], str(tmp_path / "none"), "MobileNetV2: path must be a hub id, or a local folder"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            MobileNetV2(shape, 5, path, dropout=0.2)
 
 
-def test_refuses_a_wrong_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="MobileNetV2: path must be a hub id, or a local folder"):
-        MobileNetV2([3, 16, 16], 5, str(tmp_path / "none"), dropout=0.2)
-
-
-def test_asks_the_hub_only_for_what_is_not_here() -> None:
+@pytest.mark.parametrize("here", [True, False])
+def test_asks_the_hub_only_for_what_is_not_here(here: bool) -> None:
     calls: list[dict[str, Any]] = []
 
     def loader(path: str, **options: Any) -> str:
         calls.append(options)
-        if options.get("local_files_only"):
+        if options.get("local_files_only") and not here:
             raise OSError("not here")
         return f"loaded {path}"
 
     assert load_pretrained(loader, "someone/model", "encoder", revision="main") == "loaded someone/model"
     options = {"revision": "main", "trust_remote_code": False}
-    assert calls == [{"local_files_only": True, **options}, options]
-
-
-def test_what_is_here_is_not_asked_for() -> None:
-    calls: list[dict[str, Any]] = []
-    load_pretrained(lambda path, **options: calls.append(options), "someone/model", "encoder")
-    assert calls == [{"local_files_only": True, "trust_remote_code": False}]
+    assert calls == [{"local_files_only": True, **options}, options][: 1 if here else 2]
 
 
 @pytest.mark.parametrize("error", [OSError("gone\nand a long story"), ValueError("gone")])

@@ -119,12 +119,13 @@ def set_up(
     seed: int = 1,
     threads: int | None = None,
     metrics: Any = None,
+    device: str = "cpu",
     **options: Any,
 ) -> Any:
     """Make a trainer of a model, by kind or as it is, and one job per client, all from one state."""
     name = kind if isinstance(kind, str) else "linear"
     model, data = build(kind) if isinstance(kind, str) else kind, data or federation(name)
-    trainer = Trainer(model, data, hyperparameters(**options), seed, threads=threads, metrics=metrics)
+    trainer = Trainer(model, data, hyperparameters(**options), seed, device, threads, metrics)
     start: State = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     jobs = [Job(client, rows, start) for client, rows in enumerate(data.train)]
     tests = [Job(client, rows, start) for client, rows in enumerate(data.test)]
@@ -231,16 +232,6 @@ def assert_as_literal(made: Any, jobs: Sequence[Job] = (), rounds: Sequence[int]
         np.testing.assert_allclose(losses, expected[1], rtol=2e-4, atol=2e-5)
 
 
-def start_of(model: nn.Module) -> State:
-    """Copy a model's state."""
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-def training_jobs(data: FederatedData, state: State) -> list[Job]:
-    """Make one job per client, all from one state."""
-    return [Job(client, rows, state) for client, rows in enumerate(data.train)]
-
-
 @pytest.fixture(name="small")
 def small_fixture() -> Any:
     """Return the helpers above to tests, which cannot import a conftest."""
@@ -248,4 +239,4 @@ def small_fixture() -> Any:
         build, federation, set_up, hyperparameters, normalised, window, literal, by_client, assert_as_literal
     )  # fmt: skip
     shared = {each.__name__: each for each in helpers}
-    return SimpleNamespace(sizes=SIZES, start_of=start_of, jobs=training_jobs, **shared)
+    return SimpleNamespace(sizes=SIZES, **shared)

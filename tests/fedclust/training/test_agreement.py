@@ -1,5 +1,6 @@
 """Whether two ways of training agree, up to rounding and what it grows to."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 
@@ -28,12 +29,6 @@ def way(loss: float = 1.0) -> Callable[[Work], CohortUpdate]:
         return CohortUpdate(clients, {}, losses, np.ones(len(clients), dtype=np.int64), {})
 
     return train
-
-
-def test_ways_that_disagree_are_refused() -> None:
-    assert agree(way(), way(1.0005), work_of(3, 4), 1e-3)
-    with pytest.raises(ArithmeticError, match=r"losses are \[1.01, 1.01\] together and \[1.0, 1.0\] alone"):
-        agree(way(), way(1.01), work_of(3, 4), 1e-3)
 
 
 def test_ways_are_compared_on_a_client_that_can_be_trained() -> None:
@@ -90,6 +85,8 @@ def test_what_fills_a_half_batch_must_not_matter() -> None:
 @pytest.mark.parametrize(
     ("alone", "together", "same"),
     [
+        ((1.0, 1.0), (1.0005, 1.0005), True),
+        ((1.0, 1.0), (1.01, 1.01), False),
         # A ResNet-18's, 0.0344 apart after a step that changed the loss by 12.6: 0.27 % of it.
         ((3.1138, 15.7149), (3.1139, 15.7493), True),
         # A step half as long.
@@ -104,8 +101,6 @@ def test_what_a_step_may_make_of_rounding(
     def training(losses: tuple[float, float]) -> Callable[[Work], CohortUpdate]:
         return lambda work: dataclasses.replace(way()(work), losses=(np.array(losses),) * len(work.jobs))
 
-    if same:
+    said = contextlib.nullcontext() if same else pytest.raises(ArithmeticError, match="more than rounding")
+    with said:
         assert agree(training(alone), training(together), work_of(3, 4), 1e-3)
-    else:
-        with pytest.raises(ArithmeticError, match="alone, apart by more than rounding explains"):
-            agree(training(alone), training(together), work_of(3, 4), 1e-3)

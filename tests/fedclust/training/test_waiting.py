@@ -13,9 +13,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedclust.training import LocalTraining, device_data, sequential, vectorised
+from fedclust.training import device_data, sequential, vectorised
 from fedclust.training.losses import Loss, WeightedCrossEntropy, cross_entropy
-from fedclust.training.trainer import Trainer
 
 # What makes the host wait for a GPU: a value becomes a number or truth value of Python, or decides a
 # shape. Indexing with truth values is "nonzero" only on a GPU.
@@ -110,10 +109,9 @@ def test_training_never_waits(
     data, model = small.federation(kind), small.build(kind)
     if options == "bf16" and not _can_be_bf16(model, data.inputs[:2]):
         pytest.skip("PyTorch has no such layer in bfloat16 for this processor")
-    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=2, mode=mode, **OPTIONS[options])
-    trainer = Trainer(model, data, training, seed=1, threads=1)
+    made = small.set_up(kind, threads=1, mode=mode, **OPTIONS[options])
     with watched_steps(monkeypatch) as watch:
-        updates = list(trainer.train(small.jobs(data, small.start_of(model)), 1))
+        updates = list(made.trainer.train(made.jobs, 1))
     assert not any(update.failed for update in updates)
     assert watch.seen == []
 
@@ -124,14 +122,9 @@ def test_waiting_is_seen(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             outputs = super().forward(inputs.flatten(1))
             return outputs * 2 if outputs.mean() > 0 else outputs
 
-    data, model = small.federation(), Waits(32, 3)
-    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=2, mode="sequential")
+    made = small.set_up(Waits(32, 3), threads=1, mode="sequential")
     with watched_steps(monkeypatch) as watch:
-        list(
-            Trainer(model, data, training, seed=1, threads=1).train(
-                small.jobs(data, small.start_of(model)), 1
-            )
-        )
+        list(made.trainer.train(made.jobs, 1))
     assert set(watch.seen) & {"_local_scalar_dense", "is_nonzero"}
 
 
@@ -141,10 +134,8 @@ def steps_without_data(
     """Train on the device "meta" up to the first look at a result; return what would wait."""
     monkeypatch.setattr(device_data, "_KEPT_BYTES", 0)  # the data stay on the host
     monkeypatch.setattr(vectorised, "collect", lambda *_: None)
-    data, model = small.federation(kind), small.build(kind)
-    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=2, loss=loss, **OPTIONS["sgd"])
-    trainer = Trainer(model, data, training, seed=1, device="meta")
-    jobs = sorted(small.jobs(data, small.start_of(model)), key=lambda job: -len(job.rows))
+    made = small.set_up(kind, device="meta", loss=loss, **OPTIONS["sgd"])
+    trainer, jobs = made.trainer, sorted(made.jobs, key=lambda job: -len(job.rows))
     work = trainer._work(trainer._check(jobs), 1, 0.1)
     with trainer._working.settings(), watched_steps(monkeypatch) as watch:
         if mode == "vectorised":
@@ -153,7 +144,7 @@ def steps_without_data(
         trainer._working.model.train()
         losses = torch.zeros(work.batches.sizes.shape, device="meta")
         for index in range(len(jobs)):
-            sequential.take_steps(trainer._working, trainer._data, training, work, index, losses)
+            sequential.take_steps(trainer._working, trainer._data, trainer.training, work, index, losses)
         return watch.seen
 
 

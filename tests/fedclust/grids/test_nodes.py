@@ -1,5 +1,6 @@
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -13,14 +14,9 @@ from fedclust.grids.nodes import (
     longest_first,
     ranges,
     read_hosts,
+    read_site_hosts,
     settle_claims,
 )
-
-
-def test_nodes_take_turns() -> None:
-    # 5 clients on 2 nodes: 0, 2, 4 and 1, 3.
-    assert hosted_clients({"partition-id": 0, "num-partitions": 2}, 5) == (0, 2, 4)
-    assert hosted_clients({"partition-id": 1, "num-partitions": 2}, 5) == (1, 3)
 
 
 @given(st.integers(1, 60), st.integers(1, 60))
@@ -33,13 +29,18 @@ def test_every_client_is_hosted_once(num_clients: int, num_nodes: int) -> None:
     assert sorted(hosted) == list(range(num_clients))
 
 
-def test_listed_clients() -> None:
-    assert hosted_clients({"clients": "7, 0,4-6"}, 8) == (0, 4, 5, 6, 7)
-
-
-def test_a_shared_node_may_train_anybody() -> None:
-    assert hosted_clients({"shared": True, "partition-id": 1, "num-partitions": 2}, 3) == (0, 1, 2)
-    assert hosted_clients({"shared": False, "partition-id": 1, "num-partitions": 2}, 3) == (1,)
+@pytest.mark.parametrize(
+    ("node_config", "num_clients", "hosted"),
+    [
+        ({"partition-id": 0, "num-partitions": 2}, 5, (0, 2, 4)),
+        ({"partition-id": 1, "num-partitions": 2}, 5, (1, 3)),
+        ({"clients": "7, 0,4-6"}, 8, (0, 4, 5, 6, 7)),
+        ({"shared": True, "partition-id": 1, "num-partitions": 2}, 3, (0, 1, 2)),
+        ({"shared": False, "partition-id": 1, "num-partitions": 2}, 3, (1,)),
+    ],
+)
+def test_hosted_clients(node_config: dict, num_clients: int, hosted: tuple[int, ...]) -> None:
+    assert hosted_clients(node_config, num_clients) == hosted
 
 
 def test_longest_first() -> None:
@@ -49,11 +50,11 @@ def test_longest_first() -> None:
     steps = dict(enumerate([5, 5, 4, 4, 3, 3, 3]))
     assert longest_first(steps, [7, 8, 9]) == {0: 7, 1: 8, 2: 9, 3: 9, 4: 7, 5: 8, 6: 7}
 
-
-def test_equal_clients_take_turns() -> None:
-    assert longest_first({4: 1, 2: 1, 9: 1}, [3, 5]) == {2: 3, 4: 5, 9: 3}
+    assert longest_first({4: 1, 2: 1, 9: 1}, [3, 5]) == {2: 3, 4: 5, 9: 3}  # equal clients take turns
     assert longest_first({4: 0, 2: 0, 9: 0}, [3, 5]) == {2: 3, 4: 5, 9: 3}  # clients without steps too
     assert longest_first({}, [3, 5]) == {}
+    with pytest.raises(ValueError, match="nodes must have at least one id, got none"):
+        longest_first({0: 1}, [])
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 6), st.randoms())
@@ -66,11 +67,6 @@ def test_the_order_of_clients_does_not_matter(lengths: list[int], number: int, r
     loads = [sum(steps[client] for client in placed if placed[client] == node) for node in range(number)]
     # Before its last client no node had more than the mean of all.
     assert max(loads) <= sum(lengths) / number + max(lengths, default=0)
-
-
-def test_nobody_to_divide_among() -> None:
-    with pytest.raises(ValueError, match="nodes must have at least one id, got none"):
-        longest_first({0: 1}, [])
 
 
 @pytest.mark.parametrize(
@@ -134,14 +130,11 @@ def test_who_may_stand_in_while_a_node_is_away(first: Host, second: Host, stands
     later, node_of, refused = settle_claims([second], claims)
     assert node_of.get(0) == (2 if stands_in else None)
     assert bool(refused) != stands_in or second.clients != first.clients
-    # Beside the first it gets nothing, and once that is back it has nothing any more.
+    # Beside the first it gets nothing, and once that is back it has nothing any more; one that may stand in
+    # waits without a word.
+    assert (settle_claims([first, second], claims)[2] == []) == stands_in
     for online in ([first, second], [second, first]):
         assert settle_claims(online, later)[1][0] == 1
-
-
-def test_a_node_that_stands_in_waits_without_a_word() -> None:
-    claims, _, _ = settle_claims([Host(1, (0,))], {})
-    assert settle_claims([Host(1, (0,)), Host(2, (0,))], claims)[2] == []
 
 
 def test_a_file_of_hosts_decides(tmp_path: Path) -> None:
@@ -163,24 +156,23 @@ def test_a_file_of_hosts_decides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "rule"),
+    ("read", "text", "rule"),
     [
-        ("north = 3", "hosts must give each node clients such as '0-9', got 3 for 'north'"),
-        ('north = "0-x"', "clients must be ids and ranges"),
-        ('a = "0-2"\nb = "2"', "hosts must name each client once, client 2 is of 'a' and 'b'"),
-        ("", "hosts must name at least one node"),
-        ("north =", "hosts must be a TOML file"),
+        (read_hosts, "north = 3", "hosts must give each node clients such as '0-9', got 3 for 'north'"),
+        (read_hosts, 'north = "0-x"', "clients must be ids and ranges"),
+        (read_hosts, 'a = "0-2"\nb = "2"', "must name each client once, client 2 is of 'a' and 'b'"),
+        (read_hosts, "", "hosts must name at least one node"),
+        (read_hosts, "north =", "hosts must be a TOML file"),
+        (read_hosts, None, r"hosts\.toml"),
+        (read_site_hosts, '"a" = 3', "hosts must give each node a site such as 'north', got 3 for 'a'"),
+        (read_site_hosts, 'a = "n"\nb = "n"', "must name each site once, site n is of 'a' and 'b'"),
     ],
 )
-def test_files_of_hosts_that_are_refused(tmp_path: Path, text: str, rule: str) -> None:
-    (tmp_path / "hosts.toml").write_text(text)
+def test_files_of_hosts_that_are_refused(tmp_path: Path, read: Any, text: str | None, rule: str) -> None:
+    if text is not None:
+        (tmp_path / "hosts.toml").write_text(text)
     with pytest.raises(ValueError, match=rule):
-        read_hosts(tmp_path / "hosts.toml")
-
-
-def test_a_missing_file_of_hosts_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"none\.toml"):
-        read_hosts(tmp_path / "none.toml")
+        read(tmp_path / "hosts.toml")
 
 
 def test_fingerprints_are_those_of_ssh_keygen() -> None:

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,21 +48,6 @@ def test_without_a_file_every_node_names_its_own_sites() -> None:
     assert Rules().divided(NORTH, Host(1, ())) == (NORTH, [])
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ('"a" = 3', "hosts must give each node a site such as 'north', got 3 for 'a'"),
-        ('"a" = "north"\n"b" = "north"', "hosts must name each site once, site north is of 'a' and 'b'"),
-        ("", "hosts must name at least one node"),
-        ("[", "hosts must be a TOML file"),
-    ],
-)
-def test_a_file_that_says_something_else_is_refused(tmp_path: Path, text: str, error: str) -> None:
-    (tmp_path / "hosts.toml").write_text(text)
-    with pytest.raises(ValueError, match=error):
-        read_site_hosts(tmp_path / "hosts.toml")
-
-
 TABLE = Wanted(columns=True)
 FINE = Statement(("ill", "well"), {"x": Column(NUMBER, Moments.of(np.array([1.0, 3.0])))})
 
@@ -98,13 +84,17 @@ def _grid(
     return SiteGrid(grid, rules or Rules(2, 0), TABLE, **{"poll": 0.001, "wait": 5, **options})
 
 
-def _told(grid: SiteGrid) -> dict[int, dict[str, int]]:
-    """Return the ids that each node was told, by name."""
+def _contexts(grid: SiteGrid) -> dict[int, Context]:
     local = grid._grid
     assert isinstance(local, LocalGrid)
+    return local._contexts
+
+
+def _told(grid: SiteGrid) -> dict[int, dict[str, int]]:
+    """Return the ids that each node was told, by name."""
     return {
         node: dict(decode(Agreed, context.state, SERVER).ids)
-        for node, context in local._contexts.items()
+        for node, context in _contexts(grid).items()
         if "agreement" in context.state
     }
 
@@ -174,13 +164,12 @@ def test_two_sites_of_one_name_are_an_error() -> None:
 def test_a_node_that_comes_back_gets_its_ids_and_the_encoding_again() -> None:
     grid = _grid(NODES)
     grid.connect()
-    local = grid._grid
-    assert isinstance(local, LocalGrid)
-    gone = local._contexts.pop(3)  # north's node
+    contexts = _contexts(grid)
+    gone = contexts.pop(3)  # north's node
     assert grid.get_node_ids() == [0, 2, 3]
     gone.state.clear()
     gone.node_id = 9
-    local._contexts[9] = gone
+    contexts[9] = gone
     assert grid.get_node_ids() == [0, 1, 2, 3]
     assert _told(grid)[9] == {"north": 1}
 
@@ -190,10 +179,14 @@ def test_a_stranger_after_the_start_is_not_served() -> None:
     grid = _grid(nodes)
     grid.connect()
     nodes[2] = Registered.of({"rome": ("rome",)})
-    local = grid._grid
-    assert isinstance(local, LocalGrid)
-    local._contexts[9] = local._contexts.pop(4)
+    contexts = _contexts(grid)
+    contexts[9] = contexts.pop(4)
     assert grid.get_node_ids() == [1, 2, 3]
+
+
+def _column(moments: dict[str, float]) -> dict[str, Any]:
+    column = {"kind": "number", "moments": moments, "values": [], "trained": [], "unfit": ""}
+    return {"columns": {"x": column}}
 
 
 @pytest.mark.parametrize(
@@ -205,35 +198,17 @@ def test_a_stranger_after_the_start_is_not_served() -> None:
         ({"columns": {"x": {"kind": "date"}}}, "kind: must be one of number, category, empty, got .date"),
         ({"words": {"a": 0}}, r"words must be finite numbers in \[1, "),
         ({"pixels": [{"count": 1, "total": 256, "squares": 1}]}, "pixels must be at most 255"),
+        (_column({"rows": 1, "count": 2, "mean": 0, "squares": 0}), "must have at most 1 values"),
+        (_column({"rows": 2, "count": 2, "mean": 0, "squares": -1}), "squares of .* must be in"),
+        (_column({"rows": 2, "count": 2, "mean": 1e39, "squares": 0}), "mean of .* must be in"),
         ({"more": 1}, "must have the values columns, labels, pixels, words, got .*more"),
     ],
 )
 def test_a_statement_that_no_data_can_have_is_a_bad_reply(changed: dict[str, Any], message: str) -> None:
-    import json
-
     content = encode(Stated({"a": FINE}))
     record = content["statements"]
     body = json.loads(str(record["bodies"][0]))  # type: ignore[index,call-overload]
     record["bodies"] = [json.dumps({**body, **changed})]  # type: ignore[index,call-overload,assignment]
-    with pytest.raises(BadReply, match=message):
-        read_from_node(Stated, content)
-
-
-@pytest.mark.parametrize(
-    ("moments", "message"),
-    [
-        ({"rows": 1, "count": 2, "mean": 0, "squares": 0}, "must have at most 1 values"),
-        ({"rows": 2, "count": 2, "mean": 0, "squares": -1}, "squares of .* must be in"),
-        ({"rows": 2, "count": 2, "mean": 1e39, "squares": 0}, "mean of .* must be in"),
-    ],
-)
-def test_moments_that_no_column_can_have_are_a_bad_reply(moments: dict[str, float], message: str) -> None:
-    import json
-
-    column = {"kind": "number", "moments": moments, "values": [], "trained": [], "unfit": ""}
-    content = encode(Stated({"a": FINE}))
-    record = content["statements"]
-    record["bodies"] = [json.dumps({"labels": ["a"], "columns": {"x": column}, "pixels": [], "words": {}})]  # type: ignore[index,call-overload,assignment]
     with pytest.raises(BadReply, match=message):
         read_from_node(Stated, content)
 

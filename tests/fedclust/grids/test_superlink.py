@@ -75,6 +75,8 @@ def test_a_reply_is_noticed_a_tenth_later_at_most(monkeypatch: pytest.MonkeyPatc
 
 
 def test_replies_come_in_the_order_of_their_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody = Slow(Clock(monkeypatch), [])
+    assert (_ask(nobody, 0), nobody.looks) == ([], 0)
     assert _ask(Slow(Clock(monkeypatch), [0.9, 0.1, 0.5]), 3) == ["1", "2", "0"]
 
 
@@ -90,12 +92,6 @@ def test_what_arrives_until_the_time_is_up_counts(monkeypatch: pytest.MonkeyPatc
     clock = Clock(monkeypatch)
     assert _ask(Slow(clock, [0.2, 2.0, 2.1]), 3, timeout=2.0) == ["0", "1"]
     assert clock.now - 100 == pytest.approx(2.0)
-
-
-def test_no_messages_need_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = Slow(Clock(monkeypatch), [])
-    assert _ask(grid, 0) == []
-    assert grid.looks == 0
 
 
 @pytest.mark.parametrize(("taken", "refused"), [(["0", None], ["1"]), ([], ["0", "1"])])
@@ -180,21 +176,15 @@ def test_a_run_is_submitted_watched_and_checked(flower: Flower, capfd: pytest.Ca
 
 
 def test_overrides_are_sent_without_those_of_the_engine(flower: Flower) -> None:
-    overrides = [
-        "engine=superlink",
-        "engine.connection=there",
-        "output_dir=x",
-        "hydra.verbose=true",
-        "hydra/job_logging=none",
-        "strategy=fmcl",
-        "+published.note='a \"b\" ü'",
-        "compare=[fedavg, fmcl]",
-    ]
-    SuperLink("there").submit(overrides, Path("x"))
-    assert flower.run_config == {
-        "overrides": "strategy=fmcl +published.note='a \"b\" ü' compare=[fedavg, fmcl]",
-        "output-dir": str(Path.cwd() / "x"),
-    }
+    kept = ["strategy=fmcl", "+published.note='a \"b\" ü'", "compare=[fedavg, fmcl]"]
+    left_out = ["engine=superlink", "engine.connection=there", "output_dir=x", "hydra.verbose=true"]
+    own = ["strategy=mine", "hydra.searchpath=[my]"]
+    SuperLink("there").submit([*left_out, "hydra/job_logging=none", *kept], Path("x"))
+    assert flower.run_config == {"overrides": " ".join(kept), "output-dir": str(Path.cwd() / "x")}
+    SuperLink("there").submit(own, Path("x"), ["/home/me/my conf"])  # the user's own folders are named there
+    assert flower.run_config["overrides"] == 'strategy=mine hydra.searchpath=["/home/me/my conf"]'
+    with pytest.raises(ConfigError, match="white space in quotes only"):
+        SuperLink("there").submit(["name=two words"], Path("x"))
 
 
 def test_the_simulation_can_be_configured(flower: Flower) -> None:
@@ -203,15 +193,15 @@ def test_the_simulation_can_be_configured(flower: Flower) -> None:
     assert run[run.index("--federation-config") + 1] == "num-supernodes=30"
 
 
-def test_flowers_commands_are_found_by_name(flower: Flower, tmp_path: Path) -> None:
+def test_flowers_commands_are_found_and_install_nothing(
+    flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
+    monkeypatch.delenv(name, raising=False)
     assert superlink._environment()["PATH"].split(os.pathsep)[0] == str(tmp_path)
-
-
-def test_dependencies_are_not_installed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", raising=False)
-    assert superlink._environment()["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
-    monkeypatch.setenv("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "0")  # an explicit setting is kept
-    assert superlink._environment()["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "0"
+    assert superlink._environment()[name] == "1"
+    monkeypatch.setenv(name, "0")  # an explicit setting is kept
+    assert superlink._environment()[name] == "0"
 
 
 def test_paths_are_those_of_the_caller(
@@ -227,59 +217,32 @@ def test_paths_are_those_of_the_caller(
     assert flower.run_config["overrides"] == " ".join(overrides)
 
 
-def test_folders_of_the_users_own_are_named_there(flower: Flower) -> None:
-    overrides = ["strategy=mine", "hydra.searchpath=[my]"]
-    SuperLink("there").submit(overrides, Path("x"), ["/home/me/my conf"])
-    assert flower.run_config["overrides"] == 'strategy=mine hydra.searchpath=["/home/me/my conf"]'
-
-
 # -- What goes wrong ------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_not_accepted(flower: Flower) -> None:
-    flower.answers(run={"success": False, "error-message": "no such connection"})
-    with pytest.raises(FederationError, match="^`flwr run` failed: no such connection$"):
+WRONG, GOING = "rounds must be >= 1, got 0", "fedavg: the run failed in round 2 of 4"
+
+
+def _ended(status: str, details: str = WRONG) -> dict[str, Any]:
+    return {"success": True, "runs": [{**COMPLETED, "status": status, "status-details": details}]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "line"),
+    [
+        ({"run": {"error-message": "no such name"}}, FederationError, "`flwr run` failed: no such name$"),
+        ({"run": "Segmentation fault"}, FederationError, "`flwr run` must answer in JSON, it says: Segm"),
+        ({"list": _ended("finished:failed")}, FederationError, f"run 7 is finished:failed: {WRONG}$"),
+        ({"list": _ended("finished:stopped")}, FederationError, f"run 7 is finished:stopped: {WRONG}$"),
+        ({"list": _ended("running")}, FederationError, f"run 7 is running: {WRONG}$"),
+        ({"list": _ended("finished:failed", GOING)}, RunFailed, f"run 7 is finished:failed: {GOING}$"),
+        ({"list": {}}, RunFailed, "the SuperLink of connection there no longer answers, the end of run 7"),
+    ],
+)
+def test_a_run_that_fails(flower: Flower, answers: Any, kind: type[Exception], line: str) -> None:
+    flower.answers(**{"run": {"success": True, "run-id": "7"}, **answers})
+    with pytest.raises(kind, match=f"^{line}"):
         SuperLink("there").submit([], Path("x"))
-
-
-@pytest.mark.parametrize("status", ["finished:failed", "finished:stopped", "running"])
-def test_a_run_that_fails_there(flower: Flower, status: str) -> None:
-    state = {**COMPLETED, "status": status, "status-details": "rounds must be >= 1, got 0"}
-    flower.answers(run={"success": True, "run-id": "7"}, list={"success": True, "runs": [state]})
-    with pytest.raises(FederationError, match=f"^run 7 is {status}: rounds must be >= 1, got 0$"):
-        SuperLink("there").submit([], Path("x"))
-
-
-def test_a_run_that_was_going_and_failed(flower: Flower) -> None:
-    state = {
-        **COMPLETED,
-        "status": "finished:failed",
-        "status-details": "fedavg: the run failed in round 2 of 4",
-    }
-    flower.answers(run={"success": True, "run-id": "7"}, list={"success": True, "runs": [state]})
-    with pytest.raises(RunFailed, match="^run 7 is finished:failed: fedavg: the run failed in round 2 of 4$"):
-        SuperLink("there").submit([], Path("x"))
-
-
-def test_a_superlink_that_no_longer_answers(flower: Flower) -> None:
-    flower.answers(
-        run={"success": True, "run-id": "7"}, list={"success": False, "error-message": "unavailable"}
-    )
-    with pytest.raises(
-        RunFailed, match="^the SuperLink of connection there no longer answers, the end of run 7"
-    ):
-        SuperLink("there").submit([], Path("x"))
-
-
-def test_a_command_that_answers_anything_else(flower: Flower) -> None:
-    flower.answers(run="Segmentation fault")
-    with pytest.raises(FederationError, match="`flwr run` must answer in JSON, it says: Segmentation fault"):
-        SuperLink("there").submit([], Path("x"))
-
-
-def test_an_override_that_cannot_be_sent(flower: Flower) -> None:
-    with pytest.raises(ConfigError, match="white space in quotes only"):
-        SuperLink("there").submit(["name=two words"], Path("x"))
 
 
 def test_an_app_without_its_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -70,15 +70,14 @@ class ClusteredStrategy(Strategy):
         Settings of the method; its :attr:`parameters_type` at its defaults unless given.
     options
         What the run tells every strategy, see :class:`~fedclust.settings.run_options.RunOptions`.
-    network
-        The architecture that clients train, for a method that needs it, see :attr:`needs_network`.
     given
-        The options, value by value, such as ``participation=0.5``; not both.
+        The options, value by value, such as ``participation=0.5``; not both. And ``network``, the
+        architecture that clients train, if the method needs it.
 
     Attributes
     ----------
     parameters, options, network
-        As given.
+        As given; the network only where it is needed.
     selection
         Chooses the clients of a cluster that take part.
     layers
@@ -92,6 +91,8 @@ class ClusteredStrategy(Strategy):
         If a value is outside its range, or given twice.
     TypeError
         If there is no such option.
+    KeyError
+        If the network is needed and not given.
     """
 
     parameters_type: ClassVar[type[Any] | None] = None
@@ -140,19 +141,15 @@ class ClusteredStrategy(Strategy):
 
     parameters: Any
 
-    def __init__(
-        self, *, parameters: Any = None, options: RunOptions | None = None, network: Any = None, **given: Any
-    ) -> None:
+    def __init__(self, *, parameters: Any = None, options: RunOptions | None = None, **given: Any) -> None:
+        if self.needs_network:
+            self.network: Any = given.pop("network")
         # A preset's own policy holds unless the run chooses another.
         own = given.pop("selection", None) if options is not None else None
         if options is not None and given:
             raise ValueError(f"{', '.join(given)} must be given once: the run's options have it already")
         if parameters is not None and self.parameters_type is None:
             raise TypeError(f"{type(self).__name__} has no parameters, got {parameters!r}")
-        if (network is not None) != self.needs_network:
-            rule = "be" if self.needs_network else "not be"
-            raise TypeError(f"network must {rule} given to {type(self).__name__}")
-        self.network = network
         if self.parameters_type is not None:
             self.parameters = self.parameters_type() if parameters is None else parameters
         self.options = RunOptions(**given) if options is None else options

@@ -1,7 +1,7 @@
 """Clust-PSI-PFL: clients are clustered once, by the label counts they report."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -47,7 +47,7 @@ class ClustPSIPFL(ClusteredStrategy):
     """
 
     needs_label_counts = True
-    moves_clients: ClassVar[bool] = True
+    moves_clients = True
 
     parameters_type = label_groups.Parameters
     parameters: Parameters | label_groups.Parameters

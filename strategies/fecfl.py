@@ -1,6 +1,6 @@
 """FECFL: clients are clustered once, by their mean embeddings."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -26,7 +26,7 @@ class FECFL(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    moves_clients: ClassVar[bool] = True
+    moves_clients = True
 
     parameters_type = Parameters
     parameters: Parameters

@@ -1,7 +1,6 @@
 """FedClust of ICPP 2024, no relation: clients are clustered once, by the last layer that each trains."""
 
 import logging
-from typing import ClassVar
 
 from flwr.app import ArrayRecord
 
@@ -28,7 +27,7 @@ class FedClustWeights(ClusteredStrategy):
     parameters_type = Parameters
     parameters: Parameters
 
-    moves_clients: ClassVar[bool] = True
+    moves_clients = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Have all clients train the first model, and group them by their last layers.

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -31,7 +30,7 @@ class FLHC(ClusteredStrategy):
     parameters_type = Parameters
     parameters: Parameters
 
-    moves_clients: ClassVar[bool] = True
+    moves_clients = True
 
     def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """After round n have all clients train, and group them by what that changes.

@@ -1,7 +1,6 @@
 """FMCL: clients are clustered once, by the class prototypes of a frozen foundation model."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -38,7 +37,7 @@ class FMCL(ClusteredStrategy):
     parameters_type = prototype_groups.Parameters
     parameters: Parameters | prototype_groups.Parameters
 
-    moves_clients: ClassVar[bool] = True
+    moves_clients = True
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """Warn where prototypes of single examples are sent."""

@@ -1,7 +1,6 @@
 """PACFL: clients are clustered once, by the angles between the subspaces that their classes span."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -30,7 +29,7 @@ class PACFL(ClusteredStrategy):
     parameters_type = Parameters
     parameters: Parameters
 
-    moves_clients: ClassVar[bool] = True
+    moves_clients = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Ask every client for the first singular vectors of its classes and group by the angles."""

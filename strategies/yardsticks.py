@@ -1,16 +1,19 @@
 """What methods are compared with: known groups, every client alone, everyone's rows on one node."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation, FederationError, Findings
-from fedclust.layers.pooling import Pooling
+from fedclust.federation.run import Run
+from fedclust.grids.nodes import RunFailed
+from fedclust.layers.layer import Layer
+from fedclust.messages.training import instruct, read_pooled
 from fedclust.newcomers.placing import silent
 from fedclust.strategies.base import ClusteredStrategy
+from fedclust.typing import IntArray
 
 
 class KnownGroups(ClusteredStrategy):
@@ -87,6 +90,49 @@ class Local(ClusteredStrategy):
         return clusters.joined(homes, None, [self.run.initial] * len(newcomers))
 
 
+class Pooling(Layer):
+    """Replaces the cohort of a cluster by one client, the first one online, that trains on everyone's rows.
+
+    In a round the model sees as many samples as the cohort would in its local training, all together. Every
+    node prepares the whole partition, so the client's node has everyone's rows, under every engine; a node
+    that trained on fewer ends the run.
+    """
+
+    def __init__(self) -> None:
+        self._replaced: IntArray = np.zeros(0, dtype=np.int64)
+
+    def stand_in(self, run: Run, cohort: IntArray) -> IntArray:
+        """Choose the one client that stands for all of a cluster; nobody where nobody was to train."""
+        self._replaced = cohort
+        if not len(cohort):  # a policy asked, and nobody answered
+            return cohort
+        online = set(run.federation.grid.get_node_ids())
+        members = [run.clusters.members(cluster).tolist() for cluster in range(len(run.clusters.models))]
+        return np.array([next((one for one in each if one in online), each[0]) for each in members])
+
+    def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:
+        """Say whose place is taken, and whose rows are pooled."""
+        in_cluster = run.clusters.assignment[self._replaced] == cluster
+        members = run.clusters.members(cluster)
+        config.update(instruct(pooled=self._replaced[in_cluster], pooled_rows=members))
+
+    def screen(self, run: Run) -> None:
+        """Check that each reply is of the rows of everyone in the cluster.
+
+        Raises
+        ------
+        RunFailed
+            If the node trained on the rows of fewer clients, such as one that runs another app.
+        """
+        for reply in run.replies:
+            pooled, wanted = read_pooled(reply.message), int(run.clusters.sizes[reply.cluster])
+            if pooled < wanted:
+                raise RunFailed(
+                    f"{RunFailed.PHRASE} {run.number}: centralised training must be on "
+                    f"the rows of all {wanted} clients, a node used those of {pooled}"
+                )
+
+
 class Centralised(ClusteredStrategy):
     """Train one model on the training rows of all clients, pooled on one node; no federation could do so.
 
@@ -97,10 +143,10 @@ class Centralised(ClusteredStrategy):
     learning rate and optimiser are those of the clients; an optimiser starts anew each round, as theirs does.
     So the same samples make as many steps in a row as the cohort makes beside each other.
 
-    The client that stands for all is the first one online, see :mod:`fedclust.layers.pooling`.
+    The client that stands for all is the first one online, see :class:`Pooling`.
     """
 
-    forms_groups: ClassVar[bool] = False
+    forms_groups = False
     own_layers = (Pooling,)
 
 

@@ -24,9 +24,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.messages.codec import ARRAYS, METRICS, Content
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected
-from fedclust.settings.run_options import CAP
 from fedclust.support.array_bytes import from_numpy, to_numpy
-from fedclust.support.checks import check_value
 from fedclust.typing import FloatArray
 
 _FEWEST = 3  # of two, either may be the one that is wrong
@@ -152,19 +150,10 @@ class Caps:
         How many times the median an update may be long; None for any length.
     pull
         How many times the median samples times length of an update count for at most; None for any.
-
-    Raises
-    ------
-    ValueError
-        If one is not above 1 and finite.
     """
 
     norm: float | None = None
     pull: float | None = None
-
-    def __post_init__(self) -> None:
-        check_value("update_norm_cap", self.norm, CAP)
-        check_value("update_pull_cap", self.pull, CAP)
 
 
 ANY = Caps()

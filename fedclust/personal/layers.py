@@ -4,14 +4,14 @@ They come after the last round, for every strategy alike; ``personal=`` chooses 
 Nothing of them enters the clusters, the models or the figures of the rounds.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.support.checks import Checked
 from fedclust.typing import FloatArray, IntArray
 
 NONE, PRIOR, FINETUNE = "none", "prior", "finetune"
@@ -37,7 +37,7 @@ class Personal:
     @property
     def finetune(self) -> "Finetune | None":
         """How clients fine-tune; None where they do not."""
-        return None
+        return self if isinstance(self, Finetune) else None
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Prior(Personal):
 
 
 @dataclass(frozen=True)
-class Finetune(Personal):
+class Finetune(Personal, Checked):
     """Every client trains the model that serves it on its own training part, and keeps the result.
 
     Optimiser, batch size, augmentation and loss are those of training, without its schedule and without a
@@ -82,23 +82,9 @@ class Finetune(Personal):
     choice: ClassVar[str] = FINETUNE
     asked: ClassVar[tuple[str, ...]] = (FINETUNE,)
 
-    epochs: int = 5
+    epochs: Annotated[int, "a whole number >= 1"] = 5
     layers: Layers = "all"
-    learning_rate: float | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.epochs, bool) or not isinstance(self.epochs, int) or self.epochs < 1:
-            raise ValueError(f"epochs must be a whole number >= 1, got {self.epochs!r}")
-        if self.layers not in get_args(Layers):
-            raise ValueError(f"layers must be one of {', '.join(get_args(Layers))}, got {self.layers!r}")
-        rate = self.learning_rate
-        if rate is not None and not 0 < rate < math.inf:
-            raise ValueError(f"learning_rate must be > 0 and finite, or None, got {rate}")
-
-    @property
-    def finetune(self) -> "Finetune":
-        """How clients fine-tune."""
-        return self
+    learning_rate: Annotated[float | None, "> 0 and finite or None"] = None
 
 
 @dataclass(frozen=True)

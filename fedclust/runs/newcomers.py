@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedclust import metrics
-from fedclust.newcomers.newcomers import COMMON, Newcomers
+from fedclust.newcomers.placing import COMMON, Newcomers
 from fedclust.results.summary import client_table, named
 
 NONE = -1

@@ -26,7 +26,7 @@ from fedclust.grids.client_grid import Traffic
 from fedclust.layers.client_dp import ClientPrivacy
 from fedclust.messages.models import from_state
 from fedclust.messages.training import NUM_EXAMPLES
-from fedclust.newcomers.newcomers import Newcomers, against_common, place_newcomers
+from fedclust.newcomers.placing import Newcomers, against_common, place_newcomers
 from fedclust.personal.layers import Personal
 from fedclust.privacy import ClientDP, Privacy
 from fedclust.proof import prove_grouping

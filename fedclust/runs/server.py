@@ -27,7 +27,6 @@ from fedclust.federation.run import RunState
 from fedclust.grids.local_grid import DirectGrid
 from fedclust.grids.nodes import read_hosts
 from fedclust.grids.superlink import PromptGrid, end_hung_actors
-from fedclust.layers.pooling import Pooling
 from fedclust.messages import description, evaluation, training
 from fedclust.models import construction
 from fedclust.personal.layers import Personal, check_validation
@@ -45,6 +44,7 @@ from fedclust.settings import checks, composition, folders
 from fedclust.settings.allowed import from_run_config
 from fedclust.settings.composition import ConfigError, build, build_strategy, is_own, plain, to_run_config
 from fedclust.settings.run_options import COMMON, RunSettings
+from fedclust.strategies.yardsticks import Pooling
 from fedclust.training.losses import least_loss
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from fedclust.federation.run import evaluation_sample
 from fedclust.personal.layers import NoLayer
 from fedclust.privacy import ClientDP
 from fedclust.runs.server import check_strategy
-from fedclust.strategies import ClusteredStrategy, FedGWCTraces, Local, fedgwc_traces
+from fedclust.strategies import ClusteredStrategy, FedGWCTraces, Local, fedgwc
 
 CLIENTS, ROUNDS = 9, 4
 
@@ -123,7 +123,7 @@ def _peak(toy, watch, strategy, num_clients) -> int:
 @pytest.mark.parametrize("kind", [ClusteredStrategy, FedGWCTraces])
 def test_nothing_of_a_round_grows_with_the_square_of_the_clients(toy, watch, kind, monkeypatch) -> None:
     # Up to 2,000 clients FedGWC keeps a matrix of all pairs for the plots; here up to one.
-    monkeypatch.setattr(fedgwc_traces, "_MOST_CLIENTS", 1)
+    monkeypatch.setattr(fedgwc, "_MOST_CLIENTS", 1)
     small, large = (
         _peak(toy, watch, kind(participation=20 / number, evaluate_clients=20), number)
         for number in (200, 800)

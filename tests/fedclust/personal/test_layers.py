@@ -56,8 +56,8 @@ def test_choices_by_name() -> None:
         ({"epochs": 0}, "^epochs must be a whole number >= 1, got 0$"),
         ({"epochs": True}, "^epochs must be a whole number >= 1, got True$"),
         ({"layers": "first"}, "^layers must be one of all, last, got 'first'$"),
-        ({"learning_rate": 0.0}, "^learning_rate must be > 0 and finite, or None, got 0.0$"),
-        ({"learning_rate": math.inf}, "^learning_rate must be > 0 and finite, or None, got inf$"),
+        ({"learning_rate": 0.0}, "^learning_rate must be > 0 and finite or None, got 0.0$"),
+        ({"learning_rate": math.inf}, "^learning_rate must be > 0 and finite or None, got inf$"),
     ],
 )
 def test_what_cannot_be(options: dict, message: str) -> None:

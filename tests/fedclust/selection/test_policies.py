@@ -85,5 +85,5 @@ def test_nobody_answers(candidates) -> None:
 
 @pytest.mark.parametrize("number", [0, -3, True])
 def test_refuses(number) -> None:
-    with pytest.raises(ValueError, match="candidates must be >= 1 or null, got"):
+    with pytest.raises(ValueError, match="candidates must be a whole number >= 1 or None, got"):
         PowerOfChoice(number)

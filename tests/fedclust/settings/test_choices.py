@@ -210,6 +210,7 @@ def test_options_have_the_names_of_the_constructors_arguments(target: str) -> No
     listed = {field.name for field in dataclasses.fields(options)}
     if target.startswith("fedclust.strategies."):  # some hand these on, and the run's options
         names = names - {"options"} | {"parameters", "selection"}
+        names |= {"network"} if made.needs_network else set()
     assert names == listed or target.startswith("fedclust.aggregation.")  # Flower has further arguments
 
 

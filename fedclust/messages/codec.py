@@ -434,9 +434,7 @@ class Pairs:
         """Return the mapping if each key occurs once and has a value."""
         one, other = self.keys.read(lists[0], names[0], at), self.values.read(lists[1], names[1], at)
         if len(one) != len(other) or len(set(one)) < len(one):
-            raise at.bad(
-                f"{names[0]} must occur once, as many as {names[1]}, got {short(one)} and {len(other)}"
-            )
+            raise at.bad(f"{names[0]} must differ, as many as {names[1]}, got {short(one)} and {len(other)}")
         return dict(zip(one, other, strict=True))
 
 

@@ -223,10 +223,7 @@ class Prototypes:
         """Check that all are of the same classes."""
         shapes = self.prototypes.shape, self.counts.shape, self.scatter.shape
         if not shapes[0][:1] == shapes[1] == shapes[2]:
-            raise at.bad(
-                f"prototypes must be (classes, width), counts and scatter (classes,), "
-                f"got {shapes[0]}, {shapes[1]} and {shapes[2]}"
-            )
+            raise at.bad(f"prototypes, counts and scatter must be of the same classes, got shapes {shapes}")
 
 
 @dataclass(frozen=True)
@@ -359,9 +356,7 @@ class Hosted:
         if len(set(self.clients)) < len(self.clients):
             raise at.bad(f"clients must name each client once, got {codec.short(self.clients)}")
         if len(self.steps) not in (0, len(self.clients)):
-            raise at.bad(
-                f"steps must be a list of {len(self.clients)} numbers, got {codec.short(list(self.steps))}"
-            )
+            raise at.bad(f"steps must be {len(self.clients)} numbers, got {codec.short(list(self.steps))}")
 
 
 # -- Sites with their own data ------------------------------------------------------------------------------
@@ -415,9 +410,7 @@ class Registered:
         """Check that each client is named after its site, and each site once."""
         for name, site in self.site_of.items():
             if name != site and not name.startswith(f"{site}/"):
-                raise at.bad(
-                    f"a client of {codec.short(site)} must be named after it, got {codec.short(name)}"
-                )
+                raise at.bad(f"client of {codec.short(site)} must be named after it, got {codec.short(name)}")
         if both := set(self.site_of.values()) & self.refused.keys():
             raise at.bad(f"a name must occur once, got {codec.short(sorted(both))}")
 

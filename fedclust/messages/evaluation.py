@@ -98,21 +98,18 @@ def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
     if _COUNTS not in arrays:
         raise at.lacks(_COUNTS, arrays)
     (there, predicted, hits), most = arrays[_COUNTS], codec.test_rows(at)
-    if (hits > np.minimum(there, predicted)).any() or not predicted.sum() == there.sum() <= most:
-        raise at.bad(
-            f"{_COUNTS} must be rows, predictions and hits, at most as many, of each class, and of at most "
-            f"{most} rows, each predicted once, got {there.sum()} rows and {predicted.sum()} predictions"
-        )
+    sums = arrays[_COUNTS].sum(axis=1).tolist()
+    if (hits > np.minimum(there, predicted)).any() or not sums[1] == sums[0] <= most:
+        rule = f"at most {most} rows, as many predictions, and hits, at most as many in each class"
+        raise at.bad(f"{_COUNTS} must be {rule}, got {sums} in all")
     confusion, none = arrays.get(_CONFUSION), np.zeros(0, dtype=np.int64)
     if confusion is not None and not _agree(confusion, there, predicted, hits):
         raise at.bad(f"{_CONFUSION} must add up to {_COUNTS}, got shape {confusion.shape}")
     gaps, positives, negatives = (arrays.get(name, none) for name in (_GAPS, _POSITIVES, _NEGATIVES))
     bins = NUM_BINS * len(there)
-    if gaps.sum() > bins or not gaps.shape == positives.shape == negatives.shape:
-        raise at.bad(
-            f"{_GAPS} must add up to at most {bins} and each have its counts, "
-            f"got shapes {gaps.shape}, {positives.shape}, {negatives.shape}"
-        )
+    shapes = gaps.shape, positives.shape, negatives.shape
+    if gaps.sum() > bins or len(set(shapes)) > 1:
+        raise at.bad(f"{_GAPS} must add up to at most {bins} and each have its counts, got shapes {shapes}")
     places = np.cumsum(gaps) - 1 if _GAPS in arrays else None
     return Outcomes(there, predicted, hits, places, positives, negatives, confusion)
 

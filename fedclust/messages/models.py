@@ -1,7 +1,7 @@
 """Models as records."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -28,7 +28,10 @@ def from_stacked(state: Mapping[str, torch.Tensor], rows: Sequence[int]) -> list
     """Convert rows of stacked tensors, shape (n, *shape) by name, to a record each."""
     if not rows:
         return []
-    stacked = {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
+    return _rows_of({name: tensor.detach().cpu().numpy() for name, tensor in state.items()}, rows)
+
+
+def _rows_of(stacked: Mapping[str, NDArray], rows: Iterable[int]) -> list[ArrayRecord]:
     return [as_record({name: from_numpy(values[row]) for name, values in stacked.items()}) for row in rows]
 
 
@@ -50,10 +53,9 @@ def like(arrays: ArrayRecord, template: ArrayRecord) -> ArrayRecord:
     changed = list(arrays) != list(template)
     for name, wanted in template.items():
         array = arrays[name]
-        if tuple(array.shape) != tuple(wanted.shape):
-            raise ValueError(
-                f"array {name!r} must have shape {tuple(wanted.shape)}, got {tuple(array.shape)}"
-            )
+        shape, sent = tuple(wanted.shape), tuple(array.shape)
+        if sent != shape:
+            raise ValueError(f"array {name!r} must have shape {shape}, got {sent}")
         if array.dtype != wanted.dtype:
             array, changed = from_numpy(_in_type(to_numpy(array), wanted.dtype)), True
         found[name] = array
@@ -165,10 +167,7 @@ def unstacked(stacked: Mapping[str, NDArray], template: ArrayRecord) -> list[Arr
         A model with these names and shapes.
     """
     typed = {name: _in_type(stacked[name], wanted.dtype) for name, wanted in template.items()}
-    number = len(next(iter(typed.values())))
-    return [
-        as_record({name: from_numpy(values[row]) for name, values in typed.items()}) for row in range(number)
-    ]
+    return _rows_of(typed, range(len(next(iter(typed.values())))))
 
 
 def _in_type(values: NDArray, dtype: str) -> NDArray:

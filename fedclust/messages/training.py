@@ -332,9 +332,7 @@ def _read_changes(record: ArrayRecord, at: codec.Reading) -> dict[str, FloatArra
             change = sent.astype(np.float64) if fits else sent
         # In float64: in float16 the limit is infinite.
         if not fits or not (np.abs(change) <= codec.LARGEST_NUMBER).all():
-            raise at.bad(
-                f"change of {name!r} must be finite and of shape {shape}, got {sent.dtype}, {sent.shape}"
-            )
+            raise at.bad(f"change of {name!r} must be finite, of shape {shape}, got {sent.dtype}{sent.shape}")
         changes[name] = change
     return changes
 

@@ -154,10 +154,7 @@ def write_format(
         difference = float(np.abs(found - wanted).max()) if found.shape == wanted.shape else float("inf")
         if not difference <= _TOLERANCE:
             path.unlink(missing_ok=True)
-            raise ValueError(
-                f"format {name} must predict what the network does to {_TOLERANCE}, "
-                f"it differs by {difference:.2g}"
-            )
+            raise ValueError(f"format {name} must be <= {_TOLERANCE} off the network, got {difference:.2g}")
     return path
 
 
@@ -166,9 +163,8 @@ def _write_onnx(module: nn.Module, rows: torch.Tensor, path: Path) -> list[np.nd
         import onnxruntime
         import onnxscript  # noqa: F401  (torch.onnx needs it)
     except ImportError as error:
-        raise ModuleNotFoundError(
-            f"formats=['onnx'] needs further packages: pip install 'fedclust[onnx]' ({error})"
-        ) from error
+        advice = f"formats=['onnx'] needs further packages: pip install 'fedclust[onnx]' ({error})"
+        raise ModuleNotFoundError(advice) from error
     many = torch.export.Dim("rows", min=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

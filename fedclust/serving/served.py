@@ -267,10 +267,8 @@ class Served:
         try:
             logits: torch.Tensor = network(inputs).float()
         except (RuntimeError, IndexError) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(
-                f"rows must fit the network, shape {tuple(inputs.shape[1:])} does not: {reason}"
-            ) from error
+            shape, reason = tuple(inputs.shape[1:]), " ".join(str(error).split())
+            raise ValueError(f"rows must fit the network, shape {shape} does not: {reason}") from error
         if logits.shape[-1] < len(self.class_names):
             names, outputs = len(self.class_names), logits.shape[-1]
             raise ValueError(f"class_names must be at most the network's {outputs} outputs, got {names}")

@@ -1,6 +1,6 @@
 """Nodes with handwritten digits, to send single messages to."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,21 +92,15 @@ def model() -> ArrayRecord:
     return from_state(construction.build(plain(CONFIG.model), CONFIG.seed).state_dict())
 
 
-@dataclass(frozen=True)
-class Telling:
-    """Makes a server's messages with a model."""
-
-    model: ArrayRecord
-
-    def __call__(self, arrays: ArrayRecord | None = None, **config: Any) -> RecordDict:
-        told = instruct(**{"server_round": 1, **config})
-        return RecordDict({"arrays": arrays or self.model, "config": ConfigRecord(told)})
-
-
 @pytest.fixture(scope="session")
-def tell(model: ArrayRecord) -> Telling:
-    """Make a message's content: the initial model or another, and its settings."""
-    return Telling(model)
+def tell(model: ArrayRecord) -> Callable[..., RecordDict]:
+    """Return a function that makes a message's content: the initial model or another, and its settings."""
+
+    def content(arrays: ArrayRecord | None = None, **config: Any) -> RecordDict:
+        told = instruct(**{"server_round": 1, **config})
+        return RecordDict({"arrays": arrays or model, "config": ConfigRecord(told)})
+
+    return content
 
 
 @pytest.fixture(scope="session")

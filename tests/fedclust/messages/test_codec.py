@@ -33,10 +33,7 @@ COUNTED = outcomes(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([[0.9, 0.1
 
 
 def _model(**arrays: np.ndarray) -> ArrayRecord:
-    record = ArrayRecord()
-    for name, values in arrays.items():
-        record[name] = Array(values)
-    return record
+    return ArrayRecord({name: Array(values) for name, values in arrays.items()})
 
 
 MODEL = _model(w=np.ones(2))
@@ -186,7 +183,7 @@ def test_a_diverged_model_s_counts_have_no_bins() -> None:
         ({"class-counts": np.array([[1], [1], [2]], np.uint8)}, "hits, at most as many"),
         ({"class-counts": ONES, "score-gaps": np.array([3, 0], np.uint8)}, r"score-gaps must be .* in \[1, "),
         ({"class-counts": ONES, "score-gaps": np.array([8193], np.uint16)}, "add up to at most 8192"),
-        ({"class-counts": ONES, "score-gaps": np.array([1], np.uint16)}, r"got shapes \(1,\), \(0,\)"),
+        ({"class-counts": ONES, "score-gaps": np.array([1], np.uint16)}, r"got shapes \(\(1,\), \(0,\)"),
         ({"class-counts": ONES, "confusion": np.ones((2, 2), np.uint8)}, "must add up to class-counts"),
     ],
 )
@@ -204,14 +201,17 @@ SHAPES = np.zeros((2, 3)), np.array([1, 0]), np.zeros(2)
 @pytest.mark.parametrize(
     ("message", "rule"),
     [
-        (description.Hosted((0, 1), 2, steps=(7,)), r"steps must be a list of 2 numbers, got \[7\]"),
+        (description.Hosted((0, 1), 2, steps=(7,)), r"steps must be 2 numbers, got \[7\]"),
         (description.Hosted((0, 1), 2, steps=(7, -1)), r"steps must be finite numbers in \[0, "),
         (description.Hosted((0, 2), 2), r"clients must be in \[0, 1\]"),
         (description.Hosted((0, 0), 2), "clients must name each client once"),
         (description.Hosted((0,), 2, "a\nb"), "name must be printable"),
         (description.Description.of(COUNTS, OTHERS, name="x" * 1001), "name must be at most 1000 characters"),
-        (description.Prototypes(SHAPES[0], np.ones(3), SHAPES[2]), r"\(classes,\), got \(2, 3\), \(3,\)"),
-        (description.Prototypes(*SHAPES[:2], np.zeros(3)), r"got \(2, 3\), \(2,\) and \(3,\)"),
+        (
+            description.Prototypes(SHAPES[0], np.ones(3), SHAPES[2]),
+            r"same classes, got shapes \(\(2, 3\), \(3,",
+        ),
+        (description.Prototypes(*SHAPES[:2], np.zeros(3)), r"got shapes \(\(2, 3\), \(2,\), \(3,\)\)"),
         (
             description.Prototypes(np.zeros(3), *SHAPES[1:]),
             r"prototypes must have shape \(C, d\), got \(3,\)",

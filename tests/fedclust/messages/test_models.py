@@ -5,22 +5,11 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from fedclust.messages.models import (
-    from_stacked,
-    from_state,
-    is_finite,
-    join_models,
-    like,
-    split_models,
-    to_state,
-)
+from fedclust.messages import models as records
 
 
 def _model(**arrays: np.ndarray) -> ArrayRecord:
-    record = ArrayRecord()
-    for name, values in arrays.items():
-        record[name] = Array(values)
-    return record
+    return ArrayRecord({name: Array(values) for name, values in arrays.items()})
 
 
 def test_state_there_and_back() -> None:
@@ -29,7 +18,7 @@ def test_state_there_and_back() -> None:
         "a.steps": torch.tensor(3),
         "half": torch.ones(2, dtype=torch.float16),
     }
-    back = to_state(from_state(state))
+    back = records.to_state(records.from_state(state))
     assert list(back) == list(state)
     for name, tensor in state.items():
         assert back[name].dtype == tensor.dtype
@@ -39,17 +28,17 @@ def test_state_there_and_back() -> None:
 
 def test_rows_of_stacked_models() -> None:
     stacked = {"w": torch.arange(6.0).reshape(3, 2), "n": torch.tensor([7, 8, 9])}
-    last, first = from_stacked(stacked, [2, 0])
+    last, first = records.from_stacked(stacked, [2, 0])
     assert [array.numpy().tolist() for array in last.values()] == [[4.0, 5.0], 9]
     assert [array.numpy().tolist() for array in first.values()] == [[0.0, 1.0], 7]
-    assert from_stacked(stacked, []) == []
+    assert records.from_stacked(stacked, []) == []
 
 
 def test_models_joined_and_split() -> None:
     models = [_model(w=np.zeros(2), **{"a/b": np.ones(1)}), _model(w=np.full(2, 5.0))]
-    joined = join_models(models)
+    joined = records.join_models(models)
     assert list(joined) == ["0/w", "0/a/b", "1/w"]
-    split = split_models(joined)
+    split = records.split_models(joined)
     assert list(split) == [0, 1]
     assert list(split[0]) == ["w", "a/b"]
     np.testing.assert_array_equal(split[1]["w"].numpy(), [5.0, 5.0])
@@ -58,7 +47,7 @@ def test_models_joined_and_split() -> None:
 def test_like_restores_types_and_order() -> None:
     template = _model(w=np.zeros(2, dtype=np.float32), steps=np.zeros((), dtype=np.int64))
     mean = _model(steps=np.array(2.6), w=np.array([0.5, 1.5]))
-    restored = like(mean, template)
+    restored = records.like(mean, template)
     assert list(restored) == ["w", "steps"]
     assert restored["w"].numpy().dtype == np.float32
     assert restored["steps"].numpy() == 3  # the nearest integer
@@ -70,7 +59,7 @@ def test_a_mean_between_two_floats_falls_the_same_way_whatever_its_round_off() -
     # of float64 more, 2^-52, would send it up.
     template = _model(w=np.zeros(3, dtype=np.float32))
     tie = 1 + 2.0**-24
-    settled = like(_model(w=np.array([tie, tie + 2.0**-52, tie - 2.0**-53])), template)
+    settled = records.like(_model(w=np.array([tie, tie + 2.0**-52, tie - 2.0**-53])), template)
     np.testing.assert_array_equal(settled["w"].numpy(), np.ones(3, dtype=np.float32))
     assert np.float32(tie + 2.0**-52) != 1
 
@@ -78,12 +67,12 @@ def test_a_mean_between_two_floats_falls_the_same_way_whatever_its_round_off() -
 def test_like_refuses_another_model() -> None:
     template = _model(w=np.zeros(2))
     with pytest.raises(ValueError, match=r"arrays must be named \['w'\], got \['v'\]"):
-        like(_model(v=np.zeros(2)), template)
+        records.like(_model(v=np.zeros(2)), template)
     with pytest.raises(ValueError, match=r"array 'w' must have shape \(2,\), got \(3,\)"):
-        like(_model(w=np.zeros(3)), template)
+        records.like(_model(w=np.zeros(3)), template)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_finite(bad: float) -> None:
-    assert is_finite(_model(w=np.zeros(2), steps=np.array(3)))
-    assert not is_finite(_model(v=np.zeros(1), w=np.array([0.0, bad])))
+    assert records.is_finite(_model(w=np.zeros(2), steps=np.array(3)))
+    assert not records.is_finite(_model(v=np.zeros(1), w=np.array([0.0, bad])))

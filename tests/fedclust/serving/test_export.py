@@ -274,7 +274,7 @@ def test_a_format_that_predicts_something_else_is_refused(tmp_path, monkeypatch)
         return [module(part).detach().numpy() + 0.01 for part in (rows, rows[:1])]
 
     monkeypatch.setattr(formats, "_write_torch", wrong)
-    with pytest.raises(ValueError, match=r"it differs by 0\.01"):
+    with pytest.raises(ValueError, match=r"got 0\.01"):
         formats.write_format("torch", network, tmp_path, encoder)
     assert not path.exists()
 

@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvgM
 from hypothesis import given, strategies as st
+from torch import nn
 
-from fedclust.federation import Clusters
+from fedclust.federation import Clusters, starting_models
+from fedclust.messages.models import from_state
 
 
 def _model(value: float = 0.0) -> ArrayRecord:
@@ -92,3 +95,17 @@ def test_labels_that_are_no_split(labels) -> None:
         ValueError, match="labels must be 0, 1, … without gaps, one for each of the 3 members"
     ):
         Clusters.of([0, 0, 0], _model()).split(0, np.array(labels))
+
+
+def test_the_first_is_given_the_others_depend_on_the_seed_only() -> None:
+    torch.manual_seed(0)
+    network = nn.Linear(3, 2)
+    given = from_state(network.state_dict())
+    three, again, fewer = (starting_models(network, given, number, seed=5) for number in (3, 3, 2))
+    assert three[0] is given
+    for one, other in zip(three, again, strict=True):
+        np.testing.assert_array_equal(one["weight"].numpy(), other["weight"].numpy())
+    np.testing.assert_array_equal(three[1]["weight"].numpy(), fewer[1]["weight"].numpy())
+    other_seed = starting_models(network, given, 2, seed=6)
+    weights = [model["weight"].numpy().tobytes() for model in (*three, other_seed[1])]
+    assert len(set(weights)) == 4

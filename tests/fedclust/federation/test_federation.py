@@ -1,66 +1,65 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
 
-from fedclust.federation import ClientGrid, CohortView, Federation, FederationError
-from fedclust.grids.client_grid import WrappedGrid
-from fedclust.messages.description import DescriptionQuestion
+from fedclust.federation import ClientGrid, CohortView, Descriptions, Federation, FederationError, LocalGrid
+from fedclust.federation.federation import imbalance_line, left_out_line
+from fedclust.grids.client_grid import WrappedGrid, pack, unpack
+from fedclust.grids.nodes import hosted_clients
+from fedclust.messages.codec import encode
+from fedclust.messages.description import Description, DescriptionQuestion, Hosted, Names
 from fedclust.messages.evaluation import LossesQuestion
 from fedclust.messages.models import from_state
 from fedclust.messages.training import UpdateQuestion
 
 
-class Counting(WrappedGrid):
-    """A grid that counts messages by kind."""
+class Nodes(WrappedGrid):
+    """A grid that notes the kinds of messages; one node never answers one kind."""
 
-    def __init__(self, grid) -> None:
+    def __init__(self, grid, hangs: int = -1, kind: str = "") -> None:
         super().__init__(grid)
-        self.sent: list[str] = []
+        self.hangs, self.kind, self.waited, self.sent = hangs, kind, [], []
 
     def send_and_receive(self, messages, *, timeout=None):
         messages = list(messages)
         self.sent += [message.metadata.message_type for message in messages]
-        return super().send_and_receive(messages, timeout=timeout)
+        for reply in super().send_and_receive(messages, timeout=timeout):
+            if (reply.metadata.src_node_id, reply.metadata.message_type) == (self.hangs, self.kind):
+                self.waited.append(timeout)
+            else:
+                yield reply
 
 
 def test_clients_describe_themselves_once_for_all_runs(toy) -> None:
-    grid = Counting(toy(num_clients=4).grid())
+    grid = Nodes(toy(num_clients=4).grid())
     federation = Federation(grid)
     assert federation.describe().train_counts.tolist() == [[1, 1], [2, 1], [3, 1], [4, 1]]
     assert federation.describe() is federation.run(5, 10.0).describe()
     assert grid.sent == [DescriptionQuestion.kind] * 4
 
 
+def _gone(client: int, _: int) -> str | None:
+    return "gone" if client == 1 else None
+
+
 def test_a_failure_is_the_clients_own_and_recorded(toy) -> None:
-    federation = Federation(
-        toy(num_clients=4, error=lambda client, _: "disk full" if client == 2 else None).grid()
-    )
+    federation = Federation(toy(num_clients=3, error=_gone).grid())
     losses = federation.losses((toy.model(), toy.model()), [1, 2])
-    assert list(losses) == [1]
-    assert federation.take_failures() == [{"client": 2, "phase": "query.losses", "reason": "disk full"}]
+    assert list(losses) == [2]
+    assert federation.take_failures() == [{"client": 1, "phase": "query.losses", "reason": "gone"}]
     assert federation.take_failures() == []
-
-
-class Hanging(WrappedGrid):
-    """A grid of nodes one of which never answers one kind of question."""
-
-    def __init__(self, grid, node: int, kind: str) -> None:
-        super().__init__(grid)
-        self.node, self.kind, self.waited = node, kind, []
-
-    def send_and_receive(self, messages, *, timeout=None):
-        for reply in super().send_and_receive(list(messages), timeout=timeout):
-            if (reply.metadata.src_node_id, reply.metadata.message_type) == (self.node, self.kind):
-                self.waited.append(timeout)
-            else:
-                yield reply
+    answers = federation.ask(LossesQuestion((toy.model(),)))
+    assert (list(answers.replies), dict(answers.failures)) == ([0, 2], {1: "gone"})
+    with pytest.raises(FederationError, match="client 1 must answer before round 1, it failed: gone"):
+        answers.all()
 
 
 def test_a_node_that_hangs_excludes_its_clients_after_the_timeout(toy) -> None:
     nodes = toy(num_clients=4).grid(2)._grid  # of clients 0 and 2, and of 1 and 3
     first = min(nodes.get_node_ids())
-    hanging = Hanging(nodes, first, LossesQuestion.kind)
+    hanging = Nodes(nodes, first, LossesQuestion.kind)
     grid = ClientGrid(hanging)
     grid.connect()
     federation = Federation(grid, timeout=7.5)
@@ -80,30 +79,11 @@ def test_several_models_in_one_message(toy) -> None:
     np.testing.assert_array_equal(losses[2], [2.0, 1.0])
 
 
-def test_an_answer_of_another_length_excludes_the_client(toy) -> None:
-    federation = Federation(toy(num_clients=2, wins=lambda client: [1] * (1 + client)).grid())
-    answers = federation.ask(LossesQuestion((toy.model(),)))
-    assert list(answers.replies) == [0]
-    assert answers.failures == {1: "client 1: wins must be 1 finite numbers, got [1, 1]"}
-
-
-def test_what_all_must_answer(toy) -> None:
-    federation = Federation(
-        toy(num_clients=3, error=lambda client, _: "gone" if client == 1 else None).grid()
-    )
-    answers = federation.ask(LossesQuestion((toy.model(),)))
-    assert list(answers.replies) == [0, 2]
-    assert dict(answers.failures) == {1: "gone"}
-    with pytest.raises(FederationError, match="client 1 must answer before round 1, it failed: gone"):
-        answers.all()
-
-
 def test_content_per_client(toy) -> None:
     one, two = toy.model(), toy.model()
     two["w"] = from_state({"w": torch.ones(2)})["w"]
-    answers = Federation(toy(num_clients=2).grid()).ask(
-        {0: LossesQuestion((one,)), 1: LossesQuestion((two,))}
-    )
+    questions = {0: LossesQuestion((one,)), 1: LossesQuestion((two,))}
+    answers = Federation(toy(num_clients=2).grid()).ask(questions)
     assert [answer.losses.tolist() for answer in answers.all()] == [[0.0], [0.0]]
 
 
@@ -154,3 +134,82 @@ def test_updates_many_times_as_long_as_the_others_are_left_out(toy) -> None:
         "client 4: update must be at most 30 times as long as the median of 1.41, its length is 141"
     )
     assert list(federation.updates(toy.model(), range(5), 1, names=["w"], cap=None)) == [0, 1, 2, 3, 4]
+
+
+# -- Descriptions -------------------------------------------------------------------------------------------
+
+
+def described(names: list[str | None], classes: list[tuple[str, ...]], **more: object) -> Descriptions:
+    """Ask a node per client, of these names and names of classes."""
+    app, num_clients = ClientApp(), len(names)
+
+    @app.query("clients")
+    def clients(message: Message, context: Context) -> Message:
+        hosted = hosted_clients(context.node_config, num_clients)
+        return Message(encode(Hosted(hosted, num_clients)), reply_to=message)
+
+    @app.query("description")
+    def description(message: Message, context: Context) -> Message:
+        counts = np.array([1, 2])
+        answers = {
+            client: encode(
+                Description.of(counts, counts, name=names[client], names=Names(classes[client], **more))
+            )
+            for client in unpack(message.content)[0]
+        }
+        return Message(pack(answers), reply_to=message)
+
+    grid = ClientGrid(LocalGrid(app, {}, num_clients))
+    grid.connect()
+    return Federation(grid).describe()
+
+
+def test_names_of_classes_and_clients() -> None:
+    found = described(["Mercy", "St. Anna"], [("ill", "well")] * 2, left_out={"Tiny Ward": 1})
+    assert found.class_names == ("ill", "well")
+    assert found.client_names == ("Mercy", "St. Anna")
+    assert found.left_out == {"Tiny Ward": 1}
+    np.testing.assert_array_equal(found.train_counts, [[1, 2], [1, 2]])
+
+
+def test_no_names() -> None:
+    found = described([None, None], [()] * 2)
+    assert (found.class_names, found.client_names, found.left_out) == ((), None, {})
+    assert described(["Mercy", None], [()] * 2).client_names is None
+
+
+def test_nodes_that_disagree_on_the_classes_are_refused() -> None:
+    with pytest.raises(
+        FederationError, match="client 1 must have the class names of most, .'ill', 'well'., it"
+    ):
+        described([None, None], [("ill", "well"), ("well", "ill")])
+
+
+def test_left_out_users_are_listed_and_counted() -> None:
+    assert left_out_line({}) is None
+    assert left_out_line({"Mercy": 1, "Lakeside": 1}) == (
+        "left out, too few examples to be a client: 2, Mercy (1), Lakeside (1)"
+    )
+    many = left_out_line({f"w{number}": 1 for number in range(12)})
+    assert many is not None
+    assert many.startswith("left out, too few examples to be a client: 12, w0 (1)")
+    assert many.endswith("w9 (1) and 2 more")
+
+
+def test_the_line_by_hand() -> None:
+    counts = np.array([[10, 30], [0, 50], [5, 5]])
+    line = imbalance_line(counts, ("ill", "well"), ("north", "south", "west"))
+    # 15 of 100 rows are ill, 85 well
+    assert line == (
+        "classes: largest well 85.0%, smallest ill 15.0% of 100 training rows; "
+        "1 of 3 clients lack a class: south ill"
+    )
+
+
+def test_many_clients_and_classes_stay_one_line() -> None:
+    line = imbalance_line(np.eye(6, dtype=int))
+    assert line == (
+        "classes: largest 0 16.7%, smallest 0 16.7% of 6 training rows; 6 of 6 clients lack a class: "
+        "0 1, 2, 3 and 2 more; 1 0, 2, 3 and 2 more; 2 0, 1, 3 and 2 more and 3 more"
+    )
+    assert imbalance_line(np.ones((2, 2))).endswith("of 4 training rows; every client has every class")

@@ -1,149 +1,223 @@
+"""What is made of a round: figures of the clients' answers, by hand, and whether the run goes on."""
+
 from typing import Any
 
+import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
 
-from fedclust.federation import RunFailed
-from fedclust.federation.run import check_answered, check_round, count_reasons
+from fedclust.federation import Clusters, Measured, RunFailed
+from fedclust.federation.run import (
+    check_answered,
+    check_round,
+    count_reasons,
+    evaluation_messages,
+    evaluation_sample,
+    round_figures,
+)
+from fedclust.grids.local_grid import assume_identity
+from fedclust.messages.evaluation import Evaluation
+from fedclust.metrics import outcomes
 
 
-def a_round(
-    train: dict[int, str] | None = None, evaluate: dict[int, str] | None = None, **changes: Any
-) -> dict[str, Any]:
-    """Make the record of a round of clients 0, 1 and 2."""
-    failures = [
-        {"client": client, "phase": phase, "reason": reason}
-        for phase, reasons in (("train", train or {}), ("evaluate", evaluate or {}))
-        for client, reason in reasons.items()
+def answer(client: int, num_examples: int, loss: float, accuracy: float) -> Evaluation:
+    figures = {"num-examples": num_examples, "loss": loss, "accuracy": accuracy}
+    return Evaluation(client, {**figures, "balanced-accuracy": accuracy / 2})
+
+
+def test_figures_by_hand() -> None:
+    measured = Measured.of([answer(0, 1, 2.0, 1.0), answer(2, 3, 1.0, 0.5)], 3)
+    np.testing.assert_array_equal(measured.figures["accuracy"], [1.0, np.nan, 0.5])
+    # One example of loss 2 and three of loss 1: (2 + 3·1) / 4 nats. Accuracy (1·1 + 3·0.5) / 4.
+    assert round_figures(measured) == {
+        "global_accuracy": pytest.approx(0.625),
+        "mean_client_accuracy": pytest.approx(0.75),
+        "balanced_accuracy": pytest.approx(0.375),
+        "test_loss": pytest.approx(1.25),
+    }
+
+
+@pytest.mark.parametrize("loss", [np.nan, np.inf])
+def test_the_mean_shows_one_clients_overflow(loss: float) -> None:
+    figures = round_figures(Measured.of([answer(0, 1, loss, 1.0), answer(1, 1, 1.0, 1.0)], 2))
+    assert np.isnan(figures["test_loss"])
+    assert figures["mean_client_accuracy"] == 1.0
+
+
+def test_a_client_without_test_rows_has_no_part() -> None:
+    figures = round_figures(Measured.of([answer(0, 0, np.nan, np.nan), answer(1, 1, 1.5, 1.0)], 2))
+    assert figures["test_loss"] == 1.5
+    assert figures["global_accuracy"] == 1.0
+
+
+def test_nobody_answered() -> None:
+    assert round_figures(Measured.of([], 2)) == {}
+    assert round_figures(Measured.of([answer(0, 0, np.nan, np.nan)], 2)) == {}
+
+
+def test_counts_are_kept_by_client() -> None:
+    counted = outcomes(np.array([0]), np.array([0]), np.array([[0.9, 0.1]]))
+    measured = Measured.of([Evaluation(1, {"accuracy": 1.0}, counted), Evaluation(0, {"accuracy": 1.0})], 2)
+    assert measured.outcomes == {1: counted}
+
+
+def test_figures_of_a_sample_say_of_how_many_clients() -> None:
+    # Client 1 was asked and has no test rows: the figures are of two clients.
+    measured = Measured.of([answer(0, 1, 2.0, 1.0), answer(1, 0, np.nan, np.nan), answer(2, 3, 1.0, 0.5)], 9)
+    assert round_figures(measured, sampled=True)["evaluated_clients"] == 2
+    assert "evaluated_clients" not in round_figures(measured)
+
+
+ALL = range(20)
+
+
+@pytest.mark.parametrize("asked", [None, 20, 21, 1.0])
+def test_all_clients_are_no_sample(asked: int | float | None) -> None:
+    assert evaluation_sample(asked, 20, 0, 1, range(20)) is None
+
+
+def test_a_sample_follows_from_seed_and_round_alone() -> None:
+    drawn = [
+        evaluation_sample(0.25, 20, seed, number, ALL) for seed, number in ((0, 1), (0, 1), (0, 2), (1, 1))
     ]
-    return {"round": 2, "cohort": [0, 1, 2], "failures": failures, "global_accuracy": 0.5, **changes}
+    assert all(len(set(each.tolist())) == 5 for each in drawn if each is not None)
+    first, again, later, other = (None if each is None else each.tolist() for each in drawn)
+    assert first == again == sorted(first or ())
+    assert first not in (later, other)
+    # Every client's turn comes: each is missed 40 times with probability 0.75⁴⁰ = 10⁻⁵.
+    later_rounds = np.concatenate(
+        [np.asarray(evaluation_sample(5, 20, 0, number, ALL)) for number in range(40)]
+    )
+    assert set(later_rounds.tolist()) == set(range(20))
 
 
-def without_accuracy(**arguments: Any) -> dict[str, Any]:
-    record = a_round(**arguments)
-    del record["global_accuracy"]
-    return record
+def test_as_many_evaluate_as_were_asked_for_where_most_are_offline() -> None:
+    online = [2, 3, 5, 11, 19, 20]  # 20 has just come, and is in no cluster yet
+    drawn = evaluation_sample(4, 20, 0, 1, online)
+    assert drawn is not None
+    assert len(set(drawn.tolist())) == 4
+    assert set(drawn.tolist()) <= {2, 3, 5, 11, 19}
+    # A share is one of all: 0.25 · 20 = 5, and 0.5 · 20 = 10 are more than there are.
+    for share in (0.25, 0.5):
+        assert np.asarray(evaluation_sample(share, 20, 0, 1, online)).tolist() == [2, 3, 5, 11, 19]
+    assert np.asarray(evaluation_sample(4, 20, 0, 1, [])).tolist() == []
+    # While all are online it does not matter that they are.
 
 
-def test_a_round_goes_on_while_one_client_is_left() -> None:
-    check_round(a_round(), 4)
-    check_round(a_round(train={0: "lost", 1: "lost"}, evaluate={0: "lost", 1: "lost"}), 4)
+def test_only_the_sampled_clients_that_can_be_reached_are_asked() -> None:
+    assume_identity(1)
+    model = ArrayRecord({"w": Array(np.zeros(1))})
+    clusters = Clusters.of([0, 1, 0, 1, 0], model)
+    asked = evaluation_messages(clusters, [0, 1, 2, 4], np.array([1, 2, 3]), ConfigRecord({"round": 1}))
+    assert [message.metadata.dst_node_id for message in asked] == [2, 1]  # by cluster; 3 is offline
+    # Client 9 has just come, and is in no cluster yet.
+    everyone = evaluation_messages(clusters, [0, 1, 2, 4, 9], None, ConfigRecord({"round": 1}))
+    assert [message.metadata.dst_node_id for message in everyone] == [0, 2, 4, 1]
 
 
-def test_a_round_that_is_not_evaluated_goes_on_unless_it_is_the_last() -> None:
-    check_round(without_accuracy(), 4)
-    with pytest.raises(RunFailed, match="^the run failed in round 2 of 2, no client has an accuracy: "):
-        check_round(without_accuracy(), 2)
+# -- Whether a run goes on ----------------------------------------------------------------------------------
 
 
-def test_nobody_trained() -> None:
-    with pytest.raises(RunFailed) as error:
-        check_round(a_round(train={0: "disk full", 1: "no reply", 2: "disk full"}), 4)
-    assert str(error.value) == (
-        "the run failed in round 2 of 4, no client was trained: "
-        "2 of 3 clients: disk full; 1 of 3 clients: no reply"
+def a_round(train: str = "", evaluate: str = "", without: bool = False, **changes: Any) -> dict[str, Any]:
+    """Make the record of a round of three clients; each letter is one that failed: f full, l lost."""
+    failures = [
+        {"client": client, "phase": phase, "reason": {"f": "disk full", "l": "lost"}[letter]}
+        for phase, letters in (("train", train), ("evaluate", evaluate))
+        for client, letter in enumerate(letters)
+    ]
+    accuracy = {} if without else {"global_accuracy": 0.5}
+    return {"round": 2, "cohort": [0, 1, 2], "failures": failures, **accuracy, **changes}
+
+
+def stuck(*clusters: tuple[int, int, int], number: int = 2, sizes: str = "532") -> dict[str, Any]:
+    """Make the record of a round in which clusters went back: each one's number, clients, times in a row."""
+    reason = "the loss of its new model is not finite"
+    back = [{"cluster": c, "clients": k, "reason": reason, "in_a_row": n} for c, k, n in clusters]
+    return a_round(
+        round=number, went_back=back, num_clusters=len(sizes), cluster_sizes=[int(each) for each in sizes]
     )
 
 
-def test_nobody_was_evaluated() -> None:
-    with pytest.raises(RunFailed, match=r"round 2 of 4, no client was evaluated: 3 of 3 clients: disk full$"):
-        check_round(without_accuracy(evaluate=dict.fromkeys(range(3), "disk full")), 4)
+MANY = {"cohort": list(range(10))}
 
 
-def test_a_few_sampled_clients_that_fail_do_not_end_a_run() -> None:
-    # `evaluate_clients=1` comes upon each client that fails sooner or later; ten that all fail are no chance.
-    for asked, ends in ((1, False), (9, False), (10, True)):
-        record = without_accuracy(evaluate=dict.fromkeys(range(asked), "disk full"), evaluated_clients=0)
-        if not ends:
-            check_round(record, 4)
-            with pytest.raises(RunFailed, match="no client was evaluated"):  # the last round counts
-                check_round(record, 2)
-        else:
-            with pytest.raises(RunFailed, match="no client was evaluated: 10 of 10 clients: disk full"):
-                check_round(record, 4)
+@pytest.mark.parametrize(
+    ("record", "rounds", "least", "line"),
+    [
+        (a_round(), 4, None, None),
+        (a_round("ll", "ll"), 4, None, None),  # one client is left
+        (a_round(cohort=[]), 4, None, None),  # nobody to fail
+        # A round that is not evaluated goes on unless it is the last.
+        (a_round(without=True), 4, None, None),
+        (a_round(without=True), 2, None, "^the run failed in round 2 of 2, no client has an accuracy: "),
+        (
+            a_round("flf"),
+            4,
+            None,
+            "of 4, no client was trained: 2 of 3 clients: disk full; 1 of 3 clients: lost$",
+        ),
+        (a_round("", "fff", True), 4, None, "2 of 4, no client was evaluated: 3 of 3 clients: disk full$"),
+        # `evaluate_clients=1` comes upon each client that fails sooner or later; ten that all fail are no
+        # chance. The last round counts.
+        (a_round("", "f", True, evaluated_clients=0), 4, None, None),
+        (a_round("", "f" * 9, True, evaluated_clients=0), 4, None, None),
+        (a_round("", "f" * 9, True, evaluated_clients=0), 2, None, "no client was evaluated"),
+        (a_round("", "f" * 10, True, evaluated_clients=0), 4, None, "evaluated: 10 of 10 clients: disk full"),
+        # A share of 0.25 of 10 clients is 2.5, so three must be trained.
+        (a_round("l" * 7, **MANY), 4, 0.25, None),
+        (
+            a_round("l" * 8, **MANY),
+            4,
+            0.25,
+            "2 of 10 clients were trained, min_replies=0.25 needs 3: 8 ",
+        ),
+        # A round without replies is passed over where none is asked for, but for the last.
+        (a_round("lll", "lll", True), 4, 0, None),
+        (a_round("lll", "lll", True), 2, 0, "round 2 of 2, no client was evaluated"),
+        # Of 10 clients in clusters that go back, 5 are no more than half, nor are 3 + 2; 5 + 2 are.
+        (stuck((0, 5, 3)), 4, None, None),
+        (stuck((1, 3, 3), (2, 2, 3), (2, 2, 3), (0, 5, 2)), 4, None, None),
+        (stuck((0, 5, 3), (2, 2, 3)), 4, None, "2 of 4, cluster 0 went back .* for the 3rd time in a row: "),
+        # Three clusters were merged to two after cluster 2 went back: 4 of 10 clients are no more than half.
+        (stuck((2, 4, 3), sizes="19"), 4, None, None),
+        (stuck((2, 6, 3), sizes="19"), 4, None, "cluster 2 went back"),
+        # Nor is it the cluster that has its number now: 1 of 10 clients went back.
+        (stuck((1, 1, 3), sizes="19"), 4, None, None),
+        # A cluster that goes back twice in the last round is one cluster: its aggregate is not finite, nor is
+        # the loss of the model that it went back to; the other one is fine.
+        (stuck((0, 3, 1), (0, 3, 1), number=4, sizes="37"), 4, None, None),
+        (
+            stuck((0, 3, 1), (1, 7, 1), number=4, sizes="37"),
+            4,
+            None,
+            "no cluster made a model",
+        ),
+    ],
+)
+def test_whether_a_run_goes_on(record: Any, rounds: int, least: float | None, line: str | None) -> None:
+    share = {} if least is None else {"min_replies": least}
+    if line is None:
+        check_round(record, rounds, **share)
+    else:
+        with pytest.raises(RunFailed, match=line):
+            check_round(record, rounds, **share)
 
 
-def test_a_round_without_a_cohort_has_nobody_to_fail() -> None:
-    check_round(a_round(cohort=[]), 4)
-
-
-def stuck(cluster: int, clients: int, in_a_row: int = 3) -> dict[str, Any]:
-    reason = "the loss of its new model is not finite"
-    return {"cluster": cluster, "clients": clients, "reason": reason, "in_a_row": in_a_row}
-
-
-def test_clusters_of_more_than_half_of_the_clients_end_a_run_by_going_back() -> None:
-    sizes = {"num_clusters": 3, "cluster_sizes": [5, 3, 2]}
-    # Of 10 clients: 5 are no more than half, nor are 3 + 2; 5 + 2 are.
-    check_round(a_round(went_back=[stuck(0, 5)], **sizes), 4)
-    several = [stuck(1, 3), stuck(2, 2), stuck(2, 2), stuck(0, 5, in_a_row=2)]
-    check_round(a_round(went_back=several, **sizes), 4)
-    with pytest.raises(RunFailed, match=r"round 2 of 4, cluster 0 went back .* for the 3rd time in a row: "):
-        check_round(a_round(went_back=[stuck(0, 5), stuck(2, 2)], **sizes), 4)
-
-
-def test_a_cluster_that_went_back_may_be_gone_when_the_round_ends() -> None:
-    # Three clusters were merged to two after cluster 2 went back: 4 of 10 clients are no more than half.
-    merged = {"num_clusters": 2, "cluster_sizes": [1, 9]}
-    check_round(a_round(went_back=[stuck(2, 4)], **merged), 4)
-    with pytest.raises(RunFailed, match="cluster 2 went back"):
-        check_round(a_round(went_back=[stuck(2, 6)], **merged), 4)
-    # Nor is it the cluster that has its number now: 1 of 10 clients went back.
-    check_round(a_round(went_back=[stuck(1, 1)], **merged), 4)
-
-
-def test_a_cluster_that_goes_back_twice_in_the_last_round_is_one_cluster() -> None:
-    # Its aggregate is not finite, nor is the loss of the model that it went back to; the other one is fine.
-    two = {"num_clusters": 2, "cluster_sizes": [3, 7]}
-    check_round(a_round(round=4, went_back=[stuck(0, 3, in_a_row=1)] * 2, **two), 4)
-    with pytest.raises(RunFailed, match="no cluster made a model that is of use"):
-        check_round(a_round(round=4, went_back=[stuck(0, 3, 1), stuck(1, 7, 1)], **two), 4)
-
-
-def test_reasons_are_counted_without_their_client() -> None:
+def test_reasons_are_counted_without_their_client_and_cut_short() -> None:
     reasons = [f"client {client}, round 3: model must be finite, it is not" for client in range(12)]
     assert count_reasons(reasons, 30) == "12 of 30 clients: model must be finite, it is not"
     assert count_reasons(["client 7: no label\n  counts"], 30) == "1 of 30 clients: no label counts"
-
-
-def test_many_reasons_are_cut_short() -> None:
-    reasons = [*"aabcdefg"]
-    assert count_reasons(reasons, 8).split("; ") == [
+    assert count_reasons([*"aabcdefg"], 8).split("; ") == [
         "2 of 8 clients: a",
         *(f"1 of 8 clients: {reason}" for reason in "bcde"),
         "2 more reasons of 2 clients",
     ]
 
 
-def a_large_round(failed: int) -> dict[str, Any]:
-    """Make the record of a round of ten clients."""
-    return a_round(train=dict.fromkeys(range(failed), "lost"), cohort=list(range(10)))
-
-
-def test_too_few_were_trained() -> None:
-    # A share of 0.25 of 10 clients is 2.5, so three must be trained.
-    check_round(a_large_round(7), 4, min_replies=0.25)
-    with pytest.raises(RunFailed) as error:
-        check_round(a_large_round(8), 4, min_replies=0.25)
-    assert str(error.value) == (
-        "the run failed in round 2 of 4, 2 of 10 clients were trained, min_replies=0.25 needs 3: "
-        "8 of 10 clients: lost"
-    )
-
-
-def test_a_round_without_replies_is_passed_over_where_none_is_asked_for() -> None:
-    nobody = without_accuracy(train=dict.fromkeys(range(3), "lost"), evaluate=dict.fromkeys(range(3), "lost"))
-    check_round(nobody, 4, min_replies=0)
-    with pytest.raises(RunFailed, match="round 2 of 2, no client was evaluated"):  # it has no figures
-        check_round(nobody, 2, min_replies=0)
-
-
 def test_figures_of_too_few_clients_are_none() -> None:
     # Half of five is 2.5: three must have an accuracy. Of the two that lack one here, one failed.
     failures = [{"client": 1, "phase": "evaluate", "reason": "lost"}]
     check_answered(failures, 3, 5, "4 of 4", min_replies=0.5)
-    with pytest.raises(RunFailed) as error:
+    line = "2 of 5 clients were evaluated, min_replies=0.5 needs 3: 2 of 5 clients: offline; 1 of 5"
+    with pytest.raises(RunFailed, match=f"^the run failed in round 4 of 4, {line} clients: lost$"):
         check_answered(failures, 2, 5, "4 of 4", min_replies=0.5)
-    assert str(error.value) == (
-        "the run failed in round 4 of 4, 2 of 5 clients were evaluated, min_replies=0.5 needs 3: "
-        "2 of 5 clients: offline; 1 of 5 clients: lost"
-    )

@@ -237,13 +237,6 @@ def test_nobody_waits_longer_than_the_timeout(grid) -> None:
     assert [new == old for new, old in zip(after, pids, strict=True)] == [True, False, True, False]
 
 
-def test_nodes_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match="1000 nodes of 4 CPUs and 0 GPUs must fit into the Ray cluster, "):
-        RayGrid(APP, {}, num_nodes=1000, num_cpus=4)
-    with pytest.raises(ValueError, match="num_cpus must be > 0, got -1"):
-        RayGrid(APP, {}, num_cpus=-1)
-
-
 class _Unreadable:
     def __reduce__(self) -> tuple:
         return _fail, ()

@@ -167,58 +167,31 @@ def test_a_tiny_copy_loads(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_first_comment_holds_the_command(name: str) -> None:
-    lines = (CONF / "dataset" / f"{name}.yaml").read_text().splitlines()
-    first = next(number for number, line in enumerate(lines) if not line.startswith("#"))
-    assert any(f"fedclust dataset={name}" in line for line in lines[:first])
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_dataset_has_the_keys_that_others_interpolate(name: str) -> None:
+def test_a_file_has_its_command_and_the_keys_that_others_interpolate(name: str) -> None:
+    comment = (CONF / "dataset" / f"{name}.yaml").read_text().partition("\ndefaults:")[0]
+    assert f"fedclust dataset={name}" in comment
     with initialize_config_dir(str(CONF), version_base="1.3"):
         keys = compose(overrides=[f"+dataset={name}"]).dataset
     assert {"name", "num_classes", "input_shape", "path", "hub"} <= set(keys)
 
 
-def test_validation_data_is_imagenettes_test_part(tmp_path: Path) -> None:
-    data = load("imagenette", tmp_path)
-    assert (data.num_train, len(data.inputs)) == (2, 4)
+def test_what_is_particular_to_a_dataset(tmp_path: Path) -> None:
+    def loaded(name: str) -> Dataset:
+        (tmp_path / name).mkdir()
+        return load(name, tmp_path / name)
 
-
-def test_outlines_are_no_ultrasound_images(tmp_path: Path) -> None:
-    data = load("busi", tmp_path)
-    assert len(data.inputs) == 3
-    assert data.class_names == ("benign", "malignant", "normal")
-
-
-def test_classes_of_lung_tissue(tmp_path: Path) -> None:
-    assert load("lunghist700", tmp_path).class_names == ("aca", "nor", "scc")
-
-
-@pytest.mark.parametrize(
-    ("name", "users"),
-    [
-        ("femnist", [1, 0]),
-        ("landmarks_users_160k", [1, 0, -1]),
-        ("inaturalist_users_120k", [1, 0, -1]),
-        ("genomic_reads", [0, 1]),
-    ],
-)
-def test_writers_users_and_populations(name: str, users: list[int], tmp_path: Path) -> None:
-    natural = load(name, tmp_path).natural
-    assert natural is not None
-    assert natural.tolist() == users
-
-
-def test_neutral_tweets_are_left_out(tmp_path: Path) -> None:
-    data = load("sentiment140", tmp_path)
-    assert data.labels.tolist() == [1, 0]
-    assert data.class_names == ("negative", "positive")
-
-
-def test_reads_are_labelled_per_base(tmp_path: Path) -> None:
-    data = load("genomic_reads", tmp_path)
-    assert data.labels.shape == data.inputs.shape == (2, 150)
-    assert data.labels[0, :4].tolist() == [0, 1, 0, 1]
+    imagenette = loaded("imagenette")  # its validation data is the test part
+    assert (imagenette.num_train, len(imagenette.inputs)) == (2, 4)
+    busi = loaded("busi")  # outlines are no ultrasound images
+    assert (len(busi.inputs), busi.class_names) == (3, ("benign", "malignant", "normal"))
+    assert loaded("lunghist700").class_names == ("aca", "nor", "scc")
+    tweets = loaded("sentiment140")  # neutral ones are left out
+    assert (tweets.labels.tolist(), tweets.class_names) == ([1, 0], ("negative", "positive"))
+    reads = loaded("genomic_reads")
+    assert reads.labels.shape == reads.inputs.shape == (2, 150)
+    assert reads.labels[0, :4].tolist() == [0, 1, 0, 1]
     # Numbered by frequency; ACACA and CACAC occur equally often, and ACACA is first by name.
-    assert data.inputs[0, :4].tolist() == [0, 0, 1, 2]
+    assert reads.inputs[0, :4].tolist() == [0, 0, 1, 2]
+    users = {"landmarks_users_160k": [1, 0, -1], "inaturalist_users_120k": [1, 0, -1], "femnist": [1, 0]}
+    found = {name: loaded(name).natural.tolist() for name in users}  # type: ignore[union-attr]
+    assert found == users

@@ -34,9 +34,7 @@ def test_a_fifth_of_a_pair_is_its_test_part() -> None:
 def test_the_seed_draws_the_test_parts_of_a_client_whoever_else_is_there() -> None:
     one, same, other = (from_arrays([(X, Y)] * 2, seed=seed) for seed in (1, 1, 2))
     assert held(one, 0, "test") == held(same, 0, "test")
-    assert [held(one, client, "test") for client in (0, 1)] != [
-        held(other, client, "test") for client in (0, 1)
-    ]
+    assert any(held(one, client, "test") != held(other, client, "test") for client in (0, 1))
     assert held(from_arrays([(X, Y)] * 5, seed=1), 1, "test") == held(one, 1, "test")
     assert one.fingerprint == same.fingerprint != other.fingerprint
 
@@ -96,19 +94,15 @@ def test_what_is_read_is_a_copy_and_what_is_given_stays() -> None:
     assert to_targets([1.0, 2.0]).tolist() == [1, 2]
 
 
-def test_labels_of_positions() -> None:
-    tokens = np.arange(12).reshape(4, 3)
-    data = from_arrays([(tokens, tokens % 2)])
-    assert data.labels.shape == (4, 3)
-    assert data.num_classes == 2
-
-
 def test_the_number_of_classes() -> None:
+    tokens = np.arange(12).reshape(4, 3)
+    data = from_arrays([(tokens, tokens % 2)])  # a label for each position
+    assert (data.labels.shape, data.num_classes) == ((4, 3), 2)
     assert from_arrays([(X, Y)], num_classes=7).class_names == tuple("0123456")
     assert from_arrays([(X, np.zeros(10, dtype=int))]).num_classes == 2  # a lone class is one of two
 
 
-GOOD = (X, Y)
+GOOD, INDICES = (X, Y), "targets must be class indices, whole numbers >= 0"
 
 
 @pytest.mark.parametrize(
@@ -122,26 +116,20 @@ GOOD = (X, Y)
         ([GOOD, (X, Y, Y)], r"client 1 must have \(inputs, targets\) in each part, got ndarray"),
         ([GOOD, (X, Y[:3])], r"client 1 must have inputs .*, got \(10, 2\) and \(3,\)"),
         ([GOOD, (X[:, 0], Y)], r"client 1 must have inputs \(N, \*shape\) .*, got \(10,\) and \(10,\)"),
-        (
-            [GOOD, (X[:1], Y[:1])],
-            "client 1 must have at least 2 rows, .*, got 1",
-        ),
+        ([GOOD, (X[:1], Y[:1])], "client 1 must have at least 2 rows, .*, got 1"),
         ([GOOD, (X[:, :1], Y)], r"client 1 must have rows like client 0's, .*\(2,\).*\(1,\)"),
         ([GOOD, (X.astype(int), Y)], r"client 1 must have .* like client 0's, torch.float32 .*torch.int64"),
         ([GOOD, (X * np.nan, Y)], "client 1: inputs must be finite as float32, got nan"),
         ([GOOD, (X * 1e38 + 1e39, Y)], "client 1: inputs must be finite as float32, got inf"),
-        ([GOOD, (X, Y - 1)], "client 1: targets must be class indices, whole numbers >= 0, got -1"),
-        ([GOOD, (X, Y + 0.5)], "client 1: targets must be class indices, whole numbers >= 0, got 0.5"),
-        (
-            [GOOD, (X, np.full(10, np.nan))],
-            "client 1: targets must be class indices, whole numbers >= 0, got nan",
-        ),
+        ([GOOD, (X, Y - 1)], f"client 1: {INDICES}, got -1"),
+        ([GOOD, (X, Y + 0.5)], f"client 1: {INDICES}, got 0.5"),
+        ([GOOD, (X, np.full(10, np.nan))], f"client 1: {INDICES}, got nan"),
         ([GOOD, (X, list("abcabcabca"))], "client 1: arrays must hold numbers, got <U1"),
         ([GOOD, (X.astype(complex), Y)], "client 1: arrays must hold numbers, got complex128"),
         ([GOOD, ([[1.0], [2.0, 3.0]], [0, 1])], "client 1: must be arrays, setting an array element"),
         (
             [(np.zeros((10, 4, 4), dtype=np.uint8), Y)],
-            r"client 0: inputs of type uint8 must be \(N, channels, height, width\), got \(10, 4, 4\)",
+            r"client 0: inputs of type uint8 must be .* \(10, 4, 4\)",
         ),
         ([GOOD, ((X[:0], Y[:0]), None, GOOD)], "client 1 must have at least one training row, got none"),
         ([GOOD, (GOOD, None, ([], []))], "client 1 must have at least one test row, got none"),

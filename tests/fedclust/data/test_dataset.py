@@ -24,10 +24,6 @@ def make(**changes: Any) -> Dataset:
     return Dataset(**(values | changes))
 
 
-def test_labels_may_be_per_position() -> None:
-    assert make(labels=torch.zeros(3, 5, dtype=torch.int64)).labels.shape == (3, 5)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -65,33 +61,14 @@ def federated(**changes: Any) -> FederatedData:
 
 
 def test_label_counts_of_each_part() -> None:
-    data = federated()
+    data = federated(test=(np.array([], dtype=np.int64), np.array([5])))
     # client 0 trains on rows 0 and 2, labelled 0 and 1; client 1 on rows 3 and 4, both labelled 2
     np.testing.assert_array_equal(data.label_counts(), [[1, 1, 0, 0], [0, 0, 2, 0]])
-    np.testing.assert_array_equal(data.label_counts("test"), [[1, 0, 0, 0], [0, 0, 1, 0]])
-
-
-def test_as_many_names_as_clients() -> None:
-    assert federated(client_names=("Mercy", "St. Anna")).client_names == ("Mercy", "St. Anna")
-    with pytest.raises(ValueError, match="client_names must have one entry per client, got 1 for 2"):
-        federated(client_names=("Mercy",))
-
-
-def test_every_position_counts() -> None:
+    np.testing.assert_array_equal(data.label_counts("test"), [[0, 0, 0, 0], [0, 0, 1, 0]])
+    assert (data.num_clients, data.input_shape) == (2, (2,))
     labels = torch.tensor([[0, 1], [1, 1], [0, 0], [3, 3], [3, 0], [0, 0]])
-    # client 0: rows 0 and 2, that is 0, 1, 0, 0; client 1: rows 3 and 4, that is 3, 3, 3, 0
+    # every position counts: client 0 has 0, 1, 0, 0; client 1 has 3, 3, 3, 0
     np.testing.assert_array_equal(federated(labels=labels).label_counts(), [[3, 1, 0, 0], [1, 0, 0, 3]])
-
-
-def test_a_client_without_rows_has_counts_of_zero() -> None:
-    data = federated(test=(np.array([], dtype=np.int64), np.array([5])))
-    np.testing.assert_array_equal(data.label_counts("test")[0], [0, 0, 0, 0])
-
-
-def test_sizes() -> None:
-    data = federated()
-    assert data.num_clients == 2
-    assert data.input_shape == (2,)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +76,7 @@ def test_sizes() -> None:
     [
         ({"train": (), "test": ()}, "at least one client"),
         ({"test": (np.array([1]),)}, "test must have one entry per client, got 1 for 2"),
+        ({"client_names": ("Mercy",)}, "client_names must have one entry per client, got 1 for 2"),
         ({"groups": np.array([0, 1, 1])}, r"groups must have shape \(2,\), got \(3,\)"),
         ({"test": (np.array([1]), np.array([6]))}, r"rows must be in \[0, 6\), got 0 to 6"),
         ({"test": (np.array([-1]), np.array([5]))}, "got -1 to 5"),
@@ -119,15 +97,15 @@ def test_a_share_or_a_number_is_left_out(held_out, expected) -> None:
     assert num_held_out(10, held_out) == expected
 
 
-@pytest.mark.parametrize("held_out", [10, 0.99])
-def test_a_client_must_be_left_to_train(held_out) -> None:
-    with pytest.raises(ValueError, match=f"must leave a client to train, got {held_out} of 10"):
-        num_held_out(10, held_out)
-
-
-@pytest.mark.parametrize("held_out", [-1, 1.5, True, "0.2", float("nan")])
-def test_anything_else_is_refused(held_out) -> None:
-    with pytest.raises(ValueError, match="holdout_clients must be a share in"):
+@pytest.mark.parametrize(
+    ("held_out", "message"),
+    [
+        *((each, f"must leave a client to train, got {each} of 10") for each in (10, 0.99)),
+        *((each, "holdout_clients must be a share in") for each in (-1, 1.5, True, "0.2", float("nan"))),
+    ],
+)
+def test_a_client_must_be_left_to_train(held_out, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         num_held_out(10, held_out)
 
 

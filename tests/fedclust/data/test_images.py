@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from fedclust.data import images
+from fedclust.data.dataset import Dataset
 from fedclust.data.images import Images, channel_statistics, pixel_counts
 from fedclust.data.input_encoders import decode
 from fedclust.data.source import SourceError
@@ -39,10 +40,14 @@ def builder(path: Path, **changes: Any) -> Images:
     return Images(**(values | changes))
 
 
+def load(path: Path, **changes: Any) -> Dataset:
+    return builder(path, **changes).load(path / "cache")
+
+
 def test_parquet_with_image_bytes(tmp_path: Path) -> None:
     write(tmp_path / "train.parquet", [png([[0, 51], [102, 153]]), grey(204)], [0, 1])
     write(tmp_path / "test.parquet", [grey(255)], [1])
-    data = builder(tmp_path).load(tmp_path / "cache")
+    data = load(tmp_path)
     assert data.inputs.tolist() == [[[[0, 51], [102, 153]]], [[[204, 204], [204, 204]]], [[[255, 255]] * 2]]
     assert data.labels.tolist() == [0, 1, 1]
     assert data.num_train == 2
@@ -56,7 +61,7 @@ def test_order_is_kept_over_many_chunks(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(images, "CHUNK", 3)
     write(tmp_path / "train.parquet", [grey(value) for value in range(50)], [0, 1] * 25)
     write(tmp_path / "test.parquet", [grey(value) for value in range(50, 61)], [0] * 11)
-    data = builder(tmp_path).load(tmp_path / "cache")
+    data = load(tmp_path)
     assert data.inputs[:, 0, 0, 0].tolist() == list(range(61))
     assert data.mean == pytest.approx([24.5 / 255])  # of 0 … 49
 
@@ -64,14 +69,14 @@ def test_order_is_kept_over_many_chunks(tmp_path: Path, monkeypatch: pytest.Monk
 def test_dropped_examples_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "CHUNK", 2)
     write(tmp_path / "train.parquet", [grey(1), b"broken", grey(3), grey(4)], [0, 9, 1, 9])
-    data = builder(tmp_path, drop_labels=[9]).load(tmp_path / "cache")
+    data = load(tmp_path, drop_labels=[9])
     assert data.inputs[:, 0, 0, 0].tolist() == [1, 3]
     assert data.mean == pytest.approx([2 / 255])
 
 
 def test_colour(tmp_path: Path) -> None:
     write(tmp_path / "data.parquet", [png([[RED, BLUE]]), png([[BLUE, BLUE]])], [0, 1])
-    data = builder(tmp_path, input_shape=[3, 1, 2]).load(tmp_path / "cache")
+    data = load(tmp_path, input_shape=[3, 1, 2])
     assert data.inputs[0].tolist() == [[[255, 0]], [[0, 0]], [[0, 255]]]
     # one of four pixels is red, three are blue: variance 1/4 · 3/4; green is constant, and divides by 1
     assert data.mean == pytest.approx([0.25, 0, 0.75])
@@ -80,24 +85,18 @@ def test_colour(tmp_path: Path) -> None:
 
 def test_grey_becomes_colour_and_colour_grey(tmp_path: Path) -> None:
     write(tmp_path / "grey.parquet", [grey(7), grey(8)], [0, 1])
-    data = builder(tmp_path, input_shape=[3, 2, 2]).load(tmp_path / "cache")
+    data = load(tmp_path, input_shape=[3, 2, 2])
     assert data.inputs[0].unique().tolist() == [7]
     write(tmp_path / "grey.parquet", [png([[RED]]), png([[BLUE]])], [0, 1])
-    data = builder(tmp_path, input_shape=[1, 1, 1]).load(tmp_path / "cache")
+    data = load(tmp_path, input_shape=[1, 1, 1])
     assert data.inputs.ravel().tolist() == [76, 29]  # ITU-R 601: 0.299 of red, 0.114 of blue, times 255
-
-
-def test_plain_bytes(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"img": [grey(5), grey(6)], "label": [0, 1]}), tmp_path / "data.parquet")
-    data = builder(tmp_path).load(tmp_path / "cache")
-    assert data.inputs[:, 0, 0, 0].tolist() == [5, 6]
 
 
 def test_image_folder(tmp_path: Path) -> None:
     for name, value in (("train/dog/1.png", 1), ("train/cat/2.png", 2), ("test/dog/3.png", 3)):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(grey(value))
-    data = builder(tmp_path).load(tmp_path / "cache")
+    data = load(tmp_path)
     assert data.class_names == ("cat", "dog")
     assert data.inputs[:, 0, 0, 0].tolist() == [2, 1, 3]
     assert data.labels.tolist() == [0, 1, 1]
@@ -113,9 +112,7 @@ def test_table_of_image_ids_and_users(tmp_path: Path, image_path: str, folder: s
     (tmp_path / folder / "72.png").write_bytes(grey(2))
     (tmp_path / "federated_train.csv").write_text("user_id,image_id,class\nb,72,0\na,71,1\n")
     (tmp_path / "test.csv").write_text("image_id,class\n71,1\n")
-    data = builder(tmp_path, image="image_id", image_path=image_path, label="class", natural="user_id").load(
-        tmp_path / "cache"
-    )
+    data = load(tmp_path, image="image_id", image_path=image_path, label="class", natural="user_id")
     assert data.inputs[:, 0, 0, 0].tolist() == [2, 1, 1]
     assert data.natural is not None
     assert data.natural.tolist() == [1, 0, -1]
@@ -163,15 +160,8 @@ def test_another_size_is_refused_with_both(tmp_path: Path) -> None:
     write(tmp_path / "data.parquet", [grey(1), grey(1, 3, 4)], [0, 1])
     message = r"image 1 must have shape \(1, 2, 2\), got \(1, 3, 4\); set dataset.input_shape or .resize"
     with pytest.raises(SourceError, match=message):
-        builder(tmp_path).load(tmp_path / "cache")
-    assert builder(tmp_path, resize="stretch").load(tmp_path / "cache").inputs.shape[1:] == (1, 2, 2)
-
-
-@pytest.mark.parametrize("broken", [b"no image", grey(1)[:40]])
-def test_a_broken_image_is_named(tmp_path: Path, broken: bytes) -> None:
-    write(tmp_path / "data.parquet", [grey(1), broken], [0, 1])
-    with pytest.raises(SourceError, match="cannot read image 1: "):
-        builder(tmp_path).load(tmp_path / "cache")
+        load(tmp_path)
+    assert load(tmp_path, resize="stretch").inputs.shape[1:] == (1, 2, 2)
 
 
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
@@ -179,37 +169,29 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(grey(1))
     (tmp_path / "b.png").write_bytes(grey(1)[:40])
     with pytest.raises(SourceError, match=r"cannot read image 1 \(.*b\.png\): .*dataset\.path or \.hub"):
-        builder(tmp_path).load(tmp_path / "cache")
-
-
-def test_a_missing_image_is_named(tmp_path: Path) -> None:
-    write(tmp_path / "data.parquet", [None, grey(1)], [0, 1])
-    with pytest.raises(SourceError, match="example 0 has no image"):
-        builder(tmp_path).load(tmp_path / "cache")
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("image_path", ["img/{id}.png", "**/{id}.png"])
-def test_a_missing_file_is_named(tmp_path: Path, image_path: str) -> None:
+def test_a_missing_image_is_named(tmp_path: Path, image_path: str) -> None:
     (tmp_path / "data.csv").write_text("image,label\na,0\nb,1\n")
     with pytest.raises(SourceError, match=r"cannot read image 0 \(.*a\.png\): No such file"):
-        builder(tmp_path, image_path=image_path).load(tmp_path / "cache")
+        load(tmp_path, image_path=image_path)
+    write(tmp_path / "data.parquet", [None, grey(1)], [0, 1])
+    with pytest.raises(SourceError, match="example 0 has no image"):
+        load(tmp_path)
 
 
 def test_no_image_column_lists_the_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"photo": [grey(5)], "label": [0]}), tmp_path / "data.parquet")
-    with pytest.raises(
-        SourceError, match="image must be a column .* got image or img; columns are photo, label"
-    ):
-        builder(tmp_path).load(tmp_path / "cache")
+    with pytest.raises(SourceError, match="image must be a column .* got image or img; columns are photo, l"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"input_shape": [2, 8, 8]},
-            r"must be \[1 or 3 channels, height, width\], got \[2, 8, 8\]",
-        ),
+        ({"input_shape": [2, 8, 8]}, r"must be \[1 or 3 channels, height, width\], got \[2, 8, 8\]"),
         ({"input_shape": [8, 8]}, r"got \[8, 8\]"),
         ({"resize": "pad"}, "resize must be one of none, stretch, crop, got 'pad'"),
     ],
@@ -258,10 +240,7 @@ def test_grey_images_of_more_than_8_bits_are_refused_rather_than_made_white(form
     assert decoded(255) == [[[0, 255]]]
     with pytest.raises(ValueError, match=r"must have 8 bits per channel, it has more \(mode I"):
         decoded(256)
-
-
-def test_an_image_of_floats_is_refused() -> None:
-    encoded = io.BytesIO()
-    Image.fromarray(np.array([[0.0, 0.5]], dtype=np.float32)).save(encoded, "TIFF")
+    floats = io.BytesIO()
+    Image.fromarray(np.array([[0.0, 0.5]], dtype=np.float32)).save(floats, "TIFF")
     with pytest.raises(ValueError, match=r"must have 8 bits per channel, it has more \(mode F\)"):
-        decode(encoded.getvalue(), (1, 1, 2))
+        decode(floats.getvalue(), (1, 1, 2))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from fedclust.data.source import SourceError
+from fedclust.data.dataset import Dataset, SourceError
 from fedclust.data.text import Text
 
 
@@ -24,9 +24,13 @@ def builder(path: Path, length: int = 4, **changes: Any) -> Text:
     return Text(**(values | {"path": str(path)} | changes))
 
 
+def load(path: Path, length: int = 4, **changes: Any) -> Dataset:
+    return builder(path, length, **changes).load(path / "cache")
+
+
 def test_words_of_the_training_part_by_frequency_then_by_the_alphabet(tmp_path: Path) -> None:
     write(tmp_path, ["The cat, the dog", "the cat sat down again"], ["the bird sat"])
-    data = builder(tmp_path, 5).load(tmp_path / "cache")
+    data = load(tmp_path, 5)
     assert data.inputs.dtype == torch.int64
     # the 3 times, cat twice, then once each: "," again dog down sat; 0 is padding, 1 unknown
     the, cat, comma, again, dog, down, sat = range(2, 9)
@@ -37,27 +41,22 @@ def test_words_of_the_training_part_by_frequency_then_by_the_alphabet(tmp_path: 
     ]
 
 
-def test_a_long_text_is_cut_and_rare_words_are_unknown(tmp_path: Path) -> None:
-    write(tmp_path, ["a a a b b c", "c a"])
-    data = builder(tmp_path, 3, vocabulary_size=4).load(tmp_path / "cache")  # padding, unknown, a, b
-    assert data.inputs.tolist() == [[2, 2, 2], [1, 2, 0]]
-
-
-def test_a_missing_text_is_empty(tmp_path: Path) -> None:
-    write(tmp_path, ["a", None])
-    assert builder(tmp_path, 2).load(tmp_path / "cache").inputs.tolist() == [[2, 0], [0, 0]]
-
-
-def test_dropped_examples_do_not_make_the_vocabulary(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"text": ["neutral", "bad", "good"], "label": [2, 0, 4]})
-    frame.to_parquet(tmp_path / "train.parquet")
-    data = builder(tmp_path, 1, drop_labels=[2]).load(tmp_path / "cache")
-    assert data.inputs.tolist() == [[2], [3]]
-    assert data.labels.tolist() == [0, 1]
+@pytest.mark.parametrize(
+    ("texts", "length", "settings", "tokens"),
+    [
+        (["a a a b b c", "c a"], 3, {"vocabulary_size": 4}, [[2, 2, 2], [1, 2, 0]]),  # padding, unknown, a, b
+        (["a", None], 2, {}, [[2, 0], [0, 0]]),
+        (["bad", "neutral", "bad bad"], 1, {"drop_labels": [1], "class_names": ["x", "y"]}, [[2], [2]]),
+    ],
+)
+def test_texts_are_cut_padded_and_left_out(
+    tmp_path: Path, texts: list, length: int, settings: dict[str, Any], tokens: list
+) -> None:
+    assert load(write(tmp_path, texts), length, **settings).inputs.tolist() == tokens
 
 
 def test_the_tokenizer_is_kept_for_new_text(tmp_path: Path) -> None:
-    builder(write(tmp_path, ["a b", "c"]), 2).load(tmp_path / "cache")
+    load(write(tmp_path, ["a b", "c"]), 2)
     (saved,) = (tmp_path / "cache").rglob("tokenizer.json")
     assert Tokenizer.from_file(str(saved)).encode("B A").ids == [3, 2]
 
@@ -79,34 +78,29 @@ def pretrained(folder: Path, padding: str | None = "[PAD]", vocabulary: tuple[st
 def test_a_pretrained_tokenizer_from_a_local_folder(tmp_path: Path) -> None:
     write(tmp_path, ["dog cat dog", "bird"])
     tokenizer = pretrained(tmp_path / "tokenizer")
-    data = builder(tmp_path, 2, tokenizer=tokenizer, vocabulary_size=4).load(tmp_path / "cache")
+    data = load(tmp_path, 2, tokenizer=tokenizer, vocabulary_size=4)
     assert data.inputs.tolist() == [[3, 2], [1, 0]]
-    with pytest.raises(
-        SourceError, match="vocabulary_size must be at least 4, the size of tokenizer .* got 3"
-    ):
-        builder(tmp_path, 2, tokenizer=tokenizer, vocabulary_size=3).load(tmp_path / "cache")
+    with pytest.raises(SourceError, match="vocabulary_size must be at least 4, the size of .* got 3"):
+        load(tmp_path, 2, tokenizer=tokenizer, vocabulary_size=3)
 
 
 def test_a_pretrained_tokenizers_padding_becomes_0(tmp_path: Path) -> None:
     write(tmp_path, ["dog cat", "dog"])
     tokenizer = pretrained(tmp_path / "tokenizer", vocabulary=("dog", "cat", "[PAD]", "[UNK]"))
-    data = builder(tmp_path, 3, tokenizer=tokenizer, vocabulary_size=4).load(tmp_path / "cache")
+    data = load(tmp_path, 3, tokenizer=tokenizer, vocabulary_size=4)
     # dog is 0, cat 1 and padding 2; dog and padding change places
     assert data.inputs.tolist() == [[2, 1, 0], [2, 0, 0]]
 
 
-def test_a_pretrained_tokenizer_must_be_able_to_pad(tmp_path: Path) -> None:
-    tokenizer = pretrained(tmp_path / "tokenizer", padding=None)
+def test_a_tokenizer_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, ["a", "b"])
     with pytest.raises(SourceError, match="must have a padding token"):
-        builder(write(tmp_path, ["a", "b"]), tokenizer=tokenizer).load(tmp_path / "cache")
-
-
-def test_a_missing_tokenizer_names_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        load(tmp_path, tokenizer=pretrained(tmp_path / "tokenizer", padding=None))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(
         SourceError, match="tokenizer must be a local folder or an id on the Hugging Face hub"
     ):
-        builder(write(tmp_path, ["a", "b"]), tokenizer=str(tmp_path / "nowhere")).load(tmp_path / "cache")
+        load(tmp_path, tokenizer=str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(

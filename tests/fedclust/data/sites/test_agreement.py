@@ -7,30 +7,18 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fedclust.data.input_encoders import CategoryColumn, NumberColumn
-from fedclust.data.sites.agreement import (
-    CATEGORY,
-    EMPTY,
-    NUMBER,
-    Agreement,
-    Column,
-    Moments,
-    Pixels,
-    Statement,
-    Wanted,
-    agree,
-    other_units,
-    unfit_for,
-)
+from fedclust.data.sites import agreement
+from fedclust.data.sites.agreement import Agreement, Column, Moments, Pixels, Statement, Wanted, agree
 
 TABLE = Wanted(columns=True)
 
 
 def _number(*values: float) -> Column:
-    return Column(NUMBER, Moments.of(np.array(values, dtype=float)))
+    return Column(agreement.NUMBER, Moments.of(np.array(values, dtype=float)))
 
 
 def _category(*values: str, untrained: str = "") -> Column:
-    return Column(CATEGORY, values=values, trained=tuple(value != untrained for value in values))
+    return Column(agreement.CATEGORY, values=values, trained=tuple(value != untrained for value in values))
 
 
 def _site(labels: tuple[int | str, ...] = ("ill", "well"), **columns: Column) -> Statement:
@@ -40,7 +28,6 @@ def _site(labels: tuple[int | str, ...] = ("ill", "well"), **columns: Column) ->
 def test_mean_and_scale_are_those_of_all_rows() -> None:
     # 1, 3 and 8: mean 4, squared differences 9 + 1 + 16 = 26; a missing value counts as the mean: 26 / 4.
     outcome = agree({"a": _site(x=_number(1, 3, math.nan)), "b": _site(x=_number(8))}, TABLE)
-    assert outcome.agreement is not None
     assert outcome.agreement.numbers == (NumberColumn("x", 4.0, 4.0, math.sqrt(26 / 4)),)
 
 
@@ -70,11 +57,10 @@ def test_categories_and_classes_are_the_sorted_union() -> None:
         {
             "b": _site(("well", "dying"), stage=_category("II", "III", untrained="III")),
             "a": _site(("ill", "well"), stage=_category("I", "II")),
-            "c": _site(("ill",), stage=Column(EMPTY)),
+            "c": _site(("ill",), stage=Column(agreement.EMPTY)),
         },
         TABLE,
     )
-    assert outcome.agreement is not None
     assert outcome.agreement.class_names == ("dying", "ill", "well")
     values = ("(missing)", "I", "II", "III")
     assert outcome.agreement.categories == (CategoryColumn("stage", values, (True, True, True, False)),)
@@ -97,33 +83,28 @@ def test_who_lacks_a_column_or_has_another_kind_is_refused_and_the_others_agree(
         "d": "column age must hold numbers as at most sites, got texts",
         "e": "labels must be texts as at most sites, got numbers",
     }
-    assert outcome.agreement is not None
     assert outcome.agreement.numbers[0].mean == 2.5  # of 1, 2, 3 and 4
     assert outcome.agreement.categories[0].values == ("f", "m")  # x is of a site that is refused
     assert "d: not used, as half of the sites or more lack it: extra" in outcome.cautions
 
 
-def test_a_configured_list_of_classes_decides_the_order_and_who_fits() -> None:
-    wanted = Wanted(columns=True, class_names=("well", "ill"))
-    sites = {
-        name: _site(labels, x=_number(1, 2)) for name, labels in (("a", ("ill",)), ("b", ("dead", "ill")))
-    }
-    outcome = agree(sites, wanted)
-    assert outcome.refused == {"b": "labels must be among well, ill, got dead"}
-    assert outcome.agreement is not None
-    assert outcome.agreement.labels == outcome.agreement.class_names == ("well", "ill")
-    numbered = agree({"a": _site((0, 1), x=_number(1, 2))}, wanted).agreement
-    assert numbered is not None
-    assert (numbered.labels, numbered.class_names) == ((0, 1), ("well", "ill"))
-
-
-def test_class_indices_keep_their_place_where_their_number_is_given() -> None:
-    outcome = agree({"a": _site((0, 3), x=_number(1, 2))}, Wanted(num_classes=4, columns=True))
-    assert outcome.agreement is not None
-    assert outcome.agreement.labels == (0, 1, 2, 3)
-    ranked = agree({"a": _site((0, 3), x=_number(1, 2))}, TABLE).agreement
-    assert ranked is not None
-    assert ranked.labels == (0, 3)
+@pytest.mark.parametrize(
+    ("settings", "labels", "expected", "names"),
+    [
+        # A configured list of classes decides the order.
+        ({"class_names": ("well", "ill")}, ("ill",), ("well", "ill"), ("well", "ill")),
+        ({"class_names": ("well", "ill")}, (0, 1), (0, 1), ("well", "ill")),
+        # Class indices keep their place where their number is given.
+        ({"num_classes": 4}, (0, 3), (0, 1, 2, 3), ("0", "1", "2", "3")),
+        ({}, (0, 3), (0, 3), ("0", "3")),
+    ],
+)
+def test_classes_are_those_configured(settings: dict, labels: tuple, expected: tuple, names: tuple) -> None:
+    sites = {"a": _site(labels, x=_number(1, 2)), "b": _site(("dead", "ill"), x=_number(1, 2))}
+    outcome = agree(sites if "ill" in labels else {"a": sites["a"]}, Wanted(columns=True, **settings))
+    assert (outcome.agreement.labels, outcome.agreement.class_names) == (expected, names)
+    refused = {"b": "labels must be among well, ill, got dead"} if "ill" in labels else {}
+    assert outcome.refused == refused
 
 
 @pytest.mark.parametrize(
@@ -131,7 +112,11 @@ def test_class_indices_keep_their_place_where_their_number_is_given() -> None:
     [
         ({"a": _site(x=_number(1, 2))}, Wanted(num_classes=3, columns=True), "num_classes must be 2"),
         ({"a": _site(("ill",), x=_number(1, 2))}, TABLE, "at least 2 different labels, got ill"),
-        ({"a": _site(id=Column(NUMBER, unfit="its name"))}, TABLE, r"got id \(its name\).*ignore=\[id\]"),
+        (
+            {"a": _site(id=Column(agreement.NUMBER, unfit="its name"))},
+            TABLE,
+            r"got id \(its name\).*ignore=\[id\]",
+        ),
         ({"a": _site(x=_number(1)), "b": _site(y=_number(1))}, TABLE, "must have a column besides the label"),
     ],
 )
@@ -144,7 +129,9 @@ def test_what_nobody_can_mend_is_an_error(
 
 def test_an_identifier_at_one_of_three_sites_refuses_that_site() -> None:
     sites = {name: _site(code=_category("a", "b")) for name in "ab"}
-    outcome = agree({**sites, "c": _site(code=Column(CATEGORY, unfit="30 distinct texts in 30 rows"))}, TABLE)
+    outcome = agree(
+        {**sites, "c": _site(code=Column(agreement.CATEGORY, unfit="30 distinct texts in 30 rows"))}, TABLE
+    )
     assert list(outcome.refused) == ["c"]
     assert "30 distinct texts in 30 rows" in outcome.refused["c"]
 
@@ -159,12 +146,9 @@ def test_another_unit_is_said() -> None:
 
 def test_channels_are_those_of_all_pixels() -> None:
     # Values 0 and 2 at one site, 4 and 6 at the other: mean 3, variance (9 + 1 + 1 + 9) / 4 = 5.
-    sites = {
-        "a": Statement(("x", "y"), pixels=(Pixels(2, 2, 4),)),
-        "b": Statement(("x",), pixels=(Pixels(2, 10, 52),)),
-    }
+    pixels = {"a": Pixels(2, 2, 4), "b": Pixels(2, 10, 52)}
+    sites = {name: Statement(("x", "y"), pixels=(each,)) for name, each in pixels.items()}
     found = agree(sites, Wanted(input_shape=(1, 1, 2))).agreement
-    assert found is not None
     assert found.mean == (3 / 255,)
     assert found.std == pytest.approx((math.sqrt(5) / 255,))
     assert found.settings() == {"num_classes": 2, "input_shape": [1, 1, 2]}
@@ -172,59 +156,46 @@ def test_channels_are_those_of_all_pixels() -> None:
 
 def test_words_are_ranked_by_their_counts_in_all_sites() -> None:
     # b: 3 + 2, c: 4, a: 4, and room for two besides padding and unknown; ties go by the alphabet.
-    sites = {
-        "x": Statement(("p", "n"), words={"b": 3, "c": 4}),
-        "y": Statement(("p",), words={"a": 4, "b": 2}),
-    }
+    counts = {"x": {"b": 3, "c": 4}, "y": {"a": 4, "b": 2}}
+    sites = {name: Statement(("p", "n"), words=words) for name, words in counts.items()}
     found = agree(sites, Wanted(vocabulary_size=4, input_shape=(5,))).agreement
-    assert found is not None
     assert found.words == ("b", "a")
 
 
 def test_an_agreement_is_the_same_after_it_was_sent() -> None:
     found = agree({"a": _site(x=_number(0.1, 0.7), stage=_category("I"))}, TABLE).agreement
-    assert found is not None
     assert Agreement.from_json(found.to_json()) == found
     assert Agreement.from_json(found.to_json()).digest() == found.digest()
 
 
-AGREED = Agreement(
-    ("no", "yes"),
-    ("no", "yes"),
-    (3,),
-    (NumberColumn("dose", 0.0, 0.0, 1.0),),
-    (CategoryColumn("ward", ("a",), (True,)),),
-)
-
-
-DOSE, WARD = Column(NUMBER), Column(CATEGORY, values=("a", "c"), trained=(True, True))
+TREATED = (NumberColumn("dose", 0.0, 0.0, 1.0),), (CategoryColumn("ward", ("a",), (True,)),)
+AGREED = Agreement(("no", "yes"), ("no", "yes"), (3,), *TREATED)
+DOSE, WARD = Column(agreement.NUMBER), Column(agreement.CATEGORY, values=("a", "c"), trained=(True, True))
 
 
 @pytest.mark.parametrize(
     ("labels", "columns", "reason"),
     [
         (("no", "yes"), {"dose": DOSE, "ward": WARD}, None),  # ward c is new, and no reason
-        (("yes",), {"dose": DOSE, "ward": Column(EMPTY), "more": DOSE}, None),
+        (("yes",), {"dose": DOSE, "ward": Column(agreement.EMPTY), "more": DOSE}, None),
         (("no", "perhaps"), {"dose": DOSE, "ward": WARD}, "labels must be among no, yes, got perhaps"),
         (("no",), {"ward": WARD}, "it lacks the columns dose, which the run uses"),
         (("no",), {"dose": WARD, "ward": WARD}, "column dose must hold numbers as in the run, got texts"),
         (
             ("no",),
-            {"dose": Column(NUMBER, unfit="all differ"), "ward": WARD},
+            {"dose": Column(agreement.NUMBER, unfit="all differ"), "ward": WARD},
             "column dose looks like an identifier or a date (all differ)",
         ),
     ],
 )
 def test_a_late_table(labels: tuple, columns: dict, reason: str | None) -> None:
-    assert unfit_for(Statement(labels, columns), AGREED) == reason
+    assert agreement.unfit_for(Statement(labels, columns), AGREED) == reason
 
 
-def test_late_images() -> None:
+@pytest.mark.parametrize(("channels", "reason"), [(3, None), (1, "images must have 3 channels, got 1")])
+def test_late_images(channels: int, reason: str | None) -> None:
     colour = Agreement(("a", "b"), ("a", "b"), (3, 8, 8), mean=(0.1,) * 3, std=(0.2,) * 3)
-    assert unfit_for(Statement(("a",), pixels=(Pixels(1, 2, 4),) * 3), colour) is None
-    assert unfit_for(Statement(("a",), pixels=(Pixels(1, 2, 4),)), colour) == (
-        "images must have 3 channels, got 1"
-    )
+    assert agreement.unfit_for(Statement(("a",), pixels=(Pixels(1, 2, 4),) * channels), colour) == reason
 
 
 def test_a_column_in_another_unit_is_pointed_out() -> None:
@@ -232,14 +203,11 @@ def test_a_column_in_another_unit_is_pointed_out() -> None:
     agreed = Agreement(("a", "b"), ("a", "b"), (1,), (NumberColumn("age", 40.0, 40.0, 30.0),))
 
     def cautions(*ages: float) -> list[str]:
-        return other_units(
-            "west", Statement(("a",), {"age": Column(NUMBER, Moments.of(np.array(ages)))}), agreed
-        )
+        return agreement.other_units("west", _site(("a",), age=_number(*ages)), agreed)
 
     assert cautions(10.0, 70.0) == []  # root mean square 50
     assert cautions(480.0, 360.0) == []  # 424 / 50 is less than 10
-    assert cautions(600.0, 600.0) == [
-        "west: column age may be in another unit: its values are about 600, those of the other sites 50"
-    ]
+    sizes = "its values are about 600, those of the other sites 50"
+    assert cautions(600.0, 600.0) == [f"west: column age may be in another unit: {sizes}"]
     assert len(cautions(4.0, 4.0)) == 1  # less than a tenth
     assert cautions(0.0, 0.0) == []  # of zeros no unit is known

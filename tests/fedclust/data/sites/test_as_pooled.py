@@ -43,40 +43,27 @@ class Shared:
 def _agreed(dataset: Mapping[str, Any], paths: Mapping[str, Path], own: Own | None = None) -> Shared:
     settings = own or Own()
     rows = {site: read_site(site, builder_of(dataset, path), settings, 0) for site, path in paths.items()}
-    outcome = agree(
-        {site: describe(each) for site, each in rows.items()},
-        wanted_of(builder_of(dataset, Path()), None, None),
-    )
+    wanted = wanted_of(builder_of(dataset, Path()), None, None)
+    outcome = agree({site: describe(each) for site, each in rows.items()}, wanted)
     assert outcome.agreement is not None
     assert not outcome.refused
     folders = [prepare_site(each, outcome.agreement, "t", []) for each in rows.values()]
     names = sorted(client for each in rows.values() for client in each.clients)
     ids = {name: client for client, name in enumerate(names)}
-    return Shared(
-        outcome.agreement,
-        rows,
-        federated(folders, outcome.agreement, ids, len(ids), {"name": "t", **dataset}),
-    )
+    found = federated(folders, outcome.agreement, ids, len(ids), {"name": "t", **dataset})
+    return Shared(outcome.agreement, rows, found)
 
 
 def _pooled(shared: Shared, dataset: dict[str, Any], tmp_path: Path) -> FederatedData:
     """Load the pooled data, each client with the very rows that it has at its site."""
-    node = {
-        "num_classes": len(shared.agreement.class_names),
-        "input_shape": list(shared.agreement.input_shape),
-        **dataset,
-    }
-    starts = np.cumsum([0, *(len(each.labels) for each in shared.rows.values())])
-    parts: dict[str, tuple[Any, ...]] = {
-        part: tuple(
-            rows + start
-            for each, start in zip(shared.rows.values(), starts, strict=False)
-            for rows in getattr(each, part)
-        )
-        for part in ("train", "test")
-    }
-    size = len(parts["train"])
-    held = ClientRows(parts["train"], parts["test"], None, (None,) * size)
+    node = {**shared.agreement.settings(), **dataset}
+    parts: dict[str, list[Any]] = {"train": [], "test": []}
+    start = 0
+    for site in shared.rows.values():
+        for part, held in parts.items():
+            held += [rows + start for rows in getattr(site, part)]
+        start += len(site.labels)
+    held = ClientRows(*map(tuple, parts.values()), None, (None,) * len(parts["train"]))
     save_client_rows(held, make_builder(node).load(), tmp_path / "rows.parquet")
     return data.load(node, {"file": str(tmp_path / "rows.parquet")}, 0)
 
@@ -168,10 +155,8 @@ def test_clients_of_a_natural_column_are_encoded_as_pooled(tmp_path: Path) -> No
     sites = {}
     everything = []
     for number, site in enumerate(("a", "b")):
-        rows = [
-            {**row, "ward": f"{site}/w{k % 2}"}
-            for k, row in enumerate(_patients(24, number, ["I"], "benign"))
-        ]
+        patients = enumerate(_patients(24, number, ["I"], "benign"))
+        rows = [{**row, "ward": f"{site}/w{k % 2}"} for k, row in patients]
         everything += rows
         own = [{**row, "ward": row["ward"][2:]} for row in rows]
         sites[site] = _csv(tmp_path / f"{site}.csv", list(own[0]), own)
@@ -220,20 +205,14 @@ def test_texts_get_the_pooled_vocabulary(tmp_path: Path) -> None:
     draws = np.random.default_rng(0)
 
     def texts(size: int, low: int, high: int) -> list[dict[str, Any]]:
-        return [
-            {"text": " ".join(draws.choice(words[low:high], 6)), "label": ("bad", "good")[k % 2]}
-            for k in range(size)
-        ]
+        drawn = (" ".join(draws.choice(words[low:high], 6)) for _ in range(size))
+        return [{"text": text, "label": ("bad", "good")[k % 2]} for k, text in enumerate(drawn)]
 
     rows = {"a": texts(20, 0, 20), "b": texts(30, 10, 34)}
     sites = {site: _csv(tmp_path / f"{site}.csv", ["text", "label"], each) for site, each in rows.items()}
     pooled = _csv(tmp_path / "pooled.csv", ["text", "label"], rows["a"] + rows["b"])
-    dataset = {
-        "_target_": "fedclust.data.text.Text",
-        "name": "t",
-        "input_shape": [8],
-        "vocabulary_size": 20,  # of more words: ties at the end must be broken alike
-    }
+    dataset = {"_target_": "fedclust.data.text.Text", "name": "t", "input_shape": [8]}
+    dataset["vocabulary_size"] = 20  # of more words: ties at the end must be broken alike
     shared = _agreed(dataset, sites)
     assert len(shared.agreement.words) == 18
     from_pool = _pooled(shared, {**dataset, "path": str(pooled)}, tmp_path)
@@ -250,8 +229,5 @@ def test_parts_of_a_site_do_not_depend_on_others(tables: tuple[dict[str, Path], 
         (here,) = getattr(alone.rows["south"], part)
         np.testing.assert_array_equal(here, getattr(among.rows["south"], part)[0])
     # 41 rows: round(0.2·41) = 8 to test; of 33, round(0.2·33) = 7 held out, 26 to train.
-    assert [len(getattr(alone.rows["south"], part)[0]) for part in ("train", "test", "validation")] == [
-        26,
-        8,
-        7,
-    ]
+    south = alone.rows["south"]
+    assert [len(part[0]) for part in (south.train, south.test, south.validation)] == [26, 8, 7]

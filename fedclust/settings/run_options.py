@@ -121,7 +121,7 @@ class RunSettings(_Rounds):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, rounds=">= 1", wait="> 0", timeout="> 0", max_outage=">= 0")
+        check(self, rounds=">= 1", timeout="> 0", wait="> 0", max_outage=">= 0")
         check(self, min_replies="in [0, 1]", min_clients=">= 1 or None")
         check_held_out(self.holdout_clients)
         check(self, keep_matrices="True or False or auto")

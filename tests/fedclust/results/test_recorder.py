@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from torch import nn
 
 import fedclust
@@ -19,26 +18,24 @@ from fedclust.federation import RunFailed
 from fedclust.results import Checkpoints, Recorder, SavedRun, comparable
 
 
-def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_another_run_is_refused_and_other_things_stay(tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text("from Hydra")
     with Recorder(tmp_path) as recorder:
         recorder.round({"round": 1})
     with pytest.raises(FileExistsError, match="output_dir must not hold another run, got .*rounds.jsonl"):
         Recorder(tmp_path)
     assert (tmp_path / "rounds.jsonl").read_text() == '{"round": 1}\n'
-
-
-def test_a_folder_with_other_things_is_used(tmp_path: Path) -> None:
-    (tmp_path / "run.log").write_text("from Hydra")
-    Recorder(tmp_path).close()
-    assert (tmp_path / "rounds.jsonl").exists()
+    assert (tmp_path / "run.log").exists()
 
 
 def test_configuration_as_text_or_mapping(tmp_path: Path) -> None:
     config = {"seed": np.int64(3), "strategy": {"name": "fedgwc", "steps": (1, 2)}}
     Recorder(tmp_path / "mapping", config).close()
     Recorder(tmp_path / "text", "seed: 3  # ours\n").close()
-    read = yaml.safe_load((tmp_path / "mapping" / "config.yaml").read_text())
-    assert read == {"seed": 3, "strategy": {"name": "fedgwc", "steps": [1, 2]}}
+    assert SavedRun(tmp_path / "mapping").config == {
+        "seed": 3,
+        "strategy": {"name": "fedgwc", "steps": [1, 2]},
+    }
     assert (tmp_path / "text" / "config.yaml").read_text() == "seed: 3  # ours\n"
 
 
@@ -65,40 +62,26 @@ def test_rounds_must_rise(tmp_path: Path, number: object) -> None:
 
 
 def test_every_change_of_assignment_is_kept_and_no_other(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path)
-    given = [
-        (0, [0, 0, 0], "start"),
-        (3, [0, 0, 0], "none"),
-        (4, [0, 1, 1], "split"),
-        (9, [0, 1, 2], "split ü"),
-    ]
-    changed = []
-    for number, assignment, reason in given:
-        changed.append(recorder.assignment(number, np.array(assignment), reason))
-        json.loads((tmp_path / "clusters.json").read_text())  # whole after every change
+    assignment, changed = np.array([0, 0, 0]), []  # its owner changes it in place: that counts as new
+    with Recorder(tmp_path) as recorder:
+        for number, client, reason in ((0, 0, "start"), (3, 0, "none"), (4, 1, "split"), (9, 2, "split ü")):
+            assignment[client] = client
+            changed.append(recorder.assignment(number, assignment, reason))
+            json.loads((tmp_path / "clusters.json").read_text())  # whole after every change
     assert changed == [True, False, True, True]
     assert SavedRun(tmp_path).changes == [
-        {"round": number, "assignment": assignment, "reason": reason}
-        for (number, assignment, reason), kept in zip(given, changed, strict=True)
-        if kept
+        {"round": 0, "assignment": [0, 0, 0], "reason": "start"},
+        {"round": 4, "assignment": [0, 1, 0], "reason": "split"},
+        {"round": 9, "assignment": [0, 1, 2], "reason": "split ü"},
     ]
-    recorder.close()
 
 
-def test_an_assignment_changed_by_its_owner_afterwards_counts_as_new(tmp_path: Path) -> None:
-    assignment = np.array([0, 0])
+def test_tables_and_matrices_that_could_not_be_read_are_refused(tmp_path: Path) -> None:
     with Recorder(tmp_path) as recorder:
-        recorder.assignment(0, assignment, "start")
-        assignment[1] = 1
-        assert recorder.assignment(1, assignment, "split")
-
-
-def test_client_table_needs_its_two_columns(tmp_path: Path) -> None:
-    with (
-        Recorder(tmp_path) as recorder,
-        pytest.raises(ValueError, match=r"client and cluster, got \['client'\]"),
-    ):
-        recorder.clients(pd.DataFrame({"client": [0]}))
+        with pytest.raises(ValueError, match=r"client and cluster, got \['client'\]"):
+            recorder.clients(pd.DataFrame({"client": [0]}))
+        with pytest.raises(ValueError, match="matrix x must hold numbers or strings"):
+            recorder.matrices(x=np.array([object()]))
 
 
 def test_matrices_add_up_and_replace(tmp_path: Path) -> None:
@@ -111,23 +94,11 @@ def test_matrices_add_up_and_replace(tmp_path: Path) -> None:
     assert arrays["class_names"].tolist() == ["cat", "dog"]
 
 
-def test_matrices_hold_no_python_objects(tmp_path: Path) -> None:
-    with (
-        Recorder(tmp_path) as recorder,
-        pytest.raises(ValueError, match="matrix x must hold numbers or strings"),
-    ):
-        recorder.matrices(x=np.array([object()]))
-
-
 def test_summary_is_strict_json(tmp_path: Path) -> None:
     with Recorder(tmp_path) as recorder:
         recorder.summary({"strategy": "fedgwc", "auc": float("nan"), "assignment": np.array([0, 1])})
-    text = (tmp_path / "summary.json").read_text()
-    assert json.loads(text, parse_constant=pytest.fail) == {
-        "strategy": "fedgwc",
-        "auc": None,
-        "assignment": [0, 1],
-    }
+    read = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert read == {"strategy": "fedgwc", "auc": None, "assignment": [0, 1]}
 
 
 def test_compared_strategies_have_their_own_folders(tmp_path: Path) -> None:
@@ -144,13 +115,8 @@ def test_compared_strategies_have_their_own_folders(tmp_path: Path) -> None:
 
 
 def test_two_runs_compare_but_for_their_times() -> None:
-    first = {
-        "round": 1,
-        "seconds": 0.1,
-        "loss": 2.0,
-        "bytes_down": 7,
-        "strategy": {"fit_seconds": 1, "mse": [{"seconds": 3, "a": 1}]},
-    }
+    strategy = {"fit_seconds": 1, "mse": [{"seconds": 3, "a": 1}]}
+    first = {"round": 1, "seconds": 0.1, "loss": 2.0, "bytes_down": 7, "strategy": strategy}
     assert comparable([first]) == [{"round": 1, "loss": 2.0, "strategy": {"mse": [{"a": 1}]}}]
     assert first["seconds"] == 0.1  # the records themselves stay
 
@@ -215,24 +181,19 @@ def _assert_goes_on(error: RunFailed, temporary: Path, rounds: int, whole: Saved
     assert again.summary["mean_client_accuracy"] == whole.summary["mean_client_accuracy"]
 
 
-@pytest.mark.parametrize(("written", "method"), [(Checkpoints, "save"), (Recorder, "clients")])
+@pytest.mark.parametrize(
+    ("written", "method", "number", "rounds"),
+    [(Checkpoints, "save", 3, 3), (Recorder, "clients", 1, 4)],  # clients.parquet comes after the last round
+)
 def test_a_full_disk(
-    written: type,
-    method: str,
-    tmp_path: Path,
-    temporary: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    whole: SavedRun,
+    written: type, method: str, number: int, rounds: int, tmp_path, temporary, monkeypatch, whole
 ) -> None:
     folder = tmp_path / "run"
-    rounds = {"save": 3, "clients": 4}[method]  # clients.parquet comes after the last of four rounds
-    number = {"save": 3, "clients": 1}[method]
     monkeypatch.setattr(written, method, _full(getattr(written, method), folder, number))
-    with pytest.raises(
-        RunFailed, match=f"in round {rounds} of 4, .*/run cannot be written .No space left"
-    ) as e:
+    why = f"in round {rounds} of 4, .*/run cannot be written .No space left"
+    with pytest.raises(RunFailed, match=why) as error:
         _simulate(folder)
-    _assert_goes_on(e.value, temporary, rounds, whole)
+    _assert_goes_on(error.value, temporary, rounds, whole)
 
 
 def test_a_folder_that_is_removed(tmp_path: Path, temporary: Path, whole: SavedRun) -> None:

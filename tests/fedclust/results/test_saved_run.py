@@ -1,9 +1,13 @@
+import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedclust.results import Recorder, SavedRun
+from fedclust.results import Recorder, SavedRun, saved_run
+from fedclust.results.page.run import view_run
+from fedclust.results.saved_run import ThinnedRun, shown
 
 
 def test_a_finished_run(finished_run: Path) -> None:
@@ -63,3 +67,64 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, text: str, message
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         getattr(SavedRun(tmp_path), name.split(".")[0])
+
+
+CLIENTS = 10
+
+
+def _run(folder: Path, rounds: int, evaluated: range) -> Path:
+    with Recorder(folder, {"rounds": rounds}) as recorder:
+        for number in range(1, rounds + 1):
+            recorder.assignment(number, np.arange(CLIENTS) % 2 + number % 2, "regrouped")
+            accuracy = {"client_accuracy": [0.5] * CLIENTS} if number in evaluated else {}
+            recorder.round(
+                {
+                    "round": number,
+                    "cohort": [0, 3],
+                    "failures": [],
+                    "num_clusters": 2,
+                    "cluster_sizes": [5, 5],
+                    "strategy": {"0": {"mse": 0.5, "rewards": [0.1] * 9}, "pairs": [[0, 1]] * 9},
+                    **accuracy,
+                }
+            )
+    return folder
+
+
+def test_accuracies_are_those_of_the_rounds_that_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved_run, "MOST_CLIENTS", 3)
+    assert shown(9, CLIENTS, most=40) == [0, 3, 5, 8]  # 40 accuracies are those of four rounds: 8/3, 16/3
+    monkeypatch.setattr(saved_run.shown, "__defaults__", (40,))
+    run = ThinnedRun(_run(tmp_path / "run", 18, range(2, 19, 2)))  # rounds 2, 4 … 18 are evaluated
+    kept = [line["round"] for line in run.rounds if "client_accuracy" in line]
+    assert kept == [2, 8, 12, 18]
+    assert [line["round"] for line in run.rounds] == list(range(1, 19))
+    assert run.rounds[0]["strategy"] == {"0": {"mse": 0.5}}
+    assert run.rounds[0]["cohort"].tolist() == [0, 3]
+    # All changes, with the clients that are shown; the last one, which is the assignment, with all.
+    assert [len(change["assignment"]) for change in run.changes] == [3] * 17 + [CLIENTS]
+    assert run.changes[0]["assignment"].tolist() == [1, 2, 1]
+    assert run.changes[0]["sizes"].tolist() == [0, 5, 5]
+    assert run.assignment is not None
+    assert run.assignment.tolist() == [0, 1] * 5
+
+
+def test_the_page_of_a_longer_run_takes_little_more_memory(tmp_path: Path) -> None:
+    peaks = []
+    for rounds in (100, 1100):
+        folder = _run(tmp_path / str(rounds), rounds, range(0))
+        extra = {"curves": [0.25] * 400}  # what a method reports of a round and no page shows
+        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+        text = "".join(json.dumps({**line, "strategy": extra}) + "\n" for line in lines)
+        (folder / "rounds.jsonl").write_text(text)
+        view_run(folder)  # imports
+        tracemalloc.start()
+        try:
+            view_run(folder)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    # 400 numbers of 24 bytes, and a list of 8 bytes for each, are 12,800 bytes a round.
+    assert peaks[1] - peaks[0] < 1000 * 12_800 / 2

@@ -217,14 +217,6 @@ def test_bytes_of_the_run() -> None:
     assert figures(table([1.0], [0], None))["bytes_down"] is None
 
 
-def test_names_of_clients() -> None:
-    clients = client_table([0, 0], [1, 1], [1, 1], [[1], [1]], [None, None], names=["Mercy", "St. Anna"])
-    assert list(clients.columns[:3]) == ["client", "name", "cluster"]
-    assert clients["name"].tolist() == ["Mercy", "St. Anna"]
-    with pytest.raises(ValueError, match="name must have an entry per client, 2, got 1"):
-        client_table([0, 0], [1, 1], [1, 1], [[1], [1]], [None, None], names=["Mercy"])
-
-
 def test_failures_bear_the_client_s_name() -> None:
     failures = [{"client": 1, "phase": "train", "reason": "no reply"}]
     assert named(failures, ("Mercy", "St. Anna")) == [
@@ -236,15 +228,11 @@ def test_failures_bear_the_client_s_name() -> None:
 def test_clients_without_an_answer_are_left_out_of_the_means() -> None:
     summary = figures(table([1.0, np.nan, 0.5, np.nan], [0, 0, 0, 0], None))
     # Test sizes 1 and 3 remain: (1*1 + 3*0.5) / 4.
-    assert summary["global_accuracy"] == pytest.approx(0.625)
-    assert summary["mean_client_accuracy"] == pytest.approx(0.75)
-    assert summary["ad"] == pytest.approx(0.25)
-
-
-def test_no_client_answered() -> None:
-    summary = figures(table([np.nan, np.nan], [0, 0], None))
+    found = [summary[key] for key in ("global_accuracy", "mean_client_accuracy", "ad")]
+    assert found == pytest.approx([0.625, 0.75, 0.25])
+    nobody = figures(table([np.nan, np.nan], [0, 0], None))
     for key in ("global_accuracy", "mean_client_accuracy", "balanced_accuracy", "macro_f1", "ad", "sdad"):
-        assert summary[key] is None
+        assert nobody[key] is None
 
 
 def test_details_follow_the_common_keys() -> None:
@@ -252,11 +240,6 @@ def test_details_follow_the_common_keys() -> None:
     assert list(summary) == [*KEYS, "silhouette"]
     with pytest.raises(ValueError, match=r"details must not use the common keys, got \['auc'\]"):
         figures(table([1.0], [0], None), auc=1.0)
-
-
-def test_a_table_without_clients_is_refused() -> None:
-    with pytest.raises(ValueError, match="clients must have at least one row"):
-        figures(table([], [], None))
 
 
 def test_client_table_columns() -> None:
@@ -270,14 +253,23 @@ def test_client_table_columns() -> None:
     assert clients["balanced_accuracy"].tolist() == [0.5, 0.25]
 
 
-def test_client_table_with_a_silent_client() -> None:
-    clients = client_table([0, 0], [1, 1], [1, 1], [[1], [1]], [{"accuracy": 1.0}, None], [0, 1])
+def test_a_silent_client_and_names() -> None:
+    names = ["Mercy", "St. Anna"]
+    clients = client_table([0, 0], [1, 1], [1, 1], [[1], [1]], [{"accuracy": 1.0}, None], [0, 1], names)
     np.testing.assert_array_equal(clients["accuracy"], [1.0, np.nan])
     assert clients["group"].tolist() == [0, 1]
+    assert list(clients.columns[:3]) == ["client", "name", "cluster"]
+    assert clients["name"].tolist() == names
 
 
-def test_client_table_needs_an_entry_per_client() -> None:
-    with pytest.raises(ValueError, match="num_test must have an entry per client, 2, got 1"):
-        client_table([0, 0], [1, 1], [1], [[1], [1]], [None, None])
-    with pytest.raises(ValueError, match="loss must have an entry per client, 2, got 1"):
-        client_table([0, 0], [1, 1], [1, 1], [[1], [1]], [None])
+def test_an_entry_per_client_and_at_least_one() -> None:
+    for name, lengths, given in (
+        ("num_test", (2, 1, 2), None),
+        ("loss", (2, 2, 1), None),
+        ("name", (2, 2, 2), ["Mercy"]),
+    ):
+        trained, tested, answers = lengths
+        with pytest.raises(ValueError, match=f"{name} must have an entry per client, 2, got 1"):
+            client_table([0, 0], [1] * trained, [1] * tested, [[1], [1]], [None] * answers, names=given)
+    with pytest.raises(ValueError, match="clients must have at least one row"):
+        figures(table([], [], None))

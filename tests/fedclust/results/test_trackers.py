@@ -11,7 +11,6 @@ from fedclust.results.trackers import (
     TrackedRun,
     Tracker,
     Tracking,
-    final_figures,
     flat_settings,
     optional,
     round_metrics,
@@ -48,46 +47,19 @@ def record(server_round: int) -> dict:
 
 
 def test_a_round_becomes_its_finite_numbers_failures_and_figures_per_cluster() -> None:
-    line = {
-        "round": 7,
-        "loss": 0.5,
-        "test_loss": NAN,
-        "private": True,
-        "strategy": {"splits": 2},
-        "failures": [{"client": 3}, {"client": 4}],
-        "cluster_sizes": [2, 1],
-        "cluster_accuracy": [0.25, None],
-        "my metric!": 3,
-    }
-    assert round_metrics(line) == {
-        "loss": 0.5,
-        "my metric_": 3.0,
-        "failures": 2.0,
-        "cluster_0/accuracy": 0.25,
-        "cluster_0/size": 2.0,
-        "cluster_1/size": 1.0,
-    }
-
-
-def test_figures_are_the_numbers_of_the_summary() -> None:
-    assert final_figures({"strategy": "fmcl", "was": None, "auc": 0.5, "compare": {"a": 1}}) == {"auc": 0.5}
+    line = {"round": 7, "loss": 0.5, "test_loss": NAN, "private": True, "my metric!": 3, "was": None}
+    line |= {"strategy": {"splits": 2}, "failures": [{"client": 3}, {"client": 4}]}
+    found = round_metrics(line | {"cluster_sizes": [2, 1], "cluster_accuracy": [0.25, None]})
+    of_clusters = {"cluster_0/accuracy": 0.25, "cluster_0/size": 2.0, "cluster_1/size": 1.0}
+    assert found == {"loss": 0.5, "my metric_": 3.0, "failures": 2.0} | of_clusters
 
 
 def test_settings_are_flattened_by_dotted_key() -> None:
-    config = {
-        "seed": 3,
-        "partition": {"alpha": 0.1, "groups": [2, 1], "file": None},
-        "choices": {"strategy": "fmcl", "tracker": "mlflow"},
-        "tracker": {"tracking_uri": "http://user:secret@host"},
-        "overrides": ["seed=3"],
-    }
-    assert flat_settings(config) == {
-        "seed": 3,
-        "partition.alpha": 0.1,
-        "partition.groups": "[2, 1]",
-        "partition.file": "None",
-        "choices.strategy": "fmcl",
-    }
+    left_out = {"overrides": ["seed=3"], "tracker": {"tracking_uri": "http://user:secret@host"}}
+    partition = {"alpha": 0.1, "groups": [2, 1], "file": None}
+    config = {"partition": partition, "choices": {"strategy": "fmcl", "tracker": "mlflow"}, **left_out}
+    flat = {"partition.alpha": 0.1, "partition.groups": "[2, 1]", "partition.file": "None"}
+    assert flat_settings(config) == flat | {"choices.strategy": "fmcl"}
 
 
 def test_the_mean_of_a_cluster_is_of_the_clients_that_measured() -> None:

@@ -121,16 +121,6 @@ def written(chart) -> set[str]:
     return {row["text"] for each in texts for row in each["data"]["values"]}
 
 
-def test_files_are_the_same_on_every_run(sweep: Path, tmp_path: Path) -> None:
-    first, again = (
-        pictures(sweep / "fedgwc100", tmp_path / into, formats=["svg"]) for into in ("first", "again")
-    )
-    assert len(first) == 4
-    for name, picture in first.items():
-        contents = [path.read_bytes() for path in picture.files]
-        assert contents == [path.read_bytes() for path in again[name].files]
-
-
 def test_one_run_has_no_ranks_and_no_map(sweep: Path, tmp_path: Path, capsys) -> None:
     assert main([str(sweep / "fedgwc100"), "--plots", str(tmp_path / "plots"), "--format", "png"]) == 0
     said = capsys.readouterr().out

@@ -109,33 +109,29 @@ def test_a_run_is_finished_once_all_it_is_compared_with_is(finished_run: Path) -
 
 def test_every_section_of_a_summary(finished_run: Path) -> None:
     test = {"cluster": 1, "clients": 2, "voted": 2, "gain": 0.1, "interval": [0.05, 0.15], "p_value": 1e-4}
+    test |= {"better_for": 2, "proven": True}
     trial = {"look": 1, "cluster": 0, "source": "update", "sizes": [2, 2], "rounds": 3, "kept": False}
     rates = {"sensitivity": 0.5, "specificity": None, "sensitivity_interval": [0.25, 0.75]}
     named = {"name": "0", "rows": 8, "specificity_interval": [None, None], **rates}
-    of_cluster = {"cluster": 1, "rows": 1, "brier": 0.5, "calibration_error": 0.25, "confusion": [[1]]}
+    errors = {"brier": 0.5, "calibration_error": 0.125}
+    of_cluster = {"cluster": 1, "rows": 1, "confusion": [[1]], **errors}
+    counts = {"classes": [named], "confusion": [[8]], "clusters": [of_cluster]}
+    personal = {"choice": "auto", "clients": {"none": 4}, "figures": {"none": {"ad": 0.5}}}
     summary = json.loads((finished_run / "summary.json").read_text()) | {
         "verdict": {"text": "Train 2 groups", "gain": 0.1},
-        "proof": {
-            "clusters": [test | {"better_for": 2, "proven": True}],
-            "did_not_vote": [{"client": 3, "reason": "no reply"}],
-        },
+        "proof": {"clusters": [test], "did_not_vote": [{"client": 3, "reason": "no reply"}]},
         "trials": [trial | {"why": "no gain"}],
-        "decisions": {
-            "rows": 8, "accuracy_interval": [0.25, 0.5], "brier": 0.5, "calibration_error": 0.125,
-            "classes": [named], "confusion": [[8]], "clusters": [of_cluster],
-        },
-        "personal": {
-            "choice": "auto", "clients": {"none": 4}, "figures": {"none": {"ad": 0.5}},
-            "failures": [{"client": 2, "reason": "non-finite loss"}],
-        },
+        "decisions": {"rows": 8, "accuracy_interval": [0.25, 0.5], **errors, **counts},
+        "personal": personal | {"failures": [{"client": 2, "reason": "non-finite loss"}]},
         "shifts": [{"kind": "labels", "seen": None, "text": "unknown"}],
         "advice": {"reason": "no groups", "overrides": ["strategy=fedavg"]},
-    }  # fmt: skip
+    }
     (finished_run / "summary.json").write_text(json.dumps(summary))
     page = Page(view_run(finished_run))
     rows = {name: [row[:] for row in table[1:]] for name, table in page.tables.items()}
-    shown = ["1", "2", "0.100", "0.050 to 0.150", "< 0.001", "2 of 2", "shown to be better"]
-    assert rows["table-tests"] == [shown]
+    assert rows["table-tests"] == [
+        ["1", "2", "0.100", "0.050 to 0.150", "< 0.001", "2 of 2", "shown to be better"]
+    ]
     assert rows["table-trials"] == [["1", "0", "update", "2 + 2", "3", "–", "–", "–", "refused", "no gain"]]
     assert rows["table-decisions"] == [["0", "8", "0.500", "0.250 to 0.750", "–", "–"]]
     assert rows["table-confusion-1"] == [["class 0", "1"]]

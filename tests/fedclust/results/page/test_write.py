@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import logging
 import re
 import shutil
 from pathlib import Path
@@ -136,41 +135,25 @@ def test_contrast(scheme: str) -> None:
     assert contrast(colours["text"], shaded) >= 4.5
 
 
-class Clock:
-    now = 0.0
+@pytest.mark.parametrize(
+    ("cost", "asked", "expected"),
+    [
+        (0.0, (0.5, 1.5, 20.0, 31.0, 32.0, 61.0, 63.0), [1.5, 32.0, 63.0]),  # soon, then every thirty seconds
+        (2.0, (10.0, 100.0, 111.0, 113.0), [10.0, 113.0]),  # written from 10 to 12, so next at 12 + 50 · 2
+    ],
+)
+def test_how_often_a_page_is_written(cost: float, asked: tuple, expected: list, monkeypatch) -> None:
+    now, calls = [0.0], []
 
-    def __call__(self) -> float:
-        return self.now
+    def written(folder: Path) -> None:
+        calls.append(now[0])
+        now[0] += cost
 
-
-def test_a_page_soon_and_then_every_thirty_seconds(finished_run: Path) -> None:
-    clock = Clock()
-    page = LivePage(finished_run, clock)
-    written = []
-    for second in (0.5, 1.5, 20.0, 31.0, 32.0, 61.0, 63.0):
-        clock.now = second
-        (finished_run / PAGE).unlink(missing_ok=True)
+    monkeypatch.setattr(write, "write_page", written)
+    page = LivePage(Path("run"), lambda: now[0])
+    for now[0] in asked:
         page({})
-        written.append((finished_run / PAGE).exists())
-    assert written == [False, True, False, False, True, False, True]
-
-
-def test_a_page_that_takes_long_is_written_less_often(
-    finished_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    calls = []
-
-    def slow(folder: Path) -> None:
-        calls.append(clock.now)
-        clock.now += 2.0
-
-    monkeypatch.setattr(write, "write_page", slow)
-    page = LivePage(finished_run, clock)
-    for second in (10.0, 100.0, 111.0, 113.0):  # written from 10 to 12, so next at 12 + 50 · 2
-        clock.now = second
-        page({})
-    assert calls == [10.0, 113.0]
+    assert calls == expected
 
 
 def test_a_run_that_fails_leaves_its_page(tmp_path: Path) -> None:
@@ -184,20 +167,13 @@ def test_a_run_that_fails_leaves_its_page(tmp_path: Path) -> None:
     assert (tmp_path / "run" / PAGE).exists()
 
 
-def test_nothing_is_written_for_a_run_that_did_not_start(tmp_path: Path) -> None:
-    LivePage(tmp_path).write()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_page_that_cannot_be_written_does_not_end_the_run(
-    finished_run: Path, caplog: pytest.LogCaptureFixture
+    finished_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    LivePage(tmp_path / "absent").write()  # the run did not start
+    assert not (tmp_path / "absent").exists()
+    assert not caplog.records
     (finished_run / "summary.json").write_text("[]")
-    with caplog.at_level(logging.WARNING):
-        LivePage(finished_run).write()
+    LivePage(finished_run).write()
     assert "could not be written" in caplog.text
-
-
-def test_no_partial_file_stays(finished_run: Path) -> None:
-    write_page(finished_run)
     assert not list(finished_run.glob("*.partial"))

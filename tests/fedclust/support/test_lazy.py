@@ -46,9 +46,11 @@ def test_a_package_offers_what_type_checkers_read_and_no_module_hides_it(path: P
     folders = path.parent.relative_to(ROOT).parts
     package = ".".join(folders if folders[0] == "fedclust" else ("fedclust", *folders))
     (told,) = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If))
-    read = {each.module: {name.name for name in each.names} for each in told.body}  # type: ignore[attr-defined]
+    read = {name.name: each.module for each in told.body for name in each.names}  # type: ignore[attr-defined]
     module = importlib.import_module(package)
-    assert {name: set(listed.split()) for name, listed in module.NAMES.items()} == read
+    assert set(module.__all__) == read.keys()
+    for name, source in read.items():
+        assert getattr(module, name) is getattr(importlib.import_module(str(source)), name)
     for other in path.parent.glob("[a-z]*.py"):
         importlib.import_module(f"{package}.{other.stem}")
     assert module.__all__

@@ -66,6 +66,8 @@ def test_cohort_size(num_clients: int, participation: float, at_least: int, expe
 def test_participation_outside_its_range_is_refused(participation: float) -> None:
     with pytest.raises(ValueError, match=r"participation must be in \(0, 1\]"):
         cohort_size(10, participation)
+    with pytest.raises(ValueError, match=r"participation must be in \(0, 1\]"):
+        draw_replicas(np.arange(3), participation, np.random.default_rng(0))
 
 
 @given(st.integers(1, 40), st.integers(0, 2**31), st.data())
@@ -121,11 +123,6 @@ def test_half_of_the_draws_of_a_pair_are_even() -> None:
     generator = np.random.default_rng(0)
     even = np.mean([(draw_replicas(np.arange(2), 0.5, generator) == 0).sum() == 2 for _ in range(5000)])
     assert abs(even - 36 / 70) < 0.0283
-
-
-def test_replicas_refuse_participation() -> None:
-    with pytest.raises(ValueError, match=r"participation must be in \(0, 1\], got 0"):
-        draw_replicas(np.arange(3), 0, np.random.default_rng(0))
 
 
 def test_an_order_is_drawn_in_proportion_to_weights() -> None:

@@ -198,13 +198,12 @@ def test_counts_by_label_and_answer_job_by_job(small: Any) -> None:
 
 def test_hand_worked() -> None:
     # First client: labels 0 0 1, predictions 0 1 1. Second: label 2, prediction 2. Third: no examples.
-    scores = scores_by_client(
-        counts=np.array([3, 1, 0]),
-        losses=np.array([1.0, 2.0, 6.0, 0.5]),
-        labels=np.array([0, 0, 1, 2]),
-        predictions=np.array([0, 1, 1, 2]),
-        num_classes=3,
+    losses, labels, predictions = (
+        np.array([1.0, 2.0, 6.0, 0.5]),
+        np.array([0, 0, 1, 2]),
+        np.array([0, 1, 1, 2]),
     )
+    scores = scores_by_client(np.array([3, 1, 0]), losses, labels, predictions, num_classes=3)
     # accuracy 2/3; recalls 1/2 and 1, mean 3/4; loss (1 + 2 + 6) / 3 = 3
     wanted = [(3, 3.0, 2 / 3, 0.75), (1, 0.5, 1.0, 1.0), (0, np.nan, np.nan, np.nan)]
     for got, figures in zip(scores, wanted, strict=True):
@@ -249,22 +248,19 @@ def test_as_scikit_learn(positions: tuple[int, ...]) -> None:
         first += count
 
 
-def test_auc_is_undefined_where_one_class_is_all_there_is() -> None:
-    (scores,) = scores_by_client(
-        np.array([2]), np.zeros(2), np.array([1, 1]), np.array([1, 0]), 2, np.full((2, 2), 0.5)
-    )
-    assert np.isnan(scores.figures["auc"])
-    # Class 1: precision 1, recall 1/2, F1 2/3; class 0 was predicted but not held: F1 0.
-    assert scores.figures["macro-f1"] == pytest.approx(1 / 3)
-
-
-def test_a_diverged_model_has_no_auc() -> None:
-    (scores,) = scores_by_client(
-        np.array([2]), np.full(2, np.nan), np.array([0, 1]), np.array([0, 0]), 2, np.full((2, 2), np.nan)
-    )
-    assert np.isnan(scores.figures["auc"])
-    assert np.isnan(scores.figures["loss"])
-    assert scores.figures["accuracy"] == 0.5
+@pytest.mark.parametrize(
+    ("labels", "predictions", "value", "figures"),
+    [
+        # One class is all there is. Class 1: precision 1, recall 1/2, F1 2/3; class 0 was predicted: F1 0.
+        ([1, 1], [1, 0], 0.5, {"auc": np.nan, "macro-f1": 1 / 3, "loss": 0.5}),
+        # A diverged model.
+        ([0, 1], [0, 0], np.nan, {"auc": np.nan, "accuracy": 0.5, "loss": np.nan}),
+    ],
+)
+def test_what_is_undefined(labels: Any, predictions: Any, value: float, figures: dict[str, float]) -> None:
+    data = np.full(2, value), np.array(labels), np.array(predictions), 2, np.full((2, 2), value)
+    (scores,) = scores_by_client(np.array([2]), *data)
+    assert {name: scores.figures[name] for name in figures} == pytest.approx(figures, nan_ok=True)
 
 
 def top_two(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -9,44 +9,40 @@ from fedclust.data.arrays import from_arrays
 from fedclust.training import LocalTraining
 from fedclust.training.cohort import Job
 from fedclust.training.losses import (
+    Loss,
     WeightedCrossEntropy,
     binary_cross_entropy,
+    cross_entropy,
     example_losses,
     least_loss,
     mean_loss,
 )
 from fedclust.training.trainer import Trainer
 
-
-def test_one_label_per_example() -> None:
-    # Logits 0 and ln 3 are probabilities 1/4 and 3/4.
-    logits = torch.tensor([[0.0, math.log(3.0)], [0.0, math.log(3.0)]])
-    labels = torch.tensor([0, 1])
-    torch.testing.assert_close(example_losses(logits, labels), torch.tensor([math.log(4), math.log(4 / 3)]))
-    # (ln 4 + ln 4/3) / 2
-    assert math.isclose(mean_loss(logits, labels).item(), math.log(16 / 3) / 2, rel_tol=1e-6)
+# Logits 0 and ln 3: softmax probabilities 1/4 and 3/4, sigmoids 1/2 and 3/4.
+LOGITS = torch.tensor([[0.0, math.log(3.0)], [0.0, math.log(3.0)]])
+LABELS = torch.tensor([0, 1])
 
 
-def test_one_label_per_position() -> None:
-    logits = torch.tensor([0.0, math.log(3.0)]).expand(2, 2, 2)
-    labels = torch.tensor([[0, 1], [1, 1]])
-    # Positions of the first example: ln 4 and ln 4/3; of the second: ln 4/3 twice.
-    expected = torch.tensor([math.log(16 / 3) / 2, math.log(4 / 3)])
-    torch.testing.assert_close(example_losses(logits, labels), expected)
-    torch.testing.assert_close(mean_loss(logits, labels), expected.mean())
-
-
-def test_binary_cross_entropy_is_one_sigmoid_per_class() -> None:
-    # Logits 0 and ln 3 have sigmoids 1/2 and 3/4. Label 0: (-ln 1/2 - ln 1/4) / 2 = ln 8 / 2;
-    # label 1: (-ln 1/2 - ln 3/4) / 2 = ln(8/3) / 2.
-    logits = torch.tensor([[0.0, math.log(3.0)], [0.0, math.log(3.0)]])
-    labels = torch.tensor([0, 1])
-    expected = torch.tensor([math.log(8) / 2, math.log(8 / 3) / 2])
-    torch.testing.assert_close(binary_cross_entropy(logits, labels), expected)
-    torch.testing.assert_close(mean_loss(logits, labels, binary_cross_entropy), expected.mean())
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (cross_entropy, [math.log(4), math.log(4 / 3)]),
+        # Label 0: (-ln 1/2 - ln 1/4) / 2 = ln 8 / 2; label 1: (-ln 1/2 - ln 3/4) / 2 = ln(8/3) / 2.
+        (binary_cross_entropy, [math.log(8) / 2, math.log(8 / 3) / 2]),
+        # 2 rows of class 0 and 6 of class 1: weights 8/(2·2) = 2 and 8/(2·6) = 2/3.
+        (WeightedCrossEntropy().fitted([2, 6]), [2 * math.log(4), 2 / 3 * math.log(4 / 3)]),
+    ],
+    ids=["softmax", "sigmoids", "weighted"],
+)
+def test_losses_by_hand(loss: Loss, expected: list[float]) -> None:
+    values = torch.tensor(expected)
+    torch.testing.assert_close(example_losses(LOGITS, LABELS, loss), values)
+    torch.testing.assert_close(mean_loss(LOGITS, LABELS, loss), values.mean())
     # Two positions of one example: the mean of both.
-    one = binary_cross_entropy(logits.unsqueeze(0), labels.unsqueeze(0))
-    torch.testing.assert_close(one, expected.mean().reshape(1))
+    one = example_losses(LOGITS.unsqueeze(0), LABELS.unsqueeze(0), loss)
+    torch.testing.assert_close(one, values.mean().reshape(1))
+    assert least_loss(loss) == 0
 
 
 def test_what_is_no_loss() -> None:
@@ -59,20 +55,12 @@ def test_what_is_no_loss() -> None:
         LocalTraining(learning_rate=0.1, batch_size=8, steps=1, loss="focal")  # type: ignore[arg-type]
 
 
-def test_weighted_cross_entropy_by_hand() -> None:
-    # 2 rows of class 0 and 6 of class 1: weights 8/(2·2) = 2 and 8/(2·6) = 2/3.
-    loss = WeightedCrossEntropy().fitted([2, 6])
-    assert loss.class_weights == pytest.approx((2, 2 / 3))
-    logits = torch.tensor([[0.0, math.log(3.0)], [0.0, math.log(3.0)]])
-    expected = torch.tensor([2 * math.log(4), 2 / 3 * math.log(4 / 3)])
-    torch.testing.assert_close(example_losses(logits, torch.tensor([0, 1]), loss), expected)
-    # Two positions of one example: the mean of both.
-    one = example_losses(logits.unsqueeze(0), torch.tensor([[0, 1]]), loss)
-    torch.testing.assert_close(one, expected.mean().reshape(1))
+def test_weights_of_classes() -> None:
+    assert WeightedCrossEntropy().fitted([2, 6]).class_weights == pytest.approx((2, 2 / 3))
     # A class without rows does not count: 4/(2·1), 4/(2·3).
     assert WeightedCrossEntropy().fitted([1, 0, 3]).class_weights == pytest.approx((2, 1, 2 / 3))
     assert WeightedCrossEntropy([1, 8]).fitted([5, 5]).class_weights == (1, 8)
-    assert least_loss(loss) == least_loss("fedclust.training.losses.WeightedCrossEntropy") == 0
+    assert least_loss("fedclust.training.losses.WeightedCrossEntropy") == 0
 
 
 def test_weights_that_are_none() -> None:

@@ -246,11 +246,11 @@ def _check_total(total: float, limits: tuple[Limit, Limit] | None, name: str, at
 
 @dataclass(frozen=True)
 class Flag(Entry):
-    """A truth value, written as 0 or 1: metrics hold no other."""
+    """A truth value; 0 or 1 where its own place is in metrics, which hold numbers only."""
 
-    def write(self, value: Any) -> int:
-        """Return the number."""
-        return int(value)
+    def write(self, value: Any) -> bool | int:
+        """Return the value as the record can hold it."""
+        return int(value) if self.place is IN_METRICS else bool(value)
 
     def read(self, value: Any, name: str, at: Reading) -> bool:
         """Return the value."""

@@ -103,5 +103,5 @@ def test_what_cannot_be_left_out_is_refused_before_round_1(value: str) -> None:
 
 
 def test_too_many_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FederationError, match="must leave a client to train, got 30 for 30 clients"):
+    with pytest.raises(FederationError, match="must leave a client to train, got 30 of 30"):
         fedclust.run(["holdout_clients=30", f"output_dir={tmp_path}/run"])

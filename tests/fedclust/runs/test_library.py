@@ -20,7 +20,7 @@ from fedclust.clustering import ifca
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import RunFailed
 from fedclust.runs.library import one_for_all
-from fedclust.selection import LeastSampled, PowerOfChoice, Uniform
+from fedclust.selection import PowerOfChoice, Uniform
 from fedclust.settings.composition import ConfigError
 
 TRAINING = fedclust.LocalTraining(learning_rate=0.2, batch_size=8, epochs=1)
@@ -167,14 +167,6 @@ def test_a_strategy_object_with_options_of_its_own() -> None:
     assert found.summary["strategy"] == "clustpsipfl"
 
 
-def test_fedgmcc_with_the_users_network() -> None:
-    model = network()
-    made = strategies.FedGMCC(network=model, input_shape=(5,))
-    by_object, by_name = simulate(made, model=model, rounds=1), simulate("fedgmcc", model=model, rounds=1)
-    assert by_object.assignment.shape == by_name.assignment.shape == (6,)
-    np.testing.assert_array_equal(by_object.assignment, by_name.assignment)
-
-
 class Tokens(nn.Module):
     """The mean of embeddings; a label for all, or for each position."""
 
@@ -229,13 +221,6 @@ def test_a_run_that_is_loaded_predicts_what_it_did_in_memory(tmp_path: Path) -> 
         fedclust.load(tmp_path / "run").model_for(0)
 
 
-def test_triples_are_trained_and_tested_on_as_given() -> None:
-    triples = [((x[:20], y[:20]), (x[20:30], y[20:30]), (x[30:], y[30:])) for x, y in CLIENTS]
-    found = simulate(clients=triples, rounds=1)
-    assert found.clients["num_test"].tolist() == [10] * 6
-    assert found.clients["num_train"].tolist() == [20] * 6
-
-
 def test_callbacks_see_every_round_and_may_change_what_they_see(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[Any] = []
 
@@ -282,6 +267,7 @@ def test_only_the_same_run_can_be_resumed(tmp_path: Path) -> None:
         ({"clients": CLIENTS[:5]}, "clients was 6, is 5"),
         ({"strategy": strategies.FedGWC(participation=0.5)}, "settings.participation was 1.0, is 0.5"),
         ({"training": fedclust.LocalTraining(learning_rate=0.1, batch_size=8, epochs=1)}, "was 0.2, is 0.1"),
+        ({"strategy": strategies.FedGWC(selection=PowerOfChoice(4))}, "selection.candidates was None, is 4"),
     ):
         with pytest.raises(ConfigError, match=f"resume must have the configuration of .*{said}"):
             simulate(**{"strategy": "fedgwc", **changes}, folder=tmp_path, resume=True)
@@ -293,21 +279,15 @@ def test_only_the_same_run_can_be_resumed(tmp_path: Path) -> None:
         simulate("fedgwc", folder=tmp_path / "none", resume=True)
 
 
-def test_each_clients_accuracy_is_kept_and_the_folder_has_a_page(tmp_path: Path) -> None:
-    found = simulate("fedavg", rounds=2, folder=tmp_path / "run")
+def test_what_a_run_leaves_in_its_folder(tmp_path: Path) -> None:
+    triples = [((x[:20], y[:20]), (x[20:30], y[20:30]), (x[30:], y[30:])) for x, y in CLIENTS]
+    found = simulate("fedavg", rounds=2, clients=triples, folder=tmp_path / "run")
+    assert found.clients["num_test"].tolist() == [10] * 6
+    assert found.clients["num_train"].tolist() == [20] * 6
     (first, last) = found.rounds["client_accuracy"]
     assert len(first) == len(last) == len(found.clients)
     assert last == [round(accuracy, 4) for accuracy in found.clients["accuracy"]]
     assert 'data-live="no"' in (found.folder / "report.html").read_text()
-
-
-def test_another_selection_is_another_run(tmp_path: Path) -> None:
-    chosen = strategies.FedGWC(selection=PowerOfChoice(3))
-    simulate(chosen, folder=tmp_path)
-    simulate(chosen, folder=tmp_path, resume=True)
-    for other, said in ((LeastSampled(), "selection.of was "), (PowerOfChoice(4), "candidates was 3, is 4")):
-        with pytest.raises(ConfigError, match=said):
-            simulate(strategies.FedGWC(selection=other), folder=tmp_path, resume=True)
 
 
 def test_the_model_for_all_has_the_selection_that_was_asked_for() -> None:
@@ -352,10 +332,7 @@ def test_a_temporary_folder_is_deleted_with_its_result(tmp_path: Path) -> None:
         ({"model": nn.Linear(5, 2)}, "model.num_classes must be >= 3, .* got a model with 2 outputs"),
         ({"strategy": "fedgcw"}, "strategy must be one of .*fedgwc.*, got 'fedgcw'"),
         ({"strategy": strategies.FedGWC}, "strategy must be one of fedclust.strategies, .*FedGWC"),
-        (
-            {"strategy": strategies.FedGWC(aggregator=lambda: FedAdam(eta=-1.0))},
-            "eta must be > 0 and finite, got -1.0",
-        ),
+        ({"strategy": strategies.FedGWC(aggregator=lambda: FedAdam(eta=-1.0))}, "eta must be > 0"),
         (
             {"strategy": strategies.IFCA(network=network(), parameters=ifca.Parameters(num_clusters=7))},
             "num_clusters must be <= 6, the number of clients, got 7",
@@ -373,16 +350,11 @@ def test_what_is_refused_before_round_1(changes: dict[str, Any], said: str, tmp_
     assert not (tmp_path / "run").exists()
 
 
-class Nothing(nn.Linear):
-    """Answers with no number."""
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return super().forward(inputs) * torch.nan
-
-
 def test_a_run_that_fails_says_where_its_rounds_are() -> None:
+    broken = network()
+    nn.init.constant_(next(broken.parameters()), torch.nan)
     with pytest.raises(RunFailed, match="no client was trained.*its rounds are in ") as failed:
-        simulate("fedavg", model=Nothing(5, 3))
+        simulate("fedavg", model=broken)
     folder = Path(str(failed.value).rpartition(" in ")[2])
     assert (folder / "rounds.jsonl").is_file()
     shutil.rmtree(folder)

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from fedclust import metrics
 from fedclust.clustering import label_groups, prototype_groups
-from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.federation import Descriptions, Federation
 from fedclust.federation.asking import unlike
 from fedclust.federation.run import RunState
@@ -25,7 +24,6 @@ from fedclust.results.charts import run as charts
 from fedclust.results.charts.chart import save
 from fedclust.results.saved_run import evenly
 from fedclust.runs import shifts
-from fedclust.runs.shifts import Agreement, Looks, Shift
 from fedclust.support.rng import generator, torch_seed
 from fedclust.typing import IntArray
 
@@ -56,11 +54,11 @@ class Seen:
         The clients whose updates were compared, sorted.
     """
 
-    shifts: tuple[Shift, ...]
-    looks: Looks | None
+    shifts: tuple[shifts.Shift, ...]
+    looks: shifts.Looks | None
     prototypes: prototype_groups.Prototypes | None
     label_groups: IntArray
-    updates: Agreement | None
+    updates: shifts.Agreement | None
     answered: IntArray
 
 
@@ -114,7 +112,7 @@ def look(federation: Federation, model: ArrayRecord, server_round: int, seed: in
     drawn = torch_seed(seed, "assign") % 2**32
     by_labels[having], _ = label_groups.assign(counts[having], label_groups.Parameters(), drawn)
     prototypes, looks, why = _looks(federation, described)
-    kinds = [Shift(kind, None, None, None, f"not measured: {why}") for kind in ("feature", "concept")]
+    kinds = [shifts.Shift(kind, None, None, None, f"not measured: {why}") for kind in ("feature", "concept")]
     if looks is not None:
         kinds = [looks.feature, looks.concept]
     draws = generator(seed, "advise")
@@ -178,10 +176,8 @@ def agreement_text(seen: Seen) -> str:
     if agreed is None:
         return "not measured: fewer than two clients told how they train"
     if not np.isfinite(agreed.ratio):
-        return (
-            f"two updates of one client from other batches have nothing in common (cosine {agreed.own:.2f}), "
-            "so nothing can be said of two clients"
-        )
+        unrelated = "two updates of one client from other batches have nothing in common"
+        return f"{unrelated} (cosine {agreed.own:.2f}), so nothing can be said of two clients"
     return (
         f"two clients' updates agree {agreed.ratio:.2f} as much as two of one client do (cosine "
         f"{agreed.others:.2f} against {agreed.own:.2f}); 0: in unrelated directions, below 0: against each "
@@ -191,9 +187,9 @@ def agreement_text(seen: Seen) -> str:
 
 def _looks(
     federation: Federation, described: Descriptions
-) -> tuple[prototype_groups.Prototypes | None, Looks | None, str]:
+) -> tuple[prototype_groups.Prototypes | None, shifts.Looks | None, str]:
     """Ask for prototypes; the reason where there are none."""
-    answers = federation.ask(PrototypesQuestion(min_examples=MIN_EXAMPLES))
+    answers = federation.ask(PrototypesQuestion(min_examples=prototype_groups.MIN_EXAMPLES))
     told = {client: each.all for client, each in answers.replies.items()}
     failures = dict(answers.failures)
     for client, reason in unlike("shape of prototypes", {each: told[each][0].shape for each in told}).items():
@@ -206,7 +202,7 @@ def _looks(
     nothing = np.zeros(shape, np.float32), np.zeros(shape[0], np.int64), np.zeros(shape[0])
     everyone = [told.get(client, nothing) for client in range(federation.num_clients)]
     means, counts, scatter = (np.stack(values) for values in zip(*everyone, strict=True))
-    sent = prototype_groups.sent_counts(counts, MIN_EXAMPLES)
+    sent = prototype_groups.sent_counts(counts, prototype_groups.MIN_EXAMPLES)
     looks = shifts.looks_shift(means, sent, scatter, prototype_groups.Parameters(), described.class_names)
     clients, _ = prototype_groups.measured(means, sent, scatter)
     return clients, looks, ""
@@ -214,11 +210,10 @@ def _looks(
 
 def _agreement(
     federation: Federation, model: ArrayRecord, server_round: int, asked: IntArray, seed: int
-) -> tuple[Agreement | None, IntArray]:
+) -> tuple[shifts.Agreement | None, IntArray]:
     projection = Projection(_SIZE, torch_seed(seed, "projection"))
-    first, second = (
-        federation.updates(model, asked, server_round + later, projection=projection) for later in (1, 2)
-    )
+    rounds = server_round + 1, server_round + 2
+    first, second = (federation.updates(model, asked, each, projection=projection) for each in rounds)
     rows = {}
     for client in first.keys() & second.keys():
         one, other = first[client].projected, second[client].projected
@@ -295,9 +290,7 @@ def _draw(seen: Seen, described: Descriptions, assignment: IntArray, folder: Pat
         distances = np.sqrt(np.maximum(prototype_groups.compare(rows, rows).distance(np.nan), 0))
         pictures["feature_and_concept_shift"] = charts.advice_map(distances, seen.looks.groups[shown], shown)
     if seen.updates is not None:
-        cosines = seen.updates.cosines
-        pictures["update_agreement"] = charts.matrix_picture(
-            "cosines_of_updates", cosines, assignment[seen.answered]
-        )
+        drawn = "cosines_of_updates", seen.updates.cosines, assignment[seen.answered]
+        pictures["update_agreement"] = charts.matrix_picture(*drawn)
     for name, picture in pictures.items():
         save(picture.chart, folder / f"{name}.png", title=picture.title)

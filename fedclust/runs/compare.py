@@ -64,11 +64,8 @@ def as_csv(comparison: Comparison, metrics: Sequence[str]) -> str:
     """
     lines = []
     for row in comparison.rows:
-        line: dict[str, Any] = {
-            "strategy": row.strategy,
-            **dict(zip(comparison.settings, row.settings, strict=True)),
-        }
-        line |= {"seeds": len(row.summaries)}
+        line: dict[str, Any] = {"strategy": row.strategy}
+        line |= {**dict(zip(comparison.settings, row.settings, strict=True)), "seeds": len(row.summaries)}
         for metric in metrics:
             values = pd.Series(row.values(metric), dtype=float)
             line |= {f"{metric}_mean": values.mean(), f"{metric}_std": values.std()}
@@ -88,10 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     -------
     Exit status: 0, or 1 if there is nothing to compare or a file cannot be read.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m fedclust.runs.compare",
-        description="Compare finished runs: a table of mean ± standard deviation over seeds, or pictures.",
-    )
+    parser = argparse.ArgumentParser(prog="python -m fedclust.runs.compare", description=__doc__)
     add = parser.add_argument
     kinds = "text (default), markdown or csv; with --plots some of svg,pdf,png (default svg,pdf)"
     add("folders", nargs="+", type=Path, metavar="folder", help="searched with subfolders")

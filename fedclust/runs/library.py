@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ from fedclust.federation import ClientGrid, Federation, LocalGrid, RunFailed
 from fedclust.federation.run import RunState
 from fedclust.messages.models import to_state
 from fedclust.models import construction
-from fedclust.models.encoders import PixelEncoder, build_encoder
+from fedclust.models.encoders import Encoder, PixelEncoder, build_encoder
 from fedclust.newcomers.placing import placed_by_losses, unpacked
 from fedclust.newcomers.rows import place_rows
 from fedclust.personal.layers import PRIOR, Auto, Personal, check_validation, named
@@ -43,6 +43,7 @@ from fedclust.settings.allowed import EVERYTHING, check_folder
 from fedclust.settings.checks import check, run_settings
 from fedclust.settings.composition import ConfigError, build, compose
 from fedclust.settings.run_options import COMMON, MIN_REPLIES, RunSettings
+from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import DEFAULT_FRACTION, check_choice, plain
 from fedclust.support.devices import check_device
 from fedclust.training import LocalTraining
@@ -50,10 +51,6 @@ from fedclust.training.device_data import normalised
 from fedclust.training.evaluation import Metric
 from fedclust.training.losses import Loss, WeightedCrossEntropy, cross_entropy, example_losses, least_loss
 from fedclust.typing import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from fedclust.models.encoders import Encoder
-    from fedclust.strategies import ClusteredStrategy
 
 __all__ = ["Result", "describe_run", "load", "one_for_all", "run", "simulate", "strategy_of"]
 
@@ -84,7 +81,7 @@ class Result:
         folder: Path | str,
         module: Callable[[], nn.Module] | None = None,
         loss: Loss = cross_entropy,
-        encoder: "Callable[[], Encoder] | None" = None,
+        encoder: Callable[[], Encoder] | None = None,
     ) -> None:
         self.saved = SavedRun(Path(folder))
         self._module, self._loss, self._encoder = module, loss, encoder
@@ -385,11 +382,9 @@ def _newest(folder: Path) -> RunState:
 
 
 def strategy_of(
-    strategy: "ClusteredStrategy | str", model: nn.Module, data: FederatedData, seed: int
-) -> tuple[str, "ClusteredStrategy"]:
+    strategy: ClusteredStrategy | str, model: nn.Module, data: FederatedData, seed: int
+) -> tuple[str, ClusteredStrategy]:
     """Return the name that a strategy has in results, and the strategy; build a named one at its defaults."""
-    from fedclust.strategies import ClusteredStrategy
-
     if isinstance(strategy, str):
         node = compose([f"strategy={strategy}"]).strategy
         given: dict[str, Any] = {}
@@ -408,19 +403,16 @@ def strategy_of(
     return name, made
 
 
-def one_for_all(strategy: "ClusteredStrategy") -> "ClusteredStrategy":
+def one_for_all(strategy: ClusteredStrategy) -> ClusteredStrategy:
     """Make the strategy that trains one model for all with the same settings as another strategy."""
-    from fedclust.strategies import ClusteredStrategy  # which imports fedclust
-
     # A policy that is the method's own stays with the method, as on the command line.
     own = isinstance(strategy.selection, strategy.own_selection)
     selection = None if own else strategy.selection
-    return ClusteredStrategy(
-        options=dataclasses.replace(strategy.options, selection=selection, drift_every=0)
-    )
+    options = dataclasses.replace(strategy.options, selection=selection, drift_every=0)
+    return ClusteredStrategy(options=options)
 
 
-def describe_run(name: str, strategy: "ClusteredStrategy", **rest: Any) -> dict[str, Any]:
+def describe_run(name: str, strategy: ClusteredStrategy, **rest: Any) -> dict[str, Any]:
     """Describe a run of objects, for ``config.yaml``; different runs have different descriptions."""
     described: dict[str, Any] = plain(
         {
@@ -456,7 +448,7 @@ def _settings(thing: object) -> dict[str, Any]:
 
 
 def simulate(
-    strategy: "ClusteredStrategy | str",
+    strategy: ClusteredStrategy | str,
     model: nn.Module,
     clients: Sequence[Any] | FederatedData,
     *,
@@ -464,7 +456,7 @@ def simulate(
     training: LocalTraining,
     seed: int = 0,
     num_classes: int | None = None,
-    encoder: "Encoder | None" = None,
+    encoder: Encoder | None = None,
     metrics: Mapping[str, Metric] = MappingProxyType({}),
     num_nodes: int = 1,
     device: str = "auto",

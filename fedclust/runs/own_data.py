@@ -86,12 +86,8 @@ def join_sites(
             raise ConfigError(f"dataset.{key} must be {value}, as the sites have it, got {given[key]}")
     if sites.stood:  # then what the folder holds is what counts
         return fill(config, agreed), sites
-    about = {
-        "clients": list(sites.names),
-        "agreement": asdict(sites.agreement),
-        "refused": dict(sites.refused),
-        "cautions": list(sites.cautions),
-    }
+    about = {"clients": list(sites.names), "agreement": asdict(sites.agreement)}
+    about |= {"refused": dict(sites.refused), "cautions": list(sites.cautions)}
     if resumed:
         _check_same(saved, json.loads(json.dumps(about)), folder)
     elif not (folder / "config.yaml").exists():  # else it holds another run, which the recorder refuses

@@ -48,9 +48,7 @@ def _open(folder: Path, allow: str) -> Served:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="fedclust predict", description="Predict with the models of an export, or of a run."
-    )
+    parser = argparse.ArgumentParser(prog="fedclust predict", description=__doc__)
     parser.add_argument("folder", type=Path, help="what Result.export wrote, or a run's folder")
     parser.add_argument("rows", type=Path, help="a CSV or Parquet file, an image or a folder of images")
     which = parser.add_mutually_exclusive_group()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,11 +36,8 @@ from fedclust.results.progress import Progress, quiet_flower
 from fedclust.results.recorder import Recorder, writing
 from fedclust.runs.newcomers import add_newcomers
 from fedclust.settings.run_options import RunSettings
+from fedclust.strategies import ClusteredStrategy
 from fedclust.typing import IntArray
-
-if TYPE_CHECKING:
-    from fedclust.strategies import ClusteredStrategy
-
 
 OnRound = Callable[[Mapping[str, Any]], None]
 """Called after every round with its line of ``rounds.jsonl``."""
@@ -77,7 +74,7 @@ class StrategyRun(Observer):
     """
 
     name: str
-    strategy: "ClusteredStrategy"
+    strategy: ClusteredStrategy
     settings: RunSettings
     recorder: Recorder
     resume: RunState | None
@@ -200,17 +197,11 @@ class StrategyRun(Observer):
             asked = vars(type(strategy)).get("holds_client_dp") or frozenset()
             facts = self.privacy, federation.num_clients, settings.seed, self.simulated
             strategy.add_layers(ClientPrivacy(*facts, trained, asked), private=True)
+        begin = federation.grid, from_state(model.state_dict())
+        given: dict[str, Any] = {"timeout": settings.timeout, "buffers": buffer_names(model)}
         with quiet_flower(), self.display or nullcontext():
             try:
-                strategy.start(
-                    federation.grid,
-                    from_state(model.state_dict()),
-                    settings.rounds,
-                    timeout=settings.timeout,
-                    buffers=buffer_names(model),
-                    federation=federation,
-                    resume=self.resume,
-                )
+                strategy.start(*begin, settings.rounds, federation=federation, resume=self.resume, **given)
             except RunFailed as error:
                 raise RunFailed(f"{self.name}: {error}; {self._left()}") from error
         self._seconds = time.perf_counter() - began
@@ -312,10 +303,8 @@ class StrategyRun(Observer):
         described, begin = asking.describe(), self._grid.traffic
         clusters, theirs = self._serving.clusters, (common.assignment, common.models)
         measured, silent = questions.ask_differences(asking, theirs, clusters)
-        before = strategy.proves_splits
-        proof = prove_grouping(
-            strategy.assignment, measured, method=name, serve_best=best, proven_before=before
-        )
+        how: dict[str, Any] = {"method": name, "serve_best": best, "proven_before": strategy.proves_splits}
+        proof = prove_grouping(strategy.assignment, measured, **how)
         verdict = proof.verdict
         if not strategy.forms_groups:
             verdict = dataclasses.replace(verdict, text=f"No groups to test: {name} forms none")
@@ -323,9 +312,8 @@ class StrategyRun(Observer):
         if best:
             by_common = ~proof.served_by_cluster(strategy.num_clients)
         if best and self._newcomers is not None:
-            self._newcomers = against_common(
-                self._newcomers, strategy.clusters, common.models[0], asking, by_common, common.server_round
-            )
+            facts = common.models[0], asking, by_common, common.server_round
+            self._newcomers = against_common(self._newcomers, strategy.clusters, *facts)
         travelled = self._grid.traffic.since(begin).totals()
         served = strategy.measured.served(common.measured, by_common)
         table = self._table(described, served, served=np.where(by_common, "common", "cluster"))
@@ -360,13 +348,12 @@ class StrategyRun(Observer):
         asking = federation.run(self.settings.rounds, self.settings.timeout)
         described, begin = asking.describe(), self._grid.traffic
         layered = questions.ask_personal(asking, serving, personal, self.settings.rounds + 1)
-        found = summaries.personal_summary(
-            personal,
-            layered,
-            summary,
-            lambda measured: self._summary(self._table(described, measured), measured),
-            serving.measured.own_metrics,
-        )
+
+        def summed(measured: Measured) -> dict[str, object]:
+            return self._summary(self._table(described, measured), measured)
+
+        own_metrics = serving.measured.own_metrics
+        found = summaries.personal_summary(personal, layered, summary, summed, own_metrics)
         found["failures"] = summaries.named(found["failures"], described.client_names)
         travelled = self._grid.traffic.since(begin)
         found |= {"bytes_down": travelled.down, "bytes_up": travelled.up}

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
@@ -44,12 +44,9 @@ from fedclust.settings import checks, composition, folders
 from fedclust.settings.allowed import from_run_config
 from fedclust.settings.composition import ConfigError, build, build_strategy, is_own, plain, to_run_config
 from fedclust.settings.run_options import COMMON, RunSettings
+from fedclust.strategies import ClusteredStrategy
 from fedclust.strategies.yardsticks import Pooling
 from fedclust.training.losses import least_loss
-
-if TYPE_CHECKING:
-    from fedclust.strategies import ClusteredStrategy
-
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +110,7 @@ class Plan:
 
     settings: RunSettings
     configs: Mapping[str, Any]
-    strategies: Mapping[str, "ClusteredStrategy"]
+    strategies: Mapping[str, ClusteredStrategy]
     layers: Mapping[str, Personal]
     privacy: Privacy
 
@@ -135,9 +132,7 @@ class Plan:
         """
         chosen = str(config.choices.strategy)
         names = [chosen, *(name for name in settings.compare if name != chosen)]
-        configs = {
-            name: config if name == chosen else composition.with_strategy(config, name) for name in names
-        }
+        configs = {chosen: config} | {each: composition.with_strategy(config, each) for each in names[1:]}
         strategies = {name: _strategy(configs[name], settings) for name in names}
         layers = {name: strategy.own_personal() for name, strategy in strategies.items()}
         if config.get("personal"):
@@ -222,7 +217,7 @@ class Plan:
         return network
 
 
-def _strategy(config: DictConfig, settings: RunSettings) -> "ClusteredStrategy":
+def _strategy(config: DictConfig, settings: RunSettings) -> ClusteredStrategy:
     aggregator = build(config.aggregator)  # to find wrong options now: the clusters' are made in round 1
     with _as_config_error("aggregator."):
         check_aggregator(aggregator)
@@ -248,7 +243,7 @@ _SELECTIONS = (Uniform, LeastSampled)  # they look at no client's data
 def check_strategy(
     privacy: Privacy,
     name: str,
-    strategy: "ClusteredStrategy",
+    strategy: ClusteredStrategy,
     personal: Personal,
     compare: Sequence[str] = (),
 ) -> None:
@@ -319,9 +314,8 @@ def check_delta(privacy: Privacy, num_clients: int) -> None:
         If it is not: publishing all of one client, drawn at random, would pass for private.
     """
     if isinstance(privacy, ClientDP) and privacy.delta * num_clients >= 1:
-        raise ValueError(
-            f"privacy.delta must be below 1 / clients, {1 / num_clients:.2g}, got {privacy.delta:g}"
-        )
+        rule = f"below one over the number of clients, {1 / num_clients:.3g}"
+        raise ValueError(f"privacy.delta must be {rule}, got {privacy.delta:g}")
 
 
 def check_network(privacy: Privacy, network: nn.Module) -> None:

@@ -170,10 +170,7 @@ def encoders_here(node_config: Mapping[str, object]) -> tuple[str, ...] | None:
     return None if said is None else tuple(part.strip() for part in str(said).split(",") if part.strip())
 
 
-_NAMED = {
-    "fedclust.models.encoders.PixelEncoder": "pixels",
-    "fedclust.models.encoders.RandomEncoder": "random",
-}
+_NAMED = {"PixelEncoder": "pixels", "RandomEncoder": "random"}  # those of fedclust.models.encoders
 
 
 def check_encoder(encoder: Mapping[str, Any] | str, own: Sequence[str] | None) -> None:
@@ -196,7 +193,8 @@ def check_encoder(encoder: Mapping[str, Any] | str, own: Sequence[str] | None) -
     name = encoder
     if isinstance(encoder, Mapping):
         target = str(encoder.get("_target_"))
-        name = _NAMED.get(target) or str(encoder.get("path", target))
+        ours = target.removeprefix("fedclust.models.encoders.")
+        name = _NAMED.get(ours) or str(encoder.get("path", target))
     if name not in own:
         # Not the names themselves: a folder's path is this site's affair.
         rule = "must be one that this node's operator lists in its --node-config"
@@ -335,11 +333,8 @@ def known_of(config: DictConfig) -> dict[str, Any]:
         If another mandatory value is missing.
     """
     dataset: Any = OmegaConf.to_container(config.dataset, resolve=True, throw_on_missing=False)
-    known = {
-        key: value
-        for key, value in dataset.items()
-        if key not in composition.OPEN or value not in (None, composition.MISSING)
-    }
+    unknown = {key for key in composition.OPEN if dataset.get(key) in (None, composition.MISSING)}
+    known = {key: value for key, value in dataset.items() if key not in unknown}
     plain(OmegaConf.create({"dataset": known}))  # raises for missing values
     return {"dataset": known, "partition": plain(config.partition), "seed": config.seed}
 

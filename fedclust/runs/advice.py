@@ -24,6 +24,7 @@ from fedclust.results.charts import run as charts
 from fedclust.results.charts.chart import save
 from fedclust.results.saved_run import evenly
 from fedclust.runs import shifts
+from fedclust.runs.shifts import Agreement, Looks
 from fedclust.support.rng import generator, torch_seed
 from fedclust.typing import IntArray
 
@@ -55,10 +56,10 @@ class Seen:
     """
 
     shifts: tuple[shifts.Shift, ...]
-    looks: shifts.Looks | None
+    looks: Looks | None
     prototypes: prototype_groups.Prototypes | None
     label_groups: IntArray
-    updates: shifts.Agreement | None
+    updates: Agreement | None
     answered: IntArray
 
 
@@ -187,7 +188,7 @@ def agreement_text(seen: Seen) -> str:
 
 def _looks(
     federation: Federation, described: Descriptions
-) -> tuple[prototype_groups.Prototypes | None, shifts.Looks | None, str]:
+) -> tuple[prototype_groups.Prototypes | None, Looks | None, str]:
     """Ask for prototypes; the reason where there are none."""
     answers = federation.ask(PrototypesQuestion(min_examples=prototype_groups.MIN_EXAMPLES))
     told = {client: each.all for client, each in answers.replies.items()}
@@ -210,7 +211,7 @@ def _looks(
 
 def _agreement(
     federation: Federation, model: ArrayRecord, server_round: int, asked: IntArray, seed: int
-) -> tuple[shifts.Agreement | None, IntArray]:
+) -> tuple[Agreement | None, IntArray]:
     projection = Projection(_SIZE, torch_seed(seed, "projection"))
     rounds = server_round + 1, server_round + 2
     first, second = (federation.updates(model, asked, each, projection=projection) for each in rounds)

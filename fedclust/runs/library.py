@@ -621,8 +621,8 @@ def simulate(
             grid.connect()
             if resume:
                 folders.check_same_run(described[name], where)
-            least, names = least_loss(training.loss), tuple(metrics)
-            federation = Federation(grid, rounds, own_metrics=names, least_loss=least, tells=chosen.tells)
+            floor, names = least_loss(training.loss), tuple(metrics)
+            federation = Federation(grid, rounds, own_metrics=names, least_loss=floor, tells=chosen.tells)
             callbacks = [on_round] if callable(on_round) else list(on_round)
             summary, _ = session.run(plan, federation, model, on_round=callbacks, simulated=True)
             with writing(where):

@@ -417,8 +417,7 @@ class NodeRegistry:
             return
         self.online = {node: host for node, host in self.online.items() if node in nodes}
         questions = [
-            Message(RecordDict(), dst_node_id=node, message_type=QUERY_CLIENTS)
-            for node in sorted(nodes - self.online.keys())
+            Message(RecordDict(), node, QUERY_CLIENTS) for node in sorted(nodes - self.online.keys())
         ]
         known = {info.node_id: info for info in self.grid.get_nodes()} if questions else {}
         for reply in self.grid.send_and_receive(questions, timeout=self.timeout) if questions else ():

@@ -126,11 +126,8 @@ def _unreachable(host: str, port: int) -> Exception | None:
 
 def machines_of_cluster() -> dict[str, Machine]:
     """List the machines of the cluster, by Ray's ids of them."""
-    return {
-        node["NodeID"]: Machine(node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
-        for node in ray.nodes()
-        if node["Alive"]
-    }
+    alive = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+    return {name: Machine(of.get("CPU", 0.0), of.get("GPU", 0.0)) for name, of in alive.items()}
 
 
 logger = logging.getLogger(__name__)

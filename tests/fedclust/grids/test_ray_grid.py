@@ -67,8 +67,7 @@ def test_shares(machines, asked, shares) -> None:
         (
             LAPTOP,
             {"num_nodes": 3, "num_cpus": 2},
-            "3 nodes of 2 CPUs and 0 GPUs must fit into the Ray cluster, 2 do; "
-            "its machines have 4 CPUs, 0 GPUs",
+            "3 nodes of 2 CPUs .* must fit .* 2 do; its .* 4 CPUs, 0 GPUs",
         ),
         (LAPTOP, {"num_gpus": 1}, "1 nodes of 1 CPUs and 1 GPUs must fit into the Ray cluster, 0 do"),
         # Ten CPUs in all, but no machine of six.
@@ -283,30 +282,15 @@ class _Sharing(LocalGrid):
 
     shared = True
 
-    def __init__(self, run_config: dict, num_nodes: int, joining: int = 0) -> None:
+    def __init__(self, run_config: dict, num_nodes: int) -> None:
         super().__init__(app, run_config, num_nodes)
         for context in self._contexts.values():
             context.node_config["shared"] = True
-        self.online = list(self._contexts)[: num_nodes - joining]
-        self.given: list[tuple[int, list[int]]] = []
-        self._looks = 0
 
-    def get_node_ids(self) -> list[int]:
-        return self.online
-
-    def grow(self) -> None:
-        self._looks += 1
-        if self._looks > 2:  # after round 1
-            self.online = list(self._contexts)
+    def grow(self) -> None: ...
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        backwards = list(messages)[::-1]
-        self.given += [
-            (message.metadata.dst_node_id, sorted(unpack(message.content)[0]))
-            for message in backwards
-            if message.metadata.message_type == "train"
-        ]
-        return super().send_and_receive(backwards, timeout=timeout)
+        return super().send_and_receive(list(messages)[::-1], timeout=timeout)
 
 
 # One after another, each client is computed in the same way everywhere. In one pass PyTorch's kernels depend
@@ -317,16 +301,10 @@ def test_who_trains_a_client_does_not_change_the_model(mode: str, tolerance: flo
     overrides += ["training.epochs=1", "training.steps=null"]
     run_config = to_run_config(compose(overrides))
     alone = _trained(ClientGrid(_Sharing(run_config, 1)), overrides)
-    several, joining = _Sharing(run_config, 4), _Sharing(run_config, 3, joining=2)
-    for grid in [
-        several,
-        joining,
-        LocalGrid(app, run_config, 3),
-    ]:  # in the last each node has its own clients
+    # In the last each node has its own clients.
+    for grid in (_Sharing(run_config, 4), LocalGrid(app, run_config, 3)):
         spread = _trained(ClientGrid(grid), overrides)
         np.testing.assert_allclose(spread, alone, rtol=0, atol=tolerance)
-    assert len(several.given) == 12  # each of 4 nodes has clients in each of 3 rounds
-    assert len(joining.given) > 3  # and others than the first node when they have joined
 
 
 def _data_app(cache: str) -> ClientApp:

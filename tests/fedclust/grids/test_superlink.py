@@ -2,7 +2,7 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,101 +19,73 @@ from fedclust.settings.allowed import from_run_config
 from fedclust.settings.composition import ConfigError
 
 
-class Clock:
-    """Time passes by sleeping, and by what a look costs."""
+class Slow(WrappedGrid):
+    """Reply k arrives so many seconds after the messages were sent; time passes by sleeping, and by looks."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 100.0
+    def __init__(self, *after: float, look: float = 0.0, taken: list[str | None] | None = None) -> None:
+        self.after, self.look, self.taken, self.looks, self.now = after, look, taken, 0, 0.0
+        self.due: dict[str, tuple[float, Message]] = {}
         self.sleeps: list[float] = []
-        monkeypatch.setattr(superlink.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(superlink.time, "sleep", self.sleep)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        for place, (after, message) in enumerate(zip(self.after, messages, strict=True)):
+            message.metadata.__dict__["_message_id"] = str(place)
+            self.due[str(place)] = after, Message(RecordDict(), reply_to=message)
+        return list(self.due) if self.taken is None else self.taken  # type: ignore[return-value]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        self.looks += 1
+        self.now += self.look
+        ready = [name for name in message_ids if self.due[name][0] <= self.now]
+        return [self.due.pop(name)[1] for name in ready]
 
     def sleep(self, seconds: float) -> None:
         self.sleeps.append(seconds)
         self.now += seconds
 
 
-class Slow(WrappedGrid):
-    """Reply k arrives so many seconds after the messages were sent."""
-
-    def __init__(self, clock: Clock, after: Iterable[float], look: float = 0.0) -> None:
-        self._clock, self._after, self._look = clock, list(after), look
-        self._due: dict[str, tuple[float, Message]] = {}
-        self.looks = 0
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        for place, (after, message) in enumerate(zip(self._after, messages, strict=True)):
-            message.metadata.__dict__["_message_id"] = str(place)
-            self._due[str(place)] = self._clock.now + after, Message(RecordDict(), reply_to=message)
-        return list(self._due)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        self.looks += 1
-        self._clock.now += self._look
-        ready = [name for name in message_ids if self._due[name][0] <= self._clock.now]
-        return [self._due.pop(name)[1] for name in ready]
-
-
-def _messages(number: int) -> list[Message]:
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Message]]:
+    """Ask a grid's nodes; return the replies in the order of their arrival, by the ids of the messages."""
     assume_identity(1)
-    return [Message(RecordDict(), 2 + place, "query") for place in range(number)]
 
+    def asked(grid: Slow, timeout: float | None = None) -> dict[str, Message]:
+        monkeypatch.setattr(superlink.time, "monotonic", lambda: grid.now)
+        monkeypatch.setattr(superlink.time, "sleep", grid.sleep)
+        messages = [Message(RecordDict(), 2 + place, "query") for place in range(len(grid.after))]
+        replies = PromptGrid(grid).send_and_receive(messages, timeout=timeout)
+        return {reply.metadata.reply_to_message_id: reply for reply in replies}
 
-def _ask(grid: Slow, number: int, timeout: float | None = None) -> list[str]:
-    found = PromptGrid(grid).send_and_receive(_messages(number), timeout=timeout)
-    return [reply.metadata.reply_to_message_id for reply in found]
+    return asked
 
 
 @pytest.mark.parametrize("after", [0.0, 0.0123, 0.5, 7.0, 100.0])
-def test_a_reply_is_noticed_a_tenth_later_at_most(monkeypatch: pytest.MonkeyPatch, after: float) -> None:
-    clock = Clock(monkeypatch)
-    grid = Slow(clock, [after])
-    assert _ask(grid, 1) == ["0"]
+def test_a_reply_is_noticed_a_tenth_later_at_most(ask, after: float) -> None:
+    grid = Slow(after)
+    assert list(ask(grid)) == ["0"]
     # A pause is 0.1 of the time waited when it begins, at least 1 ms and at most 1 s.
-    assert after <= clock.now - 100 <= after + min(1.0, max(0.001, 0.1 * after)) + 1e-6
-    assert max(clock.sleeps, default=0) <= 1
+    assert after <= grid.now <= after + min(1.0, max(0.001, 0.1 * after)) + 1e-6
+    assert max(grid.sleeps, default=0) <= 1
 
 
-def test_replies_come_in_the_order_of_their_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
-    nobody = Slow(Clock(monkeypatch), [])
-    assert (_ask(nobody, 0), nobody.looks) == ([], 0)
-    assert _ask(Slow(Clock(monkeypatch), [0.9, 0.1, 0.5]), 3) == ["1", "2", "0"]
-
-
-def test_looking_takes_a_tenth_of_the_time_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-    grid = Slow(clock, [5.0], look=0.05)
-    _ask(grid, 1)
+def test_replies_come_in_the_order_of_their_arrival_until_the_time_is_up(ask) -> None:
+    assert list(ask(Slow(0.9, 0.1, 0.5))) == ["1", "2", "0"]
+    nobody, late, slow = Slow(), Slow(0.2, 2.0, 2.1), Slow(5.0, look=0.05)
+    assert (ask(nobody), nobody.looks) == ({}, 0)
+    assert list(ask(late, timeout=2.0)) == ["0", "1"]
+    assert late.now == pytest.approx(2.0)
     # After a look of 0.05 s a pause of 0.5 s or more: 5 / 0.55 = 9 whole ones, one before, one after.
-    assert grid.looks <= 11
+    ask(slow)
+    assert slow.looks <= 11
 
 
-def test_what_arrives_until_the_time_is_up_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-    assert _ask(Slow(clock, [0.2, 2.0, 2.1]), 3, timeout=2.0) == ["0", "1"]
-    assert clock.now - 100 == pytest.approx(2.0)
-
-
+# Flower returns no id for a malformed message, and no ids where one is too large.
 @pytest.mark.parametrize(("taken", "refused"), [(["0", None], ["1"]), ([], ["0", "1"])])
-def test_a_message_that_flower_does_not_take_is_answered_at_once(
-    monkeypatch: pytest.MonkeyPatch, taken: list[str | None], refused: list[str]
-) -> None:
-    clock = Clock(monkeypatch)
-
-    class Refusing(Slow):
-        """Flower returns no id for a malformed message, and no ids where one is too large."""
-
-        def push_messages(self, messages: Iterable[Message]) -> list[str]:
-            super().push_messages(messages)
-            return taken  # type: ignore[return-value]
-
-    replies = list(PromptGrid(Refusing(clock, [0.5, 0.5])).send_and_receive(_messages(2), timeout=60))
-    errors = [reply for reply in replies if reply.has_error()]
-    assert [reply.metadata.reply_to_message_id for reply in errors] == refused
-    assert {reply.error.reason for reply in errors} == {
-        "Flower did not take the message: it is too large for the SuperLink, or malformed"
-    }
-    assert len(replies) == 2
+def test_a_message_that_flower_does_not_take_is_answered_at_once(ask, taken: Any, refused: Any) -> None:
+    replies = ask(Slow(0.5, 0.5, taken=taken), timeout=60)
+    errors = {name: reply.error.reason for name, reply in replies.items() if reply.has_error()}
+    line = "Flower did not take the message: it is too large for the SuperLink, or malformed"
+    assert (errors, len(replies)) == (dict.fromkeys(refused, line), 2)
 
 
 # Answers from a file by command, and keeps what it was asked and the run configuration it was given.

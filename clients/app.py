@@ -28,7 +28,7 @@ Work = Callable[[Node, Mapping[int, Any]], Answers]
 
 
 def answers(question: type[Question] | str) -> Callable[[Work], Work]:
-    """Let a function answer a question: a message's dataclass, or ``"train"`` or ``"evaluate"``.
+    """Register a function for a question: a message's dataclass, or ``"train"`` or ``"evaluate"``.
 
     A message from a :class:`~fedclust.federation.ClientGrid` is a bundle for some of the node's clients. Any
     other message is for the node's only client, so that the app also works with a plain Flower strategy. Its
@@ -87,7 +87,7 @@ def by_question(asked: Mapping[int, Asked]) -> list[tuple[Asked, list[int]]]:
 
 
 def one_by_one(work: Callable[[Node, Any, list[int]], Answers]) -> Work:
-    """Let a function that answers one question, for the clients that were sent it, answer several."""
+    """Extend a function that answers one question for the clients that were sent it to several questions."""
 
     def of_all(node: Node, asked: Mapping[int, Any]) -> Answers:
         found: dict[int, Any] = {}
@@ -145,7 +145,7 @@ def hosted(message: Message, context: Context) -> Message:
 
 @app.query("statement")
 def state(message: Message, context: Context) -> Message:
-    """Say of each site's data what all must know to encode theirs alike."""
+    """Describe each site's data as far as the common encoding needs it."""
     return Message(encode(_sites(context).stated()), reply_to=message)
 
 

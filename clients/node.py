@@ -81,11 +81,11 @@ class OwnSites:
         return _rows(site, str(self.paths[site]), json.dumps(dataset, sort_keys=True), self.settings, version)
 
     def registered(self) -> Registered:
-        """Name the clients of each site, and say why each other site cannot take part."""
+        """List the clients of each site, and why each other site cannot take part."""
         return Registered.of(*_each(self.paths, lambda site: self.rows(site).clients))
 
     def stated(self) -> Stated:
-        """Say of each site what all must know to encode their rows alike, or why it cannot take part."""
+        """Describe each site as far as the common encoding needs it, or explain why it cannot take part."""
         from fedclust.data.sites.rows import describe
 
         return Stated(*_each(self.paths, lambda site: describe(self.rows(site))))

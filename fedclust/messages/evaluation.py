@@ -26,7 +26,6 @@ _NEEDED = (NUM_EXAMPLES, LOSS, "accuracy", "balanced-accuracy")
 _RANKING = frozenset({"macro-f1", "auc"})
 _SHARES = _RANKING | {"accuracy", "balanced-accuracy"}
 _ROUND_OFF = 1e-9
-_ROWS = codec.Whole(0, codec.test_rows)
 
 
 def _write_figures(figures: Mapping[str, float]) -> MetricRecord:
@@ -45,7 +44,7 @@ def _read_figures(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
     for name, value in figures.items():
         if type(value) is not float and type(value) is not int:
             raise at.bad(f"{name} must be a number, got {codec.short(value)}")
-    num_examples = _ROWS.read(figures[NUM_EXAMPLES], NUM_EXAMPLES, at)
+    num_examples = codec.Whole(0, codec.test_rows).read(figures[NUM_EXAMPLES], NUM_EXAMPLES, at)
     for name, share in figures.items():
         if name not in _SHARES or 0 <= share <= 1:
             continue
@@ -171,7 +170,6 @@ class EvaluateQuestion(codec.Question[Evaluation]):
 # -- Personal layers ----------------------------------------------------------------------------------------
 
 _HOW = codec.Place("finetune", ConfigRecord, optional=True)
-_REASON = codec.Text(10**6)
 
 
 def _layers(at: codec.Reading) -> tuple[str, ...]:
@@ -190,7 +188,7 @@ def _read_losses(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
 
 
 def _read_reasons(record: ConfigRecord, at: codec.Reading) -> dict[str, str]:
-    said = {layer: _REASON.read(reason, "failed", at) for layer, reason in record.items()}
+    said = {layer: codec.Text(10**6).read(reason, "failed", at) for layer, reason in record.items()}
     return {layer: said[layer] for layer in _layers(at) if layer in said}
 
 

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from fedclust.clustering.cfl import Parameters
-from fedclust.messages.packer import pack
 from fedclust.strategies import CFL
 
 EAGER = Parameters(
@@ -36,13 +35,16 @@ def _run(toy, rounds: int, watch=None, num_nodes: int = 1, participation: float 
 
 @pytest.mark.parametrize("num_nodes", [1, 3])
 def test_opposite_clients_are_cut_though_nodes_answer_with_means(toy, watch, num_nodes: int) -> None:
-    _run(toy, 3, watch, num_nodes)
+    strategy = _run(toy, 3, watch, num_nodes)
     # Not in round 1. The mean of six unit vectors that nearly cancel is short, each is longer than 0.8.
     assert watch.assignments == [(0, [0] * 6, "before round 1"), (2, [0, 1] * 3, "cluster 0 split in 2")]
     told = watch.rounds[1]["strategy"]["0"]
     assert told["cut"] is True
     assert told["max_norm"] == pytest.approx(1)
     assert told["mean_norm"] < 0.1
+    # Clients 0 and 1 pull to 0° and 181°, 0 and 2 to 0° and 2°.
+    found = strategy.findings(strategy.clusters).arrays["distances"]
+    np.testing.assert_allclose(found[0, 1:3], 1 - np.cos(np.radians([181, 2])), atol=1e-4)
     # Afterwards each cluster moves as a whole.
     assert watch.rounds[2]["strategy"]["1"]["mean_norm"] > 0.9
 
@@ -72,19 +74,6 @@ def test_a_client_that_was_not_sampled_is_placed_by_its_last_update_or_asked(toy
     sampled = {client for record in watch.rounds[:cut] for client in record["cohort"]}
     assert len(sampled) < 8
     assert strategy.assignment.tolist() == [0, 1] * 4
-
-
-def test_memory_is_a_projection_per_client(toy) -> None:
-    strategy = _run(toy, 2)
-    state = pack(strategy.clusters.memory)
-    assert {name: np.shape(values) for name, values in state.items()} == {
-        "values": (6, 4096),
-        "known": (6,),
-        "first_norms": (2,),
-    }
-    found = strategy.findings(strategy.clusters).arrays["distances"]
-    # Clients 0 and 1 pull to 0° and 181°, 0 and 2 to 0° and 2°.
-    np.testing.assert_allclose(found[0, 1:3], 1 - np.cos(np.radians([181, 2])), atol=1e-4)
 
 
 def test_cautions() -> None:

@@ -59,17 +59,6 @@ def test_findings_of_the_papers_rule(started) -> None:
     np.testing.assert_allclose(found.clients["psi"], np.full(8, psi))
 
 
-def test_alike_clients_stay_together(started) -> None:
-    strategy = started(
-        ClustPSIPFL(parameters=clust_psi_pfl.Parameters(max_clusters=None)),
-        1,
-        num_clients=6,
-        counts=lambda _: [3, 3],
-    )
-    assert len(strategy.clusters.models) == 1
-    assert strategy.findings(strategy.clusters).summary == {"tau": 1}
-
-
 def test_one_cluster_says_why(started) -> None:
     strategy = started(ClustPSIPFL(), 1, num_clients=6, counts=lambda _: [3, 3])
     assert len(strategy.clusters.models) == 1

@@ -5,7 +5,7 @@ import pytest
 
 from fedclust.clustering import fecfl, pacfl
 from fedclust.federation import FederationError
-from fedclust.strategies import FECFL, PACFL, FedClustWeights
+from fedclust.strategies import FECFL, PACFL
 
 
 def test_pacfl_groups_by_the_angles_of_what_clients_answer(started, watch) -> None:
@@ -36,11 +36,6 @@ def test_fecfl_groups_by_clients_mean_embeddings(started, watch) -> None:
     assert watch.assignments == [(0, [0, 0, 1, 1, 1, 1], "before round 1")]
     # Mean embeddings (0.9, 0.1) and (0.1, 0.9): 1 - 0.18 / 0.82.
     assert strategy.findings(strategy.clusters).arrays["distances"][0, 2] == pytest.approx(1 - 0.18 / 0.82)
-
-
-def test_weights_need_a_layer(toy) -> None:
-    with pytest.raises(ValueError, match="model must have a layer with a weight matrix"):
-        FedClustWeights().start(toy().grid(), toy.model(), num_rounds=1)
 
 
 def test_a_client_that_cannot_answer_stops_the_run(toy) -> None:

@@ -24,6 +24,7 @@ SMALL = [
     "training.steps=2",
 ]
 SILENT = 3
+TWO = ("fedavg", "clust_psi_pfl_paper")
 
 
 class Silent(WrappedGrid):
@@ -47,8 +48,10 @@ def _build(*overrides: str):
     return built(compose([*SMALL, *overrides]))
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedgwc", "clust_psi_pfl_paper", "centralised"])
-@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.parametrize(
+    ("strategy", "selection"),
+    [("fedgwc", "poc"), ("centralised", "own"), *((name, each) for name in TWO for each in SELECTIONS)],
+)
 def test_goes_on_from_a_checkpoint_on_other_nodes(selection: str, strategy: str, tmp_path: Path) -> None:
     chosen = [f"strategy={strategy}", f"selection={selection}"]
     whole, grid, initial = _build(*chosen)

@@ -18,16 +18,6 @@ KNOWN = ["strategy=known_groups", "rounds=1", "compare=[]", "proof=false", "trai
 GROUPS = np.array([0, 1, 0, 1])
 
 
-def test_clusters_are_the_partitions_groups(tmp_path) -> None:
-    result = fedclust.run(
-        [*KNOWN, "partition.num_clients=9", "partition.groups=[5,3,1]", f"output_dir={tmp_path}/run"]
-    )
-    groups = result.clients["group"].to_numpy()
-    assert np.bincount(result.assignment).tolist() == [5, 3, 1]
-    assert result.summary["adjusted_rand_index"] == 1
-    assert (groups == result.assignment).all()
-
-
 def test_clients_without_groups_are_refused_before_round_1(tmp_path) -> None:
     with pytest.raises(FederationError, match="must have clients of known groups, this partition names none"):
         fedclust.run([*KNOWN, "partition=iid", f"output_dir={tmp_path}/run"])
@@ -226,8 +216,3 @@ def test_each_group_is_one_model_trained_on_its_rows_as_one_batch() -> None:
         found = result.model_for(group).state_dict()
         for name, value in model.state_dict().items():
             torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
-
-
-def test_clients_without_groups_are_refused() -> None:
-    with pytest.raises(FederationError, match="centralised_groups must have clients of known groups"):
-        _plain(CentralisedGroups(), _clients())

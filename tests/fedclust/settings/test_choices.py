@@ -140,7 +140,7 @@ def test_they_are_no_choices_of_the_run() -> None:
         ("loss=weighted_cross_entropy loss.class_weights=[0]", "balanced or > 0 and finite"),
         ("model.hidden=[0]", ">= 1, got [0]"),
         ("encoder=random encoder.dimension=2", ">= 4, got 2"),
-        ("selection=poc selection.candidates=0", ">= 1 or null, got 0"),
+        ("selection=poc selection.candidates=0", "a whole number >= 1 or None, got 0"),
         ("aggregator=fedprox aggregator.proximal_mu=-1", ">= 0 and finite"),
         ("engine=ray engine.num_cpus=-1", "> 0, got -1"),
         ("partition=dirichlet partition.alpha=-1", "> 0 and finite, got -1"),

@@ -360,7 +360,7 @@ class Auto(ClusteredStrategy):
         cohorts, spent = by_cluster(replies), memory.spent
         for trial in memory.trials:
             cohort = [each.client for each in cohorts.get(trial.cluster, [])]
-            clients = self._clients(clusters, trial, cohort, federation)
+            clients = self._clients(clusters, trial, cohort)
             spent += len(clients)
             try:
                 after.append(self._trained(trial, clients, federation))
@@ -368,15 +368,13 @@ class Auto(ClusteredStrategy):
                 over.append(trial.entry(kept=False, why=str(error)))
         return _after_trials(replace(clusters, memory=replace(memory, spent=spent)), after, over)
 
-    def _clients(
-        self, clusters: Clusters, trial: Trial, cohort: Sequence[int], federation: Federation
-    ) -> dict[int, int]:
+    def _clients(self, clusters: Clusters, trial: Trial, cohort: Sequence[int]) -> dict[int, int]:
         """Choose who trains a trial's parts: the cohort; instead of those whose part is unknown, others."""
         part = dict(zip(clusters.members(trial.cluster).tolist(), trial.labels.tolist(), strict=True))
         chosen = [client for client in cohort if part[client] >= 0]
         others = sorted(client for client in part if part[client] >= 0 and client not in cohort)
         if missing := min(len(cohort) - len(chosen), len(others)):
-            draws = generator(self.seed, "trial", federation.server_round, trial.cluster)
+            draws = generator(self.seed, "trial", self.run.number, trial.cluster)
             chosen += draws.choice(others, missing, replace=False).tolist()
         return {int(client): part[client] for client in sorted(chosen)}
 
@@ -582,11 +580,7 @@ def _charged(
     """Add what looks and trials have cost since a reading to what they cost, and to the round's line."""
     memory: TrialMemory = clusters.memory
     down, up = (now - then for now, then in zip(_travelled(federation), travelled, strict=True))
-    cost = {
-        "trial_trainings": memory.spent - before.spent,
-        "trial_bytes_down": down,
-        "trial_bytes_up": up,
-    }
+    cost = {"trial_trainings": memory.spent - before.spent, "trial_bytes_down": down, "trial_bytes_up": up}
     earlier = clusters.report
     told = {name: number + earlier.get(name, 0) for name, number in cost.items()}
     memory = replace(memory, bytes_down=memory.bytes_down + down, bytes_up=memory.bytes_up + up)

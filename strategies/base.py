@@ -453,11 +453,8 @@ class ClusteredStrategy(Strategy):
         everyone = Federation(grid) if federation is None else federation
         federation = everyone.run(num_rounds, timeout, after)
         clusters = self.begin(federation, initial_arrays) if resume is None else self._resumed(resume)
-        if resume is not None and clusters.num_clients != federation.num_clients:
-            raise ValueError(
-                f"resume must be of a run with {federation.num_clients} clients, "
-                f"got one with {clusters.num_clients}"
-            )
+        if resume is not None and (got := clusters.num_clients) != (wanted := federation.num_clients):
+            raise ValueError(f"resume must be of a run with {wanted} clients, got one with {got}")
         run = self._run = Run(federation, clusters, self.make_aggregator, initial_arrays, buffers)
         run.shows_models = evaluate_fn is not None
         self._adopt(replace(clusters))
@@ -530,14 +527,9 @@ class ClusteredStrategy(Strategy):
         :meth:`start` was given an `evaluate_fn`; otherwise None. And the mean loss.
         """
         run = self.run
+        means, asked = any(map(self.takes_means, run.clusters.aggregators)), asked_for(run.told)
         run.replies, run.failures = read_replies(
-            replies,
-            run.number,
-            run.cohort,
-            run.sent,
-            run.federation.bounds,
-            means=any(map(self.takes_means, run.clusters.aggregators)),
-            asked=asked_for(run.told),
+            replies, run.number, run.cohort, run.sent, run.federation.bounds, means=means, asked=asked
         )
         for layer in self.layers:
             layer.screen(run)
@@ -618,15 +610,11 @@ class ClusteredStrategy(Strategy):
         if clusters is run.clusters and clusters.num_clients == run.federation.num_clients:
             return
         if not isinstance(clusters, Clusters):
-            raise TypeError(
-                f"hooks of {method} must return Clusters, "
-                f"one of round {run.number} returned {type(clusters).__name__}"
-            )
-        if clusters.num_clients != run.federation.num_clients:
-            raise ValueError(
-                f"{method} must assign all {run.federation.num_clients} clients, "
-                f"round {run.number} assigns {clusters.num_clients}"
-            )
+            got = f"one of round {run.number} returned {type(clusters).__name__}"
+            raise TypeError(f"hooks of {method} must return Clusters, {got}")
+        if clusters.num_clients != (wanted := run.federation.num_clients):
+            got = f"round {run.number} assigns {clusters.num_clients}"
+            raise ValueError(f"{method} must assign all {wanted} clients, {got}")
         before, number = run.clusters, len(clusters.models)
         kept = (*clusters.aggregators, *before.aggregators[len(clusters.aggregators) :])[:number]
         made = (self.make_aggregator() for _ in range(number - len(kept)))

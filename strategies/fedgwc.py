@@ -382,13 +382,10 @@ def _report(outcome: Outcome, trace: Trace) -> dict[str, Any]:
     spread = float(np.sqrt(np.square(outcome.deviations).mean())) if len(outcome.deviations) else None
     report: dict[str, Any] = {"spread": spread, "settled": trace.settled}
     if outcome.tried:
+        separations = (each.separation if np.isfinite(each.separation) else None for each in outcome.fits)
         report["fits"] = [
-            {
-                "groups": fit.num_groups,
-                "parts": fit.num_parts,
-                "separation": fit.separation if np.isfinite(fit.separation) else None,
-            }
-            for fit in outcome.fits
+            {"groups": fit.num_groups, "parts": fit.num_parts, "separation": separation}
+            for fit, separation in zip(outcome.fits, separations, strict=True)
         ]
         report |= {"agreement": outcome.agreement, "split": outcome.labels is not None}
     return report | {"proposed": outcome.proposed}
@@ -400,16 +397,11 @@ def _tests(outcome: Outcome, server_round: int, cluster: int) -> list[list[float
     number = outcome.proposed if labels is None else int(labels.max()) + 1
     result = _PROPOSED if labels is None else _SPLIT
     best = max((fit.separation for fit in outcome.fits if fit.num_parts == number), default=None)
-    return [
-        [
-            server_round,
-            cluster,
-            fit.num_parts,
-            fit.separation,
-            result if fit.num_parts == number and fit.separation == best else _NO_RESULT,
-        ]
-        for fit in outcome.fits
-    ]
+    rows = []
+    for fit in outcome.fits:
+        came = result if fit.num_parts == number and fit.separation == best else _NO_RESULT
+        rows.append([server_round, cluster, fit.num_parts, fit.separation, came])
+    return rows
 
 
 def _entries(trace: Trace, labels: IntArray) -> FloatArray:

@@ -93,14 +93,13 @@ class FedSoft(ClusteredStrategy):
 
     def join(self, clusters: Clusters, newcomers: Sequence[int], federation: Federation) -> Clusters:
         """Measure the newcomers' importance weights; each starts from its mixture of the centres."""
-        memory: Memory = clusters.memory
-        together, number = len(memory.centres), len(newcomers)
-        alike = np.full((number, together), 1 / together)
-        weights = np.concatenate([memory.importance, alike])
-        weights = self._measured(memory.centres, weights, newcomers, federation)
-        memory = replace(memory, importance=weights, trained=padded(memory.trained, number))
-        homes, models = len(clusters.models) + np.arange(number), _mixed(memory.centres, weights[-number:])
-        return clusters.joined(homes, memory, models)
+        memory, number = clusters.memory, len(newcomers)
+        alike = np.full((number, len(memory.centres)), 1 / len(memory.centres))
+        grown = np.concatenate([memory.importance, alike]), padded(memory.trained, number)
+        memory = replace(memory, importance=grown[0], trained=grown[1])
+        memory = self._measured(memory, newcomers, federation)
+        models = _mixed(memory.centres, memory.importance[-number:])
+        return clusters.joined(len(clusters.models) + np.arange(number), memory, models)
 
     def cohort(self, clusters: Clusters, federation: Federation) -> IntArray:
         """Choose the round's cohort from all clients."""
@@ -110,9 +109,7 @@ class FedSoft(ClusteredStrategy):
         """Let everybody measure its importance weights when it is time; mix what the cohort starts from."""
         memory: Memory = clusters.memory
         if (federation.server_round - 1) % self.parameters.interval == 0:
-            everybody = range(clusters.num_clients)
-            weights = self._measured(memory.centres, memory.importance, everybody, federation)
-            memory = replace(memory, importance=weights)
+            memory = self._measured(memory, range(clusters.num_clients), federation)
         mixed = _mixed(memory.centres, memory.importance[cohort])
         starts = dict(zip(cohort.tolist(), mixed, strict=True))
         return replace(clusters, memory=replace(memory, starts=starts))
@@ -156,18 +153,12 @@ class FedSoft(ClusteredStrategy):
             models[client] = mixed
         return replace(clusters, models=tuple(models))
 
-    def _measured(
-        self,
-        centres: Sequence[ArrayRecord],
-        weights: FloatArray,
-        clients: Iterable[int],
-        federation: Federation,
-    ) -> FloatArray:
-        """Let clients measure their importance weights, of which those of who fails stay."""
-        wins, weights = federation.wins(centres, clients), weights.copy()
+    def _measured(self, memory: Memory, clients: Iterable[int], federation: Federation) -> Memory:
+        """Let clients measure their importance weights; those of who fails stay."""
+        wins, weights = federation.wins(memory.centres, clients), memory.importance.copy()
         if wins:
             weights[list(wins)] = fedsoft.importance(np.array([*wins.values()]), self.parameters.sigma)
-        return weights
+        return replace(memory, importance=weights)
 
     def findings(self, clusters: Clusters) -> Findings:
         """Return every client's importance weights, and the centre that has its largest."""

@@ -76,20 +76,9 @@ class Reply:
     def as_message(self) -> Message:
         """Make the message that an aggregator is given: what has been checked, and nothing else."""
         message = copy.copy(self.message)
-        message.content = Content(
-            {
-                ARRAYS: self.model,
-                METRICS: MetricRecord({NUM_EXAMPLES: self.num_examples, LOSS: self.loss}),
-            }
-        )
+        metrics = MetricRecord({NUM_EXAMPLES: self.num_examples, LOSS: self.loss})
+        message.content = Content({ARRAYS: self.model, METRICS: metrics})
         return message
-
-    def update(self) -> dict[str, FloatArray]:
-        """Compute the change by training, ``model − start``, by array name, in float64."""
-        return {
-            name: to_numpy(self.model[name]).astype("f8") - to_numpy(array).astype("f8")
-            for name, array in self.start.items()
-        }
 
 
 def by_cluster(replies: Iterable[Reply]) -> dict[int, list[Reply]]:

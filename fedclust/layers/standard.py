@@ -122,10 +122,9 @@ class Bounds(Layer):
         reasons = dict.fromkeys(self._lost, "the loss of its model was not finite")
         clusters = self._go_back(run, reasons | run.unusable)
         # What an aggregator could not use was not taken: that cluster has its model still.
-        models = (
-            (run.clusters if cluster in run.unusable else clusters).models[cluster]
-            for cluster in range(len(clusters.models))
-        )
+        models = list(clusters.models)
+        for cluster in run.unusable:
+            models[cluster] = run.clusters.models[cluster]
         return replace(clusters, models=tuple(models)) if run.unusable else clusters
 
     def measured(self, run: Run) -> Clusters:

@@ -235,14 +235,11 @@ def against_common(
     }
     shifts = _shifts(newcomers, clusters, federation, placed)
     questions = {
-        client: ProofQuestion(clusters.models[cluster], common, *shifts[client], on_training_rows=True)
-        for client, cluster in placed.items()
-        if client in shifts
+        client: ProofQuestion(clusters.models[placed[client]], common, *each, on_training_rows=True)
+        for client, each in shifts.items()
     }
-    tests = {
-        client: compare([told.mean], [told.variance], [told.count])
-        for client, told in federation.ask(questions).replies.items()
-    }
+    answers = federation.ask(questions).replies.items()
+    tests = {client: compare([told.mean], [told.variance], [told.count]) for client, told in answers}
     corrected = holm([each.p_value for each in tests.values()])
     placements, served = dict(newcomers.placements), {}
     several = np.count_nonzero(clusters.sizes) > 1
@@ -279,11 +276,8 @@ def _shifts(
     found = {}
     for client, cluster in placed.items():
         if client in newcomers.described:
-            own = newcomers.described[client].train_counts[None]
-            found[client] = (
-                shifts_for(own, counts[clusters.members(cluster)])[0],
-                shifts_for(own, counts)[0],
-            )
+            own, members = newcomers.described[client].train_counts[None], clusters.members(cluster)
+            found[client] = shifts_for(own, counts[members])[0], shifts_for(own, counts)[0]
     return found
 
 

@@ -220,8 +220,7 @@ def most_promising(comparisons: Sequence[Comparison], parts: Sequence[int], numb
     """
     gained = [index for index, each in enumerate(comparisons) if each.gain_of_others > 0]  # NaN: nobody voted
     order = sorted(
-        gained,
-        key=lambda i: (comparisons[i].p_value_of_others, -comparisons[i].gain_of_others, parts[i], i),
+        gained, key=lambda i: (comparisons[i].p_value_of_others, -comparisons[i].gain_of_others, parts[i], i)
     )
     return sorted(order[:number])
 

@@ -91,10 +91,7 @@ class Details:
 
 
 def features(
-    counts: IntArray,
-    epsilon: float = 1e-4,
-    smoothing: Smoothing = "clip",
-    federation: IntArray | None = None,
+    counts: IntArray, epsilon: float = 1e-4, smoothing: Smoothing = "clip", federation: IntArray | None = None
 ) -> FloatArray:
     """Compute each client's standardised features: its index and the contribution of each class.
 

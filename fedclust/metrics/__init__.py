@@ -567,10 +567,7 @@ def label_shares(counts: IntArray) -> FloatArray:
 
 
 def stability_index(
-    counts: IntArray,
-    epsilon: float = 1e-4,
-    smoothing: Smoothing = "clip",
-    federation: IntArray | None = None,
+    counts: IntArray, epsilon: float = 1e-4, smoothing: Smoothing = "clip", federation: IntArray | None = None
 ) -> FloatArray:
     """Compute the distance of each client's share of each class from the federation's.
 

@@ -17,11 +17,8 @@ from fedclust.clustering.auto import (
 from fedclust.proof import Comparison, Difference, compare, compare_differences
 
 
-def test_a_list_from_yaml_is_fine() -> None:
-    assert Parameters(sources=list(SOURCES)) == Parameters()
-
-
 def test_a_cluster_must_make_two_parts() -> None:
+    assert Parameters(sources=list(SOURCES)) == Parameters()  # as YAML has them
     # Parts of two: five hospitals are looked at, three are not.
     assert [Parameters().can_split(number) for number in (2, 3, 4, 5)] == [False, False, True, True]
     assert not Parameters(min_cluster_size=3).can_split(5)
@@ -141,7 +138,7 @@ def test_splits_of_alike_clients_stay_within_the_level() -> None:
     # Five clients of five rows each, four proposals that gain nothing; the two with the smallest p-values
     # after one round go on, and are tested on the same rows, which is why the dropped ones count. Rows keep
     # half of their difference from round one to the last.
-    draws, kept, runs = np.random.default_rng(0), 0, 2000
+    draws, kept, runs = np.random.default_rng(0), 0, 600
     for _ in range(runs):
         rows = draws.normal(0, 0.1, (4, 5, 5))
         later = 0.7 * rows + 0.7 * draws.normal(0, 0.1, rows.shape)
@@ -151,18 +148,8 @@ def test_splits_of_alike_clients_stay_within_the_level() -> None:
         best = most_promising(one, [2, 3, 2, 3], 2)
         parts = [[2, 3, 2, 3][index] for index in best]
         kept += choose([two[index] for index in best], parts, 4, 0.05).kept is not None
-    # 2,000 runs at 5 % or less: 100 on average, more than 130 in one of 1,000.
-    assert 10 < kept <= 130
-
-
-def test_real_groups_of_five_hospitals_are_kept() -> None:
-    # The same with a gain of 0.15 a row: five times its standard error of 0.1 / 5 = 0.02, and more.
-    draws, kept = np.random.default_rng(1), 0
-    for _ in range(100):
-        rows = draws.normal(0.15, 0.1, (5, 5))
-        tested = compare(rows.mean(1), rows.var(1, ddof=1), [5] * 5)
-        kept += choose([tested], [2], 4, 0.025).kept == 0
-    assert kept >= 98
+    # 600 runs at 5 % or less: 30 on average, more than 47 in one of 1,000.
+    assert 3 < kept <= 47
 
 
 def test_a_gain_must_be_above_what_is_asked() -> None:
@@ -186,12 +173,6 @@ def test_reasons() -> None:
     finer = Choice(1, (0.01, 0.02, 0.02))
     assert reason(0, finer, [2, 3, 3], 0.025) == "beaten by 3 parts"
     assert reason(2, finer, [2, 3, 3], 0.025) == "another in as many parts gains more"
-
-
-def test_figures_are_fit_for_json() -> None:
-    assert comparison(0.01).figures()["gain"] == 0.1
-    silent = {"gain": None, "interval": None, "p_value": 1.0, "better_for": 0, "voted": 0}
-    assert NOBODY.figures() == silent
 
 
 @pytest.mark.parametrize(

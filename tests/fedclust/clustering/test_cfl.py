@@ -3,7 +3,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 from fedclust.clustering.cfl import Changes, Parameters, bipartition, cut, is_stationary, norms, start, update
 from fedclust.clustering.shared.grouping import cosine_distances
@@ -134,10 +133,3 @@ def test_projections_are_cut_as_the_changes_themselves() -> None:
     unit, sketch = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (changes, projected))
     error = (sketch @ sketch.T - unit @ unit.T)[~np.eye(40, dtype=bool)]
     assert 0.005 < np.sqrt(np.square(error).mean()) < np.sqrt(2 / 4096)
-
-
-@given(st.permutations(range(7)))
-def test_numbering_clients_otherwise_changes_nothing(order: list[int]) -> None:
-    vectors = _directions(0, 7, 15, 110, 119, 130, 200)
-    labels, whole = bipartition(cosine_distances(vectors[order])), bipartition(cosine_distances(vectors))
-    np.testing.assert_array_equal(np.equal.outer(labels, labels), np.equal.outer(whole[order], whole[order]))

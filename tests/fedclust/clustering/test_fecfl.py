@@ -1,5 +1,4 @@
 import numpy as np
-from hypothesis import given, strategies as st
 
 from fedclust.clustering.fecfl import Parameters, assign, mean_embeddings
 
@@ -16,10 +15,3 @@ def test_directions_count_and_lengths_do_not() -> None:
     assert labels.tolist() == [0, 1, 0, 1]
     assert report.distances[0, 1] == 1
     assert assign(np.array([[1.0, 0], [0, 1], [50, 1]]), Parameters(threshold=1.0))[0].tolist() == [0, 0, 0]
-
-
-@given(st.permutations(range(5)))
-def test_numbering_clients_otherwise_changes_nothing(order: list[int]) -> None:
-    embeddings = np.array([[1.0, 0], [0, 1], [50, 1], [0.1, 7], [1, 0.1]])
-    labels, whole = assign(embeddings[order], Parameters())[0], assign(embeddings, Parameters())[0]
-    np.testing.assert_array_equal(np.equal.outer(labels, labels), np.equal.outer(whole[order], whole[order]))

@@ -5,12 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedclust.clustering.curve_fitting import (
-    Chains,
-    chain_mean,
-    cluster_models,
-    draw_inputs,
-)
+from fedclust.clustering.curve_fitting import Chains, chain_mean, cluster_models, draw_inputs
 from fedclust.clustering.fedgmcc import Parameters, budget, connect, link, next_percentile
 from fedclust.typing import State
 from tests.fedclust.clustering.chains import fit_pairs, profile, step

@@ -1,13 +1,6 @@
 import numpy as np
 
-from fedclust.clustering.ifca import (
-    Parameters,
-    best_start,
-    choose,
-    current_start,
-    share_layers,
-    start_losses,
-)
+from fedclust.clustering.ifca import Parameters, best_start, choose, current_start, share_layers, start_losses
 
 
 def test_a_client_takes_the_smallest_loss_and_the_first_on_a_tie() -> None:

@@ -83,6 +83,12 @@ def test_nothing_to_compare() -> None:
     assert nobody.gain is None
 
 
+def test_figures_are_fit_for_json() -> None:
+    silent = {"gain": None, "interval": None, "p_value": 1.0, "better_for": 0, "voted": 0}
+    assert compare([], [], []).figures() == silent
+    assert comparison(0.1, (0.0, 0.2), 0.01).figures()["gain"] == 0.1
+
+
 def test_the_summary_is_plain_json() -> None:
     found = verdict(compare([0.3, 0.1], [0.02, 0.02], [20, 20]), method="FMCL", num_groups=2)
     read = json.loads(json.dumps(found.summary(), allow_nan=False))

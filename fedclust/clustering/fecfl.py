@@ -18,8 +18,6 @@ import numpy as np
 from fedclust.clustering.shared.grouping import Details, Grouping, cosine_distances, group
 from fedclust.typing import FloatArray, IntArray
 
-Input = Literal["untrained", "encoder", "pixels"]
-
 
 @dataclass(frozen=True)
 class Parameters(Grouping):
@@ -37,7 +35,7 @@ class Parameters(Grouping):
         If an attribute is outside its range.
     """
 
-    input: Input = "untrained"
+    input: Literal["untrained", "encoder", "pixels"] = "untrained"
 
 
 def mean_embeddings(means: FloatArray, counts: IntArray) -> FloatArray:

@@ -38,9 +38,6 @@ from fedclust.metrics import silhouette
 from fedclust.support.checks import Checked
 from fedclust.typing import FloatArray, IntArray
 
-Grouping = Literal["linkage", "components"]
-Targets = Literal["both", "later"]
-
 
 @dataclass(frozen=True)
 class Parameters(Checked):
@@ -87,9 +84,9 @@ class Parameters(Checked):
     learning_rate: Annotated[float, "> 0"] = 0.1
     batch_size: Annotated[int, ">= 1"] = 64
     num_points: int = 21
-    targets: Targets = "both"
+    targets: Literal["both", "later"] = "both"
     pairs_per_batch: int | Literal["auto"] = "auto"
-    grouping: Grouping = "linkage"
+    grouping: Literal["linkage", "components"] = "linkage"
     first_percentile: Annotated[float, "in [5, 95]"] = 50.0
     percentile_step: Annotated[float, ">= 0"] = 5.0
     min_silhouette: Annotated[float, "in [-1, 1]"] = 0.5

@@ -38,12 +38,6 @@ from fedclust.support.checks import Checked, check_entries, check_shapes
 from fedclust.support.rng import cohort_size
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-Initial = Literal["zero", "uniform"]
-Change = Literal["matrix", "cohort"]
-Compare = Literal["rows", "columns"]
-ScoreOn = Literal["affinity", "embedding"]
-AssignLabels = Literal["kmeans", "cluster_qr"]
-
 SMALLEST = 1e-100
 """Affinities are raised to this for the embedding, which divides by their square root: a client with smaller
 ones only would get coordinates whose squares overflow."""
@@ -133,11 +127,11 @@ class Parameters(Checked):
     cohort_size: Annotated[int | None, ">= 2 or None"] = None
     limit_parts: bool = False
     reward_shares: bool = False
-    initial: Initial = "zero"
-    change: Change = "matrix"
-    compare: Compare = "rows"
-    score_on: ScoreOn = "affinity"
-    assign_labels: AssignLabels = "kmeans"
+    initial: Literal["zero", "uniform"] = "zero"
+    change: Literal["matrix", "cohort"] = "matrix"
+    compare: Literal["rows", "columns"] = "rows"
+    score_on: Literal["affinity", "embedding"] = "affinity"
+    assign_labels: Literal["kmeans", "cluster_qr"] = "kmeans"
     reset_change: bool = False
 
     def __post_init__(self) -> None:

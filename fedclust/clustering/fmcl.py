@@ -22,6 +22,7 @@ from typing import Annotated
 
 import numpy as np
 
+from fedclust.clustering.shared import grouping
 from fedclust.clustering.shared.grouping import Agglomeration, agglomerate, silhouettes_by_number
 from fedclust.typing import FloatArray, IntArray
 
@@ -60,22 +61,16 @@ class Parameters(Agglomeration):
 
 
 @dataclass(frozen=True, eq=False)
-class Details:
-    """Details of an assignment, only for logs and plots.
+class Details(grouping.Details):
+    """Details of an assignment, besides those of :class:`~fedclust.clustering.shared.grouping.Details`.
 
     Attributes
     ----------
-    distances
-        Distances between clients, shape (K, K).
     variation
         Coefficient of variation of the distances, which determined the window.
-    scores
-        Mean silhouette, in [-1, 1], of each number of clusters tried; empty when the number was not chosen.
     """
 
-    distances: FloatArray
     variation: float
-    scores: dict[int, float]
 
 
 def distances(prototypes: FloatArray, shares: FloatArray, parameters: Parameters) -> FloatArray:

@@ -37,11 +37,6 @@ class Proposal:
         """Number of parts."""
         return int(self.labels.max()) + 1
 
-    @property
-    def sizes(self) -> IntArray:
-        """Clients of each part that are known, shape (parts,)."""
-        return np.bincount(self.labels[self.labels >= 0], minlength=self.num_parts)
-
 
 def cut(distances: FloatArray, num_parts: int, min_size: int) -> IntArray | None:
     """Cut an average-linkage tree where it first has so many parts that are large enough.

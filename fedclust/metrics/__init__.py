@@ -914,15 +914,10 @@ def rand_index(a: IntArray, b: IntArray) -> float:
     -------
     Share of the pairs of clients that both groupings put together or both keep apart, in [0, 1]; 1 for a
     single client.
-
-    Raises
-    ------
-    ValueError
-        If the groupings are empty or of different clients.
     """
     from sklearn.metrics import rand_score
 
-    return float(rand_score(*_groupings(a, b)))
+    return float(rand_score(a, b))
 
 
 def adjusted_rand_index(a: IntArray, b: IntArray) -> float:
@@ -944,17 +939,11 @@ def adjusted_rand_index(a: IntArray, b: IntArray) -> float:
     Raises
     ------
     ValueError
-        If the groupings are empty or of different clients.
+        If the groupings are of different clients.
     """
     from sklearn.metrics import adjusted_rand_score
 
-    return float(adjusted_rand_score(*_groupings(a, b)))
-
-
-def _groupings(a: IntArray, b: IntArray) -> tuple[IntArray, IntArray]:
-    a, b = np.asarray(a), np.asarray(b)
-    check_shapes(a=(a, "clients"), b=(b, "clients"))
-    return a, b
+    return float(adjusted_rand_score(a, b))
 
 
 def _sorted_frequencies(counts: IntArray, assignment: IntArray) -> tuple[FloatArray, IntArray]:

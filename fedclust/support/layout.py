@@ -6,11 +6,9 @@ without symbolic links have neither; there the folders beside the package are us
 """
 
 import sys
-from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _PARTS = ("strategies", "clients", "conf")
@@ -28,12 +26,7 @@ CONF = _folder("conf").resolve()
 class _PartsBeside(MetaPathFinder):
     """Finds ``fedclust.strategies``, ``fedclust.clients`` and ``fedclust.conf`` beside the package."""
 
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
         package, _, part = fullname.partition(".")
         if package != "fedclust" or part not in _PARTS:
             return None

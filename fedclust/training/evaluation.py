@@ -83,13 +83,10 @@ def scores_by_client(
         np.repeat(owner, positions), labels.ravel(), predictions.ravel(), len(counts), num_classes
     )
     with np.errstate(invalid="ignore"):
-        columns = {
-            "num-examples": counts.astype(float),
-            "loss": np.bincount(owner, weights=losses, minlength=len(counts)) / counts,
-            "accuracy": figures["accuracy"],
-            "balanced-accuracy": figures["balanced_accuracy"],
-        }
-    rows = [dict(zip(columns, map(float, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+        means = np.bincount(owner, weights=losses, minlength=len(counts)) / counts
+    names = "num-examples", "loss", "accuracy", "balanced-accuracy"
+    columns = counts.astype(float), means, figures["accuracy"], figures["balanced_accuracy"]
+    rows = [dict(zip(names, map(float, row), strict=True)) for row in zip(*columns, strict=True)]
     if probabilities is None:
         return [Scores(row) for row in rows]
     ends = np.cumsum(counts * positions)[:-1]

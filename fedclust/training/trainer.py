@@ -264,10 +264,8 @@ class Trainer:
         """
         classes = self._data.num_classes
         answered = self._answers(jobs, lambda logits, labels, _: (labels * classes + logits.argmax(-1),))
-        return [
-            np.bincount(pairs.numpy().ravel(), minlength=classes**2).reshape(classes, classes)
-            for (pairs,) in answered
-        ]
+        counts = (np.bincount(pairs.numpy().ravel(), minlength=classes**2) for (pairs,) in answered)
+        return [each.reshape(classes, classes) for each in counts]
 
     def logits(self, jobs: Sequence[Job]) -> list[tuple[FloatArray, IntArray]]:
         """Compute models' outputs for each row, before the softmax.

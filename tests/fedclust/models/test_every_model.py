@@ -133,14 +133,20 @@ def test_two_clients_at_once_get_the_gradients_and_statistics_of_one_after_the_o
 REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("linear", {"num_classes": 1}, "num_classes must be >= 2, got 1"),
     ("mlp", {"hidden": [5, 0]}, r"^hidden must be >= 1, got \[5, 0\]$"),
-    *(("mlp", {"input_shape": shape}, "input_shape must be one or more sizes, each >= 1, got")
-      for shape in ([], [0], [1, -1])),
-    *(("table_embedding", {"category_sizes": sizes}, "category_sizes must be 1 to 14 sizes >= 1")
-      for sizes in (None, [], [2, 0], [2] * 15)),
+    *(
+        ("mlp", {"input_shape": shape}, "input_shape must be one or more sizes, each >= 1, got")
+        for shape in ([], [0], [1, -1])
+    ),
+    *(
+        ("table_embedding", {"category_sizes": sizes}, "category_sizes must be 1 to 14 sizes >= 1")
+        for sizes in (None, [], [2, 0], [2] * 15)
+    ),
     ("table_embedding", {"embedding": 0}, "embedding must be >= 1, got 0"),
-    *((name, {"input_shape": shape}, r"input_shape must be \(channels, height, width\), each >= 1, got")
-      for name in ("cnn_fedgwc", "cnn_cifar10", "resnet9", "resnet18", "mobilenet_v2")
-      for shape in ([64], [0, 16, 16])),
+    *(
+        (name, {"input_shape": shape}, r"input_shape must be \(channels, height, width\), each >= 1, got")
+        for name in ("cnn_fedgwc", "cnn_cifar10", "resnet9", "resnet18", "mobilenet_v2")
+        for shape in ([64], [0, 16, 16])
+    ),
     # 15 → 11 → 5 → 1 → 0
     ("cnn_fedgwc", {"input_shape": [3, 15, 15]}, r"one pixel after pooling 2, got \(3, 15, 15\)"),
     ("cnn_fedgwc", {"channels": []}, r"channels and padding must be lists of one length >= 1, got \[\] and"),
@@ -154,12 +160,17 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("cnn_cifar10", {"dropout": [0.2]}, r"channels and dropout must be lists of one length .* and \[0.2\]"),
     ("resnet9", {"input_shape": [3, 8, 7]}, r"input_shape must be at least 8 × 8 pixels, got \(3, 8, 7\)"),
     ("resnet18", {"stem": "mnist"}, "stem must be one of imagenet, cifar, got 'mnist'"),
-    *((name, {"input_shape": shape}, r"input_shape must be \(positions,\), each >= 1, got")
-      for name in ("embedding_lstm", "embedding_dense", "bilstm_tagger") for shape in ([], [0], [1, 8, 8])),
-    *((name, {size: 0}, f"{size} must be >= 1, got 0")
-      for name in ("embedding_lstm", "embedding_dense", "bilstm_tagger")
-      for size in ("vocabulary_size", "embedding", "hidden")),
-]  # fmt: skip
+    *(
+        (name, {"input_shape": shape}, r"input_shape must be \(positions,\), each >= 1, got")
+        for name in ("embedding_lstm", "embedding_dense", "bilstm_tagger")
+        for shape in ([], [0], [1, 8, 8])
+    ),
+    *(
+        (name, {size: 0}, f"{size} must be >= 1, got 0")
+        for name in ("embedding_lstm", "embedding_dense", "bilstm_tagger")
+        for size in ("vocabulary_size", "embedding", "hidden")
+    ),
+]
 
 
 @pytest.mark.parametrize(("name", "change", "message"), REFUSALS)

@@ -1,6 +1,6 @@
 """A small federation, a small model per kind of layer, and a literal loop, for the tests of this folder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,46 +42,30 @@ class TokenModel(nn.Module):
 def build(kind: str) -> nn.Module:
     """Build the model that exercises one kind of layer, always with the same initial values."""
     torch.manual_seed(11)
-    images: dict[str, Callable[[], list[nn.Module]]] = {
-        "linear": lambda: [nn.Flatten(), nn.Linear(32, 6), nn.ReLU(), nn.Linear(6, 3)],
-        "dropout": lambda: [nn.Flatten(), nn.Linear(32, 8), nn.Dropout(0.4), nn.ReLU(), nn.Linear(8, 3)],
-        "layer norm": lambda: [
-            nn.Flatten(),
-            nn.Linear(32, 6),
-            nn.LayerNorm(6),
-            nn.Dropout(0.3),
-            nn.GELU(),
-            nn.Linear(6, 3),
-        ],
-        "tanh": lambda: [nn.Flatten(), nn.Linear(32, 6, bias=False), nn.Tanh(), nn.Linear(6, 3)],
-        "convolution": lambda: [
-            nn.Conv2d(2, 4, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(16, 3),
-        ],
-        "batch norm": lambda: [
-            nn.Conv2d(2, 4, 3),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(16, 5),
-            nn.BatchNorm1d(5),
-            nn.Linear(5, 3),
-        ],
-        "averaging batch norm": lambda: [
-            nn.Flatten(),
-            nn.Linear(32, 5),
-            nn.BatchNorm1d(5, momentum=None),
-            nn.Linear(5, 3),
-        ],
-        "group norm": lambda: [nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(16, 3)],
-        "channel dropout": lambda: [nn.Conv2d(2, 6, 3), nn.Dropout2d(0.5), nn.Flatten(), nn.Linear(24, 3)],
-    }
-    if kind in images:
-        return nn.Sequential(*images[kind]())
-    return TokenModel(nn.GRU if kind == "gru" else nn.LSTM, every_position=kind == "positions")
+    flat, conv, dense = nn.Flatten, nn.Conv2d, nn.Linear
+    match kind:
+        case "linear":
+            layers = [flat(), dense(32, 6), nn.ReLU(), dense(6, 3)]
+        case "dropout":
+            layers = [flat(), dense(32, 8), nn.Dropout(0.4), nn.ReLU(), dense(8, 3)]
+        case "layer norm":
+            layers = [flat(), dense(32, 6), nn.LayerNorm(6), nn.Dropout(0.3), nn.GELU(), dense(6, 3)]
+        case "tanh":
+            layers = [flat(), dense(32, 6, bias=False), nn.Tanh(), dense(6, 3)]
+        case "convolution":
+            layers = [conv(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), flat(), dense(16, 3)]
+        case "batch norm":
+            layers = [conv(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), flat(), dense(16, 5), nn.BatchNorm1d(5)]
+            layers.append(dense(5, 3))
+        case "averaging batch norm":
+            layers = [flat(), dense(32, 5), nn.BatchNorm1d(5, momentum=None), dense(5, 3)]
+        case "group norm":
+            layers = [conv(2, 4, 3), nn.GroupNorm(2, 4), flat(), dense(16, 3)]
+        case "channel dropout":
+            layers = [conv(2, 6, 3), nn.Dropout2d(0.5), flat(), dense(24, 3)]
+        case _:
+            return TokenModel(nn.GRU if kind == "gru" else nn.LSTM, every_position=kind == "positions")
+    return nn.Sequential(*layers)
 
 
 def federation(kind: str = "linear", sizes: tuple[int, ...] = SIZES, classes: int = 3) -> FederatedData:
@@ -235,8 +219,7 @@ def assert_as_literal(made: Any, jobs: Sequence[Job] = (), rounds: Sequence[int]
 @pytest.fixture(name="small")
 def small_fixture() -> Any:
     """Return the helpers above to tests, which cannot import a conftest."""
-    helpers = (
-        build, federation, set_up, hyperparameters, normalised, window, literal, by_client, assert_as_literal
-    )  # fmt: skip
+    helpers = [build, federation, set_up, hyperparameters, normalised, window, literal, by_client]
+    helpers.append(assert_as_literal)
     shared = {each.__name__: each for each in helpers}
     return SimpleNamespace(sizes=SIZES, **shared)

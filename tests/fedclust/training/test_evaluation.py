@@ -1,6 +1,7 @@
 """Evaluation against one example at a time, scikit-learn and hand-worked values; users' metrics."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,16 +148,14 @@ class Shifted(nn.Module):
         return torch.cat([torch.zeros_like(inputs), inputs + self.bias], dim=1)
 
 
-def _two_classes(inputs: torch.Tensor, labels: torch.Tensor) -> FederatedData:
-    return FederatedData(
-        name="by hand", inputs=inputs, labels=labels, num_classes=2, mean=(), std=(), train=(np.arange(3),),
-        test=(np.arange(0),), groups=None, class_names=None, fingerprint="",
-    )  # fmt: skip
+def _two_classes(small: Any, inputs: torch.Tensor, labels: torch.Tensor) -> FederatedData:
+    own = {"train": (np.arange(3),), "test": (np.arange(0),), "mean": (), "std": (), "class_names": None}
+    return replace(small.federation(), inputs=inputs, labels=labels, num_classes=2, **own)
 
 
 def test_losses_come_row_by_row_and_job_by_job(small: Any) -> None:
     rows = (np.array([2, 0]), np.array([1]), np.array([], dtype=int))
-    data = _two_classes(torch.tensor([[0.0], [1.0], [-2.0]]), torch.tensor([1, 0, 1]))
+    data = _two_classes(small, torch.tensor([[0.0], [1.0], [-2.0]]), torch.tensor([1, 0, 1]))
     made = small.set_up(Shifted(), data, batch_size=1, evaluation_batch_size=2)
     zero, one = {"bias": torch.tensor([0.0])}, {"bias": torch.tensor([1.0])}
     jobs = [Job(0, rows[0], one), Job(0, rows[0], zero), Job(1, rows[1], one), Job(2, rows[2], zero)]
@@ -183,7 +182,7 @@ def test_counts_by_label_and_answer_job_by_job(small: Any) -> None:
     inputs = torch.tensor([[1.0, -1.0], [3.0, 1.0], [-2.0, 2.0]])
     labels = torch.tensor([[1, 0], [0, 1], [1, 1]])
     rows = (np.array([0, 1, 2]), np.array([2]), np.array([], dtype=int))
-    data = _two_classes(inputs, labels)
+    data = _two_classes(small, inputs, labels)
     trainer = small.set_up(Thresholds(), data, batch_size=1, evaluation_batch_size=2).trainer
     low, high = {"bias": torch.tensor([0.0])}, {"bias": torch.tensor([1.5])}
     jobs = [Job(0, rows[0], low), Job(1, rows[1], low), Job(0, rows[0], high), Job(2, rows[2], high)]

@@ -90,7 +90,7 @@ def _is_one_line(outcome: Outcome) -> bool:
             "--config-name must be config or a file of the folder --config-dir, got 'foo'",
         ),
         (["--config-dir=none"], "--config-dir must name a folder that exists, got none"),
-        (["--config-path=none"], "--config-dir adds a folder to it"),
+        (["--config-path=none"], "--config-path must not be given: --config-dir adds a folder"),
         (["output_dir=/dev/null/x"], "output_dir must be a folder that can be created and written to"),
         (["rounds=0"], "rounds must be >= 1, got 0"),
         (
@@ -217,19 +217,6 @@ def test_a_sweep_may_set_what_only_its_choices_have(run: Run, tmp_path: Path) ->
     assert len(list(tmp_path.glob("outputs/*/*/*/summary.json"))) == 2
 
 
-def test_a_bad_job_does_not_end_a_sweep(run: Run, tmp_path: Path) -> None:
-    outcome = run(
-        "-m", "strategy=fmcl_paper", "strategy.parameters.num_clusters=31,2", *QUICK, "output_dir=sweep"
-    )
-    assert outcome.code == 1
-    *_, heading, job = outcome.complained.splitlines()
-    assert heading == "fedclust: 1 job of the sweep failed"
-    assert job.startswith("job 0 (strategy=fmcl_paper strategy.parameters.num_clusters=31 ")
-    assert "num_clusters must be <= 30, the number of clients, got 31" in job
-    assert {path.name for path in (tmp_path / "sweep").iterdir()} == {"1", "multirun.yaml", "report.html"}
-    assert json.loads((tmp_path / "sweep" / "1" / "summary.json").read_text())["num_clusters"] == 2
-
-
 def _launch_in_a_worker(launcher: BasicLauncher, job_overrides: Any, initial_job_idx: int) -> list[JobReturn]:
     """Run the jobs as Hydra's launchers for Ray, joblib and Slurm do: pickled, in another process."""
     assert launcher.hydra_context is not None
@@ -264,18 +251,21 @@ with open(sys.argv[1], "wb") as file:  # the run prints to stdout
         return list(cloudpickle.loads(Path(answer.name).read_bytes()))
 
 
-def test_a_bad_job_in_a_worker_does_not_end_a_sweep(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("in_a_worker", [False, True])
+def test_a_bad_job_does_not_end_a_sweep(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_a_worker: bool
 ) -> None:
-    monkeypatch.setattr(BasicLauncher, "launch", _launch_in_a_worker)
-    impossible = ("-m", "strategy=fmcl_paper", "strategy.parameters.num_clusters=31,2")
-    outcome = run(*impossible, *QUICK, "training.steps=1", "output_dir=sweep")
+    if in_a_worker:
+        monkeypatch.setattr(BasicLauncher, "launch", _launch_in_a_worker)
+    asked = ("-m", "strategy=fmcl_paper", "strategy.parameters.num_clusters=31,2", *QUICK)
+    outcome = run(*asked, "training.steps=1", "output_dir=sweep")
     assert outcome.code == 1
     *_, heading, job = outcome.complained.splitlines()
     assert heading == "fedclust: 1 job of the sweep failed", outcome.complained
     assert job.startswith("job 0 (strategy=fmcl_paper strategy.parameters.num_clusters=31 ")
     assert "num_clusters must be <= 30, the number of clients, got 31" in job
-    assert (tmp_path / "sweep" / "1" / "summary.json").is_file()
+    assert {path.name for path in (tmp_path / "sweep").iterdir()} == {"1", "multirun.yaml", "report.html"}
+    assert json.loads((tmp_path / "sweep" / "1" / "summary.json").read_text())["num_clusters"] == 2
 
 
 def test_a_sweep_trains_its_baseline_once(run: Run, tmp_path: Path) -> None:

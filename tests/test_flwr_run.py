@@ -1,14 +1,11 @@
 """``flwr run`` from the command line: Flower's own simulation, in separate processes."""
 
+import importlib
 import json
 import os
 import re
-import signal
-import socket
 import subprocess
 import sysconfig
-import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +35,6 @@ OVERRIDES = (
     "strategy.parameters.step_size=0.1",
     "strategy.parameters.max_clusters=2",
     "strategy.parameters.min_cluster_size=3",
-    "strategy.parameters.change=last",
     "strategy.parameters.patience=4",
     "strategy.parameters.tolerance=1",
     "strategy.parameters.max_davies_bouldin=10",
@@ -79,55 +75,12 @@ class Flower:
 def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
     """Start the SuperLink that `flwr run` would start, so as to be able to stop it."""
     folder = tmp_path_factory.mktemp("flower")
-    port, control = _free_ports(2)
-    environment = {
-        **os.environ,
-        "PATH": os.pathsep.join([str(SCRIPTS), os.environ.get("PATH", "")]),
-        "FLWR_HOME": str(folder / "home"),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port,
-        "FLWR_LOCAL_CONTROL_API_PORT": control,
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [
-        *(SCRIPTS / "flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"),
-        *("--control-api-address", f"127.0.0.1:{control}", "--host", "127.0.0.1", "--port", port),
-        *("--database", folder / "state.db"),
-    ]
-    with (folder / "superlink.log").open("w") as log:
-        superlink = subprocess.Popen(
-            command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        _wait_for(f"http://127.0.0.1:{port}/health", superlink)
-        yield Flower(environment, folder)
-    finally:
-        superlink.terminate()
-        try:
-            superlink.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            os.killpg(superlink.pid, signal.SIGKILL)
-
-
-def _free_ports(number: int) -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [str(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def _wait_for(address: str, process: subprocess.Popen) -> None:
-    for _ in range(300):
-        assert process.poll() is None, f"the SuperLink ended with {process.returncode}"
-        try:
-            with urllib.request.urlopen(address, timeout=1):
-                return
-        except OSError:
-            time.sleep(0.2)
-    raise TimeoutError(f"no SuperLink at {address}")
+    (folder / "home").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(APP / "benchmarks")
+        deployment = importlib.import_module("deployment")
+    with deployment.flower(folder / "home", 0, os.environ | {"OMP_NUM_THREADS": "1"}) as started:
+        yield Flower(started.env, folder)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -174,7 +127,7 @@ def test_what_flwr_build_makes(bundle: Path) -> None:
     kinds = {"fedclust": "*.py", "strategies": "*.py", "clients": "*.py", "conf": "*.yaml"}
     expected = {path.relative_to(APP) for part, kind in kinds.items() for path in (APP / part).rglob(kind)}
     assert expected > {Path("strategies/fedgwc.py"), Path("clients/app.py"), Path("conf/config.yaml")}
-    expected |= {path.relative_to(APP) for path in (APP / "fedclust").rglob("template/*")}
+    expected |= {path.relative_to(APP) for path in (APP / "fedclust").rglob("*.md")}
     found = {path.relative_to(bundle) for path in bundle.rglob("*") if path.is_file()}
     assert found == expected | {Path("pyproject.toml"), Path("LICENSE")}
 

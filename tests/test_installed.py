@@ -100,7 +100,7 @@ def _in_checkout() -> dict[str, bytes]:
     for part in PARTS:
         inside = "" if part == "fedclust" else "fedclust/"
         for path in (ROOT / part).rglob("*"):  # does not follow links
-            if path.suffix in (".py", ".yaml") or path.parent.name == "template":
+            if path.suffix in (".py", ".yaml", ".md"):
                 files[inside + path.relative_to(ROOT).as_posix()] = path.read_bytes()
     return files
 
@@ -171,7 +171,8 @@ import flwr.clientapp, flwr.serverapp, hydra, pandas, scipy.optimize, sklearn.cl
 
 def tell():
     import fedclust
-    from fedclust import strategies, clients, settings
+    from fedclust import strategies, clients
+    from fedclust.settings import composition
     import fedclust.client_app
     names = ("strategies.fedgwc", "strategies.base", "clients.node", "clustering.fedgwc", "conf")
     groups = ("strategy", "dataset", "model", "experiment")
@@ -179,7 +180,7 @@ def tell():
         "strategies": {name: getattr(strategies, name).__module__ for name in strategies.__all__},
         "client app": fedclust.client_app.app is clients.app,
         "found": [name for name in names if importlib.util.find_spec("fedclust." + name)],
-        "choices": {group: settings.options(group) for group in groups},
+        "choices": {group: composition.options(group) for group in groups},
         "door": fedclust.__all__,
         "top level": [name for name in ("strategies", "clients", "conf") if name in sys.modules],
         "where": str(Path(fedclust.__file__).parent),

@@ -38,7 +38,7 @@ SPLITS = [
     *(
         f"strategy.parameters.{name}={value}"
         for name, value in {
-            "step_size": 0.1, "max_clusters": 2, "min_cluster_size": 3, "change": "last", "patience": 4,
+            "step_size": 0.1, "max_clusters": 2, "min_cluster_size": 3, "patience": 4,
             "tolerance": 1, "max_davies_bouldin": 10,
         }.items()
     ),

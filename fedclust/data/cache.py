@@ -150,11 +150,11 @@ def damaged_files(folder: Path) -> list[str]:
 
 
 def _sums(folder: Path) -> dict[str, dict[str, int | str]]:
-    stats = {file: file.stat() for file in sorted(folder.iterdir())}
-    return {
-        file.name: {"size": stat.st_size, "changed": stat.st_mtime_ns, "sha256": file_digest(file)}
-        for file, stat in stats.items()
-    }
+    sums: dict[str, dict[str, int | str]] = {}
+    for file in sorted(folder.iterdir()):
+        stat = file.stat()
+        sums[file.name] = {"size": stat.st_size, "changed": stat.st_mtime_ns, "sha256": file_digest(file)}
+    return sums
 
 
 def _is_damaged(file: Path, about: Mapping[str, Any]) -> bool:
@@ -175,14 +175,9 @@ def new_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[A
         If the disk has too little space. Checked first, because a full disk would kill the process later.
     """
     needed = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    free = shutil.disk_usage(path.parent).free
-    if needed > free:
-        raise OSError(f"{path} needs {_in_words(needed)}, {_in_words(free)} are free; {_ELSEWHERE}")
+    if needed > (free := shutil.disk_usage(path.parent).free):
+        raise OSError(f"{path} needs {needed / 1e9:.3g} GB, {free / 1e9:.3g} GB are free; {_ELSEWHERE}")
     return np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
-
-
-def _in_words(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.2f} MB"
 
 
 def map_array(path: Path) -> NDArray[Any]:

@@ -210,14 +210,9 @@ class DatasetBuilder(ABC):
         self, folder: Path, class_names: Sequence[str], num_train: int, statistics: Statistics = ((), ())
     ) -> None:
         """Write ``dataset.json``: all values that are not arrays, and a fingerprint of the files' content."""
-        description = {
-            "name": self.name,
-            "num_classes": self.num_classes,
-            "mean": statistics[0],
-            "std": statistics[1],
-            "class_names": class_names,
-            "num_train": num_train,
-        }
+        values = self.name, self.num_classes, *statistics, class_names, num_train
+        names = "name", "num_classes", "mean", "std", "class_names", "num_train"
+        description: dict[str, Any] = dict(zip(names, values, strict=True))
         content = {file.name: cache.file_digest(file) for file in sorted(folder.glob("*.npy"))}
         description["fingerprint"] = cache.digest(description, content)
         (folder / "dataset.json").write_text(json.dumps(description, indent=1))

@@ -50,5 +50,5 @@ class Digits(DatasetBuilder):
         inputs = self.new_inputs(folder, np.uint8, len(pixels), pixels.shape[1:])
         inputs[:] = pixels
         np.save(folder / "labels.npy", digits.target.astype(np.int64))
-        names = [str(name) for name in digits.target_names]
-        self.describe(folder, names, len(pixels), channel_statistics(pixel_counts(pixels)))
+        statistics = channel_statistics(pixel_counts(pixels))
+        self.describe(folder, [*map(str, digits.target_names)], len(pixels), statistics)

@@ -104,11 +104,9 @@ class EmdKMeans(ClientPartitioner):
         if nearest is None:
             still = f"it is still {distance:.4g} after {_MOST_SWEEPS} sweeps"
             raise ValueError(f"target must be a distance that mixing reaches, got {target:.4g}: {still}")
-        warnings.warn(
-            f"the clients' distances to each other are not normally distributed (Shapiro-Wilk test) anywhere "
-            f"from {target:.4g} to {_SLACK * target:.4g}; the first partition at {target:.4g} is used",
-            stacklevel=2,
-        )
+        what = "the clients' distances to each other are not normally distributed (Shapiro-Wilk test)"
+        where = f"anywhere from {target:.4g} to {_SLACK * target:.4g}"
+        warnings.warn(f"{what} {where}; the first partition at {target:.4g} is used", stacklevel=2)
         return Assignment(nearest)
 
 

@@ -426,7 +426,9 @@ def decode(
                 # square, because EXIF data may swap height and width.
                 side = 2 * max(wanted)
                 opened.draft(mode, (side, side))
-            if opened.mode[0] in "IF" and not _fits_in_bytes(opened):
+            extrema: Any = opened.getextrema() if opened.mode[0] == "I" else (0, 255)
+            # Pillow makes 255 of all that are larger.
+            if opened.mode[0] == "F" or min(extrema) < 0 or max(extrema) > 255:
                 raise OSError(f"must have 8 bits per channel, it has more (mode {opened.mode})")
             upright = ImageOps.exif_transpose(opened)
             picture = upright if upright.mode == mode else upright.convert(mode)
@@ -441,11 +443,3 @@ def decode(
         picture = scale(wanted, Image.Resampling.BILINEAR)
     pixels = np.asarray(picture)
     return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
-
-
-def _fits_in_bytes(opened: Any) -> bool:
-    """Whether no value of a grey image is lost in 8 bits; Pillow makes 255 of all that are larger."""
-    if opened.mode == "F":
-        return False
-    least, largest = opened.getextrema()
-    return bool(least >= 0 and largest <= 255)

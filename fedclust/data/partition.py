@@ -216,8 +216,7 @@ def _labels(dataset: Dataset) -> IntArray:
 
     So one of FedGMCC's genomic reads counts as sensitive when any of its bases is.
     """
-    labels = dataset.labels if dataset.labels.ndim == 1 else dataset.labels.amax(dim=1)
-    return labels.numpy()
+    return (dataset.labels if dataset.labels.ndim == 1 else dataset.labels.amax(dim=1)).numpy()
 
 
 def _clients(partitioner: Any) -> IntArray:
@@ -665,12 +664,8 @@ def _round_up(
     from scipy.optimize import linprog
 
     one, cells = np.ones(len(clients)), np.arange(len(clients))
-    sums = sparse.vstack(
-        [
-            sparse.csr_array((one, (clients, cells)), shape=(len(missing), len(cells))),
-            sparse.csr_array((one, (labels, cells)), shape=(len(left), len(cells))),
-        ]
-    )
+    pairs = (clients, missing), (labels, left)
+    sums = sparse.vstack([sparse.csr_array((one, (to, cells)), (len(of), len(cells))) for to, of in pairs])
     limits = np.concatenate([missing, left]).astype(float)
     # The type stubs accept dense matrices only.
     solution = linprog(-gain, A_ub=sums, b_ub=limits, bounds=(0, 1))  # type: ignore[call-overload]

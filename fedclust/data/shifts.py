@@ -152,9 +152,8 @@ class Blur(Shift):
         from scipy import ndimage
 
         _check_images(inputs, "blur")
-        blurred = ndimage.gaussian_filter(
-            inputs.numpy().astype(np.float32), sigma=(0, 0, self.sigma, self.sigma), mode="nearest"
-        )
+        pixels, sigma = inputs.numpy().astype(np.float32), (0, 0, self.sigma, self.sigma)
+        blurred = ndimage.gaussian_filter(pixels, sigma=sigma, mode="nearest")
         return _like(inputs, torch.from_numpy(blurred)), labels
 
 

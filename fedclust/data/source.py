@@ -38,11 +38,8 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".g
 CSV_OPTIONS = ("sep", "encoding", "decimal", "thousands", "quotechar", "comment", "na_values", "skiprows")
 HUB_OPTIONS = ("subset", "revision", "data_dir", "data_files")
 SEPARATORS = (";", "\t", "|", ",")
-PART_WORDS = {
-    "train": {"train", "training"},
-    "test": {"test", "testing"},
-    "validation": {"validation", "valid", "val", "dev"},
-}
+_VALIDATION = {"validation", "valid", "val", "dev"}
+PART_WORDS = {"train": {"train", "training"}, "test": {"test", "testing"}, "validation": _VALIDATION}
 
 
 @dataclass(frozen=True)

@@ -160,11 +160,11 @@ class Tables(SourcedDataset):
             scaler = StandardScaler().fit(imputer.fit_transform(values))
             fitted = zip(named["numbers"], imputer.statistics_, scaler.mean_, scaler.scale_, strict=True)
             numbers = tuple(NumberColumn(name, *map(float, each)) for name, *each in fitted)
-        categories = tuple(
-            CategoryColumn(name, tuple(known), tuple(np.isin(np.arange(len(known)), each).tolist()))
-            for (name, known), each in zip(named["categories"].items(), codes.T, strict=True)
-        )
-        return TableEncoder(numbers, categories, self.encoding)
+        categories = []
+        for (name, values), each in zip(named["categories"].items(), codes.T, strict=True):
+            known = np.isin(np.arange(len(values)), each).tolist()
+            categories.append(CategoryColumn(name, tuple(values), tuple(known)))
+        return TableEncoder(numbers, tuple(categories), self.encoding)
 
     def _encoded(self, folder: Path, rows: IntArray) -> FloatArray:
         """Encode all examples, fitted on `rows` only."""

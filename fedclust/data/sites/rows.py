@@ -161,10 +161,8 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
                 held[client] = np.delete(train, validated), rows[tested], train[validated]
         if not held:
             raise SiteError(f"a client must have at least {own.min_samples} rows, got {max(sizes)}")
-        train_rows, test_rows, validation = (tuple(each) for each in zip(*held.values(), strict=True))
-        validation = validation if own.fraction else ()
-        known = name, builder, parts, kept, labels, num_train, tuple(held)
-        return SiteRows(*known, train_rows, test_rows, validation)
+        divided = [tuple(each) for each in zip(*held.values(), strict=True)][: 3 if own.fraction else 2]
+        return SiteRows(name, builder, parts, kept, labels, num_train, tuple(held), *divided)
 
 
 def key_of(name: str) -> int:

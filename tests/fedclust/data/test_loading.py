@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -238,13 +236,6 @@ def test_impossible_requests_are_refused_and_leave_nothing(tmp_path: Path, loade
     assert [path for path in (tmp_path / "cache" / "federations").iterdir() if path.is_dir()] == []
     with pytest.raises(FileNotFoundError, match="there is no file"):
         loaded(file=str(tmp_path / "nowhere"))
-
-
-def test_importing_the_package_is_quick() -> None:
-    code = "import sys, fedclust.data; print(*sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    heavy = "datasets flwr flwr_datasets transformers sklearn pandas pyarrow PIL torch"
-    assert not {*heavy.split()} & {*found.split()}
 
 
 def write_stars(folder: Path, stars: list[Any], name: str = "train.csv") -> dict[str, Any]:

@@ -454,45 +454,34 @@ def test_holdout_is_the_rounded_share_of_each_client_and_within_one_in_each_clas
             assert abs(held_out[mine].sum() - fraction * mine.sum()) < 1 + 1e-6
 
 
-def test_matched_gives_the_share_of_each_class() -> None:
-    # Of 4 training rows of class 0 client 0 holds 3 and client 1 one; of 2 of class 1 client 1 holds both.
-    clients = np.array([0, 0, 0, 1, 1, 1])
-    labels = np.array([0, 0, 0, 0, 1, 1] + [0] * 8 + [1] * 5)
-    assert cells(partition.matched(clients, labels, draws()), labels[6:]) == [[6, 0], [2, 5]]
-
-
-def test_matched_leaves_out_the_share_of_rows_nobody_trains_on() -> None:
-    labels = np.array([0, 0, 1, 1] + [0] * 4 + [1] * 4)
-    dealt = partition.matched(np.array([0, -1, -1, -1]), labels, draws())
-    assert cells(dealt, labels[4:]) == [[2, 0]]
-    assert (dealt == -1).sum() == 6
+@pytest.mark.parametrize(
+    ("clients", "labels", "expected"),
+    [
+        # Of 4 training rows of class 0 client 0 holds 3, client 1 one; of 2 of class 1 client 1 holds both.
+        ([0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1] + [0] * 8 + [1] * 5, [[6, 0], [2, 5]]),
+        # The share of rows that nobody trains on is left out.
+        ([0, -1, -1, -1], [0, 0, 1, 1] + [0] * 4 + [1] * 4, [[2, 0]]),
+        # Client 0 is due 0.8 of class 0 and 0.2 of class 1, client 1 the reverse: 1 row of its main class.
+        ([0] * 4 + [1] + [0] + [1] * 4, [0] * 5 + [1] * 5 + [0, 1], [[1, 0], [0, 1]]),
+        # 20 + 4 + 1 training rows, 15 test rows: due 12, 2.4 and 0.6. Everyone is served, and no row is left.
+        ([0] * 20 + [1] * 4 + [2], [0] * 40, [[12], [2], [1]]),
+        # 41 + 1 training rows, 21 test rows: due 20.5 and 0.5, which np.round takes for 20 and 0.
+        ([0] * 41 + [1], [0] * 63, [[20], [1]]),
+    ],
+)
+def test_matched_by_hand(clients: list[int], labels: list[int], expected: list[list[int]]) -> None:
+    tested = np.array(labels)[len(clients) :]
+    for seed in range(5):
+        found = partition.matched(np.array(clients), np.array(labels), draws(seed))
+        assert cells(found, tested) == expected
 
 
 def test_matched_rounds_so_that_totals_come_out() -> None:
     # Two clients, each with half of both classes; 3 and 1 test rows: 1.5 + 0.5 is due to each, 2 in all.
     # After one row of class 0 each, one row of each class is left, and each client gets one of them.
-    clients = np.array([0, 1, 0, 1])
     labels = np.array([0, 0, 1, 1, 0, 0, 0, 1])
-    assert sorted(cells(partition.matched(clients, labels, draws()), labels[4:])) == [[1, 1], [2, 0]]
-
-
-def test_matched_prefers_large_remainders() -> None:
-    # Client 0 is due 0.8 of class 0 and 0.2 of class 1, client 1 the reverse: 1 row each, of its main class.
-    clients = np.array([0] * 4 + [1] + [0] + [1] * 4)
-    labels = np.array([0] * 5 + [1] * 5 + [0, 1])
-    for seed in range(5):
-        assert cells(partition.matched(clients, labels, draws(seed)), labels[10:]) == [[1, 0], [0, 1]]
-
-
-def test_matched_first_gives_rows_to_clients_that_would_have_none() -> None:
-    # 20 + 4 + 1 training rows, 15 test rows: due 12, 2.4 and 0.6. Everyone is served, and no row is left.
-    clients = np.repeat([0, 1, 2], [20, 4, 1])
-    labels = np.zeros(25 + 15, dtype=int)
-    assert np.bincount(partition.matched(clients, labels, draws())).tolist() == [12, 2, 1]
-    # 41 + 1 training rows, 21 test rows: due 20.5 and 0.5, which np.round takes for 20 and 0.
-    clients = np.repeat([0, 1], [41, 1])
-    labels = np.zeros(42 + 21, dtype=int)
-    assert np.bincount(partition.matched(clients, labels, draws())).tolist() == [20, 1]
+    found = partition.matched(np.array([0, 1, 0, 1]), labels, draws())
+    assert sorted(cells(found, labels[4:])) == [[1, 1], [2, 0]]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=4, max_size=40), st.integers(0, 99))

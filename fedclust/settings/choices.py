@@ -178,7 +178,7 @@ def _refused(key: str, node: dict[str, Any], options: Any, whole: dict[str, Any]
         built = [name for name, value in values.items() if _is_built(value)]
         typing.cast(Any, options)(**(values | dict.fromkeys(built, _built_later)))
     except ValueError as error:
-        said = " ".join(str(error).split())
+        said = " ".join(str(error).split()).replace(" or None", " or null")
         argument = said.partition(" ")[0]
         if argument.rpartition(".")[2] not in built:
             return f"{key}.{said}" if argument in given else said

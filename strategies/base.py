@@ -676,16 +676,6 @@ class ClusteredStrategy(Strategy):
         return self.run.clusters.assignment
 
     @property
-    def num_clients(self) -> int:
-        """Number of clients K."""
-        return self.run.clusters.num_clients
-
-    @property
-    def federation(self) -> Federation:
-        """The clients of the run, with those that joined."""
-        return self.run.federation
-
-    @property
     def measured(self) -> Measured:
         """Each client's measurements at the last evaluation."""
         return self.run.measured

@@ -112,7 +112,7 @@ class StrategyRun(Observer):
         """Record a round, show it, and keep a checkpoint if one is due."""
         strategy, settings, number = self.strategy, self.settings, int(record["round"])
         now, before, self._done = self._traffic(), self._last, number
-        described = strategy.federation.descriptions or self._described  # with those who joined
+        described = strategy.run.federation.descriptions or self._described  # with those who joined
         self._described, self._last = described, now
         if "mean_client_accuracy" in record:
             accuracies = strategy.measured.figures["accuracy"]
@@ -205,7 +205,8 @@ class StrategyRun(Observer):
             except RunFailed as error:
                 raise RunFailed(f"{self.name}: {error}; {self._left()}") from error
         self._seconds = time.perf_counter() - began
-        described = self._described = strategy.federation.descriptions or described  # with those who joined
+        described = strategy.run.federation.descriptions or described  # with those who joined
+        self._described, num_clients = described, strategy.clusters.num_clients
         findings = strategy.findings(strategy.clusters)
         federation.take_failures()  # those of before round 1 ended it, or are in its record
         arrays: dict[str, ArrayLike] = dict(findings.arrays)
@@ -214,7 +215,7 @@ class StrategyRun(Observer):
         self._late = summaries.named(federation.take_failures(), described.client_names)
         if described.class_names:
             arrays["class_names"] = described.class_names
-        arrays, self._left_out = summaries.without_large(arrays, settings.keep_matrices, strategy.num_clients)
+        arrays, self._left_out = summaries.without_large(arrays, settings.keep_matrices, num_clients)
         with self._writing():
             if arrays:
                 self.recorder.matrices(**arrays)
@@ -229,7 +230,7 @@ class StrategyRun(Observer):
     def _table(self, described: Descriptions, measured: Measured, **columns: ArrayLike) -> pd.DataFrame:
         """Build the table of clients, with what they measured of the models that serve them."""
         strategy, figures = self.strategy, measured.figures
-        counts, num_test, clients = described.counts, described.num_test, range(strategy.num_clients)
+        counts, num_test, clients = described.counts, described.num_test, range(strategy.clusters.num_clients)
         if self.privacy.tells == "nothing":  # then only who measured has told on how many rows
             num_test = np.nan_to_num(figures.get(NUM_EXAMPLES, np.zeros(len(clients)))).astype(np.int64)
         return summaries.client_table(
@@ -244,7 +245,7 @@ class StrategyRun(Observer):
             self.settings.seed,
             **columns,
             **{name: each for layer in strategy.layers for name, each in layer.columns(strategy.run).items()},
-            **self._last.by_client(strategy.num_clients),
+            **self._last.by_client(strategy.clusters.num_clients),
             **strategy.findings(strategy.clusters).clients,
         )
 
@@ -308,9 +309,9 @@ class StrategyRun(Observer):
         verdict = proof.verdict
         if not strategy.forms_groups:
             verdict = dataclasses.replace(verdict, text=f"No groups to test: {name} forms none")
-        by_common = np.zeros(strategy.num_clients, dtype=bool)
+        by_common = np.zeros(strategy.clusters.num_clients, dtype=bool)
         if best:
-            by_common = ~proof.served_by_cluster(strategy.num_clients)
+            by_common = ~proof.served_by_cluster(strategy.clusters.num_clients)
         if best and self._newcomers is not None:
             facts = common.models[0], asking, by_common, common.server_round
             self._newcomers = against_common(self._newcomers, strategy.clusters, *facts)

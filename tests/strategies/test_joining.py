@@ -83,8 +83,8 @@ def test_a_client_joins_and_another_leaves(name: str, tmp_path: Path) -> None:
     assert seen.last_round.tolist() == [5, 5, 3, 5, 5, 5, 5, 5]
     assert np.isfinite(seen.last_accuracy).all()
     assert sum("client 7 joined" in reason for _, _, reason in strategy.observer.assignments) == 1
-    assert strategy.federation.joined.tolist() == [0] * 7 + [3]
-    assert strategy.federation.turns.shape == (8,)
+    assert strategy.run.federation.joined.tolist() == [0] * 7 + [3]
+    assert strategy.run.federation.turns.shape == (8,)
     found = strategy.findings(strategy.clusters)
     assert all(values.shape == (8,) for values in found.clients.values())
     assert all(7 not in values.shape or values.ndim != 2 for values in found.arrays.values())

@@ -416,9 +416,8 @@ class NodeRegistry:
         if nodes == self.online.keys():
             return
         self.online = {node: host for node, host in self.online.items() if node in nodes}
-        questions = [
-            Message(RecordDict(), node, QUERY_CLIENTS) for node in sorted(nodes - self.online.keys())
-        ]
+        new = sorted(nodes - self.online.keys())
+        questions = [Message(RecordDict(), node, QUERY_CLIENTS) for node in new]
         known = {info.node_id: info for info in self.grid.get_nodes()} if questions else {}
         for reply in self.grid.send_and_receive(questions, timeout=self.timeout) if questions else ():
             if reply.has_error() and reply.error.code in NODE_LOST:

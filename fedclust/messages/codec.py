@@ -239,8 +239,7 @@ def _limit(limit: Limit, at: Reading) -> float:
 
 
 def _check_total(total: float, limits: tuple[Limit, Limit] | None, name: str, at: Reading) -> None:
-    low, high = (_limit(limit, at) for limit in limits or (-math.inf, math.inf))
-    if not low <= total <= high:
+    if limits is not None and not (low := _limit(limits[0], at)) <= total <= (high := _limit(limits[1], at)):
         raise at.bad(f"{name} must add up to a number in [{low}, {high}], got {total}")
 
 
@@ -619,9 +618,9 @@ class _Group:
     entries: dict[tuple[str, ...], tuple[str, Entry | Pairs, Any]]
 
     @cached_property
-    def keys(self) -> frozenset[str]:
-        """All keys."""
-        return frozenset().union(*self.entries)
+    def keys(self) -> dict[str, tuple[str, ...]]:
+        """All keys, each with those of its field."""
+        return {key: keys for keys in self.entries for key in keys}
 
     @cached_property
     def needed(self) -> tuple[str, ...]:
@@ -634,9 +633,12 @@ class _Group:
         entries: dict[str, Any] = {}
         for keys, (field, how, default) in self.entries.items():
             value = values.get(field)
-            if value is not None and not (how.sparse and value == default):
-                written = how.write(value)
-                entries |= zip(keys, written if isinstance(how, Pairs) else (written,), strict=True)
+            if value is None or (how.sparse and value == default):
+                continue
+            if isinstance(how, Entry):
+                entries[keys[0]] = how.write(value)
+            else:
+                entries |= zip(keys, how.write(value), strict=True)
         return entries
 
     def read(self, content: Mapping[str, Any], at: Reading) -> dict[str, Any]:
@@ -647,18 +649,19 @@ class _Group:
                 return {}
             raise at.lacks(self.place.record, content)
         found = dict(record.items())  # a record's own look-ups are slow
-        if at.strict and not found.keys() <= self.keys:
+        if at.strict and not found.keys() <= self.keys.keys():
             at.known(found, self.keys, self.place.record)
         for key in self.needed:
             if key not in found:
                 raise at.lacks(key, found)
         values = {}
-        for keys, (field, how, _) in self.entries.items():
-            if isinstance(how, Entry):
-                if keys[0] in found:
-                    values[field] = how.read(found[keys[0]], keys[0], at)
-            elif not found.keys().isdisjoint(keys):
-                values[field] = how.read([found.get(key) for key in keys], keys, at)
+        for key, value in found.items():
+            if (keys := self.keys.get(key)) is not None:
+                field, how, _ = self.entries[keys]
+                if isinstance(how, Entry):
+                    values[field] = how.read(value, key, at)
+                elif field not in values:
+                    values[field] = how.read([found.get(each) for each in keys], keys, at)
         return values
 
 

@@ -26,6 +26,7 @@ _NEEDED = (NUM_EXAMPLES, LOSS, "accuracy", "balanced-accuracy")
 _RANKING = frozenset({"macro-f1", "auc"})
 _SHARES = _RANKING | {"accuracy", "balanced-accuracy"}
 _ROUND_OFF = 1e-9
+_ROWS = codec.Whole(0, codec.test_rows)
 
 
 def _write_figures(figures: Mapping[str, float]) -> MetricRecord:
@@ -44,7 +45,7 @@ def _read_figures(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
     for name, value in figures.items():
         if type(value) is not float and type(value) is not int:
             raise at.bad(f"{name} must be a number, got {codec.short(value)}")
-    num_examples = codec.Whole(0, codec.test_rows).read(figures[NUM_EXAMPLES], NUM_EXAMPLES, at)
+    num_examples = _ROWS.read(figures[NUM_EXAMPLES], NUM_EXAMPLES, at)
     for name, share in figures.items():
         if name not in _SHARES or 0 <= share <= 1:
             continue
@@ -460,8 +461,6 @@ class WinsQuestion(codec.Question[Wins]):
 
 
 # -- The proof ----------------------------------------------------------------------------------------------
-
-_ROUND_OFF = 1e-9
 
 
 def _compared_rows(at: codec.Reading) -> int:

@@ -198,11 +198,8 @@ class Place:
 
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # as Flower's own strategies name them
-IN_ARRAYS, IN_CONFIG, IN_METRICS = (
-    Place(ARRAYS, ArrayRecord),
-    Place(CONFIG, ConfigRecord),
-    Place(METRICS, MetricRecord),
-)
+IN_ARRAYS, IN_CONFIG = Place(ARRAYS, ArrayRecord), Place(CONFIG, ConfigRecord)
+IN_METRICS = Place(METRICS, MetricRecord)
 
 
 @dataclass(frozen=True)
@@ -239,7 +236,10 @@ def _limit(limit: Limit, at: Reading) -> float:
 
 
 def _check_total(total: float, limits: tuple[Limit, Limit] | None, name: str, at: Reading) -> None:
-    if limits is not None and not (low := _limit(limits[0], at)) <= total <= (high := _limit(limits[1], at)):
+    if limits is None:
+        return
+    low, high = (_limit(limit, at) for limit in limits)
+    if not low <= total <= high:
         raise at.bad(f"{name} must add up to a number in [{low}, {high}], got {total}")
 
 

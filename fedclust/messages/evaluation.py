@@ -103,8 +103,10 @@ def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
         rule = f"at most {most} rows, as many predictions, and hits, at most as many in each class"
         raise at.bad(f"{_COUNTS} must be {rule}, got {sums} in all")
     confusion, none = arrays.get(_CONFUSION), np.zeros(0, dtype=np.int64)
-    if confusion is not None and not _agree(confusion, there, predicted, hits):
-        raise at.bad(f"{_CONFUSION} must add up to {_COUNTS}, got shape {confusion.shape}")
+    if confusion is not None:
+        added = confusion.sum(axis=1), confusion.sum(axis=0), confusion.diagonal()
+        if not all(map(np.array_equal, added, arrays[_COUNTS])):
+            raise at.bad(f"{_CONFUSION} must add up to {_COUNTS}, got shape {confusion.shape}")
     gaps, positives, negatives = (arrays.get(name, none) for name in (_GAPS, _POSITIVES, _NEGATIVES))
     bins = NUM_BINS * len(there)
     shapes = gaps.shape, positives.shape, negatives.shape
@@ -112,16 +114,6 @@ def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
         raise at.bad(f"{_GAPS} must add up to at most {bins} and each have its counts, got shapes {shapes}")
     places = np.cumsum(gaps) - 1 if _GAPS in arrays else None
     return Outcomes(there, predicted, hits, places, positives, negatives, confusion)
-
-
-def _agree(confusion: IntArray, there: IntArray, predicted: IntArray, hits: IntArray) -> bool:
-    return confusion.shape == (len(there), len(there)) and all(
-        map(
-            np.array_equal,
-            (confusion.sum(axis=1), confusion.sum(axis=0), confusion.diagonal()),
-            (there, predicted, hits),
-        )
-    )
 
 
 _FIGURES = codec.Own(codec.IN_METRICS, _write_figures, _read_figures)

@@ -118,17 +118,25 @@ def test_table_of_image_ids_and_users(tmp_path: Path, image_path: str, folder: s
     assert data.natural.tolist() == [1, 0, -1]
 
 
-def test_stretching_scales_each_side() -> None:
-    # 8 rows, the upper 4 black, the lower 4 at 140, become 2. A triangle of half-width 4 about row 2 gives
-    # the rows' centres 0.5 … 5.5 the weights 5, 7, 7, 5, 3, 1 eighths: 4 of 28 are lower rows, so 140/7 = 20.
-    picture = png(np.repeat([[0] * 4, [140] * 4], 4, axis=0))
-    assert decode(picture, (1, 2, 2), "stretch").tolist() == [[[20, 20], [120, 120]]]
+UPRIGHT = Image.Exif()
+UPRIGHT[274] = 6  # orientation: the top of the picture is at its right side
 
 
-def test_cropping_keeps_the_middle() -> None:
-    columns = [10] * 2 + [90] * 4 + [10] * 2
-    picture = png([columns] * 4)  # 4 high, 8 wide: two columns go at each side
-    assert decode(picture, (1, 4, 4), "crop").tolist() == [[[90] * 4] * 4]
+@pytest.mark.parametrize(
+    ("encoded", "shape", "resize", "expected"),
+    [
+        # 8 rows, the upper 4 black, the lower 4 at 140, become 2. A triangle of half-width 4 at row 2 gives
+        # the rows' centres 0.5 … 5.5 the weights 5, 7, 7, 5, 3, 1 eighths: 4 of 28 are lower: 140/7 = 20.
+        (png([[0] * 4] * 4 + [[140] * 4] * 4), (1, 2, 2), "stretch", [[20, 20], [120, 120]]),
+        # 4 high, 8 wide: two columns go at each side.
+        (png([[10] * 2 + [90] * 4 + [10] * 2] * 4), (1, 4, 4), "crop", [[90] * 4] * 4),
+        (png([[1, 2, 3]], exif=UPRIGHT), (1, 3, 1), "none", [[1], [2], [3]]),
+    ],
+)
+def test_images_are_scaled_cropped_and_turned(
+    encoded: bytes, shape: tuple, resize: Any, expected: list
+) -> None:
+    assert decode(encoded, shape, resize).tolist() == [expected]
 
 
 def test_large_photographs_shrink_to_their_mean() -> None:
@@ -139,12 +147,6 @@ def test_large_photographs_shrink_to_their_mean() -> None:
     small = decode(buffer.getvalue(), (3, 8, 8), "crop")
     assert small.shape == (3, 8, 8)
     np.testing.assert_allclose(small, 110, atol=4)
-
-
-def test_images_are_turned_upright() -> None:
-    exif = Image.Exif()
-    exif[274] = 6  # orientation: the top of the picture is at its right side
-    assert decode(png([[1, 2, 3]], exif=exif), (1, 3, 1)).tolist() == [[[1], [2], [3]]]
 
 
 def test_statistics_by_hand() -> None:
@@ -164,18 +166,14 @@ def test_another_size_is_refused_with_both(tmp_path: Path) -> None:
     assert load(tmp_path, resize="stretch").inputs.shape[1:] == (1, 2, 2)
 
 
-def test_a_broken_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "data.csv").write_text("image,label\na.png,0\nb.png,1\n")
+@pytest.mark.parametrize("image_path", ["{id}.png", "**/{id}.png"])
+def test_a_broken_or_missing_image_is_named(tmp_path: Path, image_path: str) -> None:
+    (tmp_path / "data.csv").write_text("image,label\na,0\nb,1\n")
+    with pytest.raises(SourceError, match=r"cannot read image 0 \(.*a\.png\): No such file"):
+        load(tmp_path, image_path=image_path)
     (tmp_path / "a.png").write_bytes(grey(1))
     (tmp_path / "b.png").write_bytes(grey(1)[:40])
     with pytest.raises(SourceError, match=r"cannot read image 1 \(.*b\.png\): .*dataset\.path or \.hub"):
-        load(tmp_path)
-
-
-@pytest.mark.parametrize("image_path", ["img/{id}.png", "**/{id}.png"])
-def test_a_missing_image_is_named(tmp_path: Path, image_path: str) -> None:
-    (tmp_path / "data.csv").write_text("image,label\na,0\nb,1\n")
-    with pytest.raises(SourceError, match=r"cannot read image 0 \(.*a\.png\): No such file"):
         load(tmp_path, image_path=image_path)
     write(tmp_path / "data.parquet", [None, grey(1)], [0, 1])
     with pytest.raises(SourceError, match="example 0 has no image"):

@@ -67,16 +67,9 @@ def test_a_saved_encoder_gives_the_bits_that_clients_trained_on(tmp_path, encodi
     )
     frame.loc[0, "city"] = "Genf"  # one row, which may be a test row
     frame.to_csv(tmp_path / "rows.csv", index=False)
-    settings = {
-        "_target_": "fedclust.data.tables.Tables",
-        "name": "rows",
-        "path": str(tmp_path / "rows.csv"),
-        "label": "ill",
-        "natural": "site",
-        "num_classes": 2,
-        "input_shape": [8 if encoding == "onehot" else 4],
-        "encoding": encoding,
-    }
+    settings = {"_target_": "fedclust.data.tables.Tables", "name": "rows", "path": str(tmp_path / "rows.csv")}
+    settings |= {"label": "ill", "natural": "site", "num_classes": 2, "encoding": encoding}
+    settings["input_shape"] = [8 if encoding == "onehot" else 4]
     partition = {"_target_": "fedclust.data.partitioners.Natural", "validation_fraction": 0.2}
     data = load(settings, partition, 0, tmp_path / "cache")
     assert sum(map(len, data.train)) < 60  # so the scaler was fitted anew, on some of the rows
@@ -91,21 +84,11 @@ def test_a_saved_encoder_gives_the_bits_that_clients_trained_on(tmp_path, encodi
 
 
 def test_a_text_encoder_gives_the_tokens_that_clients_trained_on(tmp_path) -> None:
-    frame = pd.DataFrame(
-        {
-            "text": ["Good day", "bad night!", None, "good NIGHT day day", "x y z"] * 4,
-            "label": [0, 1, 0, 1, 0] * 4,
-        }
-    )
+    texts = ["Good day", "bad night!", None, "good NIGHT day day", "x y z"]
+    frame = pd.DataFrame({"text": texts * 4, "label": [0, 1, 0, 1, 0] * 4})
     frame.to_csv(tmp_path / "rows.csv", index=False)
-    settings = {
-        "_target_": "fedclust.data.text.Text",
-        "name": "rows",
-        "path": str(tmp_path / "rows.csv"),
-        "num_classes": 2,
-        "input_shape": [3],
-        "vocabulary_size": 8,
-    }
+    settings = {"_target_": "fedclust.data.text.Text", "name": "rows", "path": str(tmp_path / "rows.csv")}
+    settings |= {"num_classes": 2, "input_shape": [3], "vocabulary_size": 8}
     partition = {"_target_": "fedclust.data.partitioners.Iid", "num_clients": 2, "test_fraction": 0.3}
     data = load(settings, partition, 0, tmp_path / "cache")
     encoder = encoder_from(json.loads(json.dumps(to_values(data.input_encoder()))))

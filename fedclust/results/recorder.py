@@ -56,8 +56,8 @@ class Recorder:
         self._config: str | None = None
         if config is not None:
             text = config if isinstance(config, str) else yaml.safe_dump(plain(config), sort_keys=False)
-            self._config = text
             replace_file(folder / "config.yaml", text)
+            self._config = text
 
     def __enter__(self) -> "Recorder":
         return self

@@ -24,6 +24,10 @@ from fedclust.typing import FloatArray, IntArray
 _YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+FILES = ("rounds.jsonl", "summary.json", "clients.parquet")
+"""Files of which a run's folder has one at least."""
+
+
 @dataclass(frozen=True, eq=False)
 class SavedRun:
     """A run read from its folder; each file is read on first access.
@@ -44,9 +48,8 @@ class SavedRun:
     folder: Path
 
     def __post_init__(self) -> None:
-        names = ("rounds.jsonl", "summary.json", "clients.parquet")
-        if not any((self.folder / name).is_file() for name in names):
-            raise FileNotFoundError(f"folder must hold a run ({', '.join(names)}), got {self.folder}")
+        if not any((self.folder / name).is_file() for name in FILES):
+            raise FileNotFoundError(f"folder must hold a run ({', '.join(FILES)}), got {self.folder}")
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -208,8 +211,8 @@ class SavedRun:
         The rounds that have the key, and its values, both of shape (n,).
         """
         pairs = [(line["round"], line[key]) for line in self.rounds if line.get(key) is not None]
-        numbers = np.array([number for number, _ in pairs], dtype=np.int64)
-        return numbers, np.array([value for _, value in pairs], dtype=float)
+        numbers, values = ([pair[at] for pair in pairs] for at in (0, 1))
+        return np.array(numbers, dtype=np.int64), np.array(values, dtype=float)
 
     def matrices(self) -> Iterator[tuple[str, NDArray]]:
         """Yield the arrays of ``matrices.npz``, loading one at a time."""
@@ -223,7 +226,7 @@ class SavedRun:
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the settings of a configuration by dotted key, such as ``"partition.alpha"``."""
     for key, value in config.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

@@ -238,7 +238,7 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Setting]:
     return {
         _metric_name(key): value if isinstance(value, bool | int | float | str) else str(value)
         for key, value in flat(config)
-        if key not in _NO_SETTINGS and not key.startswith("tracker.")
+        if value != {} and key not in _NO_SETTINGS and not key.startswith("tracker.")
     }
 
 

@@ -176,15 +176,15 @@ def curves(
 
     def drawn(some: Sequence[Mapping[str, Any]], *ends: str) -> alt.Chart:
         base = alt.Chart(data_of(some)).transform_flatten(["x", "y", *ends]).transform_filter(valid)
-        return base.encode(across, up, color=colour, detail="line:N")
+        return base.encode(across, up, color=colour, detail=alt.Detail("line:N"))
 
     layers = []
     if marks:
         at = alt.Chart(data_of([{"x": place, "what": what} for place, what in marks]))
-        layers.append(at.mark_rule(strokeDash=[2, 3], opacity=0.6).encode(across, tooltip=["x:Q", "what:N"]))
+        layers.append(at.mark_rule(strokeDash=[2, 3], opacity=0.6).encode(across, alt.Tooltip("what:N")))
     if banded := [row for row in rows if "low" in row]:
         area = drawn(banded, "low", "high").mark_area(opacity=0.16, strokeWidth=0)
-        layers.append(area.encode(alt.Y("low:Q", title=y or None, scale=scale), y2="high:Q"))
+        layers.append(area.encode(alt.Y("low:Q", title=y or None, scale=scale), y2=alt.Y2("high:Q")))
     kind: dict[str, Any] = {"interpolate": "step-after"} if step else {}
     longest, base = max(len(row["x"]) for row in rows), drawn(rows)
     if longest > _MANY and not step:
@@ -294,10 +294,10 @@ def cells(
     scale = alt.Scale(domain=[low, high], clamp=True, **MAPS[colours])
     colour = alt.Color("data:Q", title=title or None, scale=scale, legend=alt.Legend(gradientLength=160))
     read = [alt.Tooltip("row:N"), alt.Tooltip("column:N"), alt.Tooltip("data:N", title=title or "value")]
-    drawn = base.mark_rect(strokeWidth=0).encode(x, y, x2="c2:Q", y2="r2:Q", tooltip=read)
+    drawn = base.mark_rect(strokeWidth=0).encode(x, y, x2=alt.X2("c2:Q"), y2=alt.Y2("r2:Q"), tooltip=read)
     layers = [drawn.transform_filter("isNumber(datum.data)").encode(color=colour)]
     if np.isinf(table).any():
-        layers.append(drawn.transform_filter("datum.data === '∞'").encode(color=alt.value("black")))
+        layers.append(drawn.transform_filter("datum.data === '∞'").encode(color=alt.ColorValue("black")))
     line = "black" if colours in ("diverging", "labels") else "white"
     for bands, key, channel in ((rows.bands, "r", y), (columns.bands, "c", x)):
         edges = _edges(bands)[1:-1]
@@ -307,8 +307,8 @@ def cells(
     for start, end in pairwise(_edges(strip)):
         colour_of = COLOURS[int(strip[start]) % len(COLOURS)]
         beside = alt.Chart(data_of([{"r": start, "r2": end}])).mark_rect(color=colour_of)
-        wide: dict[str, Any] = {"x": alt.value(alt.expr("width + 3")), "x2": alt.value(alt.expr("width + 9"))}
-        layers.append(beside.encode(y, y2="r2:Q", **wide))
+        ends_of_strip = alt.XValue(alt.expr("width + 3")), alt.X2Value(alt.expr("width + 9"))
+        layers.append(beside.encode(y, alt.Y2("r2:Q"), *ends_of_strip))
     if numbers:
         middle = low + 0.55 * (high - low)
         dark = alt.condition(f"datum.data > {middle}", alt.value("black"), alt.value("white"))
@@ -392,7 +392,7 @@ def points(rows: Sequence[Mapping[str, Any]], x: str = "", y: str = "", legend: 
         alt.Y("y:Q", title=y or None, scale=both[1]),
         color=alt.Color("group:N", scale=alt.Scale(domain=groups), **key),
         shape=alt.Shape("group:N", scale=alt.Scale(domain=groups, range=shapes), **key),
-        tooltip=["name:N", "group:N"],
+        tooltip=alt.Tooltip("name:N"),
     ).properties(usermeta={"read": "points", "zoom": ["x", "y"]}, width=380, height=380)
 
 
@@ -415,8 +415,8 @@ def intervals(rows: Sequence[tuple[str, float, float, float, bool]], x: str) -> 
     base = alt.Chart(data_of(data)).encode(y=y, color=alt.Color("shown:N", title=None, scale=scale))
     across = alt.X("x:Q", title=x, axis=alt.Axis(tickCount=6))
     zero = alt.Chart(data_of([{"x": 0}])).mark_rule(strokeDash=[2, 2], opacity=0.6).encode(across)
-    bars = base.mark_rule(strokeWidth=3).encode(alt.X("low:Q", title=x), x2="high:Q")
-    dots = base.mark_point(filled=True, size=70, opacity=1).encode(across, tooltip=["name:N", "x:Q"])
+    bars = base.mark_rule(strokeWidth=3).encode(alt.X("low:Q", title=x), x2=alt.X2("high:Q"))
+    dots = base.mark_point(filled=True, size=70, opacity=1).encode(across, alt.Tooltip("name:N"))
     return alt.layer(zero, bars, dots).properties(usermeta={"read": "points", "x": x}, height=24 * len(rows))
 
 
@@ -437,7 +437,9 @@ def strip(rows: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> Any:
         alt.Chart(data_of(rows)).transform_calculate(x="datum[figure]").transform_filter("isValid(datum.x)")
     )
     across = alt.X("x:Q", title=None, scale=alt.Scale(zero=False))
-    dots = base.mark_point(filled=True, size=70, opacity=0.65).encode(across, y, tooltip=["name:N", "x:Q"])
+    dots = base.mark_point(filled=True, size=70, opacity=0.65).encode(
+        across, y, tooltip=alt.Tooltip("name:N")
+    )
     means = base.mark_tick(thickness=2.5, size=18, color=GREY).encode(alt.X("mean(x):Q", title=None), y)
     high = 26 * len({row["row"] for row in rows})
     return alt.layer(means, dots).add_params(pick).properties(usermeta={"read": "points"}, height=high)

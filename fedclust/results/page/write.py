@@ -18,7 +18,7 @@ import numpy as np
 
 from fedclust.results import report
 from fedclust.results.recorder import CannotWrite
-from fedclust.results.saved_run import pack
+from fedclust.results.saved_run import FILES, pack
 from fedclust.support.checks import replace_file
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 PAGE = "report.html"
 """Name of the page in a folder."""
 
-_FILES_OF_A_RUN = ("rounds.jsonl", "summary.json", "clients.parquet")
 _MANY = 400  # cells, from which on a page holds them in two bytes each
 _SECONDS_BETWEEN = 30.0
 _SHARE = 50  # the page takes at most one part in so many of a run's time
@@ -37,7 +36,7 @@ _SHARE = 50  # the page takes at most one part in so many of a run's time
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run itself, and not only runs below it."""
-    return any((folder / name).is_file() for name in _FILES_OF_A_RUN)
+    return any((folder / name).is_file() for name in FILES)
 
 
 def view_of(folder: Path) -> dict[str, Any]:

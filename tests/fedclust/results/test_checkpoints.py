@@ -105,37 +105,35 @@ def test_what_is_no_interval(every) -> None:
         parse_interval(every)
 
 
-def test_the_last_two_are_kept(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "none yet", rounds=20, every=1)
-    assert checkpoints.newest() is None
-    for number in (1, 2, 9, 10):
+def _saved(folder: Path, *rounds: int) -> Checkpoints:
+    checkpoints = Checkpoints(folder, rounds=20, every=1)
+    for number in rounds:
         checkpoints.save(_state(number))
+    return checkpoints
+
+
+def test_the_last_two_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "round-000001.safetensors.partial").write_bytes(b"torso")  # a killed run left it
+    assert Checkpoints(tmp_path / "none yet", rounds=20).newest() is None
+    checkpoints = _saved(tmp_path, 1, 2, 9, 10)
     assert [path.stem for path in checkpoints.files()] == ["round-000009", "round-000010"]
+    assert sorted(tmp_path.iterdir()) == checkpoints.files()
     assert checkpoints.newest().server_round == 10
 
 
-def test_the_older_one_replaces_a_damaged_newest(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, rounds=20, every=1)
-    checkpoints.save(_state(1))
-    newest = checkpoints.save(_state(2))
+def test_the_older_one_replaces_a_damaged_newest_and_none_is_an_error(tmp_path: Path) -> None:
+    checkpoints = _saved(tmp_path, 1, 2)
+    older, newest = checkpoints.files()
     newest.write_bytes(newest.read_bytes()[:-3])
     assert checkpoints.newest().server_round == 1
-
-
-def test_only_damaged_ones_are_an_error(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, rounds=20, every=1)
-    for number in (1, 2):
-        path = checkpoints.save(_state(number))
-        path.write_bytes(path.read_bytes()[:100])
+    older.write_bytes(older.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"checkpoints must have one that can be read, .* got .*000002"):
         checkpoints.newest()
 
 
 def test_one_of_rounds_that_were_not_written_gives_way(tmp_path: Path) -> None:
     """As where a machine stopped before its disk had the last lines of rounds.jsonl."""
-    checkpoints = Checkpoints(tmp_path, rounds=20, every=1)
-    checkpoints.save(_state(4))
-    checkpoints.save(_state(6))
+    checkpoints = _saved(tmp_path, 4, 6)
     assert checkpoints.newest(written=6).server_round == 6
     assert checkpoints.newest(written=5).server_round == 4
     with pytest.raises(ValueError, match=r"rounds.jsonl has only the first 3 rounds"):
@@ -163,15 +161,8 @@ def test_a_longer_run_than_one_round_starts_over(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path, rounds=2).newest() is None
 
 
-def test_what_a_killed_run_left_unfinished_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "round-000001.safetensors.partial").write_bytes(b"torso")
-    kept = Checkpoints(tmp_path, rounds=20).save(_state(2))
-    assert list(tmp_path.iterdir()) == [kept]
-
-
 def test_a_write_that_fails_leaves_the_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoints = Checkpoints(tmp_path, rounds=20, every=1)
-    checkpoints.save(_state(1))
+    checkpoints = _saved(tmp_path, 1)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -180,11 +171,6 @@ def test_a_write_that_fails_leaves_the_old_ones(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(OSError, match="No space left"):
         checkpoints.save(_state(2))
     assert checkpoints.newest().server_round == 1
-
-
-def test_bounds(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="rounds must be >= 1, got 0"):
-        Checkpoints(tmp_path, rounds=0)
 
 
 def test_what_is_no_checkpoint(tmp_path: Path) -> None:
@@ -196,3 +182,5 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
     for name in ("text", "foreign", "old"):
         with pytest.raises(ValueError, match="checkpoint must be one written by fedclust, got"):
             load_checkpoint(tmp_path / name)
+    with pytest.raises(ValueError, match="rounds must be >= 1, got 0"):
+        Checkpoints(tmp_path, rounds=0)

@@ -12,13 +12,7 @@ from fedclust.results.comparison import Comparison, compare, find_runs
 
 def run(folder: Path, strategy: str, seed: int, accuracy: float | None, config: dict | None = None) -> Path:
     folder.mkdir(parents=True)
-    summary = {
-        "strategy": strategy,
-        "seed": seed,
-        "mean_client_accuracy": accuracy,
-        "compare": {},
-        "good": True,
-    }
+    summary = {"strategy": strategy, "seed": seed, "mean_client_accuracy": accuracy, "good": True}
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "rounds.jsonl").touch()
     if config is not None:
@@ -27,10 +21,8 @@ def run(folder: Path, strategy: str, seed: int, accuracy: float | None, config: 
 
 
 def table(folder: Path) -> dict[tuple[str, ...], list[float]]:
-    comparison = compare(find_runs([folder])[0])
-    return {
-        (row.strategy, *row.settings): row.values("mean_client_accuracy").tolist() for row in comparison.rows
-    }
+    rows = compare(find_runs([folder])[0]).rows
+    return {(row.strategy, *row.settings): row.values("mean_client_accuracy").tolist() for row in rows}
 
 
 def test_seeds_are_gathered_per_strategy(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, Error, Message
 from sklearn.metrics import adjusted_rand_score
 from torch import nn
@@ -181,6 +182,7 @@ def own_clients(number: int, validation: int, unheld: Iterable[int] = ()) -> lis
 def own_run(clients: list, rounds: int = ROUNDS, **parameters: int):
     strategy = Auto(parameters=Parameters(**{"warmup": 4, "probation": 2, **parameters}))
     training = LocalTraining(learning_rate=0.5, steps=5, batch_size=8)
+    torch.manual_seed(0)  # whatever ran before
     return simulate(strategy, nn.Linear(4, 2), clients, rounds=rounds, training=training, proof=True)
 
 

@@ -147,8 +147,7 @@ def head(column: str | Sequence[str]) -> dict[str, str]:
     A kind is ``text``, ``long`` for text that wraps, ``name``, ``cluster``, ``shade`` for a share with a
     colour, or one of :data:`fedclust.results.report.FORMS`.
     """
-    parts = column.split("|") if isinstance(column, str) else column
-    title, kind, about = (*parts, "", "")[:3]
+    title, kind, about = (*(column.split("|") if isinstance(column, str) else column), "", "")[:3]
     looks = {"": "text", "text": "text", "long": "text long", "name": "text name", "shade": "shade"}
     return {"title": title, "kind": kind, "about": about, "looks": looks.get(kind, "")}
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from fedclust.results.charts import chart as drawing
+import fedclust.results.charts.chart as drawing
 from fedclust.results.charts.chart import MOST_CELLS, Line, Picture, Side, cells, curves, points, save
 from fedclust.results.saved_run import SavedRun, ThinnedRun, evenly
 from fedclust.typing import FloatArray, IntArray

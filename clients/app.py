@@ -68,7 +68,8 @@ def _answered(
     work: Work, node: Node, contents: Mapping[int, RecordDict], read: Callable[[RecordDict], Any]
 ) -> tuple[dict[int, RecordDict], Mapping[int, str]]:
     """Answer contents; one that clients share is read once, and an answer that they share written once."""
-    questions = {id(content): read(content) for content in contents.values()}
+    distinct = {id(content): content for content in contents.values()}
+    questions = {each: read(content) for each, content in distinct.items()}
     found, errors = work(node, {client: questions[id(content)] for client, content in contents.items()})
     shared: dict[int, RecordDict] = {}
     written: dict[int, RecordDict] = {}

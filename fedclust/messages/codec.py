@@ -276,7 +276,11 @@ class Real(Entry):
         return float(self._in_range(value, name, at))
 
     def _in_range(self, value: float, name: str, at: Reading) -> float:
-        least, most = _limit(self.least, at), _limit(self.most, at)
+        least, most = self.least, self.most
+        if callable(least):  # this is read for every number of every reply
+            least = least(at)
+        if callable(most):
+            most = most(at)
         if not least <= value <= most:
             raise at.bad(f"{name} must be in [{least}, {most}], got {value}")
         return value
@@ -740,7 +744,7 @@ def encode(value: Any, shared: dict[int, RecordDict] | None = None) -> RecordDic
     cls: Any = type(value)
     for field, part, _ in _plan(cls).parts:
         inside = getattr(value, field, None)
-        if isinstance(part, _Group):
+        if type(part) is _Group:
             if (entries := part.write(vars(value))) or not part.place.optional:
                 kind = part.place.kind
                 content[part.place.record] = as_record(entries) if kind is ArrayRecord else kind(entries)
@@ -793,7 +797,7 @@ def _decode(cls: Any, content: Mapping[str, Any], at: Reading) -> Any:
     plan = _plan(cls)
     values: dict[str, Any] = {"client": at.client} if plan.sender else {}
     for field, part, optional in plan.parts:
-        if isinstance(part, _Group):
+        if type(part) is _Group:
             values |= part.read(content, at)
         elif isinstance(part, Spread):
             values[field] = part.read(content, at)

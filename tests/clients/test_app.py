@@ -7,7 +7,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedclust.clients.app import answers, app
 from fedclust.federation import ClientGrid, LocalGrid
-from fedclust.messages.codec import ARRAYS, METRICS, Question
+from fedclust.messages.codec import Question
 from fedclust.messages.description import Hosted, read_from_node
 from fedclust.messages.models import from_state
 from fedclust.models import construction
@@ -29,19 +29,10 @@ def test_a_node_says_which_clients_it_hosts(node) -> None:
     assert several.data == alone.data != ""  # both hold one dataset
 
 
-def test_a_node_whose_configuration_names_no_clients_is_refused(node) -> None:
-    with pytest.raises(ValueError, match="node_config must have 'clients', or 'partition-id' and"):
-        node({}).ask("query.clients", RecordDict())
-    with pytest.raises(ValueError, match=r"clients must be in 0..5, got \[6\]"):
-        node({"clients": "5-6"}).ask("query.clients", RecordDict())
-
-
 def test_a_plain_message_is_for_the_only_client(node, tell) -> None:
-    reply = node(ALONE).ask("train", tell()).content
-    contents, errors = node(ALONE).ask_clients("train", {2: tell()})
-    assert errors == {}
-    assert reply.array_records[ARRAYS] == contents[2].array_records[ARRAYS]
-    assert reply.metric_records[METRICS] == contents[2].metric_records[METRICS]
+    for kind, content in (("train", tell()), ("evaluate", tell()), ("query.prototypes", RecordDict())):
+        contents, _ = node(ALONE).ask_clients(kind, {2: content})
+        assert node(ALONE).ask(kind, content).content == contents[2]
 
 
 def test_a_plain_message_to_several_clients_is_refused(node, tell) -> None:

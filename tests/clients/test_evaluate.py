@@ -108,12 +108,6 @@ def test_each_cluster_measures_its_own_model(node, tell, other) -> None:
         assert _metrics(both[client])["loss"] != pytest.approx(_metrics(swapped[client])["loss"])
 
 
-def test_an_only_client_answers_a_plain_message(node, tell) -> None:
-    for kind, content in (("evaluate", tell()), ("query.prototypes", RecordDict())):
-        bundled, _ = node(SEVERAL).ask_clients(kind, {2: content})
-        assert node({"clients": "2"}).ask(kind, content).content == bundled[2]
-
-
 @pytest.mark.parametrize("kind", ["evaluate", "losses"])
 def test_data_that_cannot_be_measured_cost_one_client(node, tell, model, monkeypatch, kind) -> None:
     honest = getattr(Trainer, kind)

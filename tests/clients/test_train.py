@@ -245,12 +245,6 @@ def test_training_answers_a_projection_beside_a_mean(node, tell, changes) -> Non
     assert not np.allclose(expected[0], expected[1])
 
 
-def test_a_client_does_not_answer_for_another(node, model) -> None:
-    question = training.UpdateQuestion.of(model, 1, [], PROJECTION)
-    both, alone = (node(SEVERAL).told(dict.fromkeys(each, question))[0] for each in ([0, 1], [1]))
-    np.testing.assert_allclose(both[1].projected.values, alone[1].projected.values, rtol=1e-5, atol=1e-7)
-
-
 def test_a_client_whose_training_fails_is_an_error(node, broken) -> None:
     answers, errors = node(SEVERAL).told({1: training.UpdateQuestion.of(broken, 1, [], PROJECTION)})
     assert answers == {}

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedclust.clustering.fedgwc import Parameters
-from fedclust.selection import Uniform
+from fedclust.selection import LeastSampled, Uniform
 from fedclust.strategies import ClusteredStrategy, FedGWC
 from fedclust.support.rng import generator
 
@@ -38,37 +38,12 @@ def test_two_kinds_of_losses_become_two_clusters(started, watch) -> None:
     np.testing.assert_allclose(found["cohort_losses"], expected)
 
 
-def test_every_cluster_draws_its_share_but_at_least_three(started, watch) -> None:
-    started(FedGWC(parameters=GUARDED, participation=0.1), 16, num_clients=12)
-    assert {len(record["cohort"]) for record in watch.rounds} == {3}
-    # Clients that took part less are preferred: 16 rounds of 3 are 4 turns each, and all are near that.
-    turns = np.bincount(np.concatenate([record["cohort"] for record in watch.rounds]), minlength=12)
-    assert turns.sum() == 48
-    assert turns.min() >= 2
-    assert turns.max() <= 6
-
-
-def _turns(started, watch, selection=None, **parameters) -> np.ndarray:
-    """Count how often each of 12 clients takes part in 30 rounds of 4."""
-    started(
-        FedGWC(parameters=Parameters(cohort_size=4, **parameters), participation=1.0, selection=selection),
-        30,
-        num_clients=12,
-    )
-    assert {len(record["cohort"]) for record in watch.rounds} == {4}
-    return np.bincount(np.concatenate([record["cohort"] for record in watch.rounds]), minlength=12)
-
-
-def test_fixed_cohorts_prefer_the_least_sampled_too(started, watch) -> None:
-    # 120 places are 10 turns each; a client one turn behind is e times as likely, so none stays behind.
-    turns = _turns(started, watch)
-    assert turns.min() >= 8
-    assert turns.max() <= 12
-
-
-def test_the_released_code_draws_anybody(started, watch) -> None:
-    # Turns are binomial, 30 rounds with probability 1/3: standard deviation sqrt(30 * 2 / 9) = 2.6.
-    assert np.ptp(_turns(started, watch, Uniform(), patience=None)) > 4
+def test_cohorts_are_a_share_of_three_at_least_or_fixed_and_prefer_who_took_part_least() -> None:
+    strategy, fixed = FedGWC(participation=0.1), FedGWC(parameters=Parameters(cohort_size=4))
+    assert [strategy.cohort_size(size) for size in (2, 12, 50)] == [2, 3, 5]
+    assert [fixed.cohort_size(size) for size in (2, 12)] == [2, 4]
+    assert isinstance(strategy.selection, LeastSampled)
+    assert isinstance(FedGWC(selection=Uniform()).selection, Uniform)
 
 
 def test_settings_without_a_split_are_reported_before_round_1() -> None:

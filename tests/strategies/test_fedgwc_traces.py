@@ -50,18 +50,6 @@ def test_clients_whose_losses_take_another_course_become_a_cluster(started, watc
     assert came[came[:, 4] == 2][:, :3].tolist() == [[7, 0, 2]]
 
 
-def test_alike_clients_stay_together(started) -> None:
-    for seed in range(4):
-        strategy = started(
-            FedGWCTraces(participation=1.0, seed=seed, parameters=QUICK),
-            13,
-            num_clients=12,
-            losses=partial(_alike, seed),
-        )
-        assert len(strategy.clusters.models) == 1
-        assert len(strategy.findings(strategy.clusters).arrays["separations"])  # it was tested
-
-
 def _mean(clients) -> float:
     """Average what toy clients add to the model, client c with c + 1 samples adds c."""
     return sum(client * (client + 1) for client in clients) / sum(client + 1 for client in clients)

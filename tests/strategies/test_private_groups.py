@@ -147,14 +147,6 @@ def test_votes_are_clipped_and_tested_against_their_largest_variance() -> None:
     assert groups_help(0.0, 100, 0.0, 0.5) == (False, pytest.approx(0.0))
 
 
-def test_groups_that_do_not_help_are_kept_as_rarely_as_the_level_says() -> None:
-    # Votes of ±1, as far from each other as can be, of 50 clients, with noise 5: 5 % of 4,000 at most, which
-    # is 200 ± 3 · 13.8.
-    draws = np.random.default_rng(0)
-    totals = draws.choice([-1.0, 1.0], (4000, 50)).sum(axis=1) + 5 * draws.standard_normal(4000)
-    assert sum(groups_help(total, 50, 5.0, 0.05)[0] for total in totals) <= 242
-
-
 def test_groups_start_anew_where_one_is_deserted() -> None:
     # An eighth of an equal share of 1,000 in two groups is 62.5; noise of 10 must not explain it.
     assert deserted([52.0, 948.0], 1000, 10.0)

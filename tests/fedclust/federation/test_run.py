@@ -165,12 +165,7 @@ MANY = {"cohort": list(range(10))}
         (a_round("", "f" * 10, True, evaluated_clients=0), 4, None, "evaluated: 10 of 10 clients: disk full"),
         # A share of 0.25 of 10 clients is 2.5, so three must be trained.
         (a_round("l" * 7, **MANY), 4, 0.25, None),
-        (
-            a_round("l" * 8, **MANY),
-            4,
-            0.25,
-            "2 of 10 clients were trained, min_replies=0.25 needs 3: 8 ",
-        ),
+        (a_round("l" * 8, **MANY), 4, 0.25, "2 of 10 clients were trained, min_replies=0.25 needs 3: 8 "),
         # A round without replies is passed over where none is asked for, but for the last.
         (a_round("lll", "lll", True), 4, 0, None),
         (a_round("lll", "lll", True), 2, 0, "round 2 of 2, no client was evaluated"),
@@ -186,12 +181,7 @@ MANY = {"cohort": list(range(10))}
         # A cluster that goes back twice in the last round is one cluster: its aggregate is not finite, nor is
         # the loss of the model that it went back to; the other one is fine.
         (stuck((0, 3, 1), (0, 3, 1), number=4, sizes="37"), 4, None, None),
-        (
-            stuck((0, 3, 1), (1, 7, 1), number=4, sizes="37"),
-            4,
-            None,
-            "no cluster made a model",
-        ),
+        (stuck((0, 3, 1), (1, 7, 1), number=4, sizes="37"), 4, None, "no cluster made a model"),
     ],
 )
 def test_whether_a_run_goes_on(record: Any, rounds: int, least: float | None, line: str | None) -> None:

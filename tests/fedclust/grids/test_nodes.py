@@ -19,16 +19,6 @@ from fedclust.grids.nodes import (
 )
 
 
-@given(st.integers(1, 60), st.integers(1, 60))
-def test_every_client_is_hosted_once(num_clients: int, num_nodes: int) -> None:
-    hosted = [
-        client
-        for node in range(num_nodes)
-        for client in hosted_clients({"partition-id": node, "num-partitions": num_nodes}, num_clients)
-    ]
-    assert sorted(hosted) == list(range(num_clients))
-
-
 @pytest.mark.parametrize(
     ("node_config", "num_clients", "hosted"),
     [

@@ -13,12 +13,11 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from hypothesis import given, strategies as st
 
 from fedclust import data
 from fedclust.clients import app
 from fedclust.federation import ClientGrid, FederationError, LocalGrid
-from fedclust.grids import options
+from fedclust.grids import options, ray_grid
 from fedclust.grids.client_grid import pack, unpack
 from fedclust.grids.ray_grid import Machine, RayGrid, Shares, raylet_is_gone, share_out
 from fedclust.messages.codec import encode
@@ -87,35 +86,11 @@ def test_what_cannot_be(machines, asked, complaint) -> None:
         share_out(machines, options.RayGrid(**asked))
 
 
-@given(
-    st.lists(st.builds(Machine, st.integers(1, 32), st.integers(0, 8)), min_size=1, max_size=4),
-    st.none() | st.integers(1, 24),
-)
-def test_all_nodes_find_a_place(machines, num_nodes) -> None:
-    try:
-        shares = share_out(machines, options.RayGrid(num_nodes))
-    except ValueError:
-        # Only where whole GPUs leave too few machines; with CPUs alone any number fits.
-        assert any(machine.gpus for machine in machines)
-        return
-    # Place them one by one, each GPU with what is left of it.
-    left = [(machine.cpus, [1.0] * machine.gpus) for machine in machines]
-    for _ in range(shares.num_nodes):
-        for place, (cpus, gpus) in enumerate(left):
-            free = next((i for i, there in enumerate(gpus) if there >= shares.gpus - 1e-9), None)
-            if cpus >= shares.cpus - 1e-9 and (free is not None or not shares.gpus):
-                if shares.gpus:
-                    gpus[free] -= shares.gpus
-                left[place] = (cpus - shares.cpus, gpus)
-                break
-        else:
-            pytest.fail(f"{shares} do not fit into {machines}")
-
-
 ray = pytest.importorskip("ray")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 CLIENTS = 4
+SMALL = ["partition=iid", "partition.num_clients=6", "training.steps=2", "device=cpu"]
 
 
 def _app(steps: list[int] | None = None) -> ClientApp:
@@ -143,10 +118,27 @@ def _app(steps: list[int] | None = None) -> ClientApp:
             answers[client] = RecordDict({"said": ConfigRecord(said)})
         return Message(pack(answers), reply_to=message)
 
+    @app.query("memory")
+    def memory(message: Message, context: Context) -> Message:
+        config = json.loads(to_run_config(compose(SMALL))["config"])
+        cache = Path(str(message.content.config_records["told"]["cache"]))
+        federation = data.load(config["dataset"], config["partition"], 0, cache)
+        total = int(federation.inputs.sum())  # every page is read
+        own = {"Anonymous": 0, "Rss": 0}  # kB of the pages in memory, and of those that are not the file's
+        mapped = False
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            key, *values = line.split()
+            if not key.endswith(":"):
+                mapped = line.endswith("inputs.npy")
+            elif mapped and key[:-1] in own:
+                own[key[:-1]] += int(values[0])
+        return Message(RecordDict({"said": ConfigRecord({"total": total, **own})}), reply_to=message)
+
     return app
 
 
 APP = _app()  # one app, so that the tests share their nodes
+TWO = {"num_nodes": 2, "num_cpus": 0.5}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -157,7 +149,7 @@ def _ray() -> Iterator[None]:
 
 @pytest.fixture
 def grid() -> ClientGrid:
-    clients = ClientGrid(RayGrid(APP, {}, num_nodes=2, num_cpus=0.5))
+    clients = ClientGrid(RayGrid(APP, {}, **TWO))
     clients.connect()
     return clients
 
@@ -199,18 +191,9 @@ def test_each_node_is_a_process_that_the_next_grid_finds(grid) -> None:
     assert pids[0] == pids[2] != pids[1] == pids[3]  # clients 0 and 2 on one node, 1 and 3 on the other
     assert os.getpid() not in pids
     assert {_said(reply, "threads") for reply in replies.values()} == {1}  # as many as CPUs
-    again = ClientGrid(RayGrid(APP, {"another": "job"}, num_nodes=2, num_cpus=0.5))
+    again = ClientGrid(RayGrid(APP, {"another": "job"}, **TWO))
     again.connect()
     assert _pids(again) == pids
-
-
-def test_other_nodes_take_the_place_of_those_there_are(grid) -> None:
-    before = _pids(grid)
-    # All CPUs of the cluster: these could never start at the same time as the others.
-    whole = ClientGrid(RayGrid(APP, {}, num_nodes=1), wait=60)
-    whole.connect()
-    assert len(set(_pids(whole))) == 1
-    assert not set(_pids(whole)) & set(before)
 
 
 def test_a_dead_node_costs_its_clients_the_round(grid) -> None:
@@ -236,6 +219,24 @@ def test_nobody_waits_longer_than_the_timeout(grid) -> None:
     assert [new == old for new, old in zip(after, pids, strict=True)] == [True, False, True, False]
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads Linux's account of memory")
+def test_the_dataset_is_mapped_not_copied(tmp_path) -> None:
+    nodes, content = RayGrid(APP, {}, **TWO), RecordDict({"told": ConfigRecord({"cache": str(tmp_path)})})
+    messages = [Message(content, node, "query.memory") for node in nodes.get_node_ids()]
+    for reply in nodes.send_and_receive(messages):
+        assert int(_said(reply, "Rss")) > 100  # 1,797 images of 64 bytes
+        assert _said(reply, "Anonymous") == 0
+
+
+def test_other_nodes_take_the_place_of_those_there_are(grid) -> None:
+    before = _pids(grid)
+    # All CPUs of the cluster: these could never start at the same time as the others.
+    whole = ClientGrid(RayGrid(APP, {}, num_nodes=1), wait=60)
+    whole.connect()
+    assert len(set(_pids(whole))) == 1
+    assert not set(_pids(whole)) & set(before)
+
+
 class _Unreadable:
     def __reduce__(self) -> tuple:
         return _fail, ()
@@ -255,10 +256,8 @@ def test_a_node_that_cannot_start_is_reported_at_once() -> None:
 
 # -- The real app -----------------------------------------------------------------------------------------
 
-SMALL = ["partition=iid", "partition.num_clients=6", "training.steps=2", "device=cpu"]
 
-
-def _trained(grid: ClientGrid, overrides: list[str] = SMALL) -> np.ndarray:
+def _trained(grid: ClientGrid, overrides: list[str]) -> np.ndarray:
     config = compose(overrides)
     grid.connect()
     from fedclust.models.construction import build
@@ -268,13 +267,6 @@ def _trained(grid: ClientGrid, overrides: list[str] = SMALL) -> np.ndarray:
     strategy.start(grid, model, num_rounds=3)
     assert strategy.run.failed_replies == 0
     return np.concatenate([array.numpy().ravel() for array in strategy.clusters.models[0].values()])
-
-
-def test_local_and_ray_train_the_same_model() -> None:
-    run_config = to_run_config(compose(SMALL))
-    local = _trained(ClientGrid(LocalGrid(app, run_config)))
-    spread = _trained(ClientGrid(RayGrid(app, run_config, num_nodes=2, num_cpus=0.5)))
-    np.testing.assert_array_equal(spread, local)
 
 
 class _Sharing(LocalGrid):
@@ -307,39 +299,6 @@ def test_who_trains_a_client_does_not_change_the_model(mode: str, tolerance: flo
         np.testing.assert_allclose(spread, alone, rtol=0, atol=tolerance)
 
 
-def _data_app(cache: str) -> ClientApp:
-    """Make an app that returns how much of the mapped dataset it has copied, in kB."""
-    app = ClientApp()
-
-    @app.query("memory")
-    def memory(message: Message, context: Context) -> Message:
-        config = json.loads(to_run_config(compose(SMALL))["config"])
-        federation = data.load(config["dataset"], config["partition"], 0, Path(cache))
-        total = int(federation.inputs.sum())  # every page is read
-        own = {"Anonymous": 0, "Rss": 0}  # of the pages in memory, those that no longer are the file's
-        mapped = False
-        for line in Path("/proc/self/smaps").read_text().splitlines():
-            key, *values = line.split()
-            if not key.endswith(":"):
-                mapped = line.endswith("inputs.npy")
-            elif mapped and key[:-1] in own:
-                own[key[:-1]] += int(values[0])
-        return Message(RecordDict({"said": ConfigRecord({"total": total, **own})}), reply_to=message)
-
-    return app
-
-
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads Linux's account of memory")
-def test_the_dataset_is_mapped_not_copied(tmp_path) -> None:
-    grid = RayGrid(_data_app(str(tmp_path)), {}, num_nodes=2, num_cpus=0.5)
-    for reply in grid.send_and_receive(
-        [Message(RecordDict(), dst_node_id=node, message_type="query.memory") for node in grid.get_node_ids()]
-    ):
-        said = reply.content.config_records["said"]
-        assert said["Rss"] > 100  # 1,797 images of 64 bytes
-        assert said["Anonymous"] == 0
-
-
 # -- Clusters ---------------------------------------------------------------------------------------------
 
 
@@ -354,11 +313,17 @@ def _machines(grid: ClientGrid, until: Callable[[set[int | str]], bool]) -> list
         time.sleep(0.2)
 
 
-def test_machines_of_a_cluster_join_and_leave() -> None:
+# Ray's own defaults take half a minute to notice that a machine is gone.
+NOTICING = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300}
+NOTICING |= {"health_check_failure_threshold": 3, "health_check_timeout_ms": 5000}
+
+
+def test_machines_of_a_cluster_join_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.cluster_utils import Cluster
 
+    monkeypatch.setattr(ray_grid, "_LOOK_SECONDS", 0.2)
     ray.shutdown()
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": NOTICING})
     try:
         second = cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()

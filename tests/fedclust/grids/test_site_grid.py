@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedclust.data.sites.agreement import NUMBER, Column, Moments, Statement, Wanted
@@ -224,11 +224,6 @@ def test_a_statement_that_no_data_can_have_is_a_bad_reply(changed: dict[str, Any
 def test_names_that_are_none_are_a_bad_reply(registered: Registered, message: str) -> None:
     with pytest.raises(BadReply, match=message):
         read_from_node(Registered, encode(registered))
-
-
-def test_a_registration_survives_its_record() -> None:
-    content: RecordDict = encode(NODES[1])
-    assert read_from_node(Registered, content) == NODES[1]
 
 
 def test_a_node_whose_key_is_not_registered_gets_no_site_of_the_file_of_hosts() -> None:

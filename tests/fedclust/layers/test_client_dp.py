@@ -226,20 +226,14 @@ def test_a_client_that_lies_about_its_choice_moves_no_more_than_one_that_does_no
 
 
 def test_every_group_gets_noise_of_its_noisy_size() -> None:
-    # z C = 3 on each sum of 2 numbers; sizes have noise 10, also of a group that nobody chose.
-    sums, sizes = [], []
     guard = _guard(20, clip=2.0, noise_multiplier=1.5)
-    for server_round in range(1, 1001):
-        replies = [_reply(k, START, k % 2) for k in range(10)]
-        found, told = guard.groups(replies, range(20), [START] * 3, server_round)
-        by = np.maximum(told, 20 / 6)[:, None]
-        sums.append((np.stack([reply.model["w"].numpy() for reply in found]) - [1.0, 2.0]) * by)
-        sizes.append(told)
-    # 5, 5 and 0 chose; the 10 who did not count 1/3 in each.
-    noise = np.array(sizes) - [5 + 10 / 3, 5 + 10 / 3, 10 / 3]
-    for values, scale in ((np.array(sums)[:, 0], 3.0), (np.array(sums)[:, 2], 3.0), (noise, 10.0)):
-        low, high = chi2.ppf([5e-7, 1 - 5e-7], values.size)  # as above: once in a million draws
-        assert low < np.square(values / scale).sum() < high
+    found, sizes = guard.groups([_reply(k, START, k % 2) for k in range(10)], range(20), [START] * 3, 1)
+    # 5, 5 and 0 chose; the 10 who did not count 1/3 in each; sizes have noise 10, and each sum z C = 3.
+    told = np.array([5, 5, 0]) + 10 / 3 + 10 * guard._noise("group sizes", 1, 0, 3)
+    np.testing.assert_allclose(sizes, told)
+    for group, reply in enumerate(found):
+        noise = 3 * guard._noise("group mean", 1, group, 2) / max(told[group], 20 / 6)
+        np.testing.assert_allclose(reply.model["w"].numpy(), np.add([1.0, 2.0], noise))
     assert {reply.client for reply in found} == {-1}
 
 

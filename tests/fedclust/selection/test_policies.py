@@ -58,14 +58,6 @@ def test_equal_losses_go_to_the_lowest_ids(candidates) -> None:
     assert PowerOfChoice(4).select(found, 3, np.random.default_rng(0)).tolist() == [0, 1, 3]
 
 
-def test_candidates_are_drawn_in_proportion_to_samples(candidates) -> None:
-    # d = m = 1: no loss matters. Samples 2 and 8 (clients 0 and 6): 1/5 and 4/5, sd 0.02.
-    found = candidates([0, 6])
-    generator = np.random.default_rng(0)
-    drawn = np.concatenate([PowerOfChoice(1).select(found, 1, generator) for _ in range(400)])
-    assert abs((drawn == 6).mean() - 0.8) < 0.08
-
-
 def test_who_does_not_answer_is_not_chosen_and_others_are_asked(candidates) -> None:
     found = candidates([0, 1, 2, 3, 4, 5], failing=(1, 4, 5))
     for seed in range(10):

@@ -111,15 +111,12 @@ def test_a_cache_that_cannot_be_written_says_how_to_choose_another(
         prepared(tmp_path / "key", lambda folder: None)
 
 
-@pytest.mark.parametrize(
-    ("size", "said"), [(10**15, r"needs 1e\+06 GB, 6.55e-05 GB are free"), (460_032, r"needs 0\.00046 GB, 6")]
-)
 def test_an_array_beyond_the_disk_is_refused_before_it_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=65_536))
-    with pytest.raises(OSError, match=said):
-        new_array(tmp_path / "array.npy", np.uint8, (size,))
+    with pytest.raises(OSError, match=r"needs 0\.00046 GB, 6.55e-05 GB are free"):
+        new_array(tmp_path / "array.npy", np.uint8, (460_032,))
     assert not (tmp_path / "array.npy").exists()
 
 

@@ -5,7 +5,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, strategies as st
 
 from fedclust.data import dna
 from fedclust.data.dna import Dna, kmers, one_hot
@@ -42,19 +41,6 @@ def builder(path: Path, **changes: Any) -> Dna:
 )
 def test_kmers_by_hand(sequence: str, k: int, padding: Any, tokens: list[int]) -> None:
     assert kmers(codes(sequence), k, padding).tolist() == [tokens]
-
-
-@given(st.text("ACGTN", min_size=1, max_size=12), st.integers(1, 5))
-def test_padded_kmers_are_the_kmers_between_unknown_ends(sequence: str, k: int) -> None:
-    padded = "N" * ((k - 1) // 2) + sequence + "N" * (k // 2)
-    expected = []
-    for start in range(len(sequence)):
-        word = padded[start : start + k]
-        number = 0
-        for base in word:
-            number = number * 4 + "ACGT".find(base)
-        expected.append(0 if "N" in word else number + 1)
-    assert kmers(codes(sequence), k, "same").tolist() == [expected]
 
 
 def test_one_hot_by_hand() -> None:
@@ -95,22 +81,6 @@ def test_sequences_of_other_lengths_are_refused(tmp_path: Path, other: Any) -> N
     with pytest.raises(SourceError, match="every sequence must have 4 bases as the first has, got"):
         builder(tmp_path).load(tmp_path / "cache")
     assert len(builder(tmp_path, only={"label": 0}).load(tmp_path / "cache").inputs) == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"encoding": "word2vec"}, "encoding must be one of kmer, onehot, got 'word2vec'"),
-        ({"padding": "full"}, "padding must be one of valid, same, got 'full'"),
-        ({"k": 0}, r"k must be in \[1, 12\], got 0"),
-        ({"k": 13}, "got 13"),
-        ({"vocabulary_size": 16}, "vocabulary_size must be 17 for k = 2, got 16"),
-        ({"encoding": "onehot", "by_frequency": True}, "by_frequency must be false for encoding=onehot"),
-    ],
-)
-def test_settings_out_of_range(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        builder(tmp_path, **changes)
 
 
 def test_tokens_by_frequency_are_numbered_from_the_most_frequent(tmp_path: Path) -> None:

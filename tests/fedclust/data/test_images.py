@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedclust.data import images
 from fedclust.data.dataset import Dataset
-from fedclust.data.images import Images, channel_statistics, pixel_counts
+from fedclust.data.images import Images
 from fedclust.data.input_encoders import decode
 from fedclust.data.source import SourceError
 
@@ -92,17 +92,6 @@ def test_grey_becomes_colour_and_colour_grey(tmp_path: Path) -> None:
     assert data.inputs.ravel().tolist() == [76, 29]  # ITU-R 601: 0.299 of red, 0.114 of blue, times 255
 
 
-def test_image_folder(tmp_path: Path) -> None:
-    for name, value in (("train/dog/1.png", 1), ("train/cat/2.png", 2), ("test/dog/3.png", 3)):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(grey(value))
-    data = load(tmp_path)
-    assert data.class_names == ("cat", "dog")
-    assert data.inputs[:, 0, 0, 0].tolist() == [2, 1, 3]
-    assert data.labels.tolist() == [0, 1, 1]
-    assert data.num_train == 2
-
-
 @pytest.mark.parametrize(
     ("image_path", "folder"), [("img/{id[0]}/{id}.png", "img/7"), ("**/{id}.png", "some/where/deep")]
 )
@@ -139,25 +128,6 @@ def test_images_are_scaled_cropped_and_turned(
     assert decode(encoded, shape, resize).tolist() == [expected]
 
 
-def test_large_photographs_shrink_to_their_mean() -> None:
-    rng = np.random.default_rng(0)
-    buffer = io.BytesIO()
-    pixels = rng.integers(100, 120, (640, 480, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(buffer, "jpeg", quality=95)
-    small = decode(buffer.getvalue(), (3, 8, 8), "crop")
-    assert small.shape == (3, 8, 8)
-    np.testing.assert_allclose(small, 110, atol=4)
-
-
-def test_statistics_by_hand() -> None:
-    counts = pixel_counts(np.array([[[[0, 255]], [[255, 255]]]], dtype=np.uint8))  # one image, two channels
-    assert counts[0, [0, 255]].tolist() == [1, 1]
-    assert counts[1, [0, 255]].tolist() == [0, 2]
-    mean, std = channel_statistics(counts)
-    assert mean == pytest.approx((0.5, 1.0))
-    assert std == pytest.approx((0.5, 1.0))  # a constant channel has 1
-
-
 def test_another_size_is_refused_with_both(tmp_path: Path) -> None:
     write(tmp_path / "data.parquet", [grey(1), grey(1, 3, 4)], [0, 1])
     message = r"image 1 must have shape \(1, 2, 2\), got \(1, 3, 4\); set dataset.input_shape or .resize"
@@ -178,25 +148,6 @@ def test_a_broken_or_missing_image_is_named(tmp_path: Path, image_path: str) -> 
     write(tmp_path / "data.parquet", [None, grey(1)], [0, 1])
     with pytest.raises(SourceError, match="example 0 has no image"):
         load(tmp_path)
-
-
-def test_no_image_column_lists_the_columns(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"photo": [grey(5)], "label": [0]}), tmp_path / "data.parquet")
-    with pytest.raises(SourceError, match="image must be a column .* got image or img; columns are photo, l"):
-        load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"input_shape": [2, 8, 8]}, r"must be \[1 or 3 channels, height, width\], got \[2, 8, 8\]"),
-        ({"input_shape": [8, 8]}, r"got \[8, 8\]"),
-        ({"resize": "pad"}, "resize must be one of none, stretch, crop, got 'pad'"),
-    ],
-)
-def test_settings_out_of_range(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        builder(tmp_path, **changes)
 
 
 def test_an_image_that_is_a_program_is_not_opened() -> None:

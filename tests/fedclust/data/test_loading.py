@@ -165,20 +165,6 @@ def test_a_table_is_fitted_on_training_rows_only(
     assert data.inputs[[0, 1, 4]].tolist() == [expected[row] for row in (0, 1, 4)]
 
 
-def test_a_tables_test_rows_are_not_used_for_fitting(tmp_path: Path, loaded: Load) -> None:
-    columns = {"x": np.random.default_rng(0).normal(size=60).tolist(), "label": [0, 1] * 30}
-    before = loaded(table(tmp_path, columns, 1), seed=3)
-    trained = np.concatenate(before.train)
-    for row in np.concatenate(before.test).tolist():
-        columns["x"][row] += 1000.0
-    after = loaded(table(tmp_path, columns, 1), seed=3)
-    assert rows(after) == rows(before)
-    assert before.fingerprint != after.fingerprint
-    torch.testing.assert_close(after.inputs[trained], before.inputs[trained], rtol=0, atol=0)
-    assert abs(float(after.inputs[trained].mean())) < 1e-6
-    assert abs(float(after.inputs[trained].std(correction=0)) - 1) < 1e-6
-
-
 def text_node(path: Path, **changes: Any) -> dict[str, Any]:
     values = {"_target_": "fedclust.data.text.Text", "name": "tiny", "path": str(path), "input_shape": [4]}
     return {**values, "vocabulary_size": 10, **changes}
@@ -228,14 +214,6 @@ def test_clients_of_several_hospitals_have_no_names(tmp_path: Path, loaded: Load
     # Two clients of one hospital each have its rows alone, but its name says not which is which.
     assert loaded(hospitals(tmp_path, "aaaaaaaa")).client_names is None
     assert loaded().client_names is None
-
-
-def test_impossible_requests_are_refused_and_leave_nothing(tmp_path: Path, loaded: Load) -> None:
-    with pytest.raises(ValueError, match="1797"):
-        loaded(num_clients=5000)
-    assert [path for path in (tmp_path / "cache" / "federations").iterdir() if path.is_dir()] == []
-    with pytest.raises(FileNotFoundError, match="there is no file"):
-        loaded(file=str(tmp_path / "nowhere"))
 
 
 def write_stars(folder: Path, stars: list[Any], name: str = "train.csv") -> dict[str, Any]:

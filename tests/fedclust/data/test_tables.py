@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from fedclust.data.dataset import Dataset, SourceError
@@ -70,17 +69,6 @@ def test_columns_by_hand(tmp_path: Path, columns: dict, settings: dict, expected
     np.testing.assert_allclose(load(tmp_path, len(expected[0]), **settings).inputs, expected, rtol=1e-6)
 
 
-def test_numbers_and_categories_are_fitted_on_the_training_part(tmp_path: Path) -> None:
-    write(tmp_path, TRAIN, {"age": [5.0], "job": ["tailor"], "label": [0]})
-    data = load(tmp_path, 3)
-    assert data.inputs.dtype == torch.float32
-    # ages 1 and 3: mean 2, standard deviation 1, so the test part's 5 is 3; it is neither baker nor cook
-    assert data.inputs.tolist() == [[-1, 0, 1], [1, 1, 0], [3, 0, 0]]
-    assert (data.num_train, data.mean, data.std) == (2, (), ())
-    indices = load(tmp_path, 2, encoding="index")
-    assert indices.inputs[:, 1].tolist() == [2, 1, 0]  # baker 1, cook 2, unknown 0
-
-
 @pytest.mark.parametrize("categories", [["job"], []])
 def test_sizes_of_categories_are_checked(tmp_path: Path, categories: list[str]) -> None:
     write(tmp_path, TRAIN)
@@ -101,10 +89,7 @@ def test_sizes_of_categories_are_checked(tmp_path: Path, categories: list[str]) 
         ({"only": {"salary": 1}}, "only must be a column"),
         ({"label": "sick"}, "label must be a column"),
         ({"encoding": "index"}, r"input_shape must be \[2\], the shape of this data, got \[3\]"),
-        (
-            {"ignore": ["jop"]},
-            "ignore must be a column .* jop; did you mean job",
-        ),
+        ({"ignore": ["jop"]}, "ignore must be a column .* jop; did you mean job"),
         ({"keep": ["jop"]}, "dataset.keep must be a column of the source, got jop; did you mean job"),
     ],
 )
@@ -167,18 +152,6 @@ def test_other_csv_options_are_another_dataset(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("x,label\n1,0\n#2,1\n3,1\n")
     assert len(load(tmp_path, 3).inputs) == 3  # "#2" makes x text
     assert len(load(tmp_path, 1, csv_options={"comment": "#"}).inputs) == 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"encoding": "hash"}, "encoding must be one of onehot, index, got 'hash'"),
-        ({"numbers": ["a", "b"], "categories": ["b"]}, "must not share columns, got b"),
-    ],
-)
-def test_settings_out_of_range(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        builder(tmp_path, 3, **changes)
 
 
 ROWS = 40

@@ -101,15 +101,3 @@ def test_a_tokenizer_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Mon
         SourceError, match="tokenizer must be a local folder or an id on the Hugging Face hub"
     ):
         load(tmp_path, tokenizer=str(tmp_path / "nowhere"))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"input_shape": [1, 4]}, r"must be \[number of tokens\], got \[1, 4\]"),
-        ({"vocabulary_size": 2}, "vocabulary_size must be >= 3"),
-    ],
-)
-def test_settings_out_of_range(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        builder(tmp_path, **changes)

@@ -70,15 +70,6 @@ def test_releases_compose_as_one_of_the_squares_sum() -> None:
     assert epsilon_of([(1.0, 0)], 1e-5) == 0.0
 
 
-def test_composition_agrees_with_the_accountant_by_privacy_loss_distributions() -> None:
-    from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
-    from dp_accounting.pld import PLDAccountant
-
-    event = ComposedDpEvent([SelfComposedDpEvent(GaussianDpEvent(3.0), 9), GaussianDpEvent(2.0)])
-    bound = PLDAccountant().compose(event).get_epsilon(1e-5)  # rounded up to its grid
-    assert epsilon_of([(3.0, 9), (2.0, 1)], 1e-5) == pytest.approx(bound, abs=1e-3)
-
-
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ModuleNotFoundError, match="pip install 'fedclust\\[privacy\\]'"):

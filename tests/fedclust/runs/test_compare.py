@@ -63,10 +63,7 @@ def test_left_out_runs_are_listed(sweep: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["{folder}", "--metrics", "loss"],
-            "metrics must be among seed, mean_client_accuracy, rand_index, got loss",
-        ),
+        (["{folder}", "--metrics", "loss"], "must be among seed, mean_client_accuracy, rand_index, got loss"),
         (["{folder}/nowhere"], "folder must exist, got"),
         (["{folder}/empty"], "folders must hold at least one finished run"),
         (["{folder}/broken"], "summary.json must be JSON"),

@@ -121,17 +121,6 @@ def test_a_diverged_model_is_not_assigned_to_new_clients(
         result.assign(x, y)
 
 
-@pytest.mark.parametrize("strategy", ["fedgwc", "fmcl"])
-def test_the_same_seed_gives_the_same_result_on_any_number_of_nodes(strategy: str) -> None:
-    one, again, three = (simulate(strategy, rounds=2, num_nodes=nodes) for nodes in (1, 1, 3))
-    assert without_times(one.rounds) == without_times(again.rounds)
-    np.testing.assert_array_equal(one.assignment, three.assignment)
-    for client in range(6):
-        for key, value in one.model_for(client).state_dict().items():
-            assert torch.equal(value, again.model_for(client).state_dict()[key])
-            torch.testing.assert_close(value, three.model_for(client).state_dict()[key], rtol=1e-4, atol=1e-6)
-
-
 def test_what_the_caller_gives_stays_as_it_is() -> None:
     model = network().eval()
     before = copy.deepcopy(model.state_dict())
@@ -277,17 +266,6 @@ def test_only_the_same_run_can_be_resumed(tmp_path: Path) -> None:
         simulate("fedgwc", resume=True)
     with pytest.raises(ConfigError, match="resume must be the folder of a run"):
         simulate("fedgwc", folder=tmp_path / "none", resume=True)
-
-
-def test_what_a_run_leaves_in_its_folder(tmp_path: Path) -> None:
-    triples = [((x[:20], y[:20]), (x[20:30], y[20:30]), (x[30:], y[30:])) for x, y in CLIENTS]
-    found = simulate("fedavg", rounds=2, clients=triples, folder=tmp_path / "run")
-    assert found.clients["num_test"].tolist() == [10] * 6
-    assert found.clients["num_train"].tolist() == [20] * 6
-    (first, last) = found.rounds["client_accuracy"]
-    assert len(first) == len(last) == len(found.clients)
-    assert last == [round(accuracy, 4) for accuracy in found.clients["accuracy"]]
-    assert 'data-live="no"' in (found.folder / "report.html").read_text()
 
 
 def test_the_model_for_all_has_the_selection_that_was_asked_for() -> None:

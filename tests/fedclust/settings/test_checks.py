@@ -15,10 +15,8 @@ FRACTION = "partition.validation_fraction"
     ("overrides", "said"),
     [
         ("rounds=0", "rounds must be >= 1, got 0"),
-        ("rounds=many", "rounds must be a whole number, got 'many'"),
         ("rounds=1.5", "rounds must be a whole number, got 1.5"),
         ("rounds=1e1", "rounds must be a whole number, got 10.0"),
-        ("seed=1.0", "seed must be a whole number, got 1.0"),
         ("seed=-1", "seed must be >= 0, got -1"),
         ("rounds=null", "rounds must be a whole number, got None"),
         ("participation=null", "participation must be a number, got None"),
@@ -33,7 +31,6 @@ FRACTION = "partition.validation_fraction"
         ("keep_matrices=yes", "keep_matrices must be True or False or auto, got 'yes'"),
         ("save_predictions=1", "save_predictions must be true or false, got 1"),
         ("min_clients=0", "min_clients must be >= 1 or null, got 0"),
-        ("wait=0", "wait must be > 0"),
         ("timeout=0", "timeout must be > 0"),
         ("task=think", "task must be train or advise or inspect or partition, got 'think'"),
         ("proof=yes", "proof must be true, false or auto, got 'yes'$"),
@@ -43,7 +40,6 @@ FRACTION = "partition.validation_fraction"
         (f"personal=auto proof=false {FRACTION}=0", f"{FRACTION} must be > 0 for personal=auto, which choos"),
         ("serve=best proof=false", "serve=best must have proof=true"),
         ("strategy=auto proof=false", "strategy=auto must have proof=true: it tests groups on held-out"),
-        ("compare=[fedavg,auto] proof=false", "strategy=auto must have proof=true"),
         ("serve=best compare=[fmcl]", r"serve=best must have compare=\[fedavg\]"),
         (
             "compare=[fedabg]",
@@ -84,17 +80,9 @@ def test_a_value_is_given_once(tmp_path: Path) -> None:
         build_strategy(compose(["strategy=mine"], searchpath=[str(tmp_path)]).strategy, RunOptions())
 
 
-def test_the_default_passes() -> None:
-    config = compose()
-    check(config)
-    check_built(config)
-
-
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ("strategy=fedgwc_paper strategy.parameters.kernel_width=-1", "kernel_width must be > 0, got -1"),
-        ("training.learning_rate=-1", "learning_rate must be > 0 and finite, got -1"),
         ("+aggregator.no_such=1", "no_such"),
         ("model._target_=none.such", "none"),
         ("dataset=csv dataset.path=x.csv", "dataset.num_classes, dataset.input_shape must be given"),

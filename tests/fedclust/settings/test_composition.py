@@ -16,27 +16,16 @@ from fedclust.settings.composition import (
     with_strategy,
 )
 
-# What a choice leaves open by ???, or takes from another group. tests/strategies/test_contract.py has
-# every strategy, test_aggregators.py every aggregator, test_experiments.py every experiment, and
-# test_choices.py all other groups.
-FILE = ["dataset.path=x", "dataset.num_classes=2"]
-TEXT = ["dataset=sentiment140"]
-NEEDS = {
-    "dataset=text": FILE,
-    "dataset=csv": [*FILE, "dataset.input_shape=[3]"],
-    "dataset=image_folder": [*FILE, "dataset.input_shape=[3,8,8]"],
-    "dataset=serengeti": ["dataset.input_shape=[3]"],
-    "model=embedding_dense": TEXT,
-    "model=embedding_lstm": TEXT,
-    "model=bilstm_tagger": TEXT,
-}
-GROUPS = ("dataset", "encoder", "model", "tracker")
+# tests/strategies/test_contract.py has every strategy, test_aggregators.py every aggregator,
+# test_experiments.py every experiment, test_configurations.py every dataset, and test_choices.py all others.
+OF_TEXTS = ("model=embedding_dense", "model=embedding_lstm", "model=bilstm_tagger")
+GROUPS = ("encoder", "model", "tracker")
 CHOICES = [f"{group}={path.stem}" for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_choice_composes(choice: str) -> None:
-    config = compose([choice, *NEEDS.get(choice, [])])
+    config = compose([choice, *["dataset=sentiment140"] * (choice in OF_TEXTS)])
     group, _, name = choice.partition("=")
     assert config.choices[group] == name
     OmegaConf.to_container(config, resolve=True)
@@ -186,8 +175,3 @@ def test_node_settings_ignore_what_nodes_do_not_use() -> None:
     assert hash(first) == hash(second)
     assert first != other
     assert first["seed"] == 0
-
-
-def test_the_configuration_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert compose().choices.strategy == "fedgwc"

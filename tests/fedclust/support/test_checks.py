@@ -6,7 +6,6 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from omegaconf import OmegaConf
 
 from fedclust.support.checks import (
@@ -65,18 +64,6 @@ def test_axes_of_one_name_are_of_one_length() -> None:
     ):
         with pytest.raises(ValueError, match=rf"^array must have shape \({shown}\), got "):
             check_shapes(table=(table, "clients classes"), array=(array, axes))
-
-
-nested = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-)
-
-
-@given(nested)
-def test_json_values_come_back_as_they_were(value: object) -> None:
-    assert json.loads(dumps(value)) == value
-    assert "\n" not in dumps(value)
 
 
 @pytest.mark.parametrize(

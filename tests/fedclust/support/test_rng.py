@@ -2,23 +2,13 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from fedclust.support import rng
 from fedclust.support.checks import check_number_or_share
-from fedclust.support.rng import (
-    cohort_size,
-    draw,
-    draw_least_sampled,
-    draw_order,
-    draw_replicas,
-    generator,
-    largest,
-    number_of,
-    torch_seed,
-)
 
 
 def test_same_arguments_same_draws() -> None:
     np.testing.assert_array_equal(
-        generator(1, "sample", 2, 3).random(5), generator(1, "sample", 2, 3).random(5)
+        rng.generator(1, "sample", 2, 3).random(5), rng.generator(1, "sample", 2, 3).random(5)
     )
 
 
@@ -26,16 +16,16 @@ def test_same_arguments_same_draws() -> None:
     "other", [(2, "sample", 2, 3), (1, "batches", 2, 3), (1, "sample", 3, 2), (1, "sample", 2)]
 )
 def test_each_argument_changes_the_draws(other: tuple) -> None:
-    assert not np.allclose(generator(*other).random(5), generator(1, "sample", 2, 3).random(5))
+    assert not np.allclose(rng.generator(*other).random(5), rng.generator(1, "sample", 2, 3).random(5))
 
 
 def test_a_trailing_zero_key_is_a_key() -> None:
     # numpy's SeedSequence takes (a,) and (a, 0) for the same entropy.
-    assert generator(1, "sample", 2).random() != generator(1, "sample", 2, 0).random()
+    assert rng.generator(1, "sample", 2).random() != rng.generator(1, "sample", 2, 0).random()
 
 
 def test_torch_seed_fits_a_signed_integer() -> None:
-    seeds = [torch_seed(0, "dropout", key) for key in range(50)]
+    seeds = [rng.torch_seed(0, "dropout", key) for key in range(50)]
     assert len(set(seeds)) == 50
     assert all(0 <= seed < 2**63 for seed in seeds)
 
@@ -43,7 +33,7 @@ def test_torch_seed_fits_a_signed_integer() -> None:
 @pytest.mark.parametrize("arguments", [(-1, "sample"), (0, "sample", -1)])
 def test_negative_keys_are_refused(arguments: tuple) -> None:
     with pytest.raises(ValueError, match="must be >= 0"):
-        generator(*arguments)
+        rng.generator(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -59,15 +49,15 @@ def test_negative_keys_are_refused(arguments: tuple) -> None:
     ],
 )
 def test_cohort_size(num_clients: int, participation: float, at_least: int, expected: int) -> None:
-    assert cohort_size(num_clients, participation, at_least) == expected
+    assert rng.cohort_size(num_clients, participation, at_least) == expected
 
 
 @pytest.mark.parametrize("participation", [0.0, -0.1, 1.1])
 def test_participation_outside_its_range_is_refused(participation: float) -> None:
     with pytest.raises(ValueError, match=r"participation must be in \(0, 1\]"):
-        cohort_size(10, participation)
+        rng.cohort_size(10, participation)
     with pytest.raises(ValueError, match=r"participation must be in \(0, 1\]"):
-        draw_replicas(np.arange(3), participation, np.random.default_rng(0))
+        rng.draw_replicas(np.arange(3), participation, np.random.default_rng(0))
 
 
 @given(st.integers(1, 40), st.integers(0, 2**31), st.data())
@@ -76,8 +66,8 @@ def test_draws_are_distinct_members(num_clients: int, seed: int, data: st.DataOb
     size = data.draw(st.integers(1, num_clients))
     counts = np.asarray(data.draw(st.lists(st.integers(0, 5000), min_size=num_clients, max_size=num_clients)))
     for drawn in (
-        draw(members, size, np.random.default_rng(seed)),
-        draw_least_sampled(members, counts, size, np.random.default_rng(seed)),
+        rng.draw(members, size, np.random.default_rng(seed)),
+        rng.draw_least_sampled(members, counts, size, np.random.default_rng(seed)),
     ):
         assert len(drawn) == size == len(set(drawn.tolist()))
         assert set(drawn.tolist()) <= set(members.tolist())
@@ -89,12 +79,12 @@ def test_the_least_sampled_are_drawn_in_proportion_to_their_weight() -> None:
     # 1 / (1 + exp(-1)) = 0.7311 of the draws; 4 standard deviations of 20,000 draws are 0.0125.
     generator = np.random.default_rng(0)
     members, counts = np.array([3, 8]), np.array([0, 1])
-    first = np.mean([draw_least_sampled(members, counts, 1, generator)[0] == 3 for _ in range(20_000)])
+    first = np.mean([rng.draw_least_sampled(members, counts, 1, generator)[0] == 3 for _ in range(20_000)])
     assert abs(first - 0.7310586) < 0.0125
 
 
 def test_a_weight_that_underflows_still_fills_the_cohort() -> None:
-    drawn = draw_least_sampled(np.arange(3), np.array([0, 5000, 5000]), 3, np.random.default_rng(0))
+    drawn = rng.draw_least_sampled(np.arange(3), np.array([0, 5000, 5000]), 3, np.random.default_rng(0))
     np.testing.assert_array_equal(drawn, [0, 1, 2])
 
 
@@ -112,7 +102,7 @@ def test_a_weight_that_underflows_still_fills_the_cohort() -> None:
 )
 def test_cohorts_of_replicas(num_clients: int, participation: float, expected: int) -> None:
     members = np.arange(5, 5 + num_clients)
-    drawn = draw_replicas(members, participation, np.random.default_rng(0))
+    drawn = rng.draw_replicas(members, participation, np.random.default_rng(0))
     assert len(drawn) == expected
     assert set(drawn.tolist()) <= set(members.tolist())
     assert np.bincount(drawn).max() <= (4 if num_clients <= 2 else 1)
@@ -121,13 +111,13 @@ def test_cohorts_of_replicas(num_clients: int, participation: float, expected: i
 def test_half_of_the_draws_of_a_pair_are_even() -> None:
     # C(4, 2)² / C(8, 4) = 36 / 70 = 0.5143; 4 standard deviations of 5,000 draws are 0.0283.
     generator = np.random.default_rng(0)
-    even = np.mean([(draw_replicas(np.arange(2), 0.5, generator) == 0).sum() == 2 for _ in range(5000)])
+    even = np.mean([(rng.draw_replicas(np.arange(2), 0.5, generator) == 0).sum() == 2 for _ in range(5000)])
     assert abs(even - 36 / 70) < 0.0283
 
 
 def test_an_order_is_drawn_in_proportion_to_weights() -> None:
     generator = np.random.default_rng(0)
-    orders = np.array([draw_order(np.array([1, 0, 2, 1]), generator) for _ in range(4000)])
+    orders = np.array([rng.draw_order(np.array([1, 0, 2, 1]), generator) for _ in range(4000)])
     # First with probability 1/4, 0, 1/2, 1/4; after 2 each of the two others with 1/2. sd below 0.012.
     np.testing.assert_allclose(np.bincount(orders[:, 0], minlength=4) / 4000, [0.25, 0, 0.5, 0.25], atol=0.04)
     after = orders[orders[:, 0] == 2, 1]
@@ -137,14 +127,14 @@ def test_an_order_is_drawn_in_proportion_to_weights() -> None:
 
 
 def test_the_largest_values_and_of_equal_ones_the_first() -> None:
-    assert largest(np.array([2.0, 5.0, 2.0, 7.0, 2.0]), 3).tolist() == [0, 1, 3]
-    assert largest(np.array([2.0, 5.0]), 0).tolist() == []
+    assert rng.largest(np.array([2.0, 5.0, 2.0, 7.0, 2.0]), 3).tolist() == [0, 1, 3]
+    assert rng.largest(np.array([2.0, 5.0]), 0).tolist() == []
 
 
 @pytest.mark.parametrize(("asked", "number"), [(1, 1), (1.0, 10), (0.25, 3), (7, 7), (50, 10), (0.01, 1)])
 def test_a_number_of_clients_or_a_share_of_ten(asked: int | float, number: int) -> None:
     check_number_or_share("evaluate_clients", asked)
-    assert number_of(asked, 10) == number  # 0.25 · 10 = 2.5 is rounded up
+    assert rng.number_of(asked, 10) == number  # 0.25 · 10 = 2.5 is rounded up
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 0.0, 1.5, 2.0, True, "half", float("nan")])

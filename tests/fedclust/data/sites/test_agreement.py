@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 from fedclust.data.input_encoders import CategoryColumn, NumberColumn
 from fedclust.data.sites import agreement
@@ -29,16 +28,6 @@ def test_mean_and_scale_are_those_of_all_rows() -> None:
     # 1, 3 and 8: mean 4, squared differences 9 + 1 + 16 = 26; a missing value counts as the mean: 26 / 4.
     outcome = agree({"a": _site(x=_number(1, 3, math.nan)), "b": _site(x=_number(8))}, TABLE)
     assert outcome.agreement.numbers == (NumberColumn("x", 4.0, 4.0, math.sqrt(26 / 4)),)
-
-
-@given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=6), min_size=1, max_size=4))
-def test_moments_of_parts_are_those_of_the_whole(parts: list[list[float]]) -> None:
-    whole = np.array([value for part in parts for value in part])
-    total = sum((Moments.of(np.array(part)) for part in parts), Moments())
-    assert total.count == len(whole)
-    if len(whole):
-        assert total.mean == pytest.approx(whole.mean(), abs=1e-6)
-        assert total.squares == pytest.approx(((whole - whole.mean()) ** 2).sum(), rel=1e-9, abs=1e-4)
 
 
 def test_moments_keep_the_digits_of_large_numbers() -> None:

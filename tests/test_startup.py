@@ -41,7 +41,7 @@ REFUSED = {
     ("personal=finetune", "personal.epochs=-1"): "personal.epochs must be a whole number >= 1, got -1",
     ("partition=dirichlet", "partition.alpha=-1"): "partition.alpha must be > 0 and finite, got -1",
     ("partition.num_clients=9",): "partition.groups must be >= 1 each and add up to num_clients, 9",
-    ("model.hidden=[0]",): "model.hidden must be >= 1, got [0]",
+    ("model.hidden=[0]",): "model.hidden must be numbers >= 1, got [0]",
     ("aggregator=fedyogi", "aggregator.eta=-1"): "aggregator.eta must be > 0 and finite, got -1",
     ("+strategy.participation=0.1",): "strategy.participation must not be given, it belongs to the run",
 }

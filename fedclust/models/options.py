@@ -29,7 +29,7 @@ class MLP(_Network):
 
     def __post_init__(self) -> None:
         num_columns(self.input_shape)
-        check(self, hidden=">= 1")
+        check(self, hidden="numbers >= 1")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class TableEmbedding(_Network):
                 f"category_sizes must be 1 to {columns} sizes >= 1, as many as dataset.encoding=index makes "
                 f"columns of categories, got {self.category_sizes}"
             )
-        check(self, embedding=">= 1", hidden=">= 1")
+        check(self, embedding=">= 1", hidden="numbers >= 1")
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class ConvNet(_ImageNetwork):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, channels=">= 1", kernel_size=">= 1", padding=">= 0", hidden=">= 1")
+        check(self, kernel_size=">= 1", padding="numbers >= 0")
+        check(self, channels="numbers >= 1", hidden="numbers >= 1")
         _one_each(self.channels, padding=self.padding)
 
 
@@ -82,7 +83,7 @@ class BlockConvNet(_ImageNetwork):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, channels=">= 1", hidden=">= 1")
+        check(self, channels="numbers >= 1", hidden=">= 1")
         _one_each(self.channels, dropout=self.dropout)
 
 

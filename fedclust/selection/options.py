@@ -22,7 +22,7 @@ class HACCS(Checked):
     """Options of :class:`fedclust.selection.HACCS`."""
 
     rho: Annotated[float, "in [0, 1]"] = 0.95
-    latencies: Annotated[Sequence[float] | None, "> 0 and finite or None"] = None
+    latencies: Annotated[Sequence[float] | None, "numbers > 0 and finite or None"] = None
     max_distance: Annotated[float, "in (0, 1]"] = 0.25
 
 

@@ -9,13 +9,15 @@ import json
 import math
 import operator
 import os
+import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _COMPARISONS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
+_WORDS = {"None": None, "True": True, "False": False}
 
 
 def check(settings: object, prefix: str = "", /, **rules: Any) -> None:
@@ -64,8 +66,9 @@ def check_value(name: str, value: Any, rule: Any) -> None:
         Its value.
     rule
         What it must be: ``">= 1"``, ``"in (0, 1]"`` or ``"finite"``, several of which are joined by " and ";
-        ``"a whole number >= 1"``; a word that is allowed, such as ``"None"``. Alternatives are joined by
-        " or ". Every entry of a list must keep the rule. Or a ``Literal``, whose values are the choices.
+        ``"a whole number >= 1"``; ``"numbers >= 1"`` for a list of them; a word that is allowed, which for
+        ``"None"``, ``"True"`` and ``"False"`` is the value and no text. Alternatives are joined by " or ".
+        Or a ``Literal``, whose values are the choices.
 
     Raises
     ------
@@ -94,7 +97,7 @@ def check_entries(rule: str, **arrays: Any) -> None:
         If an entry breaks the rule, with the array's name, the rule and the first such entry.
     """
     for name, values in arrays.items():
-        kept = _keeps(values, rule)
+        kept = _keeps(values, f"numbers {rule}" if isinstance(values, Sequence) else rule)
         if isinstance(kept, bool):
             if not kept:
                 raise ValueError(f"{name} must be {rule}, got {values}")
@@ -130,12 +133,15 @@ def check_shapes(**arrays: tuple[Any, str]) -> None:
 def _keeps(value: Any, rule: str) -> Any:
     """Return whether a value keeps a rule without alternatives; of an array, whether each entry does."""
     if rule.isalpha() and rule != "finite":
-        return str(value) == rule
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return all(_keeps(each, rule) for each in value)
+        return value is _WORDS[rule] if rule in _WORDS else isinstance(value, str) and value == rule
+    if rule.startswith("numbers "):
+        listed = isinstance(value, Collection) and not isinstance(value, str | Mapping)
+        return listed and all(_keeps(each, rule.removeprefix("numbers ")) for each in value)
     kinds: dict[str, Any] = {"a whole number": Integral, "a share": Real}
     noun = next((noun for noun in kinds if rule.startswith(noun)), "")
-    if value is None or isinstance(value, bool | str) or not isinstance(value, kinds.get(noun, object)):
+    if value is None or isinstance(value, bool | str | Sequence | Mapping):
+        return False
+    if not isinstance(value, kinds.get(noun, object)):
         return False
     kept: Any = True
     for part in rule.removeprefix(f"{noun} ").split(" and "):
@@ -216,7 +222,7 @@ def read_as(kind: Any, values: Any) -> Any:
         return tuple(read_as(arguments[0], each) for each in values)
     if origin is Mapping and isinstance(values, dict):
         return {read_as(str, key): read_as(arguments[1], each) for key, each in values.items()}
-    if kind is float and type(values) in (int, float) and math.isfinite(values):
+    if kind is float and type(values) in (int, float) and abs(values) <= sys.float_info.max:
         return float(values)
     if kind is Any or (kind in (str, bool, int) and type(values) is kind):
         return values

@@ -89,7 +89,7 @@ class WeightedCrossEntropy:
     class_weights: Literal["balanced"] | Sequence[float] = "balanced"
 
     def __post_init__(self) -> None:
-        check_value("loss.class_weights", self.class_weights, "balanced or > 0 and finite")
+        check_value("loss.class_weights", self.class_weights, "balanced or numbers > 0 and finite")
         if not isinstance(self.class_weights, str):
             object.__setattr__(self, "class_weights", tuple(map(float, self.class_weights)))
 

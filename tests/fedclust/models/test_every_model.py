@@ -132,7 +132,7 @@ def test_two_clients_at_once_get_the_gradients_and_statistics_of_one_after_the_o
 
 REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("linear", {"num_classes": 1}, "num_classes must be >= 2, got 1"),
-    ("mlp", {"hidden": [5, 0]}, r"^hidden must be >= 1, got \[5, 0\]$"),
+    ("mlp", {"hidden": [5, 0]}, r"^hidden must be numbers >= 1, got \[5, 0\]$"),
     *(
         ("mlp", {"input_shape": shape}, "input_shape must be one or more sizes, each >= 1, got")
         for shape in ([], [0], [1, -1])
@@ -150,12 +150,12 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     # 15 → 11 → 5 → 1 → 0
     ("cnn_fedgwc", {"input_shape": [3, 15, 15]}, r"one pixel after pooling 2, got \(3, 15, 15\)"),
     ("cnn_fedgwc", {"channels": []}, r"channels and padding must be lists of one length >= 1, got \[\] and"),
-    ("cnn_fedgwc", {"hidden": [0]}, r"hidden must be >= 1, got \[0\]"),
+    ("cnn_fedgwc", {"hidden": [0]}, r"hidden must be numbers >= 1, got \[0\]"),
     ("cnn_fedgwc", {"kernel_size": 0}, "kernel_size must be >= 1, got 0"),
     ("cnn_fedgwc", {"padding": [0]}, r"channels and padding must be lists of one length .* and \[0\]"),
-    ("cnn_fedgwc", {"padding": [-1, 0]}, r"padding must be >= 0, got \[-1, 0\]"),
+    ("cnn_fedgwc", {"padding": [-1, 0]}, r"padding must be numbers >= 0, got \[-1, 0\]"),
     ("cnn_cifar10", {"input_shape": [3, 8, 7]}, r"one pixel after pooling 3, got \(3, 8, 7\)"),
-    ("cnn_cifar10", {"channels": [0, 3, 3]}, r"channels must be >= 1, got \[0, 3, 3\]"),
+    ("cnn_cifar10", {"channels": [0, 3, 3]}, r"channels must be numbers >= 1, got \[0, 3, 3\]"),
     ("cnn_cifar10", {"hidden": 0}, "hidden must be >= 1, got 0"),
     ("cnn_cifar10", {"dropout": [0.2]}, r"channels and dropout must be lists of one length .* and \[0.2\]"),
     ("resnet9", {"input_shape": [3, 8, 7]}, r"input_shape must be at least 8 × 8 pixels, got \(3, 8, 7\)"),

@@ -15,6 +15,7 @@ from fedclust.support.checks import (
     dumps,
     dumps_by_key,
     plain,
+    read_as,
     replace_file,
 )
 
@@ -29,6 +30,7 @@ from fedclust.support.checks import (
         ("in [0, 1)", [0, 0.5], [1, -0.1, float("nan")]),
         ("in (0, 0.5]", [0.5, 0.1], [0, 0.51]),
         ("> 0 and finite or None", [1.0, None], [float("inf"), 0]),
+        ("numbers >= 1 or None", [[2, 1], (), None], [[2, 0], 2, ["2"]]),
         (Literal["a", "b"], ["a", "b"], ["c", None]),
     ],
 )
@@ -41,6 +43,27 @@ def test_rules_hold_or_are_named_with_the_value(rule: Any, kept: list, broken: l
             check(SimpleNamespace(size=value), size=rule)
         shown = value if isinstance(rule, str) else repr(value)
         assert str(error.value) == f"size must be {told}, got {shown}"
+
+
+@pytest.mark.parametrize(
+    ("rule", "broken"),
+    [
+        ("True or False", "False"),
+        (">= 1 or None", "None"),
+        (">= 1", [2]),
+        ("in [0, 1)", []),
+        ("a whole number >= 1 or a share in (0, 1]", [0.5]),
+    ],
+)
+def test_a_word_is_its_value_and_a_list_is_no_number(rule: str, broken: object) -> None:
+    with pytest.raises(ValueError, match="size must be") as error:
+        check(SimpleNamespace(size=broken), size=rule)
+    assert str(error.value) == f"size must be {rule}, got {broken!r}"
+
+
+def test_a_number_too_large_for_a_float_is_refused() -> None:
+    with pytest.raises(ValueError, match="^must be a finite number, got 1000"):
+        read_as(float, 10**400)
 
 
 def test_the_first_entry_that_breaks_a_rule_is_named() -> None:

@@ -160,8 +160,9 @@ class Question(Generic[Answer]):
     answer: ClassVar[Any]
 
     def __init_subclass__(cls) -> None:
-        """Take the answer's type from ``Question[Answer]``."""
-        cls.answer = typing.get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]
+        """Take the answer's type from ``Question[Answer]`` unless the class names it."""
+        if "answer" not in vars(cls):
+            cls.answer = typing.get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]
 
 
 def short(value: object) -> str:
@@ -245,11 +246,11 @@ def _check_total(total: float, limits: tuple[Limit, Limit] | None, name: str, at
 
 @dataclass(frozen=True)
 class Flag(Entry):
-    """A truth value; 0 or 1 where its own place is in metrics, which hold numbers only."""
+    """A truth value; 0 or 1 in metrics, which hold numbers only."""
 
     def write(self, value: Any) -> bool | int:
         """Return the value as the record can hold it."""
-        return int(value) if self.place is IN_METRICS else bool(value)
+        return int(value) if self.place and self.place.kind is MetricRecord else bool(value)
 
     def read(self, value: Any, name: str, at: Reading) -> bool:
         """Return the value."""
@@ -721,6 +722,7 @@ def _plan(cls: Any) -> _Plan:
             place: Any = entries[0].place or getattr(cls, "place", entries[0].default)
             group = parts.setdefault(place, ("", _Group(place, {}), False))[1]
             keys = tuple(entry.key or each.name.replace("_", "-") for entry in entries)
+            how = dataclasses.replace(how, place=place) if isinstance(how, Entry) else how
             group.entries[keys] = each.name, how, default
         elif each.name != "client":
             if how is None:

@@ -503,7 +503,7 @@ def _statement(body: str, at: codec.Reading) -> Statement:
     try:
         said: Statement = read_as(Statement, json.loads(body))
     except (ValueError, RecursionError) as error:
-        raise at.bad(f"a statement must be one of a site's data: {error}") from error
+        raise at.bad(f"a statement must be one of a site's data: {str(error)[:200]}") from error
     if len(set(map(type, said.labels))) != 1:
         raise at.bad(f"labels must be all texts or all numbers, got {codec.short(said.labels)}")
     (_VALUES if isinstance(said.labels[0], str) else codec.Numbers()).read(said.labels, "labels", at)

@@ -291,7 +291,7 @@ class TrainAnswer:
     mean_loss: Annotated[float | None, codec.Made(key="loss", reads=lambda _: None)] = None
     projected: Projected | None = None
     update_norm: Annotated[float | None, codec.Real(0, math.inf)] = None
-    within: Annotated[bool | None, codec.Flag(key="within-clip", place=codec.IN_METRICS)] = None
+    within: Annotated[bool | None, codec.Flag(key="within-clip")] = None
     pooled: Annotated[int, codec.Whole(place=_POOLED, sparse=True)] = 1
 
     @property

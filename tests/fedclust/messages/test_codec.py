@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedclust.data.sites.agreement import Agreement, Column, Moments, Pixels, Statement
-from fedclust.messages import description, evaluation, training
+from fedclust.messages import codec, description, evaluation, training
 from fedclust.messages.codec import (
     SERVER,
     BadReply,
@@ -359,6 +359,32 @@ def test_values_of_a_column_are_as_the_site_s_rows_have_them() -> None:
     assert description.read_from_node(description.Stated, encode(stated)) == stated
     (body,) = encode(stated)["statements"]["bodies"]
     assert json.loads(body)["columns"]["c\x85"]["values"] == list(values)
+
+
+def test_a_statement_that_makes_no_sense_is_refused_in_a_line() -> None:
+    column = Column("number", Moments(3), (), ())
+    content = encode(description.Stated({"n": Statement(("a", "b"), {"c": column}, (), {})}))
+    (body,) = content["statements"]["bodies"]
+    for bad in (body.replace('"mean": 0.0', f'"mean": {10**400}'), json.dumps({"k" * 10**6: 1})):
+        assert bad != body
+        content["statements"]["bodies"] = [bad]
+        with pytest.raises(BadReply, match="a statement must be one of a site's data") as error:
+            description.read_from_node(description.Stated, content)
+        assert len(str(error.value)) < 400
+
+
+def test_a_truth_value_in_metrics_is_a_number() -> None:
+    @dataclass(frozen=True)
+    class Yes:
+        place = codec.IN_METRICS
+        there: Annotated[bool, codec.Flag()]
+
+    class Asked(codec.Question):
+        answer = Yes
+
+    content = encode(Yes(True))
+    assert dict(content["metrics"]) == {"there": 1}
+    assert decode(Asked.answer, content, Reading()) == Yes(True)
 
 
 def test_a_loss_of_a_layer_that_nobody_asked_for_is_refused() -> None:

@@ -66,9 +66,11 @@ def write_export(
         raise ValueError(f"formats must be of {', '.join(_FILES)}, got {', '.join(map(str, unknown))}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"target must not exist or be an empty folder, got {target}")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    # A folder that exists is kept: it may be a link, a mount, or where the caller is.
+    around = target if target.exists() else target.parent
+    around.mkdir(parents=True, exist_ok=True)
     # An export that failed leaves nothing that looks like one.
-    with tempfile.TemporaryDirectory(dir=target.parent) as place:
+    with tempfile.TemporaryDirectory(dir=around) as place:
         root = Path(place) / "export"
         root.mkdir()
         for cluster in served.clusters:
@@ -91,9 +93,9 @@ def write_export(
         ]
         _json(root / INDEX, {**index, "clients": clients})
         (root / CARD).write_text(card(served, run), encoding="utf-8")
-        if target.exists():
-            target.rmdir()
-        root.rename(target)
+        target.mkdir(exist_ok=True)
+        for each in list(root.iterdir()):
+            each.rename(target / each.name)
     return target
 
 

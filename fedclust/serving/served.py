@@ -153,8 +153,8 @@ class Served:
             If there is no such client.
         """
         by_id = {str(each.client): each for each in self.sites}
-        by_name = {each.name: each for each in self.sites}
-        if found := by_name.get(str(site)) or by_id.get(str(site)):
+        by_name: dict[str | int | None, Site] = {each.name: each for each in self.sites}  # 3 is no name
+        if found := by_name.get(site) or by_id.get(str(site)):
             return found
         known = few((each.label for each in self.sites), 20)
         raise ValueError(f"site must be one of the run's, {known}, got {site}; for others choose a cluster")

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import shutil
 
@@ -16,6 +17,7 @@ from fedclust.messages.models import to_state
 from fedclust.models.construction import build
 from fedclust.runs.predict import main
 from fedclust.serving import export as formats
+from fedclust.serving.served import Served, Site
 from fedclust.settings.composition import build as build_settings, compose, plain
 from fedclust.training.cohort import Job
 from fedclust.training.trainer import Trainer
@@ -225,6 +227,21 @@ def test_an_export_replaces_nothing(local, exported) -> None:
     with pytest.raises(ValueError, match="formats must be of onnx, torch, got pickle"):
         local.export(exported / "new", formats=["pickle"])
     assert not (exported / "new").exists()
+
+
+def test_an_empty_folder_is_written_into(local, tmp_path, monkeypatch) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "there", target_is_directory=True)
+    (tmp_path / "there").mkdir()
+    assert (local.export(tmp_path / "link") / "index.json").is_file()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    local.export(".")
+    assert sorted(os.listdir()) == sorted(os.listdir(tmp_path / "there"))
+
+
+def test_a_client_s_id_is_not_another_one_s_name() -> None:
+    served = Served(("a", "b"), ArrayEncoder((2,), "float32"), (Site(0, 0, "1"), Site(1, 0, "0")), (0,), None)
+    assert [served.site(site).client for site in (0, 1, "0", "1")] == [0, 1, 1, 0]
 
 
 def test_a_network_of_ones_own_is_given_again(tmp_path) -> None:

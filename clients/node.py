@@ -300,7 +300,7 @@ def offered(
     token = uuid.uuid4().hex
 
     def chosen() -> Encoder:
-        return encoder or PixelEncoder(data.input_shape)
+        return PixelEncoder(data.input_shape) if encoder is None else encoder
 
     _offered[token] = _node(data, model, training, seed, device, chosen, metrics)
     try:

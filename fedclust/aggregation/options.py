@@ -31,4 +31,4 @@ class Aggregator(Checked):
     beta_1: _Decay = None
     beta_2: _Decay = None
     beta: float | None = None
-    num_malicious_nodes: Annotated[int | None, ">= 0 or None"] = None
+    num_malicious_nodes: Annotated[int | None, ">= 0 and finite or None"] = None

@@ -16,6 +16,7 @@ from fedclust.newcomers.placing import packed
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.typing import FloatArray, IntArray
 
+_MOST_CLIENTS = 4096  # up to which the distances are kept for the plots; K² numbers
 _Sent = tuple[FloatArray, IntArray, FloatArray]  # prototypes, counts and scatter, a row per client
 
 
@@ -52,7 +53,7 @@ class FMCL(ClusteredStrategy):
         """Ask every client for its prototypes and group by them.
 
         The memory holds the decision, the evidence that each pair of clients differs (by the paper's rule
-        their distance), and the curve that chose the number of clusters.
+        their distance, up to 4,096 clients), and the curve that chose the number of clusters.
         """
         given, question = self.parameters, PrototypesQuestion()
         if isinstance(given, prototype_groups.Parameters):
@@ -76,7 +77,7 @@ def _by_paper(prototypes: FloatArray, counts: IntArray, parameters: Parameters) 
     clusters = pooled.counts / np.maximum(pooled.counts.sum(axis=1, keepdims=True), 1)
     return assignment, Findings(
         summary={"variation": found.variation, **curve.summary},
-        arrays={"distances": found.distances, **curve.arrays},
+        arrays=({} if len(counts) > _MOST_CLIENTS else {"distances": found.distances}) | curve.arrays,
         placing=packed(DistanceRule(pooled.means.astype(np.float32), clusters, parameters)),
     )
 

@@ -90,9 +90,7 @@ class ClusteredStrategy(Strategy):
     ValueError
         If a value is outside its range, or given twice.
     TypeError
-        If there is no such option.
-    KeyError
-        If the network is needed and not given.
+        If there is no such option, or the network is needed and not given.
     """
 
     parameters_type: ClassVar[type[Any] | None] = None
@@ -143,7 +141,9 @@ class ClusteredStrategy(Strategy):
 
     def __init__(self, *, parameters: Any = None, options: RunOptions | None = None, **given: Any) -> None:
         if self.needs_network:
-            self.network: Any = given.pop("network")
+            if (network := given.pop("network", None)) is None:
+                raise TypeError(f"{type(self).__name__} must be given network, which clients train")
+            self.network: Any = network
         # A preset's own policy holds unless the run chooses another.
         own = given.pop("selection", None) if options is not None else None
         if options is not None and given:

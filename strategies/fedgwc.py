@@ -45,14 +45,11 @@ class PaperMemory:
 class FedGWC(ClusteredStrategy):
     """Split clusters recursively if clients' losses show that they are of different kinds.
 
-    Source: FedGWC, Algorithm 2. We recommend :class:`FedGWCTraces`: the
-    same messages, other mathematics.
-
-    fedgwc.Parameters
-    ----------
+    Source: FedGWC, Algorithm 2. We recommend :class:`FedGWCTraces`: the same messages, other mathematics.
 
     Parameters
     ----------
+    parameters
         Settings of measurements and splits; values that are None follow from ``participation``.
     options
         As for :class:`~fedclust.strategies.ClusteredStrategy`. Unless `selection` is given, clients

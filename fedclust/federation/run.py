@@ -469,7 +469,7 @@ class RunState:
     roster
         Who has joined and where, see :meth:`fedclust.federation.Federation.roster_state`.
     layers
-        What the layers remember, packed, by ``<layer>/<path>``.
+        What each layer remembers, packed, by the layer's name.
     """
 
     server_round: int

@@ -1,13 +1,10 @@
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from flwr.app import RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from fedclust.clients.app import answers, app
+from fedclust.clients.app import app
 from fedclust.federation import ClientGrid, LocalGrid
-from fedclust.messages.codec import Question
 from fedclust.messages.description import Hosted, read_from_node
 from fedclust.messages.models import from_state
 from fedclust.models import construction
@@ -52,23 +49,6 @@ def test_a_client_of_another_node_gets_an_error_and_the_others_answers(node, tel
     contents, errors = node(SEVERAL).ask_clients("train", {0: content, 1: content, 4: content})
     assert contents.keys() == {0, 4}
     assert errors == {1: "client 1 must be hosted by this node, it hosts [0, 2, 4]"}
-
-
-def test_contents_for_clients_of_other_nodes_are_ignored(node) -> None:
-    seen = []
-
-    @dataclass(frozen=True)
-    class Nothing(Question):
-        kind = "query.test_only"
-
-    @answers(Nothing)
-    def work(_, asked):
-        seen.extend(asked)
-        return dict.fromkeys(asked, Nothing()), {}
-
-    contents, errors = node(SEVERAL).ask_clients("query.test_only", {2: RecordDict(), 3: RecordDict()})
-    assert seen == [2]
-    assert (contents.keys(), errors.keys()) == ({2}, {3})
 
 
 def test_stock_fedavg_needs_no_grid_of_ours() -> None:

@@ -1,20 +1,59 @@
 """Building strategies of the command line on small digits, and comparing runs that were interrupted."""
 
+from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
+import torch
+from flwr.app import ArrayRecord, Error, Message
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
+from torch import nn
 
 from fedclust.federation import ClientGrid, Federation
+from fedclust.grids.client_grid import WrappedGrid
 from fedclust.messages.models import from_state
+from fedclust.messages.training import UpdateQuestion
 from fedclust.models import construction
 from fedclust.results import Checkpoints
 from fedclust.settings.composition import plain, to_run_config
 from fedclust.strategies import ClusteredStrategy
+
+
+class Weights(nn.Module):
+    """Two weights at 0, which are drawn between two numbers when they are drawn anew."""
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.w, self._between = nn.Parameter(torch.zeros(2)), (low, high)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        nn.init.uniform_(self.w, *self._between)
+
+
+class Lossy(WrappedGrid):
+    """A grid that counts trainings, and loses replies by client, kind, and number of its kind."""
+
+    def __init__(self, grid: ClientGrid, lost: Callable[[int, str, int], bool] = lambda *_: False) -> None:
+        super().__init__(grid)
+        self.trained, self._lost, self._sent = 0, lost, Counter[tuple[int, str]]()
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        messages = list(messages)
+        kinds = [(each.metadata.dst_node_id, each.metadata.message_type) for each in messages]
+        self._sent.update(kinds)
+        self.trained += sum(kind in ("train", UpdateQuestion.kind) for _, kind in kinds)
+        for reply in super().send_and_receive(messages, timeout=timeout):
+            client, kind = reply.metadata.src_node_id, reply.metadata.message_type
+            if self._lost(client, kind, self._sent[client, kind]):
+                reply = Message(Error(5, "gone"), reply_to=Message(reply.content, client, kind))
+            yield reply
 
 
 def nodes_of(config: DictConfig) -> Any:

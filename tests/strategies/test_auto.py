@@ -5,53 +5,24 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Error, Message
 from sklearn.metrics import adjusted_rand_score
 from torch import nn
 
 from fedclust import simulate
 from fedclust.aggregation.flower import NotFinite
 from fedclust.clustering.auto import Parameters, most_spending
-from fedclust.clustering.loss_traces import Trace
-from fedclust.federation import ClientGrid, Federation, FederationError
-from fedclust.grids.client_grid import WrappedGrid
-from fedclust.messages.packer import pack, unpack
-from fedclust.messages.training import UpdateQuestion
+from fedclust.federation import Federation, FederationError
 from fedclust.settings.composition import compose
 from fedclust.strategies import Auto, ClusteredStrategy
-from fedclust.strategies.auto import Trial, TrialMemory
 from fedclust.training import LocalTraining
-from tests.strategies.helpers import Keeping, assert_same_models, built, kept
+from tests.strategies.helpers import Keeping, Lossy, assert_same_models, built, kept
 
 CONVENTIONS = ["partition=conventions", "partition.groups=[8,4]"]
 ROTATION = ["partition=domains", *(f"partition.{name}=0" for name in ("noise", "blur", "invert"))]
 ROTATION += ["partition.clean=0.5", "partition.rotation=0.5"]
 IID = ["partition=iid"]
 ROUNDS = 8
-
-
-class Counting(WrappedGrid):
-    """A grid that counts trainings of a client, and on which some messages are lost."""
-
-    def __init__(self, grid: ClientGrid, lost=lambda client, kind, number: False) -> None:
-        super().__init__(grid)
-        self.trained, self._lost = 0, lost
-        self._sent: dict[tuple[int, str], int] = {}
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        messages = list(messages)
-        for message in messages:
-            kind = message.metadata.message_type
-            key = message.metadata.dst_node_id, kind
-            self._sent[key] = self._sent.get(key, 0) + 1
-            self.trained += kind in ("train", UpdateQuestion.kind)
-        for reply in super().send_and_receive(messages, timeout=timeout):
-            client, kind = reply.metadata.src_node_id, reply.metadata.message_type
-            if self._lost(client, kind, self._sent.get((client, kind), 0)):
-                reply = Message(Error(5, "gone"), reply_to=Message(reply.content, client, kind))
-            yield reply
+TRAINING = LocalTraining(learning_rate=0.5, steps=5, batch_size=8)
 
 
 def build(*overrides: str, seed: int = 0, made=None):
@@ -70,7 +41,7 @@ def trials_of(strategy: Auto) -> list[dict]:
 @pytest.mark.parametrize(("partition", "number"), [(CONVENTIONS, 2), (ROTATION, 2), (IID, 1)])
 def test_known_groups_are_kept_and_nothing_else(partition: list[str], number: int, seed: int, watch) -> None:
     strategy, grid, initial = build(*partition, seed=seed)
-    counting = Counting(grid)
+    counting = Lossy(grid)
     strategy.observer = watch
     strategy.start(counting, initial, ROUNDS)
     found = strategy.findings(strategy.clusters).summary
@@ -118,7 +89,7 @@ def test_a_node_lost_on_trial_costs_its_clients_only(watch) -> None:
     strategy, grid, initial = build(*CONVENTIONS, "participation=1")
     strategy.observer = watch
     lost = lambda client, kind, number: client == 3 and kind == "train" and number > 5  # noqa: E731
-    strategy.start(Counting(grid, lost), initial, ROUNDS)
+    strategy.start(Lossy(grid, lost), initial, ROUNDS)
     failures = [failure for record in watch.rounds for failure in record["failures"]]
     assert {failure["client"] for failure in failures} == {3}
     assert {failure["phase"] for failure in failures} == {"trial", "train"}
@@ -181,9 +152,8 @@ def own_clients(number: int, validation: int, unheld: Iterable[int] = ()) -> lis
 
 def own_run(clients: list, rounds: int = ROUNDS, **parameters: int):
     strategy = Auto(parameters=Parameters(**{"warmup": 4, "probation": 2, **parameters}))
-    training = LocalTraining(learning_rate=0.5, steps=5, batch_size=8)
     torch.manual_seed(0)  # whatever ran before
-    return simulate(strategy, nn.Linear(4, 2), clients, rounds=rounds, training=training, proof=True)
+    return simulate(strategy, nn.Linear(4, 2), clients, rounds=rounds, training=TRAINING, proof=True)
 
 
 def test_a_client_without_held_out_rows_is_grouped_but_does_not_vote() -> None:
@@ -205,9 +175,8 @@ def test_four_clients_are_enough_and_two_are_not() -> None:
 
 
 def test_no_held_out_rows_are_refused_before_round_1() -> None:
-    training = LocalTraining(learning_rate=0.5, steps=5, batch_size=8)
     with pytest.raises(FederationError, match="strategy auto must have clients with two held-out rows"):
-        simulate(Auto(), nn.Linear(4, 2), own_clients(4, 0), rounds=2, training=training)
+        simulate(Auto(), nn.Linear(4, 2), own_clients(4, 0), rounds=2, training=TRAINING)
 
 
 @pytest.mark.parametrize("strategy", ["auto", Auto()])
@@ -215,8 +184,7 @@ def test_rows_are_held_out_of_clients_that_bring_none(strategy) -> None:
     clients = [
         train for train, *_ in own_clients(4, 0)
     ]  # 40 rows: 8 for tests, a tenth of the others held out
-    training = LocalTraining(learning_rate=0.5, steps=5, batch_size=8)
-    result = simulate(strategy, nn.Linear(4, 2), clients, rounds=2, training=training)
+    result = simulate(strategy, nn.Linear(4, 2), clients, rounds=2, training=TRAINING)
     assert result.summary["personal"]["choice"] == "auto"
 
 
@@ -228,28 +196,3 @@ def test_what_is_said_before_round_1() -> None:
     most = most_spending(30, 0.8, 130, Parameters())
     (note,) = strategy.notes(30, 130)
     assert note.startswith(f"4 looks for groups; trials train clients {most.trainings} times at most")
-
-
-def test_memory_comes_back_from_a_checkpoint() -> None:
-    weights = ArrayRecord({"layer/w": Array(np.arange(3, dtype=np.float32))})
-    states = {"m_t": {"layer/w": np.ones(3)}, "current_round": 2, "empty": {}}, {}
-    labels = np.array([0, 1, -1, 0])
-    trial = Trial(1, "update", labels, (weights,) * 2, states, 2, 5, 0.0125, 1, 9, 77, {"gain": 0.1})
-    trace = Trace(np.arange(4)).recorded(np.array([1, 3]), np.array([0.5, -0.5]))
-    memory = TrialMemory(
-        (trace,), 2, (trial,), ({"kept": False, "why": "no gain"},), 31, 1000, 500, {"labels": [2, 7]}
-    )
-    again = unpack(TrialMemory, pack(memory))
-    assert (again.looks, again.spent, again.bytes_down, again.bytes_up) == (2, 31, 1000, 500)
-    assert list(again.history) == list(memory.history)
-    assert {name: list(each) for name, each in again.alone.items()} == {"labels": [2, 7]}
-    assert again.traces[0].positions[0].tolist() == [1, 3]
-    (other,) = again.trials
-    assert other.entry() == trial.entry()
-    assert other.entry()["sizes"] == [2, 1]  # the unknown client is in neither
-    assert (other.proposals, other.level) == (5, 0.0125)
-    np.testing.assert_array_equal(other.labels, labels)
-    np.testing.assert_array_equal(other.models[1]["layer/w"].numpy(), [0, 1, 2])
-    assert [each.keys() for each in other.optimisers] == [each.keys() for each in states]
-    np.testing.assert_array_equal(other.optimisers[0]["m_t"]["layer/w"], np.ones(3))
-    assert again.by_cluster() == {1: [other]}

@@ -3,34 +3,22 @@
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
-from torch import nn
 
 from fedclust.clustering.clove import Parameters
 from fedclust.federation import Clusters, Federation
 from fedclust.messages.models import from_state
 from fedclust.strategies import CLoVE
-from tests.strategies.helpers import at
-
-
-class Scalar(nn.Module):
-    """One weight, which is drawn at 10 when it is drawn anew."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(1))
-
-    def reset_parameters(self) -> None:
-        nn.init.constant_(self.w, 10.0)
+from tests.strategies.helpers import Weights, at
 
 
 def _model(value: float) -> ArrayRecord:
-    return from_state({"w": torch.tensor([value])})
+    return from_state({"w": torch.full((2,), value)})
 
 
 def test_everybody_is_clustered_by_all_losses_not_by_the_smallest(toy) -> None:
     # Losses |i − w| under models at 9 and 20: (9, 20), (8, 19), (7, 18), (6, 17), (5, 16), (4, 15). Model 0
     # has everybody's smallest; the vectors lie on a line, of which k-means makes two halves.
-    strategy, federation = CLoVE(network=Scalar()), Federation(toy(num_clients=6).grid(2))
+    strategy, federation = CLoVE(network=Weights(10, 10)), Federation(toy(num_clients=6).grid(2))
     clusters = Clusters(np.zeros(6, dtype=int), (_model(9.0), _model(20.0)))
     found = strategy.before_round(clusters, np.array([0]), at(1, federation)).assignment
     assert len(set(found[:3])) == len(set(found[3:])) == 1
@@ -38,7 +26,7 @@ def test_everybody_is_clustered_by_all_losses_not_by_the_smallest(toy) -> None:
 
 
 def test_rounds_are_those_of_a_literal_loop(toy) -> None:
-    strategy = CLoVE(network=Scalar(), parameters=Parameters(clustering_rounds=2), seed=1)
+    strategy = CLoVE(network=Weights(10, 10), parameters=Parameters(clustering_rounds=2), seed=1)
     federation = toy(num_clients=6, move=lambda client, number: 0.5 * client - number)
     strategy.start(federation.grid(2), _model(0.0), num_rounds=4)
     models = [0.0, 10.0]
@@ -66,7 +54,7 @@ def test_rounds_are_those_of_a_literal_loop(toy) -> None:
 
 
 def test_after_the_clustering_rounds_nobody_is_asked(toy) -> None:
-    strategy = CLoVE(network=Scalar(), parameters=Parameters(clustering_rounds=2))
+    strategy = CLoVE(network=Weights(10, 10), parameters=Parameters(clustering_rounds=2))
     federation = Federation(toy(error=lambda *_: "asked").grid())
     clusters = Clusters(np.array([0, 1] * 3), (_model(0.0), _model(1.0)))
     for number, asked in ((2, 6), (3, 0)):
@@ -76,7 +64,7 @@ def test_after_the_clustering_rounds_nobody_is_asked(toy) -> None:
 
 
 def test_a_client_that_fails_stays(toy) -> None:
-    strategy = CLoVE(network=Scalar())
+    strategy = CLoVE(network=Weights(10, 10))
     federation = Federation(toy(error=lambda client, _: "busy" if client == 5 else None).grid())
     clusters = Clusters(np.zeros(6, dtype=int), (_model(0.0), _model(4.0)))
     assert strategy.before_round(clusters, np.arange(6), at(1, federation)).assignment.tolist() == [
@@ -88,7 +76,7 @@ def test_a_client_that_fails_stays(toy) -> None:
 def test_clustering_ends_once_nobody_has_changed_for_the_rounds_it_takes(toy) -> None:
     # Models at 0 and 10 never move: rounds 2 and 3 find the groups of round 1. In round 4 nobody is asked.
     parameters = Parameters(clustering_rounds=None, stable_rounds=3)
-    strategy = CLoVE(network=Scalar(), parameters=parameters)
+    strategy = CLoVE(network=Weights(10, 10), parameters=parameters)
     federation = Federation(toy(num_clients=6).grid(2))
     clusters = strategy.begin(federation, _model(0.0))
     for number, kept in ((1, 1), (2, 2), (3, 3)):
@@ -101,7 +89,7 @@ def test_clustering_ends_once_nobody_has_changed_for_the_rounds_it_takes(toy) ->
 
 def test_a_newcomer_makes_clustering_start_again(toy) -> None:
     parameters = Parameters(clustering_rounds=None, stable_rounds=1)
-    strategy = CLoVE(network=Scalar(), parameters=parameters)
+    strategy = CLoVE(network=Weights(10, 10), parameters=parameters)
     federation = Federation(toy(num_clients=6).grid(2))
     clusters = strategy.begin(federation, _model(0.0))
     clusters = strategy.before_round(clusters, np.arange(6), at(1, federation))

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from fedclust.clustering import clust_psi_pfl
-from fedclust.federation import FederationError
 from fedclust.strategies import ClustPSIPFL
 
 
@@ -70,16 +69,6 @@ def test_one_cluster_says_why(started) -> None:
         "weighted_stability": 0.0,
         "alone": [],
     }
-
-
-def test_a_client_that_cannot_say_what_it_has_ends_the_run_before_round_1(toy) -> None:
-    def counts(client: int) -> list[int]:
-        if client == 3:
-            raise OSError("disk full")
-        return [1, 1]
-
-    with pytest.raises(FederationError, match="client 1 must answer before round 1, .*disk full"):
-        ClustPSIPFL().start(toy(num_clients=6, counts=counts).grid(2), toy.model(), num_rounds=1)
 
 
 def _released(started, num_clients: int, seed: int = 0, **behaviour) -> ClustPSIPFL:

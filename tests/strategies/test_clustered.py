@@ -8,9 +8,7 @@ from flwr.serverapp.strategy import FedAvgM, FedProx
 
 from fedclust.federation import Clusters, Federation
 from fedclust.messages.models import split_models
-from fedclust.settings.composition import compose
 from fedclust.strategies import ClusteredStrategy
-from tests.strategies.helpers import built
 
 NO_MINIMA = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 
@@ -203,33 +201,6 @@ def test_a_hook_that_returns_no_clusters_is_named(toy) -> None:
         TypeError, match="hooks of Forgetful must return Clusters, one of round 1 returned None"
     ):
         Forgetful().start(toy().grid(), toy.model(), num_rounds=1)
-
-
-class Directions(ClusteredStrategy):
-    """Asks for the direction in which each client trains, in the round and of two clients for the next."""
-
-    def told(self, clusters: Clusters):
-        return self.ask_for_projection(32)
-
-    def after_round(self, clusters, replies, federation):
-        number, model = federation.server_round + 1, clusters.models[0]
-        asked = self.update_rows(federation, model, [1, 4], number, size=32)
-        return clusters.with_report(of=[each.projected.values for each in replies], asked=asked)
-
-
-def test_updates_are_each_clients_own_however_many_share_a_node(watch) -> None:
-    told = []
-    for nodes in (1, 3):
-        clients = ["partition.num_clients=6", "partition.groups=[4,2]", "training.steps=2"]
-        strategy, grid, model = built(compose([*clients, f"engine.num_nodes={nodes}"]), Directions)
-        strategy.observer = type(watch)()
-        strategy.start(grid, model, 2)
-        told.append([record["strategy"] for record in strategy.observer.rounds])
-    for first, second in zip(*told, strict=True):
-        assert first["asked"][0].tolist() == second["asked"][0].tolist() == [1, 4]
-        np.testing.assert_allclose(first["of"], second["of"], rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(first["asked"][1], second["asked"][1], rtol=1e-4, atol=1e-6)
-        assert not any(np.allclose(each, first["of"][0]) for each in first["of"][1:])
 
 
 def test_a_cluster_may_be_given_its_aggregator(started) -> None:

@@ -1,25 +1,26 @@
 """What every strategy keeps, on real digits: one cluster per client, same seed same run, failures borne."""
 
 import copy
-from collections.abc import Iterable
+import importlib
+import inspect
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message
 from hydra.utils import get_object
 from omegaconf import DictConfig
 
 from fedclust import strategies
 from fedclust.federation import Federation
-from fedclust.grids.client_grid import WrappedGrid
 from fedclust.messages.models import is_finite
 from fedclust.messages.packer import pack, unpack
 from fedclust.settings.composition import CONF, compose
-from tests.strategies.helpers import Keeping, assert_same_models, built, kept
+from fedclust.strategies import ClusteredStrategy
+from tests.strategies.helpers import Keeping, Lossy, assert_same_models, built, kept
 
+FOLDER = Path(strategies.__file__).parent
 STRATEGIES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))
 AGGREGATORS = sorted(path.stem for path in (CONF / "aggregator").glob("*.yaml"))
 SMALL = [
@@ -43,19 +44,6 @@ EAGER = {
 }
 FAILING = 2
 REMEMBERING = ("fedadagrad", "fedadam", "fedavgm", "fedyogi")  # aggregators with a state between rounds
-
-
-class Failing(WrappedGrid):
-    """A grid on which one client never answers a round of training or evaluation."""
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        for reply in super().send_and_receive(messages, timeout=timeout):
-            asked = reply.metadata.message_type in ("train", "evaluate")
-            if asked and reply.metadata.src_node_id == FAILING:
-                reply = Message(Error(5, "gone"), reply_to=Message(reply.content, FAILING, "train"))
-            yield reply
 
 
 @cache  # composing costs more than the few rounds of a test
@@ -126,7 +114,8 @@ def test_contract(name: str, whole, tmp_path: Path) -> None:
 def test_survives_a_failing_client(name: str, watch) -> None:
     strategy, grid, initial = _build(name)
     strategy.observer = watch
-    strategy.start(Failing(grid), initial, 3)
+    lost = lambda client, kind, _: client == FAILING and kind in ("train", "evaluate")  # noqa: E731
+    strategy.start(Lossy(grid, lost), initial, 3)
     assert [record["round"] for record in watch.rounds] == [1, 2, 3]
     failures = [failure for record in watch.rounds for failure in record["failures"]]
     assert {failure["client"] for failure in failures} == {FAILING}
@@ -203,6 +192,11 @@ def _assert_equal(one, other) -> None:
         np.testing.assert_array_equal(np.asarray(value), np.asarray(other[key]), err_msg=key)
 
 
-def test_every_strategy_has_a_choice() -> None:
-    chosen = {get_object(_config(name).strategy["_target_"]) for name in STRATEGIES}
-    assert chosen == {getattr(strategies, name) for name in strategies.__all__}
+def test_every_strategy_is_listed_and_has_a_choice() -> None:
+    modules = [
+        importlib.import_module(f"{strategies.__name__}.{path.stem}") for path in FOLDER.glob("[!_]*.py")
+    ]
+    found = {kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)}
+    own = {kind for kind in found if issubclass(kind, ClusteredStrategy)}
+    assert {kind.__name__ for kind in own} == set(strategies.__all__)
+    assert own == {get_object(_config(name).strategy["_target_"]) for name in STRATEGIES}

@@ -4,27 +4,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from flwr.serverapp.strategy import FedAvgM, FedProx
-from torch import nn
 
 from fedclust.clustering.fedsoft import Parameters
 from fedclust.messages.models import from_state
 from fedclust.strategies import FedSoft
+from tests.strategies.helpers import Weights
 
-
-class Scalar(nn.Module):
-    """Two weights, which are drawn at 10 when they are drawn anew."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(2))
-
-    def reset_parameters(self) -> None:
-        nn.init.constant_(self.w, 10.0)
-
-
-MODEL = from_state(Scalar().state_dict())
+MODEL = from_state(Weights(10, 10).state_dict())
 
 
 def _first(model) -> float:
@@ -40,7 +27,7 @@ def test_rounds_are_those_of_a_literal_loop(started, toy, num_nodes: int) -> Non
     wins = {0: [4, 0], 1: [3, 1], 2: [2, 2], 3: [0, 4]}
     federation = toy(num_clients=4, move=_move, wins=wins.get)
     strategy = started(
-        FedSoft(network=Scalar(), parameters=Parameters(sigma=0.1, proximal=0.25)),
+        FedSoft(network=Weights(10, 10), parameters=Parameters(sigma=0.1, proximal=0.25)),
         3,
         num_nodes,
         clients=federation,
@@ -78,7 +65,7 @@ def test_weights_are_measured_every_so_many_rounds_and_kept_in_between(toy) -> N
         asked.append(client)
         return [1, 0] if len(asked) <= 6 else [0, 1]
 
-    strategy = FedSoft(network=Scalar(), parameters=Parameters(interval=3, sigma=0.0))
+    strategy = FedSoft(network=Weights(10, 10), parameters=Parameters(interval=3, sigma=0.0))
     weights = []
     after = strategy.after_round
 
@@ -102,7 +89,9 @@ def test_who_has_not_trained_is_served_the_middle_of_its_centres_the_others_thei
         wins=lambda _: [3, 1],
         accuracy=lambda client, weight: served.setdefault(client, weight) and 0.5,
     )
-    strategy = started(FedSoft(network=Scalar(), participation=0.5), 1, clients=federation, model=MODEL)
+    strategy = started(
+        FedSoft(network=Weights(10, 10), participation=0.5), 1, clients=federation, model=MODEL
+    )
     cohort = watch.rounds[0]["cohort"]
     assert len(cohort) == 2
     # All begin at 0.75·0 + 0.25·10 = 2.5 and get to 102.5, which both centres become.
@@ -112,7 +101,7 @@ def test_who_has_not_trained_is_served_the_middle_of_its_centres_the_others_thei
 
 def test_a_centre_that_nobody_has_weight_for_stays(started) -> None:
     strategy = started(
-        FedSoft(network=Scalar(), parameters=Parameters(sigma=0.0)),
+        FedSoft(network=Weights(10, 10), parameters=Parameters(sigma=0.0)),
         2,
         move=lambda *_: 1.0,
         wins=lambda _: [5, 0],
@@ -124,7 +113,7 @@ def test_a_centre_that_nobody_has_weight_for_stays(started) -> None:
 def test_a_client_that_cannot_measure_keeps_its_weights(started, toy) -> None:
     federation = toy(wins=lambda _: [1, 0], error=lambda client, r: "busy" if (client, r) == (2, 0) else None)
     strategy = started(
-        FedSoft(network=Scalar(), parameters=Parameters(sigma=0.0)), 1, clients=federation, model=MODEL
+        FedSoft(network=Weights(10, 10), parameters=Parameters(sigma=0.0)), 1, clients=federation, model=MODEL
     )
     weights = strategy.clusters.memory.importance
     assert weights[2].tolist() == [0.5, 0.5]
@@ -135,4 +124,4 @@ def test_a_client_that_cannot_measure_keeps_its_weights(started, toy) -> None:
 def test_other_aggregators_are_refused(aggregator: type) -> None:
     name = aggregator.__name__.lower()
     with pytest.raises(ValueError, match=f"aggregator must be fedavg with FedSoft, .*, got {name}"):
-        FedSoft(network=Scalar(), aggregator=partial(aggregator, min_train_nodes=1))
+        FedSoft(network=Weights(10, 10), aggregator=partial(aggregator, min_train_nodes=1))

@@ -17,21 +17,9 @@ from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_m
 from fedclust.messages.models import from_state
 from fedclust.strategies import IFCA
 from fedclust.strategies.ifca import Memory
-from tests.strategies.helpers import Keeping, assert_same_models, at, kept
+from tests.strategies.helpers import Keeping, Weights, assert_same_models, at, kept
 
-
-class Vector(nn.Module):
-    """Two weights, drawn between 0 and 5 when they are drawn anew."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(2))
-
-    def reset_parameters(self) -> None:
-        nn.init.uniform_(self.w, 0, 5)
-
-
-MODEL = from_state(Vector().state_dict())
+MODEL = from_state(Weights(0, 5).state_dict())
 
 
 def _first(model) -> float:
@@ -62,16 +50,20 @@ def _literally(models: list[float], clients: int, rounds: range) -> list[float]:
 
 def test_rounds_are_those_of_algorithm_1(started) -> None:
     strategy = started(
-        IFCA(network=Vector(), parameters=Parameters(num_clusters=3), seed=4), 5, 2, move=_move, model=MODEL
+        IFCA(network=Weights(0, 5), parameters=Parameters(num_clusters=3), seed=4),
+        5,
+        2,
+        move=_move,
+        model=MODEL,
     )
-    drawn = [_first(model) for model in starting_models(Vector(), MODEL, 3, seed=4)]
+    drawn = [_first(model) for model in starting_models(Weights(0, 5), MODEL, 3, seed=4)]
     assert len(set(drawn)) == 3
     found = [_first(model) for model in strategy.clusters.models]
     np.testing.assert_allclose(found, _literally(drawn, 6, range(1, 6)), rtol=1e-5)
 
 
 def test_only_the_cohort_chooses_before_a_round_and_everybody_before_an_evaluation(toy) -> None:
-    strategy, federation = IFCA(network=Vector()), Federation(toy().grid())
+    strategy, federation = IFCA(network=Weights(0, 5)), Federation(toy().grid())
     clusters = _clusters(0.0, 5.0)
     # Clients 3, 4, 5 are nearer to 5; 3 is not asked and stays.
     asked = strategy.before_round(clusters, np.array([1, 4, 5]), at(1, federation))
@@ -81,7 +73,7 @@ def test_only_the_cohort_chooses_before_a_round_and_everybody_before_an_evaluati
 
 def test_who_chose_before_an_evaluation_is_not_asked_again_until_the_models_have_changed(toy) -> None:
     failing: set[int] = {5}
-    strategy = IFCA(network=Vector())
+    strategy = IFCA(network=Weights(0, 5))
     federation = Federation(toy(error=lambda client, _: "busy" if client in failing else None).grid())
     clusters = strategy.before_evaluation(_clusters(0.0, 5.0), at(1, federation))
     assert [failure["client"] for failure in federation.take_failures()] == [5]
@@ -94,7 +86,7 @@ def test_who_chose_before_an_evaluation_is_not_asked_again_until_the_models_have
 
 
 def test_a_cluster_that_nobody_chose_keeps_its_model(toy) -> None:
-    strategy = IFCA(network=Vector())
+    strategy = IFCA(network=Weights(0, 5))
     strategy.begin = lambda *_: _clusters(2.0, 99.0)
     strategy.start(toy(move=lambda *_: 1.0).grid(), MODEL, num_rounds=2)
     assert [_first(model) for model in strategy.clusters.models] == [4.0, 99.0]
@@ -107,9 +99,9 @@ RESTARTS = Parameters(num_clusters=2, restarts=3, restart_rounds=2)
 def test_the_best_of_three_starts_goes_on(started, toy, watch) -> None:
     federation = toy(move=_move)
     strategy = started(
-        IFCA(network=Vector(), parameters=RESTARTS, seed=2), 8, 2, clients=federation, model=MODEL
+        IFCA(network=Weights(0, 5), parameters=RESTARTS, seed=2), 8, 2, clients=federation, model=MODEL
     )
-    drawn = [_first(model) for model in starting_models(Vector(), MODEL, 6, seed=2)]
+    drawn = [_first(model) for model in starting_models(Weights(0, 5), MODEL, 6, seed=2)]
     starts = [
         _literally(drawn[2 * start : 2 * start + 2], 6, range(2 * start + 1, 2 * start + 3))
         for start in range(3)
@@ -130,7 +122,9 @@ def test_the_best_of_three_starts_goes_on(started, toy, watch) -> None:
 def test_a_run_resumed_while_starts_are_tried_is_the_same(toy, tmp_path: Path) -> None:
     def make() -> IFCA:
         momentum = partial(FedAvgM, server_momentum=0.5, min_train_nodes=1, min_available_nodes=1)
-        return IFCA(network=Vector(), parameters=RESTARTS, participation=0.6, seed=2, aggregator=momentum)
+        return IFCA(
+            network=Weights(0, 5), parameters=RESTARTS, participation=0.6, seed=2, aggregator=momentum
+        )
 
     whole = make()
     Keeping(whole, tmp_path, 3, 5, 6)
@@ -144,7 +138,7 @@ def test_a_run_resumed_while_starts_are_tried_is_the_same(toy, tmp_path: Path) -
 
 
 def test_the_kept_start_keeps_its_aggregators_memory(toy) -> None:
-    strategy = IFCA(network=Vector(), parameters=dataclasses.replace(RESTARTS, restart_rounds=1))
+    strategy = IFCA(network=Weights(0, 5), parameters=dataclasses.replace(RESTARTS, restart_rounds=1))
     # Start 1's models, at 0 and 4, are the nearest to clients 0 to 5.
     before = dataclasses.replace(_clusters(9, 9, 0, 4, 9, 9), aggregators=tuple(FedAvg() for _ in range(6)))
     clusters = strategy.after_round(before, [], at(3, Federation(toy().grid())))
@@ -154,7 +148,7 @@ def test_the_kept_start_keeps_its_aggregators_memory(toy) -> None:
 
 
 def test_a_run_that_ends_before_the_choice_is_warned_of() -> None:
-    strategy = IFCA(network=Vector(), parameters=RESTARTS)
+    strategy = IFCA(network=Weights(0, 5), parameters=RESTARTS)
     assert strategy.cautions(6, rounds=6) == []
     assert strategy.cautions(6, rounds=5) == [
         "3 starts of 2 rounds each take 6 rounds, the run has 5: it ends before the best start is chosen"
@@ -205,7 +199,7 @@ def test_models_begin_as_drawn_or_with_the_first_ones_layers(toy, shared: bool) 
 
 def test_clients_that_count_alike_share_layers_alike(toy) -> None:
     """The shared layer is the mean over everybody of one model each, as FairAvg makes of a cluster's."""
-    strategy = IFCA(network=Vector(), parameters=Parameters(shared_layers=True), aggregator=FairAvg)
+    strategy = IFCA(network=Weights(0, 5), parameters=Parameters(shared_layers=True), aggregator=FairAvg)
     clusters = _clusters(0.0, 6.0)
     # Four clients of cluster 0 and two of cluster 1; by samples cluster 1 would count for (5 + 6) / 21.
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
@@ -213,7 +207,7 @@ def test_clients_that_count_alike_share_layers_alike(toy) -> None:
         Reply(client, int(client > 3), MODEL, MODEL, client + 1, 1.0, np.ones(1), message)
         for client in range(6)
     ]
-    strategy.network = nn.Sequential(Vector(), nn.Linear(1, 1))
+    strategy.network = nn.Sequential(Weights(0, 5), nn.Linear(1, 1))
     named = [ArrayRecord({"0.w": model["w"]}) for model in clusters.models]
     changed = strategy.after_round(
         dataclasses.replace(clusters, models=tuple(named)), replies, at(1, Federation(toy().grid()))

@@ -67,21 +67,14 @@ def test_all_releases_are_counted() -> None:
     assert (found.clients["rounds_trained"] == 5).all()
 
 
+SHORT = "strategy=private_groups partition.num_clients=12 partition.groups=[7,5] compare=[] rounds=8"
+SHORT += " privacy=client_dp privacy.delta=1e-3 privacy.noise_multiplier=1e-6 privacy.clip=10"
+SHORT += " privacy.count_noise=1e-6 privacy.evaluation_noise=1e-6 model=mlp model.hidden=[]"
+
+
 def _run(folder: Path, *more: str):
     return fedclust.run(
-        [
-            *("strategy=private_groups", "partition.num_clients=12", "partition.groups=[7,5]", "compare=[]"),
-            *("rounds=8", "privacy=client_dp", "privacy.delta=1e-3", "privacy.noise_multiplier=1e-6"),
-            *("privacy.clip=10", "privacy.count_noise=1e-6", "privacy.evaluation_noise=1e-6"),
-            *(
-                "model=mlp",
-                "model.hidden=[]",
-                "evaluate_every=8",
-                "participation=1",
-                f"output_dir={folder}",
-                *more,
-            ),
-        ]
+        [*SHORT.split(), "evaluate_every=8", "participation=1", f"output_dir={folder}", *more]
     )
 
 

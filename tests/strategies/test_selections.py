@@ -1,17 +1,14 @@
 """Every selection policy works inside every kind of method, on real digits, and is resumed to the bit."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message
 
 import fedclust
 from fedclust.federation import Federation
-from fedclust.grids.client_grid import WrappedGrid
 from fedclust.settings.composition import CONF, compose
-from tests.strategies.helpers import Keeping, assert_same_models, built, kept
+from tests.strategies.helpers import Keeping, Lossy, assert_same_models, built, kept
 
 SELECTIONS = sorted(path.stem for path in (CONF / "selection").glob("*.yaml"))
 ASKING = ("haccs", "poc")
@@ -24,19 +21,6 @@ SMALL = [
     "training.steps=2",
 ]
 TWO = ("fedavg", "clust_psi_pfl_paper")
-
-
-class Silent(WrappedGrid):
-    """A grid on which nobody says how large its loss is."""
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        for reply in super().send_and_receive(messages, timeout=timeout):
-            client = reply.metadata.src_node_id
-            if reply.metadata.message_type == "query.losses":
-                reply = Message(Error(5, "gone"), reply_to=Message(reply.content, client, "query.losses"))
-            yield reply
 
 
 def _build(*overrides: str):
@@ -68,7 +52,7 @@ def test_goes_on_from_a_checkpoint_on_other_nodes(selection: str, strategy: str,
 def test_a_round_in_which_nobody_answers_trains_nobody(selection: str, watch) -> None:
     strategy, grid, initial = _build("strategy=fedavg", f"selection={selection}")
     strategy.observer = watch
-    strategy.start(Silent(grid), initial, 1)
+    strategy.start(Lossy(grid, lambda _, kind, __: kind == "query.losses"), initial, 1)
     assert watch.rounds[0]["cohort"] == []
     assert watch.rounds[0]["loss"] is None
     for key, array in initial.items():

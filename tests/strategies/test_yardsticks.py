@@ -78,15 +78,24 @@ def test_it_is_one_client_with_everyones_rows() -> None:
         torch.testing.assert_close(found[name], value, rtol=0, atol=0)
 
 
-class Watched(Centralised):
-    """Keeps how many examples and steps each reply is of."""
+class Watched(ClusteredStrategy):
+    """Keeps who answered for each cluster, and of how many examples and steps."""
 
     def after_round(self, clusters, replies, federation):
-        seen.append([(reply.client, reply.num_examples, len(reply.losses)) for reply in replies])
+        told = [(reply.client, reply.cluster, reply.num_examples, len(reply.losses)) for reply in replies]
+        seen.append(sorted(told))
         return super().after_round(clusters, replies, federation)
 
 
-seen: list[list[tuple[int, int, int]]] = []
+class Together(Watched, Centralised):
+    """All clients' rows."""
+
+
+class ByGroup(Watched, CentralisedGroups):
+    """The rows of each known group."""
+
+
+seen: list[list[tuple[int, int, int, int]]] = []
 
 
 @pytest.mark.parametrize(
@@ -102,18 +111,18 @@ seen: list[list[tuple[int, int, int]]] = []
 )
 def test_a_round_sees_as_many_samples_as_its_cohort_would(options, steps: int) -> None:
     seen.clear()
-    result = _run(Watched(), _clients(), **options)
-    assert seen == [[(0, 72, steps)]] * 3
+    result = _run(Together(), _clients(), **options)
+    assert seen == [[(0, 0, 72, steps)]] * 3
     assert result.assignment.tolist() == [0] * 4
 
 
 def test_of_a_share_of_the_clients_as_many_as_these_have() -> None:
     seen.clear()
-    _run(Watched(participation=0.5, seed=0), _clients(), epochs=1)
+    _run(Together(participation=0.5, seed=0), _clients(), epochs=1)
     # Two of the four, drawn as for one model for all; ceil((7 + 20) / 8) = 4 and so on.
     drawn = [draw(np.arange(4), 2, generator(0, "sample", number, 0)) for number in (1, 2, 3)]
     expected = [-(-sum(SIZES[client] for client in pair) // 8) for pair in drawn]
-    assert [steps for ((_, _, steps),) in seen] == expected
+    assert [steps for ((_, _, _, steps),) in seen] == expected
 
 
 def test_a_node_that_pools_nothing_ends_the_run(toy) -> None:
@@ -160,7 +169,7 @@ class Nobody(Uniform):
 
 def test_nobody_trains_where_the_policy_finds_nobody() -> None:
     seen.clear()
-    result = _run(Watched(participation=0.5, selection=Nobody()), _clients(), epochs=1)
+    result = _run(Together(participation=0.5, selection=Nobody()), _clients(), epochs=1)
     assert [len(replies) for replies in seen] == [1, 0, 1]
     assert result.rounds["cohort"].map(len).tolist() == [1, 0, 1]
 
@@ -178,26 +187,13 @@ def _plain(strategy, clients) -> fedclust.Result:
     return fedclust.simulate(strategy, _linear(), clients, rounds=3, training=training, num_classes=3)
 
 
-class WatchedGroups(CentralisedGroups):
-    """Keeps who answered for each group, and of how many examples and steps."""
-
-    def after_round(self, clusters, replies, federation):
-        groups_seen.append(
-            sorted((reply.client, reply.cluster, reply.num_examples, len(reply.losses)) for reply in replies)
-        )
-        return super().after_round(clusters, replies, federation)
-
-
-groups_seen: list[list[tuple[int, int, int, int]]] = []
-
-
 def test_each_group_is_one_model_trained_on_its_rows_as_one_batch() -> None:
     clients = _clients()
     grouped = dataclasses.replace(from_arrays(clients, num_classes=3), groups=GROUPS)
-    groups_seen.clear()
-    result = _plain(WatchedGroups(), grouped)
+    seen.clear()
+    result = _plain(ByGroup(), grouped)
     # Clients 0 and 2 have 7 + 33 = 40 rows, clients 1 and 3 have 20 + 12 = 32: one batch each, two epochs.
-    assert groups_seen == [[(0, 0, 40, 2), (1, 1, 32, 2)]] * 3
+    assert seen == [[(0, 0, 40, 2), (1, 1, 32, 2)]] * 3
     assert result.assignment.tolist() == [0, 1, 0, 1]
     for group in (0, 1):
         inputs, labels = (

@@ -192,16 +192,6 @@ def test_momentum_moves_parameters_alone() -> None:
     assert values(model) == {"norm.mean": [1.0], "weight": [2.5], "norm.count": [2]}
 
 
-def test_adaptive_optimisers_move_parameters_alone() -> None:
-    model = one_round(
-        FedAdam(eta=0.1, tau=0.001, **NO_MINIMA), 1, model_of(0.0, 8.0, 0), {0: (5, model_of(1.0, 4.0, 7))}
-    )
-    # m = 0.1, v = 0.01, rate = 0.1 sqrt(1 - 0.99^2) / (1 - 0.9^2) = 0.0742462: 0.1 * rate / (0.1 + 0.001)
-    np.testing.assert_allclose(model["weight"].numpy(), 0.0735111, rtol=1e-5)
-    assert values(model)["norm.mean"] == [4.0]
-    assert values(model)["norm.count"] == [7]
-
-
 def test_krum_chooses_by_parameters_and_averages_buffers() -> None:
     # Client 1 is nearest to the others by its parameter; client 2 has a statistic of its own.
     trained = {

@@ -3,7 +3,6 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvgM
-from hypothesis import given, strategies as st
 from torch import nn
 
 from fedclust.federation import Clusters, starting_models
@@ -54,25 +53,6 @@ def test_values_stay_what_they_are() -> None:
     assert clusters.assignment.tolist() == [0, 0]
     with pytest.raises(ValueError, match="read-only"):
         clusters.assignment[0] = 1
-
-
-@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=4))
-def test_any_series_of_splits_keeps_every_client_once(series: list[list[int]]) -> None:
-    clusters = Clusters.of(np.zeros(12, dtype=int), _model())
-    for number, drawn in enumerate(series):
-        cluster = number % len(clusters.models)
-        members = clusters.members(cluster)
-        labels = np.unique(np.resize(drawn, len(members)), return_inverse=True)[1]
-        before = {
-            (int(one), int(two)): clusters.assignment[one] == clusters.assignment[two]
-            for one in range(12)
-            for two in range(12)
-        }
-        clusters = clusters.split(cluster, labels)
-        assert clusters.sizes.sum() == 12
-        assert (clusters.sizes > 0).all()
-        for (one, two), together in before.items():  # a split never joins
-            assert together or clusters.assignment[one] != clusters.assignment[two]
 
 
 @pytest.mark.parametrize(

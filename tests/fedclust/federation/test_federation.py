@@ -70,15 +70,6 @@ def test_a_node_that_hangs_excludes_its_clients_after_the_timeout(toy) -> None:
     ]
 
 
-def test_several_models_in_one_message(toy) -> None:
-    near, far = toy.model(), toy.model()
-    far["w"] = from_state({"w": torch.full((2,), 3.0)})["w"]
-    losses = Federation(toy(num_clients=3).grid(2)).losses((near, far), [0, 2])
-    # The toy's loss is |client − first entry|: client 0 is at 0 and 3 from the models, client 2 at 2 and 1.
-    np.testing.assert_array_equal(losses[0], [0.0, 3.0])
-    np.testing.assert_array_equal(losses[2], [2.0, 1.0])
-
-
 def test_content_per_client(toy) -> None:
     one, two = toy.model(), toy.model()
     two["w"] = from_state({"w": torch.ones(2)})["w"]
@@ -87,30 +78,9 @@ def test_content_per_client(toy) -> None:
     assert [answer.losses.tolist() for answer in answers.all()] == [[0.0], [0.0]]
 
 
-def test_a_grid_that_does_not_answer(toy) -> None:
-    class Silent(WrappedGrid):
-        def send_and_receive(self, messages, *, timeout=None) -> list[Message]:
-            return []
-
-    federation = Federation(Silent(toy(num_clients=2).grid()))
-    assert dict(federation.ask(DescriptionQuestion()).failures) == {0: "no reply", 1: "no reply"}
-
-
 def test_a_grid_of_anything_but_clients_is_refused(toy) -> None:
     with pytest.raises(ValueError, match=r"grid must know clients 0..K-1, it knows \[2, 3\]"):
         Federation(CohortView(toy().grid(), [3, 2]))
-
-
-def test_wins_are_read_and_checked(toy) -> None:
-    told = {0: [2, 1], 1: [0, 0], 2: [3], 3: None}
-    federation = Federation(toy(num_clients=4, wins=told.get).grid(2))
-    wins = federation.wins((toy.model(), toy.model()), range(4))
-    assert {client: rows.tolist() for client, rows in wins.items()} == {0: [2, 1]}
-    assert [failure["reason"] for failure in federation.take_failures()] == [
-        "client 1: wins must add up to a number in [1, 281474976710656], got 0",
-        "client 2: wins must be 2 finite numbers, got [3]",
-        "client 3: no 'wins' in reply, keys are ['losses']",
-    ]
 
 
 def test_a_client_that_goes_offline_still_counts(toy) -> None:

@@ -43,29 +43,18 @@ class Tampered(WrappedGrid):
         super().__init__(grid)
         self._kind, self._damage, self._whole = kind, damage, whole
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        replies = []
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
         for message in messages:
             (reply,) = self._grid.send_and_receive([message], timeout=timeout)
-            if message.metadata.message_type == self._kind and self._of_attacker(message):
+            if message.metadata.message_type == self._kind and ATTACKER in unpack(message.content)[0]:
                 if self._damage is None:
                     continue
-                reply = copy.copy(reply)
-                reply.content = self._damaged(reply.content)
-            replies.append(reply)
-        return replies
-
-    @staticmethod
-    def _of_attacker(message: Message) -> bool:
-        return ATTACKER in unpack(message.content)[0]
-
-    def _damaged(self, content: RecordDict) -> RecordDict:
-        assert self._damage is not None
-        mine = content if self._whole else unpack(content)[0][ATTACKER]
-        changed = RecordDict(dict(mine.items()))
-        returned = self._damage(changed)
-        changed = changed if returned is None else returned
-        return changed if self._whole else pack({ATTACKER: changed})
+                mine = reply.content if self._whole else unpack(reply.content)[0][ATTACKER]
+                changed = RecordDict(dict(mine.items()))
+                returned = self._damage(changed)
+                changed, reply = changed if returned is None else returned, copy.copy(reply)
+                reply.content = changed if self._whole else pack({ATTACKER: changed})
+            yield reply
 
 
 # -- What can be done to a reply ----------------------------------------------------------------------------

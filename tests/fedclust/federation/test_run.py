@@ -150,12 +150,7 @@ MANY = {"cohort": list(range(10))}
         # A round that is not evaluated goes on unless it is the last.
         (a_round(without=True), 4, None, None),
         (a_round(without=True), 2, None, "^the run failed in round 2 of 2, no client has an accuracy: "),
-        (
-            a_round("flf"),
-            4,
-            None,
-            "of 4, no client was trained: 2 of 3 clients: disk full; 1 of 3 clients: lost$",
-        ),
+        (a_round("flf"), 4, None, "no client was trained: 2 of 3 clients: disk full; 1 of 3 clients: lost$"),
         (a_round("", "fff", True), 4, None, "2 of 4, no client was evaluated: 3 of 3 clients: disk full$"),
         # `evaluate_clients=1` comes upon each client that fails sooner or later; ten that all fail are no
         # chance. The last round counts.

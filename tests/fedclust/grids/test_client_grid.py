@@ -442,20 +442,6 @@ def test_once_enough_are_back_the_others_have_some_time(
 # -- Bundles and bytes --------------------------------------------------------------------------------------
 
 
-def test_what_is_packed_comes_out() -> None:
-    contents = {
-        4: RecordDict({"arrays": _model(1.0), "metrics": MetricRecord({"loss": 0.5})}),
-        9: RecordDict({"arrays": _model([2.0, 2.0])}),
-    }
-    unpacked, errors = unpack(pack(contents, {2: "no data"}))
-    assert errors == {2: "no data"}
-    assert list(unpacked) == [4, 9]
-    assert list(unpacked[4]) == ["arrays", "metrics"]
-    assert unpacked[4].metric_records["metrics"]["loss"] == 0.5
-    np.testing.assert_array_equal(unpacked[9].array_records["arrays"]["w"].numpy(), [2.0, 2.0])
-    assert unpack(pack({})) == ({}, {})
-
-
 def test_a_shared_record_travels_once_and_is_shared_again() -> None:
     shared = _model()
     contents = {

@@ -1,11 +1,9 @@
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from hypothesis import given, strategies as st
 
 from fedclust.grids.nodes import (
     Host,
@@ -45,18 +43,6 @@ def test_longest_first() -> None:
     assert longest_first({}, [3, 5]) == {}
     with pytest.raises(ValueError, match="nodes must have at least one id, got none"):
         longest_first({0: 1}, [])
-
-
-@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 6), st.randoms())
-def test_the_order_of_clients_does_not_matter(lengths: list[int], number: int, random: Random) -> None:
-    steps = dict(enumerate(lengths))
-    shuffled = list(steps.items())
-    random.shuffle(shuffled)
-    placed = longest_first(steps, range(number))
-    assert longest_first(dict(shuffled), range(number)) == placed
-    loads = [sum(steps[client] for client in placed if placed[client] == node) for node in range(number)]
-    # Before its last client no node had more than the mean of all.
-    assert max(loads) <= sum(lengths) / number + max(lengths, default=0)
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,6 @@ def test_counts_that_do_not_fit(arrays: dict[str, np.ndarray], reason: str) -> N
 
 
 NODE = Reading(sender="a node's reply")
-SHAPES = np.zeros((2, 3)), np.array([1, 0]), np.zeros(2)
 
 
 @pytest.mark.parametrize(
@@ -207,17 +206,6 @@ SHAPES = np.zeros((2, 3)), np.array([1, 0]), np.zeros(2)
         (description.Hosted((0, 0), 2), "clients must name each client once"),
         (description.Hosted((0,), 2, "a\nb"), "name must be printable"),
         (description.Description.of(COUNTS, OTHERS, name="x" * 1001), "name must be at most 1000 characters"),
-        (
-            description.Prototypes(SHAPES[0], np.ones(3), SHAPES[2]),
-            r"same classes, got shapes \(\(2, 3\), \(3,",
-        ),
-        (description.Prototypes(*SHAPES[:2], np.zeros(3)), r"got shapes \(\(2, 3\), \(2,\), \(3,\)\)"),
-        (
-            description.Prototypes(np.zeros(3), *SHAPES[1:]),
-            r"prototypes must have shape \(C, d\), got \(3,\)",
-        ),
-        (description.Subspaces(np.ones((2, 3))), r"subspaces must have shape \(C, d, p\), got \(2, 3\)"),
-        (evaluation.Confusion(np.zeros((2, 3))), "confusion must be counts of shape"),
     ],
 )
 def test_messages_that_cannot_be(message: Any, rule: str) -> None:

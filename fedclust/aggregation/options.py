@@ -1,17 +1,23 @@
 """Options of aggregators, which Flower's own do not check; imports the standard library alone."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from fedclust.support.checks import Checked
+from fedclust.support.checks import check_value
 
-_Positive = Annotated[float | None, "> 0 and finite or None"]
-_NotNegative = Annotated[float | None, ">= 0 and finite or None"]
-_Decay = Annotated[float | None, "in [0, 1) or None"]
+_RULES = {
+    "proximal_mu": ">= 0 and finite",
+    "server_learning_rate": "> 0 and finite",
+    "server_momentum": "in [0, 1)",
+    "eta": "> 0 and finite",
+    "tau": "> 0 and finite",
+    "beta_1": "in [0, 1)",
+    "beta_2": "in [0, 1)",
+    "num_malicious_nodes": ">= 0 and finite",
+}
 
 
 @dataclass(frozen=True)
-class Aggregator(Checked):
+class Aggregator:
     """Options of an aggregator, those of Flower's by the same name; None for those that it does not have.
 
     Raises
@@ -23,12 +29,17 @@ class Aggregator(Checked):
     min_train_nodes: int | None = None
     min_evaluate_nodes: int | None = None
     min_available_nodes: int | None = None
-    proximal_mu: _NotNegative = None
-    server_learning_rate: _Positive = None
-    server_momentum: _Decay = None
-    eta: _Positive = None
-    tau: _Positive = None
-    beta_1: _Decay = None
-    beta_2: _Decay = None
+    proximal_mu: float | None = None
+    server_learning_rate: float | None = None
+    server_momentum: float | None = None
+    eta: float | None = None
+    tau: float | None = None
+    beta_1: float | None = None
+    beta_2: float | None = None
     beta: float | None = None
-    num_malicious_nodes: Annotated[int | None, ">= 0 and finite or None"] = None
+    num_malicious_nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, rule in _RULES.items():
+            if (value := getattr(self, name)) is not None:
+                check_value(name, value, rule)

@@ -142,6 +142,8 @@ class Tables(SourcedDataset):
         np.save(folder / "raw_numbers.npy", values)
         table = np.array(codes, dtype=np.int64).reshape(len(codes), len(frame)).T
         np.save(folder / "raw_categories.npy", table)
+        # Read by nothing, but part of the fingerprint, which saved partitions name.
+        np.save(folder / "raw_sizes.npy", np.array([len(each) for each in known.values()], dtype=np.int64))
         (folder / _COLUMNS).write_text(json.dumps({"numbers": numbers, "categories": known}))
         encoded = self._encoded(folder, np.arange(labels.num_train))
         self.new_inputs(folder, np.float32, len(encoded), encoded.shape[1:])[:] = encoded

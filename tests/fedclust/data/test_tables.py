@@ -38,6 +38,10 @@ def load(folder: Path, width: int, **changes: Any) -> Dataset:
     return builder(folder, width, **changes).load(folder / "cache")
 
 
+def test_the_fingerprint_stays_as_saved_partitions_name_it(tmp_path: Path) -> None:
+    assert load(write(tmp_path, TRAIN), 3).fingerprint == "7f138b7db20b720101cf3437ea5dc295"
+
+
 HIGH = 1.5**0.5
 RISING = [[(row - 14.5) / (899 / 12) ** 0.5] for row in range(30)]
 

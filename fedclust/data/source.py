@@ -353,11 +353,13 @@ def _positions(values: "pa.ChunkedArray", name: str) -> NDArray[Any]:
     rows = values.to_pylist()
     if not all(isinstance(row, str | list) for row in rows):
         raise SourceError(f"{name} must hold a list of numbers or a string of digits, got {values.type}")
-    if len(lengths := {len(row) for row in rows}) > 1:
+    if len(lengths := {len(row) for row in rows}) > 1 or 0 in lengths:
         least, most = min(lengths), max(lengths)
-        raise SourceError(f"{name} must have equally many labels in every example, got {least} to {most}")
+        rule = f"{name} must have equally many labels in every example, at least one"
+        raise SourceError(f"{rule}, got {least} to {most}")
     labels = np.array([list(row) for row in rows])
-    return labels.astype(np.int64) if labels.dtype.kind == "U" else labels
+    digits = labels.dtype.kind == "U" and np.char.isdecimal(labels).all()
+    return labels.astype(np.int64) if digits else labels
 
 
 def whole_numbers(labels: NDArray[Any]) -> NDArray[Any]:
@@ -531,7 +533,9 @@ class SourcedDataset(Source, DatasetBuilder):
         features = metadata.get("info", {}).get("features", {})
         feature = features.get(find_column(parts[0], self.label, "label"), {})
         size = self.num_classes
-        names = self.class_names or found or feature.get("names") or range(size)
+        names = self.class_names
+        if names is None:
+            names = found or feature.get("names") or range(size)
         if len(names) != size:
             raise SourceError(f"num_classes must be {len(names)}, as classes are {few(names)}, got {size}")
         return Labels(indices, kept, len(arrays[0]), tuple(map(str, names)))

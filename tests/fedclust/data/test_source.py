@@ -272,11 +272,19 @@ def test_dropped_labels_leave_both_parts() -> None:
     assert labels.num_train == 2
 
 
+@pytest.mark.parametrize("values", [["EHH", "HEE"], [["E", "H", "H"], ["H", "E", "E"]]])
+def test_letters_per_position(values: list[Any]) -> None:
+    labels = labels_of(values, per_position=True)
+    np.testing.assert_array_equal(labels.indices, [[0, 1, 1], [1, 0, 0]])
+    assert labels.class_names == ("E", "H")
+
+
 @pytest.mark.parametrize(
     ("columns", "settings", "message"),
     [
-        ([[[0, 1], [1]]], {"per_position": True}, "equally many labels in every example, got 1 to 2"),
-        ([["01", "1"]], {"per_position": True}, "equally many labels in every example, got 1 to 2"),
+        ([[[0, 1], [1]]], {"per_position": True}, "equally many labels .*, at least one, got 1 to 2"),
+        ([["01", "1"]], {"per_position": True}, "equally many labels .*, at least one, got 1 to 2"),
+        ([["", ""]], {"per_position": True}, "equally many labels .*, at least one, got 0 to 0"),
         ([[0, 1]], {"per_position": True}, "label must hold a list of numbers .* got int64"),
         ([[[0, 1], [1, 0]]], {}, "label must hold one label .* or .*per_position be true, got list"),
         ([[1, 2], ["1", "?"]], {}, "labels must be all numbers or all text, got both"),
@@ -285,6 +293,7 @@ def test_dropped_labels_leave_both_parts() -> None:
         ([["a", "b", "c"]], {}, "num_classes must be 3, as the labels are a, b, c, got 2"),
         ([list(range(1, 11))], {}, r"labels are 1, 2, 3, 4, 5 and 5 more, got 2"),
         ([pa.array([], pa.int64())], {}, "must hold at least one example, got none"),
+        ([[0, 1]], {"class_names": []}, "num_classes must be 0, as classes are , got 2"),
         ([[0, 1]], {"class_names": ["a", "b", "c"]}, "num_classes must be 3, as classes are a, b, c, got 2"),
     ],
 )

@@ -378,7 +378,7 @@ def _read(table: Any, dataset: Dataset) -> ClientRows:
     if numbers is not None and numbers.max() >= len(known):
         raise ValueError(f"shift must be in [0, {len(known)}), the list of shifts, got {numbers.max()}")
     shift_of = [-1] * len(clients) if numbers is None else numbers.tolist()
-    each = tuple([*known, None][number] for number in shift_of)  # -1: the last, no shift
+    each = tuple(None if number < 0 else known[number] for number in shift_of)
     return ClientRows(train, test, groups, each, seed)
 
 

@@ -302,6 +302,12 @@ def test_the_file_is_as_described(tmp_path: Path) -> None:
     assert json.loads(table.schema.metadata[b"fedclust"]) == about
 
 
+def test_a_shift_below_0_is_none(tmp_path: Path) -> None:
+    shifts = [{"kind": "noise", "std": 0.2}]
+    path = write(tmp_path / "rows.parquet", LINES | {"shift": [-2] * len(LINES["row"])}, {"shifts": shifts})
+    assert load_client_rows(path, TINY).shifts == (None, None)
+
+
 def test_another_tool_needs_three_columns(tmp_path: Path) -> None:
     loaded = load_client_rows(write(tmp_path / "rows.parquet", LINES), TINY)
     assert (rows(loaded), loaded.groups, loaded.shifts) == ([[4], [0], [1], [3]], None, (None, None))

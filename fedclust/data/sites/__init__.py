@@ -66,7 +66,7 @@ class Own:
             rule = "partition.sites must be names, a mapping of names to files, or a folder"
             raise ValueError(f"{rule}, got {self.sites!r}")
         for name in self.sites:
-            check_name(name)
+            check_name(name, "partition.sites: ")
 
     @classmethod
     def of(cls, node: Mapping[str, Any]) -> "Own":
@@ -114,8 +114,8 @@ class Own:
         return frozenset(self.paths() if isinstance(self.sites, str) else map(str, self.sites))
 
 
-def check_name(name: object) -> str:
-    """Check a site's name.
+def check_name(name: object, where: str = "") -> str:
+    """Check a site's name; an error begins with `where` it stands.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def check_name(name: object) -> str:
     """
     text = str(name).strip()
     if not text or len(text) > _LONGEST or "/" in text or not text.isprintable():
-        rule = f"a site's name must be 1 to {_LONGEST} characters without '/'"
+        rule = f"{where}a site's name must be 1 to {_LONGEST} characters without '/'"
         raise SiteError(f"{rule}, got {str(name)[:_LONGEST]!r}")
     return text
 

@@ -88,7 +88,7 @@ def test_only_what_sites_can_agree_on_is_read() -> None:
         ({"test_fraction": 1.0}, "test_fraction must be in"),
         ({"validation_fraction": -0.1}, "validation_fraction must be in"),
         ({"test": "uniform"}, "test must be one of holdout, official, got 'uniform'"),
-        ({"sites": {"a/b": "x.csv"}}, "without '/', got 'a/b'"),
+        ({"sites": {"a/b": "x.csv"}}, "partition.sites: a site's name .* without '/', got 'a/b'"),
         ({"sites": []}, r"must be names, .* got \[\]"),
         ({"sites": 3}, "must be names, a mapping"),
     ],

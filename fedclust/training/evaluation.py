@@ -1,4 +1,4 @@
-"""What models answer for many clients' rows, in few large batches: scores, losses, logits, confusions."""
+"""Scores of clients, from what models answer for their rows; and the user's own metrics."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

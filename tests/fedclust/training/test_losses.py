@@ -65,9 +65,11 @@ def test_weights_of_classes() -> None:
 
 def test_weights_that_are_none() -> None:
     for weights in ([0.0, 1.0], [1.0, math.inf], [True, 1.0], ["a", 1.0]):
-        with pytest.raises(ValueError, match="class_weights must be balanced or > 0 and finite, got"):
+        with pytest.raises(ValueError, match="class_weights must be balanced or numbers > 0 and finite, got"):
             WeightedCrossEntropy(weights)
-    with pytest.raises(ValueError, match="class_weights must be balanced or > 0 and finite, got 'even'"):
+    with pytest.raises(
+        ValueError, match="class_weights must be balanced or numbers > 0 and finite, got 'even'"
+    ):
         WeightedCrossEntropy("even")
     with pytest.raises(ValueError, match="one for each of 3 classes, got 2"):
         WeightedCrossEntropy([1.0, 2.0]).fitted([1, 1, 1])

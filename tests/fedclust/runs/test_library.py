@@ -298,7 +298,6 @@ def test_a_temporary_folder_is_deleted_with_its_result(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"rounds": 0}, "rounds must be a whole number >= 1, got 0"),
         ({"rounds": 1.5}, "rounds must be a whole number >= 1, got 1.5"),
         ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
         ({"num_nodes": 0}, "num_nodes must be a whole number >= 1, got 0"),

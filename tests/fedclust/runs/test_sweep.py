@@ -16,6 +16,8 @@ from fedclust.settings.composition import ConfigError, compose
         ("compare=[fedavg,fmcl]", ["compare=[fedavg,fmcl]"]),
         ("++partition.alpha=0.1,1", ["++partition.alpha=0.1", "++partition.alpha=1"]),
         ("seed=(", ["seed=("]),  # does not parse: reported elsewhere
+        ("lr=interval(0.1, 2)", ["lr=0.1", "lr=2.0"]),  # its two ends
+        ("lr=tag(log,interval(0.001,0.1))", ["lr=0.001", "lr=0.1"]),
     ],
 )
 def test_choices_of_an_override(override: str, expected: list[str]) -> None:
@@ -51,11 +53,6 @@ def test_failures_are_named_when_they_happen_and_at_the_end(
     ]
     elsewhere = tmp_path / "elsewhere" / "failures"  # on another machine
     assert not add_failure(elsewhere, 1, ["a=1"], ValueError("no"), expected=True)
-
-
-def test_an_interval_is_checked_at_its_two_ends() -> None:
-    assert choices("lr=interval(0.1, 2)") == ["lr=0.1", "lr=2.0"]
-    assert choices("lr=tag(log,interval(0.001,0.1))") == ["lr=0.001", "lr=0.1"]
 
 
 def test_the_objective_is_a_number_of_the_summary() -> None:

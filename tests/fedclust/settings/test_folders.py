@@ -11,13 +11,6 @@ from fedclust.settings.composition import ConfigError
 from fedclust.settings.folders import locked, results_folder
 
 
-def test_results_stay(tmp_path: Path) -> None:
-    with results_folder(tmp_path / "a" / "b", new=True) as folder:
-        assert folder == tmp_path / "a" / "b"
-        (folder / "summary.json").write_text("{}")
-    assert [path.name for path in folder.iterdir()] == ["summary.json"]
-
-
 def test_two_runs_in_one_second_do_not_meet(tmp_path: Path) -> None:
     asked = tmp_path / "20-15-00"
     with results_folder(asked, new=True) as first, results_folder(asked, new=True) as second:

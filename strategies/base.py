@@ -468,7 +468,8 @@ class ClusteredStrategy(Strategy):
             run.measured = resume.measured
             for layer in self.layers:
                 if layer.memory_type is not None:
-                    layer.restore(run, unpack(layer.memory_type, resume.layers[type(layer).__name__]))
+                    packed = resume.layers.get(type(layer).__name__, {})
+                    layer.restore(run, unpack(layer.memory_type, packed))
         left = num_rounds - run.server_round
         joined = join_models(clusters.models)
         return super().start(grid, joined, left, timeout, train_config, evaluate_config, evaluate_fn)

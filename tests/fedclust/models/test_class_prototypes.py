@@ -1,6 +1,5 @@
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,9 +28,7 @@ class Doubling:
         self.seen: list[torch.Tensor] = []
         self.statistics: list[tuple] = []  # type: ignore[type-arg]
 
-    def encode(
-        self, inputs: torch.Tensor, mean: Any = (), std: Any = (), device: Any = "cpu"
-    ) -> torch.Tensor:
+    def encode(self, inputs, mean=(), std=(), device="cpu") -> torch.Tensor:
         self.seen.append(inputs)
         self.statistics.append((mean, std, device))
         return 2 * inputs

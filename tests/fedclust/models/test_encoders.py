@@ -155,9 +155,7 @@ def test_refuses_what_is_no_encoder() -> None:
         ("random", {"input_shape": [5], "vocabulary_size": 9}, torch.ones(3, 5, dtype=torch.int64), 128),
     ],
 )
-def test_configurations_fit_every_kind_of_dataset(
-    name: str, dataset: dict[str, Any], inputs: torch.Tensor, dimension: int
-) -> None:
+def test_configurations_fit_every_kind_of_dataset(name, dataset, inputs, dimension) -> None:
     node = OmegaConf.load(Path(__file__).parents[3] / "conf" / "encoder" / f"{name}.yaml")
     encoder = build_encoder(OmegaConf.create({"dataset": dataset, "encoder": node}).encoder)
     assert encoder.dimension == dimension

@@ -115,9 +115,7 @@ def test_two_clients_at_once_get_the_gradients_and_statistics_of_one_after_the_o
         inputs = inputs.double()
     parameters, buffers = stack_module_state(clients)  # type: ignore[arg-type]
 
-    def client_loss(
-        parameters: Any, buffers: Any, inputs: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor:
+    def client_loss(parameters, buffers, inputs, labels) -> torch.Tensor:
         return loss(functional_call(clients[0], (parameters, buffers), (inputs,)), labels)
 
     together = vmap(grad(client_loss), randomness="same")(parameters, buffers, inputs, labels)

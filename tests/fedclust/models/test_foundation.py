@@ -316,9 +316,7 @@ def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert load_pretrained(lambda path, **_: path, "~/model", "encoder") == str(tmp_path / "model")
 
 
-def test_a_model_with_code_of_its_own_is_refused_without_a_question(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_with_code_of_its_own_is_refused_without_a_question(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("builtins.input", lambda *_: "y")  # an operator who agrees to everything
     folder, gone = tmp_path / "model", tmp_path / "gone"
     folder.mkdir()

@@ -185,9 +185,7 @@ def _assert_goes_on(error: RunFailed, temporary: Path, rounds: int, whole: Saved
     ("written", "method", "number", "rounds"),
     [(Checkpoints, "save", 3, 3), (Recorder, "clients", 1, 4)],  # clients.parquet comes after the last round
 )
-def test_a_full_disk(
-    written: type, method: str, number: int, rounds: int, tmp_path, temporary, monkeypatch, whole
-) -> None:
+def test_a_full_disk(written, method, number, rounds, tmp_path, temporary, monkeypatch, whole) -> None:
     folder = tmp_path / "run"
     monkeypatch.setattr(written, method, _full(getattr(written, method), folder, number))
     why = f"in round {rounds} of 4, .*/run cannot be written .No space left"

@@ -83,9 +83,7 @@ def _run(folder: Path, rounds: int, evaluated: range) -> Path:
     return folder
 
 
-def test_accuracies_are_those_of_the_rounds_that_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accuracies_are_those_of_the_rounds_that_are_shown(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(saved_run, "MOST_CLIENTS", 3)
     assert shown(9, CLIENTS, most=40) == [0, 3, 5, 8]  # 40 accuracies are those of four rounds: 8/3, 16/3
     monkeypatch.setattr(saved_run.shown, "__defaults__", (40,))

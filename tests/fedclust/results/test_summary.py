@@ -85,11 +85,7 @@ LAYERED = Layered(
         "finetune": np.array(["none", "finetune"]),
         "auto": np.array(["none", "finetune"]),
     },
-    losses={
-        "none": np.array([0.5, 0.5]),
-        "prior": np.array([0.6, 0.4]),
-        "finetune": np.array([np.nan, 0.3]),
-    },
+    losses={"none": np.array([0.5, 0.5]), "prior": np.array([0.6, 0.4]), "finetune": np.array([np.nan, 0.3])},
     shifts=np.array([[0.0, 1.0], [1.0, 0.0]]),
     failures={0: "finetune: non-finite loss at step 3"},
 )

@@ -92,9 +92,7 @@ def test_compared_runs_are_nested_and_a_run_ends_with_its_results(tmp_path) -> N
 
 
 @pytest.mark.parametrize(("has", "logged"), [(0, [1, 2, 3]), (1, [2, 3]), (3, [])])
-def test_a_resumed_run_continues_with_its_id_and_the_rounds_that_the_tracker_lacks(
-    tmp_path, has, logged
-) -> None:
+def test_a_resumed_run_continues_with_its_id_and_the_rounds_that_the_tracker_lacks(tmp_path, has, logged):
     with Recorder(tmp_path, {"seed": 3}) as recorder, Tracking(lambda: Memory([]), tmp_path, print) as first:
         follow = first.begin("fmcl", tmp_path)
         for number in (1, 2):

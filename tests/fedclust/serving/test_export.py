@@ -205,10 +205,7 @@ def test_weights_are_read_from_safetensors_only_and_must_fit(exported, tmp_path,
     ("values", "message"),
     [
         ({"clients": [{"client": 0, "cluster": 7}]}, "client 0 must have a cluster with a model, got 7"),
-        (
-            {"clients": [{"client": 0, "cluster": 0, "prior_shift": [1.0]}]},
-            "prior_shift must have 2 values",
-        ),
+        ({"clients": [{"client": 0, "cluster": 0, "prior_shift": [1.0]}]}, "prior_shift must have 2 values"),
         ({"clusters": ["../../x"]}, "must be a whole number, got"),
     ],
 )

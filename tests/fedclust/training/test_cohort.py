@@ -50,9 +50,7 @@ def mean_of(cohort: CohortUpdate, clients: set[int] | None = None) -> State:
         ({}, {4}, [1.0, 2.0], 1),
     ],
 )
-def test_a_mean_is_weighted_by_examples(
-    failed: dict[int, str], clients: set[int] | None, values: list[float], counter: int
-) -> None:
+def test_a_mean_is_weighted_by_examples(failed, clients, values, counter) -> None:
     cohort = update(failed)
     cohort.state["w"][[client in failed for client in (4, 7, 9)]] = float("nan")
     mean = mean_of(cohort, clients)

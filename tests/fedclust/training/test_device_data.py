@@ -41,9 +41,7 @@ def test_tokens_are_left_as_they_are(small: Any, kept_bytes: int, monkeypatch: p
         (90, 0.25, 10, 15),  # a quarter of 100, of which 10 are taken
     ],
 )
-def test_a_node_counts_its_own_share_of_a_gpu(
-    free: int, share: float, reserved: int, left: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_counts_its_own_share_of_a_gpu(free, share, reserved, left, monkeypatch) -> None:
     gpu = torch.device("cuda:1")
     answers = {
         "mem_get_info": (free, 100),
@@ -84,9 +82,7 @@ def test_all_outcomes_are_equally_likely() -> None:
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 1 << 30])
-def test_the_border_is_black_before_normalisation(
-    small: Any, kept_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_border_is_black_before_normalisation(small, kept_bytes, monkeypatch) -> None:
     monkeypatch.setattr(device_data, "_KEPT_BYTES", kept_bytes)
     data = small.federation()
     keys = torch.tensor([11, 12])

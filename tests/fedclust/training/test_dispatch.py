@@ -62,9 +62,7 @@ def _spoilt(small: Any, *clients: int) -> Any:
 
 
 @pytest.mark.parametrize("mode", ["auto", "vectorised"])
-def test_a_model_that_branches_on_data_trains_alone_and_says_so_once(
-    small: Any, mode: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_that_branches_on_data_trains_alone_and_says_so_once(small, mode, caplog) -> None:
     torch.manual_seed(0)
     with caplog.at_level(logging.WARNING):
         compare_with_sequential(small, Branching(), mode)
@@ -76,9 +74,7 @@ def test_a_model_that_branches_on_data_trains_alone_and_says_so_once(
 
 @pytest.mark.parametrize("mode", ["auto", "vectorised"])
 @pytest.mark.parametrize("longest_is_bad", [False, True])
-def test_a_model_that_mixes_examples_is_noticed(
-    small: Any, mode: str, longest_is_bad: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_that_mixes_examples_is_noticed(small, mode, longest_is_bad, caplog) -> None:
     torch.manual_seed(0)
     data = _spoilt(small, 2) if longest_is_bad else None  # whose losses would agree with any others
     with caplog.at_level(logging.WARNING):
@@ -88,9 +84,7 @@ def test_a_model_that_mixes_examples_is_noticed(
 
 
 @pytest.mark.parametrize("mixing", [False, True])
-def test_a_deep_network_at_a_large_learning_rate(
-    small: Any, mixing: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_deep_network_at_a_large_learning_rate(small, mixing, caplog) -> None:
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(6)]
     network = nn.Sequential(nn.Flatten(), *layers, Mixing() if mixing else nn.Linear(32, 3))
@@ -131,9 +125,7 @@ def test_the_default_repeats_to_the_bit(small: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("most", [0, 2])
-def test_memory_running_out_halves_the_pass_and_leaves_nothing(
-    small: Any, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_running_out_halves_the_pass_and_leaves_nothing(small, most, monkeypatch) -> None:
     honest = VectorisedTraining.train
     sizes: list[int] = []
     taken: list[weakref.ref] = []
@@ -276,9 +268,7 @@ def test_what_fills_a_half_batch_must_not_matter() -> None:
         ((3.1138, 15.7149), (3.1500, 15.7493), False),
     ],
 )
-def test_what_a_step_may_make_of_rounding(
-    alone: tuple[float, float], together: tuple[float, float], same: bool
-) -> None:
+def test_what_a_step_may_make_of_rounding(alone, together, same) -> None:
     def training(losses: tuple[float, float]) -> Callable[[Work], CohortUpdate]:
         return lambda work: dataclasses.replace(way()(work), losses=(np.array(losses),) * len(work.jobs))
 

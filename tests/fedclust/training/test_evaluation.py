@@ -51,9 +51,7 @@ def test_evaluation_equals_one_example_at_a_time(small: Any, kind: str, batch_si
 
 
 @pytest.mark.parametrize(("kind", "positions"), [("linear", 1), ("positions", 6)])
-def test_not_all_outputs_are_kept_at_once(
-    small: Any, kind: str, positions: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_not_all_outputs_are_kept_at_once(small, kind, positions, monkeypatch) -> None:
     made = small.set_up(kind)
     assert (made.data.labels[0].numel(), made.data.num_classes) == (positions, 3)
     trainer, jobs = made.trainer, made.jobs
@@ -119,9 +117,7 @@ def test_no_rows_and_no_jobs(small: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "sequential", "vectorised"])
-def test_clients_with_one_model_share_passes_whatever_trains_them(
-    small: Any, mode: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_with_one_model_share_passes_whatever_trains_them(small, mode, monkeypatch) -> None:
     made = small.set_up("dropout", evaluation_batch_size=7, mode=mode)
     sizes: list[int] = []
     forward = WorkingModel.forward

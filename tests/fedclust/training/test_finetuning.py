@@ -22,9 +22,7 @@ from fedclust.training.working_model import only_last_layer
         ("convolution", "last", ["4.weight", "4.bias"]),
     ],
 )
-def test_as_torch_fine_tunes_one_client(
-    small: Any, kind: str, layers: Any, trained: list[str], mode: Any
-) -> None:
+def test_as_torch_fine_tunes_one_client(small, kind, layers, trained, mode) -> None:
     # Of training in a round only the optimiser and the batch size count: not its steps, schedule and pull.
     optimiser = {"learning_rate": 0.2, "momentum": 0.5, "weight_decay": 0.01, "mode": mode}
     pull = {"epochs": None, "steps": 1, "schedule": "cosine", "schedule_rounds": 7, "proximal_mu": 2.0}

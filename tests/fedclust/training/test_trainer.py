@@ -64,9 +64,7 @@ def test_the_kernel_for_cross_entropy_is_for_nothing_else(small: Any) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_option_trains_as_the_literal_loop(
-    small: Any, kind: str, options: dict[str, Any], mode: str
-) -> None:
+def test_every_option_trains_as_the_literal_loop(small, kind, options, mode) -> None:
     small.assert_as_literal(small.set_up(kind, mode=mode, **options))
 
 

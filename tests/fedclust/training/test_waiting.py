@@ -103,9 +103,7 @@ def _can_be_bf16(model: torch.nn.Module, inputs: torch.Tensor) -> bool:
 @pytest.mark.parametrize("mode", ["sequential", "vectorised"])
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_never_waits(
-    small: Any, kind: str, options: str, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_never_waits(small, kind, options, mode, monkeypatch) -> None:
     data, model = small.federation(kind), small.build(kind)
     if options == "bf16" and not _can_be_bf16(model, data.inputs[:2]):
         pytest.skip("PyTorch has no such layer in bfloat16 for this processor")
@@ -153,9 +151,7 @@ def steps_without_data(
     "loss", [cross_entropy, WeightedCrossEntropy((1.0, 2.0, 3.0))], ids=["plain", "weighted"]
 )
 @pytest.mark.parametrize("kind", ["dropout", "convolution", "batch norm", "averaging batch norm"])
-def test_steps_copy_nothing_from_the_host_and_wait(
-    small: Any, kind: str, loss: Loss, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_copy_nothing_from_the_host_and_wait(small, kind, loss, mode, monkeypatch) -> None:
     assert steps_without_data(small, kind, mode, loss, monkeypatch) == []
 
 

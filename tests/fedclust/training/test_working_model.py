@@ -136,9 +136,7 @@ class TestBatchNorm:
     @pytest.mark.parametrize("momentum", [0.1, None])
     @pytest.mark.parametrize("affine", [True, False])
     @pytest.mark.parametrize("shape", [(5, 3), (5, 3, 4), (5, 3, 2, 2), (1, 3, 2, 2)])
-    def test_masked_equals_torch_on_the_real_examples(
-        self, shape: tuple[int, ...], affine: bool, momentum: float | None
-    ) -> None:
+    def test_masked_equals_torch_on_the_real_examples(self, shape, affine, momentum) -> None:
         torch.manual_seed(0)
         kind = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d}[len(shape)]
         theirs = kind(3, affine=affine, momentum=momentum)
@@ -233,9 +231,7 @@ def let_every_step_take(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None
     ("milliseconds", "most", "items", "threads"),
     [(0.7, 4, 9, 1), (0.9, 4, 9, 2), (2.0, 4, 9, 4), (2.0, 3, 9, 3), (2.0, 4, 3, 2), (2.0, 1, 9, 1)],
 )
-def test_the_number_of_threads(
-    milliseconds: float, most: int, items: int, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_threads(milliseconds, most, items, threads, monkeypatch) -> None:
     let_every_step_take(milliseconds / 1000, monkeypatch)
     together = threading.Barrier(threads)
     models: dict[int, WorkingModel] = {}
@@ -325,9 +321,7 @@ def test_nothing_to_do() -> None:
 
 
 @pytest.mark.parametrize(("items", "inside"), [(1, 6), (2, 3), (3, 2), (20, 1)])
-def test_threads_that_clients_leave_serve_inside_operations(
-    items: int, inside: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_that_clients_leave_serve_inside_operations(items, inside, monkeypatch) -> None:
     let_every_step_take(1.0, monkeypatch)
     before = torch.get_num_threads()
     torch.set_num_threads(6)
@@ -340,9 +334,7 @@ def test_threads_that_clients_leave_serve_inside_operations(
 
 
 @pytest.mark.parametrize("kind", ["convolution", "dropout", "batch norm", "lstm"])
-def test_a_cohort_learns_the_same_bits_on_any_number_of_threads(
-    small: Any, kind: str, monkeypatch: pytest.MonkeyPatch, one_thread_inside: None
-) -> None:
+def test_a_cohort_learns_the_same_bits_on_any_number_of_threads(small, kind, monkeypatch, one_thread_inside):
     let_every_step_take(1.0, monkeypatch)
     threads_seen = set()
     plain_forward = WorkingModel.forward
@@ -369,9 +361,7 @@ def test_a_cohort_learns_the_same_bits_on_any_number_of_threads(
     assert repr(scores) == repr(same_scores)  # NaN is not equal to itself
 
 
-def test_a_model_that_draws_by_itself_keeps_to_one_thread(
-    monkeypatch: pytest.MonkeyPatch, small: Any
-) -> None:
+def test_a_model_that_draws_by_itself_keeps_to_one_thread(monkeypatch, small) -> None:
     let_every_step_take(1.0, monkeypatch)
     names = set()
 
@@ -396,9 +386,7 @@ def test_a_model_that_draws_by_itself_keeps_to_one_thread(
 
 
 @pytest.mark.parametrize("bad", [1, 3])
-def test_a_client_that_fails_costs_no_other_on_its_thread(
-    small: Any, bad: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_fails_costs_no_other_on_its_thread(small, bad, monkeypatch) -> None:
     let_every_step_take(1.0, monkeypatch)
     made = [small.set_up(threads=threads, batch_size=4, mode="sequential") for threads in (1, 3)]
     jobs = list(made[0].jobs)

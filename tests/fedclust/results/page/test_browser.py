@@ -58,9 +58,7 @@ def test_it_opens_in_both_schemes_and_on_a_phone_without_errors(browser: Browser
     browser.size(1280, 800)
 
 
-def test_nothing_is_cut_in_print_and_values_are_in_view_on_a_phone(
-    browser: Browser, finished_run: Path
-) -> None:
+def test_nothing_is_cut_in_print_and_values_are_in_view_on_a_phone(browser, finished_run) -> None:
     page = write_page(finished_run)
     browser.size(390, 844)
     opened(browser, page)

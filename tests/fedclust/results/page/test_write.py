@@ -162,9 +162,7 @@ def test_a_run_that_fails_leaves_its_page(tmp_path: Path) -> None:
     assert (tmp_path / "run" / PAGE).exists()
 
 
-def test_a_page_that_cannot_be_written_does_not_end_the_run(
-    finished_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_page_that_cannot_be_written_does_not_end_the_run(finished_run, tmp_path, caplog) -> None:
     LivePage(tmp_path / "absent").write()  # the run did not start
     assert not (tmp_path / "absent").exists()
     assert not caplog.records

@@ -7,14 +7,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from fedclust.data.dataset import FederatedData
-from fedclust.models import class_prototypes
-from fedclust.models.class_prototypes import (
-    ClassPrototypes,
-    Examples,
-    cached_prototypes,
-    prototypes,
-    withheld,
-)
+from fedclust.models import class_prototypes, class_prototypes as module
 from fedclust.models.encoders import PixelEncoder
 
 
@@ -36,11 +29,11 @@ class Doubling:
 
 INPUTS = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0], [7.0, 7.0], [9.0, 9.0]])
 LABELS = torch.tensor([0, 0, 1, 2, 1])
-EXAMPLES = Examples(INPUTS, LABELS, 3)
+EXAMPLES = module.Examples(INPUTS, LABELS, 3)
 
 
-def of_one_class(inputs: torch.Tensor) -> Examples:
-    return Examples(inputs, torch.zeros(len(inputs), dtype=torch.int64), 1)
+def of_one_class(inputs: torch.Tensor) -> module.Examples:
+    return module.Examples(inputs, torch.zeros(len(inputs), dtype=torch.int64), 1)
 
 
 def rows(*clients: list[int]) -> list[np.ndarray]:  # type: ignore[type-arg]
@@ -51,7 +44,7 @@ def test_means_counts_and_scatter_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     # Client 0 has rows 0, 1 of class 0 and 2 of class 1; client 1 has row 4 of class 1; client 2 nothing.
     # Row 3 belongs to nobody.
     monkeypatch.setattr(class_prototypes, "_BATCH", 1)
-    means, counts, scatter = prototypes(Doubling(), EXAMPLES, rows([0, 1, 2], [4], []))
+    means, counts, scatter = module.prototypes(Doubling(), EXAMPLES, rows([0, 1, 2], [4], []))
     np.testing.assert_array_equal(
         means, [[[4, 0], [0, 10], [0, 0]], [[0, 0], [18, 18], [0, 0]], [[0, 0], [0, 0], [0, 0]]]
     )
@@ -65,19 +58,19 @@ def test_a_small_scatter_far_from_0_is_not_lost() -> None:
     # Embeddings 2·(4194304 ± 0.5) = 8388608 ± 1, exact in float32: (1 + 1) / (2 - 1) in each dimension. About
     # 0 the squares would be 7e13, and float64 rounds the sum of four to 0.03.
     far = torch.tensor([[4194304.5, 4194304.5], [4194303.5, 4194303.5]])
-    found = prototypes(Doubling(), of_one_class(far), rows([0, 1]))
+    found = module.prototypes(Doubling(), of_one_class(far), rows([0, 1]))
     np.testing.assert_array_equal(found.scatter, [[4.0]])
 
 
 def test_equal_examples_do_not_scatter() -> None:
-    found = prototypes(Doubling(), of_one_class(torch.full((7, 2), 0.1)), rows(list(range(7))))
+    found = module.prototypes(Doubling(), of_one_class(torch.full((7, 2), 0.1)), rows(list(range(7))))
     assert 0 <= found.scatter[0, 0] < 1e-30
 
 
 def test_batches_run_across_clients_and_read_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_prototypes, "_BATCH", 3)
     encoder = Doubling()
-    prototypes(encoder, EXAMPLES._replace(mean=(0.5,), std=(2.0,)), rows([4, 0], [1], [2]))
+    module.prototypes(encoder, EXAMPLES._replace(mean=(0.5,), std=(2.0,)), rows([4, 0], [1], [2]))
     assert [len(batch) for batch in encoder.seen] == [3, 1]
     assert torch.equal(torch.cat(encoder.seen), INPUTS[[4, 0, 1, 2]])
     assert encoder.statistics == [((0.5,), (2.0,), "cpu")] * 2
@@ -85,7 +78,7 @@ def test_batches_run_across_clients_and_read_each_row_once(monkeypatch: pytest.M
 
 def test_nobody_has_anything() -> None:
     encoder = Doubling()
-    found = prototypes(encoder, EXAMPLES, rows([], []))
+    found = module.prototypes(encoder, EXAMPLES, rows([], []))
     assert found.means.shape == (2, 3, 2)
     assert not any(values.any() for values in found)
     assert encoder.seen == []
@@ -97,12 +90,12 @@ def test_neither_batches_nor_the_order_of_rows_matter(batch_size: int, seed: int
     inputs = torch.from_numpy(rng.normal(size=(20, 2)).astype(np.float32))
     labels = torch.from_numpy(rng.integers(0, 3, 20))
     clients = np.array_split(rng.permutation(20), 4)
-    examples = Examples(inputs, labels, 3)
-    means, counts, scatter = prototypes(Doubling(), examples, clients)
+    examples = module.Examples(inputs, labels, 3)
+    means, counts, scatter = module.prototypes(Doubling(), examples, clients)
     shuffled = [rng.permutation(client) for client in clients]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(class_prototypes, "_BATCH", batch_size)
-        other = prototypes(Doubling(), examples, shuffled)
+        other = module.prototypes(Doubling(), examples, shuffled)
     np.testing.assert_allclose(other.means, means, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(other.counts, counts)
     np.testing.assert_allclose(other.scatter, scatter, rtol=1e-9, atol=1e-12)
@@ -136,18 +129,18 @@ def federation(fingerprint: str = "data") -> FederatedData:
 
 
 def test_the_second_time_nothing_is_encoded(tmp_path: Path) -> None:
-    first = cached_prototypes(Doubling(), federation(), [2, 0], cache_dir=tmp_path)
+    first = module.cached_prototypes(Doubling(), federation(), [2, 0], cache_dir=tmp_path)
     again = Doubling()
-    second = cached_prototypes(again, federation(), [2, 0], cache_dir=tmp_path)
+    second = module.cached_prototypes(again, federation(), [2, 0], cache_dir=tmp_path)
     assert again.seen == []
-    expected = prototypes(Doubling(), EXAMPLES, rows([4], [0, 1]))  # in the order asked for
+    expected = module.prototypes(Doubling(), EXAMPLES, rows([4], [0, 1]))  # in the order asked for
     for stored, fresh, wanted in zip(second, first, expected, strict=True):
         np.testing.assert_array_equal(stored, wanted)
         np.testing.assert_array_equal(fresh, wanted)
 
 
 def test_other_data_another_encoder_and_other_clients_are_encoded(tmp_path: Path) -> None:
-    cached_prototypes(Doubling(), federation(), [0, 1], cache_dir=tmp_path)
+    module.cached_prototypes(Doubling(), federation(), [0, 1], cache_dir=tmp_path)
     asked = [
         (Doubling(), federation("other"), [0, 1]),
         (Doubling("other"), federation(), [0, 1]),
@@ -155,39 +148,39 @@ def test_other_data_another_encoder_and_other_clients_are_encoded(tmp_path: Path
         (Doubling(), federation(), [1, 0]),
     ]
     for encoder, data, clients in asked:
-        cached_prototypes(encoder, data, clients, cache_dir=tmp_path)
+        module.cached_prototypes(encoder, data, clients, cache_dir=tmp_path)
         assert encoder.seen
 
 
 def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
     several = replace(federation(), labels=torch.zeros(5, 2, dtype=torch.int64))
     with pytest.raises(ValueError, match="labels must have shape"):
-        cached_prototypes(Doubling(), several, [0], cache_dir=tmp_path)
+        module.cached_prototypes(Doubling(), several, [0], cache_dir=tmp_path)
     encoder = Doubling()
-    cached_prototypes(encoder, federation(), [0], cache_dir=tmp_path)
+    module.cached_prototypes(encoder, federation(), [0], cache_dir=tmp_path)
     assert encoder.seen
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="cannot make the cache folder"):
-        cached_prototypes(Doubling(), federation(), [0], cache_dir=tmp_path / "file")
+        module.cached_prototypes(Doubling(), federation(), [0], cache_dir=tmp_path / "file")
 
 
 def test_prototypes_of_few_examples_are_withheld() -> None:
     means = np.ones((1, 3, 2), dtype=np.float32)
-    found = ClassPrototypes(means, np.array([[1, 4, 5]]), np.array([[0.0, 2.0, 3.0]]))
-    sent = withheld(found, 5)
+    found = module.ClassPrototypes(means, np.array([[1, 4, 5]]), np.array([[0.0, 2.0, 3.0]]))
+    sent = module.withheld(found, 5)
     assert sent.means[0].tolist() == [[0, 0], [0, 0], [1, 1]]
     assert sent.scatter.tolist() == [[0, 0, 3]]
     assert sent.counts.tolist() == [[1, 4, 5]]
-    assert withheld(found, 1) is found
+    assert module.withheld(found, 1) is found
 
 
 def test_no_example_counts_for_more_than_the_norm_to_which_it_is_clipped() -> None:
     # (3, 4) has length 5 and becomes (0.6, 0.8); (0, 0.5) is short enough. Mean (0.3, 0.65); about it, the
     # scatter is 2 · (0.3² + 0.15²)/(2 - 1) = 0.225.
     inputs = torch.tensor([[3.0, 4.0], [0.0, 0.5]])
-    found = prototypes(PixelEncoder((2,)), of_one_class(inputs), [np.arange(2)], max_norm=1.0)
+    found = module.prototypes(PixelEncoder((2,)), of_one_class(inputs), [np.arange(2)], max_norm=1.0)
     np.testing.assert_allclose(found.means[0, 0], [0.3, 0.65], rtol=1e-6)
     np.testing.assert_allclose(found.scatter[0, 0], 0.225, rtol=1e-6)

@@ -12,21 +12,13 @@ from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 from torch import nn
 
-from fedclust.models import dense
-from fedclust.models.construction import (
-    Classifier,
-    build,
-    check_outputs,
-    construct,
-    last_layer,
-    reinitialised,
-)
+from fedclust.models import construction
 
 MLP = {"_target_": "fedclust.models.dense.MLP", "input_shape": [1, 2, 2], "num_classes": 3, "hidden": [5]}
 
 
 def weights(seed: int) -> torch.Tensor:
-    return torch.cat([parameter.flatten() for parameter in build(MLP, seed).parameters()])
+    return torch.cat([parameter.flatten() for parameter in construction.build(MLP, seed).parameters()])
 
 
 def test_the_seed_alone_decides_the_weights_and_nothing_else_changes() -> None:
@@ -35,7 +27,7 @@ def test_the_seed_alone_decides_the_weights_and_nothing_else_changes() -> None:
     torch.testing.assert_close(weights(1), first, rtol=0, atol=0)
     assert not torch.equal(weights(2), first)
     with pytest.raises(ValueError, match="hidden"):
-        build(MLP | {"hidden": [0]}, seed=1)
+        construction.build(MLP | {"hidden": [0]}, seed=1)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     assert np.random.get_state()[1].tolist() == before[2]  # noqa: NPY002
@@ -45,9 +37,9 @@ def test_takes_a_node_of_a_composed_configuration() -> None:
     node = OmegaConf.create(
         {"dataset": {"shape": [1, 2, 2]}, "model": MLP | {"input_shape": "${dataset.shape}"}}
     )
-    logits = build(node.model, seed=1)(torch.zeros(4, 1, 2, 2))
+    logits = construction.build(node.model, seed=1)(torch.zeros(4, 1, 2, 2))
     assert logits.shape == (4, 3)
-    assert build(node.model, seed=1).training
+    assert construction.build(node.model, seed=1).training
 
 
 @pytest.mark.parametrize(
@@ -60,11 +52,11 @@ def test_takes_a_node_of_a_composed_configuration() -> None:
 )
 def test_refuses(config: dict[str, Any], seed: int, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        build(config, seed)
+        construction.build(config, seed)
 
 
 def test_nodes_inside_are_left_to_their_owner() -> None:
-    made = construct({"_target_": "builtins.dict", "model": MLP}, dict, "model", 0)
+    made = construction.construct({"_target_": "builtins.dict", "model": MLP}, dict, "model", 0)
     assert made == {"model": MLP}
 
 
@@ -72,20 +64,20 @@ def test_a_network_must_have_an_output_for_every_class() -> None:
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     example = torch.zeros((1, 2, 2), dtype=torch.uint8)
-    check_outputs(network, example, 3)
-    check_outputs(network, example[:0], 9)  # nothing to try it on
+    construction.check_outputs(network, example, 3)
+    construction.check_outputs(network, example[:0], 9)  # nothing to try it on
     assert network.training
     torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
     said = "^model.num_classes must be >= 4, the classes of the dataset, got a model with 3 outputs$"
     with pytest.raises(ValueError, match=said):
-        check_outputs(network, example, 4)
+        construction.check_outputs(network, example, 4)
 
 
 def test_a_network_must_take_the_data() -> None:
     with pytest.raises(
         ValueError, match=r"model must take examples of shape \(5,\), it raises RuntimeError: mat1"
     ):
-        check_outputs(torch.nn.Linear(4, 3), torch.zeros(1, 5), 3)
+        construction.check_outputs(torch.nn.Linear(4, 3), torch.zeros(1, 5), 3)
 
 
 def test_importing_the_package_does_not_import_transformers() -> None:
@@ -96,7 +88,7 @@ def test_importing_the_package_does_not_import_transformers() -> None:
 def test_weights_drawn_anew_depend_on_the_seed_alone() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
     before = [parameter.clone() for parameter in network.parameters()]
-    one, again, other = (reinitialised(network, seed) for seed in (1, 1, 2))
+    one, again, other = (construction.reinitialised(network, seed) for seed in (1, 1, 2))
     assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters(), strict=True))
     assert not torch.equal(one[0].weight, other[0].weight)
@@ -110,11 +102,11 @@ def test_a_parameter_that_no_layer_draws_is_named() -> None:
             self.scale = nn.Parameter(torch.ones(1))
 
     with pytest.raises(ValueError, match="module '1' must have reset_parameters, a Scaled has none"):
-        reinitialised(nn.Sequential(nn.Linear(1, 1), Scaled()), 0)
+        construction.reinitialised(nn.Sequential(nn.Linear(1, 1), Scaled()), 0)
 
 
 def test_the_head_scores_what_the_body_computes() -> None:
-    model = Classifier(nn.Flatten(), width=4, num_classes=2)
+    model = construction.Classifier(nn.Flatten(), width=4, num_classes=2)
     nn.init.ones_(model.head.weight)
     nn.init.zeros_(model.head.bias)
     images = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
@@ -125,17 +117,13 @@ def test_the_head_scores_what_the_body_computes() -> None:
 
 def test_it_is_the_last_module_with_parameters_of_its_own() -> None:
     network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2), nn.ReLU())
-    assert last_layer(network) == {"2.weight", "2.bias"}
-    assert last_layer(nn.Linear(2, 2)) == {"weight", "bias"}
-    assert last_layer(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))) == {
+    assert construction.last_layer(network) == {"2.weight", "2.bias"}
+    assert construction.last_layer(nn.Linear(2, 2)) == {"weight", "bias"}
+    assert construction.last_layer(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))) == {
         f"1.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
     }
 
 
-def test_of_our_networks_it_is_the_head() -> None:
-    assert last_layer(dense.MLP([4], 3, hidden=[5])) == {"head.weight", "head.bias"}
-
-
 def test_a_network_without_parameters_is_refused() -> None:
     with pytest.raises(ValueError, match="network must have parameters, a ReLU has none"):
-        last_layer(nn.ReLU())
+        construction.last_layer(nn.ReLU())

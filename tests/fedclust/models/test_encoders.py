@@ -13,7 +13,6 @@ from torch.nn import functional
 from fedclust.models.construction import build
 from fedclust.models.encoders import (
     CheckpointEncoder,
-    Encoder,
     PixelEncoder,
     RandomEncoder,
     build_encoder,
@@ -57,9 +56,8 @@ def test_a_random_network_depends_on_its_seed_alone() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 5), (1, 1, 1)])
 def test_a_random_network_takes_images_of_any_size(shape: tuple[int, int, int]) -> None:
-    embedding = RandomEncoder(shape, 16, 0, None).encode(
-        images(3, shape), (0.5,) * shape[0], (0.2,) * shape[0]
-    )
+    mean, std = (0.5,) * shape[0], (0.2,) * shape[0]
+    embedding = RandomEncoder(shape, 16, 0, None).encode(images(3, shape), mean, std)
     assert embedding.shape == (3, 16)
     assert embedding.dtype == torch.float32
 
@@ -75,9 +73,8 @@ def test_random_convolutions_by_hand() -> None:
 
 def test_a_random_text_embedding_is_the_mean_of_its_tokens_vectors() -> None:
     encoder = RandomEncoder([4], 8, 0, vocabulary_size=10)
-    one, two, both, none = encoder.encode(
-        torch.tensor([[3, 0, 0, 0], [7, 7, 0, 0], [3, 7, 0, 0], [0, 0, 0, 0]])
-    )
+    texts = torch.tensor([[3, 0, 0, 0], [7, 7, 0, 0], [3, 7, 0, 0], [0, 0, 0, 0]])
+    one, two, both, none = encoder.encode(texts)
     torch.testing.assert_close(both, (one + two) / 2)
     assert not none.any()
 
@@ -131,14 +128,6 @@ def test_grey_images_are_repeated() -> None:
         with_channels(images(2, (2, 4, 4)), 3, "x")
 
 
-def test_builds_what_a_node_names() -> None:
-    before = torch.get_rng_state()
-    encoder = build_encoder(PIXELS)
-    assert isinstance(encoder, Encoder)
-    assert encoder.dimension == 64
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_refuses_what_is_no_encoder() -> None:
     with pytest.raises(TypeError, match="must build an object of class Encoder, got Fraction"):
         build_encoder({"_target_": "fractions.Fraction"})
@@ -162,20 +151,9 @@ def test_configurations_fit_every_kind_of_dataset(name, dataset, inputs, dimensi
     assert encoder.encode(inputs).shape == (3, dimension)
 
 
-MODEL: dict[str, Any] = {
-    "_target_": "fedclust.models.dense.MLP",
-    "input_shape": [3, 4, 4],
-    "num_classes": 2,
-    "hidden": [5],
-}
-TAGGER: dict[str, Any] = {
-    "_target_": "fedclust.models.sequences.BiLSTMTagger",
-    "input_shape": [6],
-    "num_classes": 2,
-    "vocabulary_size": 9,
-    "embedding": 3,
-    "hidden": 4,
-}
+MLP, TAGGER = "fedclust.models.dense.MLP", "fedclust.models.sequences.BiLSTMTagger"
+MODEL: dict[str, Any] = {"_target_": MLP, "input_shape": [3, 4, 4], "num_classes": 2, "hidden": [5]}
+SIZES = {"input_shape": [6], "num_classes": 2, "vocabulary_size": 9, "embedding": 3, "hidden": 4}
 LINEAR = {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 2}
 NORMAL = {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
 
@@ -214,14 +192,8 @@ def test_images_of_another_size_are_resized_and_grey_ones_repeated(saved: Path) 
 def test_reads_one_cluster_of_a_runs_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "round-000001.safetensors"
     models = [build(MODEL, seed) for seed in (4, 5)]
-    save_file(
-        {
-            f"{k}/{name}": value
-            for k, model in enumerate(models)
-            for name, value in model.state_dict().items()
-        },
-        path,
-    )
+    weights = [(k, name, each) for k in (0, 1) for name, each in models[k].state_dict().items()]
+    save_file({f"{k}/{name}": each for k, name, each in weights}, path)
     image = torch.zeros(1, 3, 4, 4, dtype=torch.uint8)
     for cluster, model in enumerate(models):
         features = model.features(torch.full((1, 3, 4, 4), -2.0))  # type: ignore[operator]
@@ -231,11 +203,11 @@ def test_reads_one_cluster_of_a_runs_checkpoint(tmp_path: Path) -> None:
 
 
 def test_positions_are_averaged(tmp_path: Path) -> None:
-    path = tmp_path / "tagger.pt"
-    network = build(TAGGER, seed=1)
+    path, tagger = tmp_path / "tagger.pt", {"_target_": TAGGER, **SIZES}
+    network = build(tagger, seed=1)
     torch.save(network.state_dict(), path)
     tokens = torch.tensor([[1, 2, 3, 4, 5, 6]])
-    embedding = encoder(path, model=TAGGER, mean=[], std=[]).encode(tokens)
+    embedding = encoder(path, model=tagger, mean=[], std=[]).encode(tokens)
     torch.testing.assert_close(embedding, network.features(tokens)[0].mean(0, keepdim=True))  # type: ignore[operator]
 
 

@@ -15,29 +15,17 @@ from fedclust.models.construction import build
 from fedclust.models.encoders import build_encoder
 from fedclust.models.foundation import MobileNetV2, TransformersEncoder, load_pretrained
 
-TINY: dict[str, Any] = {
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 8,
-}
+TINY: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+TINY |= {"intermediate_size": 8}
 MEAN, STD = [0.5, 0.4, 0.3], [0.5, 0.25, 0.2]
 
 
 def save(model: Any, folder: Path, kind: str | None = "ViTImageProcessor") -> str:
     model.save_pretrained(folder)
     if kind is not None:
-        settings = {
-            "image_processor_type": kind,
-            "do_resize": True,
-            "size": {"height": 8, "width": 8},
-            "resample": 2,
-            "do_rescale": True,
-            "rescale_factor": 1 / 255,
-            "do_normalize": True,
-            "image_mean": MEAN,
-            "image_std": STD,
-        }
+        settings = {"image_processor_type": kind, "do_resize": True, "size": {"height": 8, "width": 8}}
+        settings |= {"resample": 2, "do_rescale": True, "rescale_factor": 1 / 255}
+        settings |= {"do_normalize": True, "image_mean": MEAN, "image_std": STD}
         (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     return str(folder)
 
@@ -110,12 +98,9 @@ def test_poolings_of_a_vision_transformer(vit: str) -> None:
     colours = images(2, 3, 8, 8)
     with torch.no_grad():
         outputs = transformers.ViTModel.from_pretrained(vit).eval()(pixel_values=normalised(colours))
-    wanted = {
-        "cls": outputs.last_hidden_state[:, 0],
-        "mean": outputs.last_hidden_state.mean(1),
-        "pooler": outputs.pooler_output,
-    }
-    for pooling, expected in wanted.items():
+    hidden = outputs.last_hidden_state
+    wanted = (("cls", hidden[:, 0]), ("mean", hidden.mean(1)), ("pooler", outputs.pooler_output))
+    for pooling, expected in wanted:
         encoder = TransformersEncoder(vit, pooling)  # type: ignore[arg-type]
         torch.testing.assert_close(encoder.encode(colours, mean=(9.0,), std=(9.0,)), expected)
         assert encoder.dimension == 8
@@ -126,9 +111,8 @@ def test_a_pooler_that_was_never_trained_is_refused(saved: dict[str, str]) -> No
     assert encoder.encode(images(1, 3, 8, 8)).shape == (1, 8)
     torch.rand(1)  # the pooler's weights are drawn
     assert TransformersEncoder(saved["classifier"], "cls").fingerprint == encoder.fingerprint
-    with pytest.raises(
-        ValueError, match="pooling must be cls or mean for .*, which has no pooler, got pooler"
-    ):
+    said = "pooling must be cls or mean for .*, which has no pooler, got pooler"
+    with pytest.raises(ValueError, match=said):
         TransformersEncoder(saved["classifier"], "pooler")
 
 
@@ -225,13 +209,8 @@ def test_what_is_no_model_with_its_processor_is_named(vit: str, tmp_path: Path) 
         TransformersEncoder(vit, "max")  # type: ignore[arg-type]
 
 
-NODE = {
-    "_target_": "fedclust.models.foundation.MobileNetV2",
-    "input_shape": [3, 16, 16],
-    "num_classes": 5,
-    "pretrained": None,
-    "dropout": 0.2,
-}
+MOBILE_NET, SHAPE = "fedclust.models.foundation.MobileNetV2", [3, 16, 16]
+NODE = {"_target_": MOBILE_NET, "input_shape": SHAPE, "num_classes": 5, "pretrained": None, "dropout": 0.2}
 
 
 @pytest.fixture(scope="module")
@@ -251,14 +230,6 @@ def test_starts_from_the_body_of_a_saved_classifier(mobilenet: str) -> None:
         expected = saved.mobilenet_v2(images).pooler_output
         torch.testing.assert_close(model.features(images), expected)  # type: ignore[operator]
         assert model(images).shape == (2, 5)
-
-
-def test_the_head_is_new_and_depends_on_the_seed(mobilenet: str) -> None:
-    first, same, other = (build(NODE | {"pretrained": mobilenet}, seed).state_dict() for seed in (1, 1, 2))
-    assert torch.equal(first["head.weight"], same["head.weight"])
-    assert not torch.equal(first["head.weight"], other["head.weight"])
-    bodies = [name for name in first if name.startswith("body")]
-    assert all(torch.equal(first[name], other[name]) for name in bodies)
 
 
 def test_from_scratch_it_takes_grey_images_and_averages_batches() -> None:
@@ -320,9 +291,8 @@ def test_a_model_with_code_of_its_own_is_refused_without_a_question(tmp_path, mo
     monkeypatch.setattr("builtins.input", lambda *_: "y")  # an operator who agrees to everything
     folder, gone = tmp_path / "model", tmp_path / "gone"
     folder.mkdir()
-    (folder / "config.json").write_text(
-        '{"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModel": "own.Own"}}'
-    )
+    classes = {"AutoConfig": "own.Own", "AutoModel": "own.Own"}
+    (folder / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": classes}))
     (folder / "own.py").write_text(f"open({str(gone)!r}, 'w')\nclass Own: ...\n")
     with pytest.raises(ValueError, match="contains custom code"):
         load_pretrained(AutoModel.from_pretrained, str(folder), "encoder")

@@ -9,22 +9,8 @@ from torch import nn
 
 from fedclust.models.images import BlockConvNet, ConvNet, ResNet9, ResNet18
 
-SMALL: dict[str, Any] = {
-    "input_shape": [1, 6, 6],
-    "num_classes": 2,
-    "channels": [2],
-    "kernel_size": 3,
-    "padding": [0],
-    "hidden": [4],
-}
-BLOCKS: dict[str, Any] = {
-    "input_shape": [1, 4, 4],
-    "num_classes": 2,
-    "channels": [2, 3],
-    "dropout": [0.2, 0.3],
-    "hidden": 4,
-    "hidden_dropout": 0.5,
-}
+SMALL: dict[str, Any] = {"input_shape": [1, 6, 6], "num_classes": 2, "channels": [2], "kernel_size": 3}
+SMALL |= {"padding": [0], "hidden": [4]}
 
 
 def test_features_are_pooled_rectified_convolutions() -> None:
@@ -52,10 +38,11 @@ def test_height_and_width_may_differ() -> None:
 
 
 def test_blocks_are_in_the_papers_order() -> None:
-    names = [type(layer).__name__ for layer in BlockConvNet(**BLOCKS).body]  # type: ignore[union-attr]
+    network = BlockConvNet([1, 4, 4], 2, channels=[2, 3], dropout=[0.2, 0.3], hidden=4, hidden_dropout=0.5)
+    names = [type(layer).__name__ for layer in network.body]  # type: ignore[union-attr]
     block = ["Conv2d", "ReLU", "BatchNorm2d"] * 2 + ["MaxPool2d", "Dropout"]
     assert names == [*block, *block, "Flatten", "Linear", "ReLU", "BatchNorm1d", "Dropout"]
-    rates = [layer.p for layer in BlockConvNet(**BLOCKS).modules() if isinstance(layer, nn.Dropout)]
+    rates = [layer.p for layer in network.modules() if isinstance(layer, nn.Dropout)]
     assert rates == [0.2, 0.3, 0.5]
 
 

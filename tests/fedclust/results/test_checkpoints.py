@@ -21,35 +21,21 @@ def _model(**tensors: torch.Tensor) -> ArrayRecord:
 
 
 def _state(server_round: int = 1, **more) -> RunState:
-    return RunState(
-        **{
-            "server_round": server_round,
-            "assignment": np.array([0, 0]),
-            "models": (_model(w=torch.zeros(1)),),
-            "turns": np.array([1, 0]),
-            **more,
-        }
-    )
+    models = (_model(w=torch.zeros(1)),)
+    made = {"assignment": np.array([0, 0]), "models": models, "turns": np.array([1, 0])}
+    return RunState(**{"server_round": server_round, **made, **more})
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:
-    models = (
-        _model(**{"net.weight": torch.randn(3, 2), "a": torch.tensor(5)}),
-        _model(**{"net.weight": torch.randn(3, 2), "a": torch.tensor(6)}),
-    )
+    models = tuple(_model(**{"net.weight": torch.randn(3, 2), "a": torch.tensor(each)}) for each in (5, 6))
     counted = outcomes(np.array([0, 1]), np.array([0, 0]), np.array([[0.9, 0.1], [0.6, 0.4]]))
+    plain = {"mse": 0.1 + 0.2, "none": None, "whole": 7}
     state = RunState(
         server_round=10,
         assignment=np.array([0, 1, 1]),
         models=models,
         turns=np.array([3, 4, 3]),
-        memory={
-            "matrix": np.array([[0.1, np.nan]]),
-            "met": np.array([True, False]),
-            "mse": 0.1 + 0.2,
-            "none": None,
-            "whole": 7,
-        },
+        memory={"matrix": np.array([[0.1, np.nan]]), "met": np.array([True, False]), **plain},
         aggregators=({"m_t{": None, "m_t{net.weight": np.ones((3, 2), dtype=np.float32)}, {}),
         measured=Measured({"accuracy": np.array([1.0, np.nan, 0.25])}, {2: counted}),
         failed_replies=2,

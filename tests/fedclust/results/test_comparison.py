@@ -28,12 +28,9 @@ def table(folder: Path) -> dict[tuple[str, ...], list[float]]:
 def test_seeds_are_gathered_per_strategy(tmp_path: Path) -> None:
     # As a Hydra sweep leaves it; the strategies' own keys and copies of the seed are no settings.
     for seed in (1, 0):
-        gwc = {
-            "choices": {"strategy": "fedgwc"},
-            "strategy": {"kernel_width": 0.5},
-            "partition": {"seed": seed},
-        }
-        avg = {"choices": {"strategy": "fedavg"}, "strategy": {}, "partition": {"seed": seed}}
+        shared = {"partition": {"seed": seed}}
+        gwc = {"choices": {"strategy": "fedgwc"}, "strategy": {"kernel_width": 0.5}, **shared}
+        avg = {"choices": {"strategy": "fedavg"}, "strategy": {}, **shared}
         run(tmp_path / "multirun" / f"gwc{seed}", "fedgwc", seed, 0.9 + seed / 100, gwc)
         run(tmp_path / "multirun" / f"avg{seed}", "fedavg", seed, 0.5, avg)
     assert table(tmp_path) == {("fedavg",): [0.5, 0.5], ("fedgwc",): [0.9, 0.91]}

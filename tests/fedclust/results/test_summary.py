@@ -6,35 +6,23 @@ from fedclust.federation import Measured
 from fedclust.federation.questions import Layered
 from fedclust.metrics import outcomes
 from fedclust.personal.layers import Auto
-from fedclust.results import client_table, summarise
-from fedclust.results.summary import (
-    MOST_CLIENTS,
-    client_decisions,
-    decision_lines,
-    named,
-    personal_figure,
-    personal_line,
-    personal_summary,
-    personal_table,
-    summarise_decisions,
-    without_large,
-)
+from fedclust.results import client_table, summarise, summary as module
 
 
 @pytest.mark.parametrize(
     ("keep", "clients", "left_out"),
     [
         ("auto", 6, []),
-        ("auto", MOST_CLIENTS, []),
-        ("auto", MOST_CLIENTS + 1, ["affinity", "scores"]),
-        (True, MOST_CLIENTS + 1, []),
+        ("auto", module.MOST_CLIENTS, []),
+        ("auto", module.MOST_CLIENTS + 1, ["affinity", "scores"]),
+        (True, module.MOST_CLIENTS + 1, []),
         (False, 6, ["affinity", "scores"]),
     ],
 )
 def test_matrices_of_many_clients_are_left_out(keep: bool | str, clients: int, left_out: list[str]) -> None:
     shapes = {"affinity": (clients, clients), "scores": (clients, clients, 2), "losses": (clients, 3)}
     arrays = {name: np.zeros(shape) for name, shape in shapes.items()} | {"names": np.array(["a", "b"])}
-    kept, found = without_large(arrays, keep, clients)
+    kept, found = module.without_large(arrays, keep, clients)
     assert found == left_out
     assert kept.keys() == arrays.keys() - set(left_out)
 
@@ -45,7 +33,7 @@ def counted(labels, predicted, num_classes):
 
 def test_columns_of_three_classes_by_hand() -> None:
     clients = {0: counted([0, 0, 1, 2], [0, 1, 1, 1], 3), 2: counted([1], [1], 3)}
-    found = client_decisions(clients, 3, seed=0)
+    found = module.client_decisions(clients, 3, seed=0)
     # Client 0: sensitivities 1/2, 1, 0; specificities 2/2, 1/3, 3/3.
     assert found["sensitivity"][0] == pytest.approx(0.5)
     assert found["specificity"][0] == pytest.approx(7 / 9)
@@ -54,37 +42,33 @@ def test_columns_of_three_classes_by_hand() -> None:
     assert np.isnan(found["accuracy_low"][1])
     assert found["accuracy_low"][2] == found["accuracy_high"][2] == 1
     assert "sensitivity_low" not in found
-    assert client_decisions({}, 3, seed=0) == {}
+    assert module.client_decisions({}, 3, seed=0) == {}
 
 
 def test_the_summary_and_its_lines_by_hand() -> None:
     clients = {0: counted([0, 0, 1, 2], [0, 1, 1, 1], 3), 1: counted([2, 2], [2, 0], 3)}
-    found = summarise_decisions(clients, np.array([1, 0]), ("a", "b", "c"), seed=0)
+    found = module.summarise_decisions(clients, np.array([1, 0]), ("a", "b", "c"), seed=0)
     assert found["confusion"] == [[1, 1, 0], [0, 1, 0], [1, 1, 1]]
     assert [each["sensitivity"] for each in found["classes"]] == pytest.approx([1 / 2, 1, 1 / 3])
     assert [each["specificity"] for each in found["classes"]] == pytest.approx([3 / 4, 3 / 5, 1])
     assert [each["cluster"] for each in found["clusters"]] == [0, 1]
     assert found["clusters"][0]["confusion"] == [[0, 0, 0], [0, 0, 0], [1, 0, 1]]
     assert found["positive"] is None
-    first, second = decision_lines({"decisions": found})
+    first, second = module.decision_lines({"decisions": found})
     assert first.startswith("least sensitivity: c, 0.333 [")
     assert first.endswith("], of 3 test rows")
     assert second.startswith("Brier score ")
-    assert summarise_decisions({}, np.array([0]), (), seed=0) is None
-    assert decision_lines({}) == []
+    assert module.summarise_decisions({}, np.array([0]), (), seed=0) is None
+    assert module.decision_lines({}) == []
 
 
+CHOSEN = np.array(["none", "finetune"])
 LAYERED = Layered(
     measured={
-        "prior": Measured({"accuracy": np.array([0.5, 0.75])}),
-        "finetune": Measured({"accuracy": np.array([0.25, 1.0])}),
-        "auto": Measured({"accuracy": np.array([0.25, 1.0])}),
+        name: Measured({"accuracy": np.array(values)})
+        for name, values in (("prior", [0.5, 0.75]), ("finetune", [0.25, 1.0]), ("auto", [0.25, 1.0]))
     },
-    used={
-        "prior": np.array(["prior", "prior"]),
-        "finetune": np.array(["none", "finetune"]),
-        "auto": np.array(["none", "finetune"]),
-    },
+    used={"prior": np.array(["prior", "prior"]), "finetune": CHOSEN, "auto": CHOSEN},
     losses={"none": np.array([0.5, 0.5]), "prior": np.array([0.6, 0.4]), "finetune": np.array([np.nan, 0.3])},
     shifts=np.array([[0.0, 1.0], [1.0, 0.0]]),
     failures={0: "finetune: non-finite loss at step 3"},
@@ -97,7 +81,7 @@ def _summary(measured: Measured) -> dict[str, object]:
 
 def test_what_stands_in_a_summary() -> None:
     none = {"mean_client_accuracy": 0.375, "top_two": 0.25, "seed": 3}
-    found = personal_summary(Auto(), LAYERED, none, _summary, ("top_two",))
+    found = module.personal_summary(Auto(), LAYERED, none, _summary, ("top_two",))
     assert found["choice"] == "auto"
     means = {choice: each["mean_client_accuracy"] for choice, each in found["figures"].items()}
     assert means == {"none": 0.375, "prior": 0.625, "finetune": 0.625, "auto": 0.625}
@@ -106,17 +90,17 @@ def test_what_stands_in_a_summary() -> None:
     assert "seed" not in found["figures"]["prior"]
     assert found["clients"] == {"none": 1, "prior": 0, "finetune": 1}
     assert found["failures"] == [{"client": 0, "reason": "finetune: non-finite loss at step 3"}]
-    assert personal_figure({"personal": found}, "mean_client_accuracy") == 0.625
-    assert personal_line({"personal": found}) == (
+    assert module.personal_figure({"personal": found}, "mean_client_accuracy") == 0.625
+    assert module.personal_line({"personal": found}) == (
         "Personal layer: auto (clients: 1 none, 1 finetune); "
         "failed: client 0: finetune: non-finite loss at step 3"
     )
-    assert personal_figure({"mean_client_accuracy": 0.5}, "mean_client_accuracy") is None
-    assert personal_line({}) is None
+    assert module.personal_figure({"mean_client_accuracy": 0.5}, "mean_client_accuracy") is None
+    assert module.personal_line({}) is None
 
 
 def test_columns_of_the_clients() -> None:
-    table = personal_table(pd.DataFrame({"client": [0, 1]}), Auto(), LAYERED)
+    table = module.personal_table(pd.DataFrame({"client": [0, 1]}), Auto(), LAYERED)
     assert table["personal"].tolist() == ["none", "finetune"]
     assert table["personal_accuracy"].tolist() == [0.25, 1.0]
     assert table["accuracy_prior"].tolist() == [0.5, 0.75]
@@ -215,10 +199,10 @@ def test_bytes_of_the_run() -> None:
 
 def test_failures_bear_the_client_s_name() -> None:
     failures = [{"client": 1, "phase": "train", "reason": "no reply"}]
-    assert named(failures, ("Mercy", "St. Anna")) == [
+    assert module.named(failures, ("Mercy", "St. Anna")) == [
         {"client": 1, "name": "St. Anna", "phase": "train", "reason": "no reply"}
     ]
-    assert named(failures, None) == failures
+    assert module.named(failures, None) == failures
 
 
 def test_clients_without_an_answer_are_left_out_of_the_means() -> None:

@@ -4,17 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedclust.results import Recorder
+from fedclust.results import Recorder, trackers as module
 from fedclust.results.summary import means_by_cluster
-from fedclust.results.trackers import (
-    TensorBoard,
-    TrackedRun,
-    Tracker,
-    Tracking,
-    flat_settings,
-    optional,
-    round_metrics,
-)
 from fedclust.settings.composition import ConfigError
 
 NAN = float("nan")
@@ -31,7 +22,7 @@ class Memory:
         if method == self.broken:
             raise RuntimeError("no route to host\nsecond line")
 
-    def start(self, run: TrackedRun) -> tuple[str, int]:
+    def start(self, run: module.TrackedRun) -> tuple[str, int]:
         self._note("start", run.name, run.kept, run.parent, dict(run.settings))
         return f"id of {run.name}", self.has
 
@@ -49,7 +40,7 @@ def record(server_round: int) -> dict:
 def test_a_round_becomes_its_finite_numbers_failures_and_figures_per_cluster() -> None:
     line = {"round": 7, "loss": 0.5, "test_loss": NAN, "private": True, "my metric!": 3, "was": None}
     line |= {"strategy": {"splits": 2}, "failures": [{"client": 3}, {"client": 4}]}
-    found = round_metrics(line | {"cluster_sizes": [2, 1], "cluster_accuracy": [0.25, None]})
+    found = module.round_metrics(line | {"cluster_sizes": [2, 1], "cluster_accuracy": [0.25, None]})
     of_clusters = {"cluster_0/accuracy": 0.25, "cluster_0/size": 2.0, "cluster_1/size": 1.0}
     assert found == {"loss": 0.5, "my metric_": 3.0, "failures": 2.0} | of_clusters
 
@@ -59,7 +50,7 @@ def test_settings_are_flattened_by_dotted_key() -> None:
     partition = {"alpha": 0.1, "groups": [2, 1], "file": None}
     config = {"partition": partition, "choices": {"strategy": "fmcl", "tracker": "mlflow"}, **left_out}
     flat = {"partition.alpha": 0.1, "partition.groups": "[2, 1]", "partition.file": "None"}
-    assert flat_settings(config) == flat | {"choices.strategy": "fmcl"}
+    assert module.flat_settings(config) == flat | {"choices.strategy": "fmcl"}
 
 
 def test_the_mean_of_a_cluster_is_of_the_clients_that_measured() -> None:
@@ -69,8 +60,8 @@ def test_the_mean_of_a_cluster_is_of_the_clients_that_measured() -> None:
 
 def test_compared_runs_are_nested_and_a_run_ends_with_its_results(tmp_path) -> None:
     calls: list = []
-    with Tracking(lambda: Memory(calls), tmp_path / "run", print) as tracking:
-        assert isinstance(Memory(calls), Tracker)
+    with module.Tracking(lambda: Memory(calls), tmp_path / "run", print) as tracking:
+        assert isinstance(Memory(calls), module.Tracker)
         with Recorder(tmp_path / "run", {"seed": 3}) as recorder:
             follow = tracking.begin("fmcl", recorder.folder)
             follow(record(1))
@@ -93,13 +84,16 @@ def test_compared_runs_are_nested_and_a_run_ends_with_its_results(tmp_path) -> N
 
 @pytest.mark.parametrize(("has", "logged"), [(0, [1, 2, 3]), (1, [2, 3]), (3, [])])
 def test_a_resumed_run_continues_with_its_id_and_the_rounds_that_the_tracker_lacks(tmp_path, has, logged):
-    with Recorder(tmp_path, {"seed": 3}) as recorder, Tracking(lambda: Memory([]), tmp_path, print) as first:
+    with (
+        Recorder(tmp_path, {"seed": 3}) as recorder,
+        module.Tracking(lambda: Memory([]), tmp_path, print) as first,
+    ):
         follow = first.begin("fmcl", tmp_path)
         for number in (1, 2):
             recorder.round(record(number))
             follow(record(number))
     calls: list = []
-    with Tracking(lambda: Memory(calls, has=has), tmp_path, print) as second:
+    with module.Tracking(lambda: Memory(calls, has=has), tmp_path, print) as second:
         follow = second.begin("fmcl", tmp_path)
         follow(record(3))
     assert calls[0][2] == f"id of {tmp_path.name}/fmcl"
@@ -109,7 +103,7 @@ def test_a_resumed_run_continues_with_its_id_and_the_rounds_that_the_tracker_lac
 def test_another_tracker_does_not_take_the_id(tmp_path) -> None:
     (tmp_path / "tracker.json").write_text(json.dumps({"tracker": "another.Tracker", "id": "7"}))
     calls: list = []
-    with Recorder(tmp_path, {}), Tracking(lambda: Memory(calls), tmp_path, print) as tracking:
+    with Recorder(tmp_path, {}), module.Tracking(lambda: Memory(calls), tmp_path, print) as tracking:
         tracking.begin("fmcl", tmp_path)
     assert calls[0][2] is None
 
@@ -118,7 +112,7 @@ def test_another_tracker_does_not_take_the_id(tmp_path) -> None:
 def test_a_tracker_that_fails_costs_one_line_and_is_left_alone(tmp_path, broken) -> None:
     calls, said = [], []
     with Recorder(tmp_path, {}) as recorder:
-        with Tracking(lambda: Memory(calls, broken), tmp_path, said.append) as tracking:
+        with module.Tracking(lambda: Memory(calls, broken), tmp_path, said.append) as tracking:
             follow = tracking.begin("fmcl", tmp_path)
             for number in (1, 2):
                 follow(record(number))
@@ -133,7 +127,7 @@ def test_a_tracker_that_fails_costs_one_line_and_is_left_alone(tmp_path, broken)
 
 def test_a_run_that_fails_ends_as_failed(tmp_path) -> None:
     calls: list = []
-    tracking = Tracking(lambda: Memory(calls), tmp_path, print)
+    tracking = module.Tracking(lambda: Memory(calls), tmp_path, print)
     with Recorder(tmp_path, {}):
         tracking.begin("fmcl", tmp_path)
         tracking.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
@@ -142,12 +136,12 @@ def test_a_run_that_fails_ends_as_failed(tmp_path) -> None:
 
 def test_what_is_no_tracker_is_refused(tmp_path) -> None:
     with pytest.raises(ConfigError, match="tracker must have the methods start, log and finish, got a dict"):
-        Tracking(dict, tmp_path, print)  # type: ignore[arg-type]
+        module.Tracking(dict, tmp_path, print)  # type: ignore[arg-type]
 
 
 def test_a_missing_package_names_its_extra() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"tracker=mlflow needs fedclust\[mlflow\]"):
-        optional("a_package_that_nobody_has", "mlflow")
+        module.optional("a_package_that_nobody_has", "mlflow")
 
 
 def test_tensorboard_reads_back_what_was_logged(tmp_path) -> None:
@@ -155,9 +149,9 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path) -> None:
         "tensorboard.backend.event_processing.event_accumulator", reason="needs fedclust[tensorboard]"
     )
     for done, logged in ((0, (1, 2, 3)), (2, (3, 4))):  # stopped after round 3, resumed from round 2
-        tracker = TensorBoard()
+        tracker = module.TensorBoard()
         kept = "tensorboard" if done else None
-        _, has = tracker.start(TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}, kept, done))
+        _, has = tracker.start(module.TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}, kept, done))
         assert has == done
         for number in logged:
             tracker.log(number, {"loss": number / 4})
@@ -178,15 +172,15 @@ def test_mlflow_reads_back_what_was_logged(tmp_path, monkeypatch) -> None:
     where = f"file:{tmp_path / 'mlruns'}"
     (tmp_path / "summary.json").write_text("{}")
     first = MLflow(where)
-    number, has = first.start(TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}))
+    number, has = first.start(module.TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}))
     assert has == 0
     first.log(1, {"loss": 0.25})
     first.finish({}, [], failed=True)
     second = MLflow(where)
-    again = second.start(TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}, number, 1))
+    again = second.start(module.TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}, number, 1))
     assert again == (number, 1)
     second.log(2, {"loss": 0.5})
-    nested, _ = MLflow(where).start(TrackedRun("run/fedavg", "run", tmp_path, {}, parent=number))
+    nested, _ = MLflow(where).start(module.TrackedRun("run/fedavg", "run", tmp_path, {}, parent=number))
     second.finish({"auc": 0.5}, [tmp_path / "summary.json"], failed=False)
     client = mlflow.MlflowClient(where)
     read = client.get_run(number)
@@ -205,12 +199,12 @@ def test_wandb_goes_on_offline_with_the_same_id(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setenv("WANDB_SILENT", "true")
     first = WandB(mode="offline")
-    number, has = first.start(TrackedRun("run/fmcl", "run", tmp_path / "before", {"rounds": 1}))
+    number, has = first.start(module.TrackedRun("run/fmcl", "run", tmp_path / "before", {"rounds": 1}))
     assert has == 0
     first.log(1, {"loss": 0.25})
     first.finish({}, [], failed=False)
     second = WandB(mode="offline")
-    again = second.start(TrackedRun("run/fmcl", "run", tmp_path / "after", {"rounds": 2}, number, 1))
+    again = second.start(module.TrackedRun("run/fmcl", "run", tmp_path / "after", {"rounds": 2}, number, 1))
     second.finish({}, [], failed=False)
     assert again == (number, 0)  # offline it cannot know what the server has: all rounds are sent again
     for folder in ("before", "after"):

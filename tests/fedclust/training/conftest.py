@@ -1,6 +1,6 @@
 """A small federation, a small model per kind of layer, and a literal loop, for the tests of this folder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +20,19 @@ from fedclust.training.working_model import prepare, scramble, step_keys
 from fedclust.typing import State
 
 SIZES = (1, 9, 20, 8, 13)  # with batches of 8: one sample, one batch + 1, several, exactly one, one + 5
+
+
+class Written(nn.Module):
+    """Layers by name, and a forward pass that is written as a function of the network and its inputs."""
+
+    def __init__(self, forward: Callable[[Any, torch.Tensor], torch.Tensor], **layers: Any) -> None:
+        super().__init__()
+        self.written = forward
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.written(self, inputs)
 
 
 class TokenModel(nn.Module):
@@ -153,7 +166,8 @@ def literal(
     parameters = [each for name, each in model.named_parameters() if trained is None or name in trained]
     common: dict[str, Any] = {"lr": training.learning_rate, "weight_decay": training.weight_decay}
     if training.optimizer == "adam":
-        optimiser: torch.optim.Optimizer = torch.optim.Adam(parameters, **common)
+        averages = {"betas": training.betas, "eps": training.adam_epsilon}
+        optimiser: torch.optim.Optimizer = torch.optim.Adam(parameters, **averages, **common)
     else:
         optimiser = torch.optim.SGD(parameters, momentum=training.momentum, **common)
     anchors = [parameter.detach().clone() for parameter in parameters]

@@ -6,24 +6,13 @@ import torch
 from hypothesis import given, strategies as st
 
 from fedclust.support.rng import generator
-from fedclust.training.cohort import (
-    Batches,
-    CohortUpdate,
-    Job,
-    ModelMean,
-    Work,
-    clip_updates,
-    draw_batches,
-    num_steps,
-    steps_to_see,
-    total_seen,
-)
+from fedclust.training import cohort as module
 from fedclust.training.parameters import LocalTraining
 from fedclust.typing import State
 
 
-def update(failed: dict[int, str] | None = None) -> CohortUpdate:
-    return CohortUpdate(
+def update(failed: dict[int, str] | None = None) -> module.CohortUpdate:
+    return module.CohortUpdate(
         clients=np.array([4, 7, 9]),
         state={"w": torch.tensor([[1.0, 2.0], [3.0, 6.0], [10.0, 10.0]]), "count": torch.tensor([1, 2, 8])},
         losses=(np.zeros(1),) * 3,
@@ -32,8 +21,8 @@ def update(failed: dict[int, str] | None = None) -> CohortUpdate:
     )
 
 
-def mean_of(cohort: CohortUpdate, clients: set[int] | None = None) -> State:
-    total = ModelMean()
+def mean_of(cohort: module.CohortUpdate, clients: set[int] | None = None) -> State:
+    total = module.ModelMean()
     total.add(cohort, clients)
     return total.state()
 
@@ -61,7 +50,7 @@ def test_a_mean_is_weighted_by_examples(failed, clients, values, counter) -> Non
 
 
 def test_passes_add_up() -> None:
-    total = ModelMean()
+    total = module.ModelMean()
     total.add(update(), clients=[9])
     total.add(update({4: "lost", 7: "lost", 9: "lost"}))
     total.add(update(), clients=[4, 7])
@@ -72,12 +61,12 @@ def test_passes_add_up() -> None:
 def test_sums_keep_what_float32_would_lose() -> None:
     # (2**24 + 1 + 1 + 2) / 4 = 2**22 + 1; float32 has no 2**24 + 1, so its sums would end half a unit lower.
     state = {"w": torch.tensor([2.0**24, 1.0, 1.0, 2.0])[:, None]}
-    big = CohortUpdate(np.arange(4), state, (np.zeros(1),) * 4, np.ones(4, dtype=np.int64), {})
+    big = module.CohortUpdate(np.arange(4), state, (np.zeros(1),) * 4, np.ones(4, dtype=np.int64), {})
     assert mean_of(big)["w"].item() == 2.0**22 + 1
 
 
 def test_a_plain_mean_counts_every_client_once() -> None:
-    total = ModelMean(equal=True)
+    total = module.ModelMean(equal=True)
     total.add(update(), {4, 9})
     total.add(update({4: "diverged", 9: "diverged"}))
     # Clients 4, 9 and 7: (1 + 10 + 3) / 3 and (2 + 10 + 6) / 3
@@ -105,7 +94,7 @@ def _pass(clients: int, seed: int, scale: float = 1.0, failed: dict[int, str] | 
         for name, shape in shapes.items()
     }
     state["steps"] = torch.arange(clients) + 5
-    update = CohortUpdate(
+    update = module.CohortUpdate(
         np.arange(clients),
         state,
         tuple(np.full(k + 1, 2.0) for k in range(clients)),
@@ -126,7 +115,7 @@ def _length(update, starts, client: int) -> float:
 @given(st.integers(1, 6), st.integers(0, 50), st.floats(0.01, 10), st.floats(0.01, 10))
 def test_against_a_loop_over_clients(clients: int, seed: int, scale: float, clip: float) -> None:
     update, starts = _pass(clients, seed, scale)
-    clipped, within = clip_updates(update, starts, NAMES, clip)
+    clipped, within = module.clip_updates(update, starts, NAMES, clip)
     for client in range(clients):
         length = _length(update, starts, client)
         for name in NAMES:
@@ -143,7 +132,7 @@ def test_a_short_update_stays_what_it_is_to_the_bit_and_nothing_else_is_left() -
     update, starts = _pass(3, 1, failed={1: "non-finite loss at step 3"})
     for name in NAMES:
         update.state[name][1] = starts[1][name]  # as the trainer leaves it
-    clipped, within = clip_updates(update, starts, NAMES, 1000.0)
+    clipped, within = module.clip_updates(update, starts, NAMES, 1000.0)
     assert within.all()
     assert all(torch.equal(clipped.state[name], update.state[name]) for name in NAMES)
     for client in range(3):
@@ -159,15 +148,15 @@ def test_a_clip_below_the_rounding_of_the_model_is_refused() -> None:
     update, starts = _pass(1, 0)
     starts[0]["weight"] += 1e6
     with pytest.raises(ValueError, match="^clip must be larger than the rounding of the model, got 0.01$"):
-        clip_updates(update, starts, NAMES, 0.01)
+        module.clip_updates(update, starts, NAMES, 0.01)
 
 
 def test_a_part_has_its_clients_and_no_more_steps_than_they_take() -> None:
     """Three clients of 3, 2 and 1 steps in batches of 2."""
     steps, rows = np.array([3, 2, 1]), np.arange(18).reshape(3, 3, 2)
-    batches = Batches(rows, 2 * (np.arange(3) < steps[:, None]), steps)
-    jobs = [Job(10 + index, np.arange(index), {}) for index in range(3)]
-    work = Work(jobs, batches, torch.arange(9).view(3, 3), 0.1, 0.2)
+    batches = module.Batches(rows, 2 * (np.arange(3) < steps[:, None]), steps)
+    jobs = [module.Job(10 + index, np.arange(index), {}) for index in range(3)]
+    work = module.Work(jobs, batches, torch.arange(9).view(3, 3), 0.1, 0.2)
     part = work.select([1, 2])
     assert [job.client for job in part.jobs] == [11, 12]
     assert part.batches.steps.tolist() == [2, 1]
@@ -205,7 +194,7 @@ CLIENTS = [3, 0, 8, 5, 11]
 
 @pytest.mark.parametrize(("epochs", "steps"), [(2, None), (None, 7)])
 def test_batches_are_slices_of_permutations(epochs: int | None, steps: int | None) -> None:
-    batches = draw_batches(CLIENTS, ROWS, training(epochs=epochs, steps=steps), seed=1, server_round=6)
+    batches = module.draw_batches(CLIENTS, ROWS, training(epochs=epochs, steps=steps), seed=1, server_round=6)
     # 10, 1, 5, 4 and 5 rows in batches of 4 make 3, 1, 2, 1 and 2 steps an epoch.
     expected_steps = [6, 2, 4, 2, 4] if epochs else [7] * 5
     assert batches.steps.tolist() == expected_steps
@@ -221,20 +210,14 @@ def test_batches_are_slices_of_permutations(epochs: int | None, steps: int | Non
 
 
 def test_width_is_that_of_the_largest_client() -> None:
-    assert draw_batches([1], [np.arange(3)], training(), 0, 1).rows.shape == (1, 2, 3)
-
-
-def test_num_steps() -> None:
-    # 1 -> 1, 4 -> 1, 5 -> 2 batches of at most 4, twice.
-    assert num_steps(np.array([1, 4, 5]), training()).tolist() == [2, 2, 4]
-    assert num_steps(np.array([1, 4, 5]), training(epochs=None, steps=3)).tolist() == [3, 3, 3]
+    assert module.draw_batches([1], [np.arange(3)], training(), 0, 1).rows.shape == (1, 2, 3)
 
 
 def test_some_clients_may_have_steps_of_their_own() -> None:
     own = [None, None, 3, None, 5]  # clients 8 and 11, which have five rows each
-    batches = draw_batches(CLIENTS, ROWS, training(), seed=1, server_round=6, own_steps=own)
+    batches = module.draw_batches(CLIENTS, ROWS, training(), seed=1, server_round=6, own_steps=own)
     assert batches.steps.tolist() == [6, 2, 3, 2, 5]
-    usual = draw_batches(CLIENTS, ROWS, training(), seed=1, server_round=6)
+    usual = module.draw_batches(CLIENTS, ROWS, training(), seed=1, server_round=6)
     for index, steps in ((0, 6), (1, 2), (2, 3), (3, 2), (4, 4)):
         np.testing.assert_array_equal(batches.rows[index, :steps], usual.rows[index, :steps])
     draws = generator(1, "batches", 6, 11)
@@ -246,10 +229,10 @@ def test_some_clients_may_have_steps_of_their_own() -> None:
 @pytest.mark.parametrize(("epochs", "steps"), [(2, None), (None, 7), (None, 1)])
 def test_how_many_samples_a_cohort_sees(epochs: int | None, steps: int | None) -> None:
     hyperparameters = training(epochs=epochs, steps=steps)
-    batches = draw_batches(CLIENTS, ROWS, hyperparameters, seed=1, server_round=6)
+    batches = module.draw_batches(CLIENTS, ROWS, hyperparameters, seed=1, server_round=6)
     sizes = np.array([len(rows) for rows in ROWS])
-    assert total_seen(sizes, hyperparameters) == batches.sizes.sum()
-    assert total_seen(np.array([0, 10, 0]), hyperparameters) == batches.sizes[0].sum()
+    assert module.total_seen(sizes, hyperparameters) == batches.sizes.sum()
+    assert module.total_seen(np.array([0, 10, 0]), hyperparameters) == batches.sizes[0].sum()
 
 
 @pytest.mark.parametrize(
@@ -258,4 +241,4 @@ def test_how_many_samples_a_cohort_sees(epochs: int | None, steps: int | None) -
     [(1, 1), (4, 1), (5, 2), (9, 3), (10, 3), (11, 4), (20, 6), (27, 8)],
 )
 def test_steps_after_which_so_many_samples_are_seen(samples: int, expected: int) -> None:
-    assert steps_to_see(samples, 10, training()) == expected
+    assert module.steps_to_see(samples, 10, training()) == expected

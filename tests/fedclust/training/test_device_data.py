@@ -11,26 +11,16 @@ from fedclust.training.device_data import DeviceData, crop_and_flip
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 1 << 30])
-def test_images_are_normalised(small: Any, kept_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["linear", "positions"])
+def test_images_are_normalised_and_tokens_stay(small: Any, kind: str, kept_bytes: int, monkeypatch) -> None:
     monkeypatch.setattr(device_data, "_KEPT_BYTES", kept_bytes)
-    data = small.federation()
-    before = data.inputs.clone()
-    rows = torch.tensor([[5, 0], [3, 5], [1, 1]])
+    data = small.federation(kind)
+    before, rows = data.inputs.clone(), torch.tensor([[5, 0], [3, 5], [1, 1]])
     inputs, labels = DeviceData(data, torch.device("cpu")).batch(rows)
-    assert inputs.shape == (3, 2, 2, 4, 4)
-    torch.testing.assert_close(inputs[1, 0], small.normalised(data, data.inputs[3]))
+    assert inputs.shape == (3, 2, *before.shape[1:])
+    torch.testing.assert_close(inputs[1, 0], small.normalised(data, before[3]))
     assert labels.tolist() == data.labels[rows].tolist()
     torch.testing.assert_close(data.inputs, before)
-
-
-@pytest.mark.parametrize("kept_bytes", [0, 1 << 30])
-def test_tokens_are_left_as_they_are(small: Any, kept_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_data, "_KEPT_BYTES", kept_bytes)
-    data = small.federation("positions")
-    inputs, labels = DeviceData(data, torch.device("cpu")).batch(torch.tensor([4, 2]))
-    assert inputs.dtype == torch.int64
-    assert inputs.tolist() == data.inputs[[4, 2]].tolist()
-    assert labels.tolist() == data.labels[[4, 2]].tolist()
 
 
 @pytest.mark.parametrize(
@@ -43,12 +33,8 @@ def test_tokens_are_left_as_they_are(small: Any, kept_bytes: int, monkeypatch: p
 )
 def test_a_node_counts_its_own_share_of_a_gpu(free, share, reserved, left, monkeypatch) -> None:
     gpu = torch.device("cuda:1")
-    answers = {
-        "mem_get_info": (free, 100),
-        "get_per_process_memory_fraction": share,
-        "memory_reserved": reserved,
-    }
-    for name, value in answers.items():
+    names = ("mem_get_info", "get_per_process_memory_fraction", "memory_reserved")
+    for name, value in zip(names, ((free, 100), share, reserved), strict=True):
         monkeypatch.setattr(torch.cuda, name, {gpu: value}.__getitem__)  # of another GPU nothing is known
     assert device_data._memory_left(gpu) == left
 
@@ -64,21 +50,6 @@ def test_each_image_is_a_window_of_its_padded_self(small: Any) -> None:
         for place in range(50):
             expected = small.window(images[client, place].numpy(), key, place)
             np.testing.assert_array_equal(cropped[client, place].numpy(), expected)
-
-
-def test_all_outcomes_are_equally_likely() -> None:
-    # Pixel (row, column) of a 9 x 9 image is 1 + 9 * row + column; padding makes it (row + 4, column + 4). So
-    # the middle pixel of the crop that starts at (down, right) is pixel (down, right), mirrored or not, and
-    # its left neighbour is less than its right one unless it is mirrored or the right one is black.
-    image = (1 + torch.arange(81, dtype=torch.int16)).view(1, 1, 1, 9, 9)
-    cropped = crop_and_flip(image.expand(200, 81, -1, -1, -1), torch.arange(200), NOTHING.to(torch.int16))
-    offsets = (cropped[:, :, 0, 4, 4].flatten() - 1).numpy()
-    mirrored = (cropped[:, :, 0, 4, 3] > cropped[:, :, 0, 4, 5]).flatten().numpy()[offsets % 9 < 8]
-    counts = np.bincount(offsets, minlength=81)
-    # 16,200 draws, 200 of each offset expected; chi-squared with 80 degrees of freedom is below 125 with
-    # probability 0.999. Of n draws n / 2 are mirrored, with standard deviation sqrt(n) / 2.
-    assert ((counts - 200.0) ** 2 / 200).sum() < 125
-    assert abs(mirrored.sum() - len(mirrored) / 2) < 4 * len(mirrored) ** 0.5 / 2
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 1 << 30])

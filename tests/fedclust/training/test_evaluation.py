@@ -21,6 +21,8 @@ from fedclust.training.evaluation import check_names, measure_own, scores_by_cli
 from fedclust.training.losses import binary_cross_entropy
 from fedclust.training.working_model import WorkingModel
 
+from .conftest import Written
+
 FIGURES = ("num-examples", "loss", "accuracy", "balanced-accuracy")
 
 
@@ -133,15 +135,12 @@ def test_clients_with_one_model_share_passes_whatever_trains_them(small, mode, m
     assert sorted(sizes, reverse=True) == [7] * (rows // 7) + [rows % 7] * (rows % 7 > 0)
 
 
-class Shifted(nn.Module):
+def shifted(model: Any, inputs: torch.Tensor) -> torch.Tensor:
     """Logits 0 and the input plus the bias."""
+    return torch.cat([torch.zeros_like(inputs), inputs + model.bias], dim=1)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(1))
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return torch.cat([torch.zeros_like(inputs), inputs + self.bias], dim=1)
+ZERO = nn.Parameter(torch.zeros(1))
 
 
 def _two_classes(small: Any, inputs: torch.Tensor, labels: torch.Tensor) -> FederatedData:
@@ -152,7 +151,7 @@ def _two_classes(small: Any, inputs: torch.Tensor, labels: torch.Tensor) -> Fede
 def test_losses_come_row_by_row_and_job_by_job(small: Any) -> None:
     rows = (np.array([2, 0]), np.array([1]), np.array([], dtype=int))
     data = _two_classes(small, torch.tensor([[0.0], [1.0], [-2.0]]), torch.tensor([1, 0, 1]))
-    made = small.set_up(Shifted(), data, batch_size=1, evaluation_batch_size=2)
+    made = small.set_up(Written(shifted, bias=ZERO), data, batch_size=1, evaluation_batch_size=2)
     zero, one = {"bias": torch.tensor([0.0])}, {"bias": torch.tensor([1.0])}
     jobs = [Job(0, rows[0], one), Job(0, rows[0], zero), Job(1, rows[1], one), Job(2, rows[2], zero)]
     found = made.trainer.losses(jobs)
@@ -163,15 +162,9 @@ def test_losses_come_row_by_row_and_job_by_job(small: Any) -> None:
     assert found[3].shape == (0,)
 
 
-class Thresholds(nn.Module):
+def thresholds(model: Any, inputs: torch.Tensor) -> torch.Tensor:
     """Predict class 1 at each of two positions where the number there is above the bias."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(1))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return torch.stack([torch.zeros_like(inputs), inputs - self.bias], dim=-1)
+    return torch.stack([torch.zeros_like(inputs), inputs - model.bias], dim=-1)
 
 
 def test_counts_by_label_and_answer_job_by_job(small: Any) -> None:
@@ -179,7 +172,7 @@ def test_counts_by_label_and_answer_job_by_job(small: Any) -> None:
     labels = torch.tensor([[1, 0], [0, 1], [1, 1]])
     rows = (np.array([0, 1, 2]), np.array([2]), np.array([], dtype=int))
     data = _two_classes(small, inputs, labels)
-    trainer = small.set_up(Thresholds(), data, batch_size=1, evaluation_batch_size=2).trainer
+    trainer = small.set_up(Written(thresholds, bias=ZERO), data, evaluation_batch_size=2).trainer
     low, high = {"bias": torch.tensor([0.0])}, {"bias": torch.tensor([1.5])}
     jobs = [Job(0, rows[0], low), Job(1, rows[1], low), Job(0, rows[0], high), Job(2, rows[2], high)]
     first, second, third, none = trainer.confusions(jobs)
@@ -193,11 +186,7 @@ def test_counts_by_label_and_answer_job_by_job(small: Any) -> None:
 
 def test_hand_worked() -> None:
     # First client: labels 0 0 1, predictions 0 1 1. Second: label 2, prediction 2. Third: no examples.
-    losses, labels, predictions = (
-        np.array([1.0, 2.0, 6.0, 0.5]),
-        np.array([0, 0, 1, 2]),
-        np.array([0, 1, 1, 2]),
-    )
+    losses, labels, predictions = map(np.array, ([1, 2, 6, 0.5], [0, 0, 1, 2], [0, 1, 1, 2]))
     scores = scores_by_client(np.array([3, 1, 0]), losses, labels, predictions, num_classes=3)
     # accuracy 2/3; recalls 1/2 and 1, mean 3/4; loss (1 + 2 + 6) / 3 = 3
     wanted = [(3, 3.0, 2 / 3, 0.75), (1, 0.5, 1.0, 1.0), (0, np.nan, np.nan, np.nan)]
@@ -293,18 +282,14 @@ class OnGpu(torch.Tensor):
         return self.as_subclass(torch.Tensor)
 
 
-class ThereModel(nn.Linear):
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return super().forward(inputs.flatten(1)).as_subclass(OnGpu)
-
-
 def test_metrics_may_use_numpy_wherever_the_model_computes(small: Any) -> None:
     def hits(outputs: torch.Tensor, labels: torch.Tensor) -> float:
         return float((outputs.numpy().argmax(1) == labels.numpy()).mean())
 
     with pytest.raises(TypeError, match="can't convert"):
         hits(OUTPUTS.as_subclass(OnGpu), LABELS.as_subclass(OnGpu))
-    made = small.set_up(ThereModel(32, 3), metrics={"hits": hits})
+    there = Written(lambda model, x: model.head(x.flatten(1)).as_subclass(OnGpu), head=nn.Linear(32, 3))
+    made = small.set_up(there, metrics={"hits": hits})
     (scores,) = made.trainer.evaluate([made.tests[2]])
     assert scores.figures["hits"] == pytest.approx(scores.figures["accuracy"])
 
@@ -353,9 +338,8 @@ def test_a_run_of_ones_own_arrays() -> None:
     clients = [(draws.normal(size=(40, 4)).astype(np.float32), draws.integers(0, 3, 40)) for _ in range(4)]
     training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=1, loss=binary_cross_entropy)
     network = nn.Linear(4, 3)
-    result = fedclust.simulate(
-        "fedavg", network, clients, rounds=2, training=training, metrics={"top_two": top_two}
-    )
+    own = {"training": training, "metrics": {"top_two": top_two}}
+    result = fedclust.simulate("fedavg", network, clients, rounds=1, **own)
     per_client = result.clients["top_two"].to_numpy()
     assert ((per_client > 0) & (per_client <= 1)).all()
     assert result.summary["top_two"] == pytest.approx(per_client.mean())
@@ -377,18 +361,13 @@ def test_a_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "    return first - second\n"
     )
     (tmp_path / "loss").mkdir()
-    (tmp_path / "loss" / "smooth.yaml").write_text(
-        "_target_: mine_of_this_test.smooth\n_partial_: true\namount: 0.1\n"
-    )
+    named = "_target_: mine_of_this_test.smooth\n_partial_: true\namount: 0.1\n"
+    (tmp_path / "loss" / "smooth.yaml").write_text(named)
     monkeypatch.syspath_prepend(str(tmp_path))
     overrides = [f"hydra.searchpath=[{tmp_path}]", "loss=smooth", "loss.amount=0.2", "strategy=fedavg"]
-    result = fedclust.run(
-        [
-            *overrides, "compare=[]", "rounds=1", "partition.groups=[2,1]", "partition.num_clients=3",
-            "+metrics.margin={_target_: mine_of_this_test.margin, _partial_: true}",
-            f"output_dir={tmp_path}/out"
-        ]
-    )  # fmt: skip
+    small_run = ["compare=[]", "proof=false", "rounds=1", "partition.num_clients=3", "partition.groups=[2,1]"]
+    margin = "+metrics.margin={_target_: mine_of_this_test.margin, _partial_: true}"
+    result = fedclust.run([*overrides, *small_run, margin, f"output_dir={tmp_path}/out"])
     training = build(compose(overrides).training)
     assert training.loss.keywords == {"amount": 0.2}
     assert (result.clients["margin"] > 0).all()

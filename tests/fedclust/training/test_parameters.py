@@ -13,21 +13,17 @@ def training(**changes: Any) -> LocalTraining:
     return LocalTraining(**{**values, **changes})
 
 
-def test_constant_learning_rate() -> None:
-    assert [training().learning_rate_at(r) for r in (1, 2, 500)] == [0.1, 0.1, 0.1]
-
-
-def test_exponential_learning_rate() -> None:
-    # 0.1, then halved each round.
-    rates = [training(schedule="exponential", decay=0.5).learning_rate_at(r) for r in (1, 2, 3)]
-    assert rates == pytest.approx([0.1, 0.05, 0.025])
-
-
-def test_cosine_learning_rate() -> None:
-    # Over 4 rounds: 0.1 (1 + cos 0) / 2 = 0.1; halfway (1 + cos(pi/2)) / 2 = 1/2; the end and after, 0.
-    cosine = training(schedule="cosine", schedule_rounds=4)
-    rates = [cosine.learning_rate_at(r) for r in (1, 3, 5, 9)]
-    assert rates == pytest.approx([0.1, 0.05, 0.0, 0.0])
+@pytest.mark.parametrize(
+    ("changes", "rounds", "rates"),
+    [
+        ({}, (1, 2, 500), [0.1, 0.1, 0.1]),
+        ({"schedule": "exponential", "decay": 0.5}, (1, 2, 3), [0.1, 0.05, 0.025]),
+        # Over 4 rounds: 0.1 (1 + cos 0) / 2 = 0.1; halfway (1 + cos(pi/2)) / 2 = 1/2; the end and after, 0.
+        ({"schedule": "cosine", "schedule_rounds": 4}, (1, 3, 5, 9), [0.1, 0.05, 0.0, 0.0]),
+    ],
+)
+def test_learning_rates(changes: dict[str, Any], rounds: tuple[int, ...], rates: list[float]) -> None:
+    assert [training(**changes).learning_rate_at(number) for number in rounds] == pytest.approx(rates)
 
 
 @pytest.mark.parametrize(

@@ -164,16 +164,11 @@ def test_numbers_from_the_host_are_seen(small: Any, mode: str, monkeypatch: pyte
     assert set(seen) == {"tensor from the host"}
 
 
-def test_a_copy_from_the_host_is_seen() -> None:
+def test_a_copy_from_the_host_and_indexing_by_truth_values_are_seen() -> None:
     with Watch() as watch:
         torch.zeros(2).to("meta", non_blocking=True)
         torch.zeros(2).to("meta")
         torch.zeros(2, device="meta").copy_(torch.zeros(2))
-    assert watch.seen == ["_to_copy from the host", "copy_ from the host"]
-
-
-def test_indexing_by_truth_values_is_seen() -> None:
-    with Watch() as watch:
         torch.arange(3.0)[torch.tensor([True, False, True])]
         torch.arange(3.0)[torch.tensor([0, 2])]
-    assert watch.seen == ["index"]
+    assert watch.seen == ["_to_copy from the host", "copy_ from the host", "index"]

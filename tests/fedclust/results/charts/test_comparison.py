@@ -9,20 +9,6 @@ import pytest
 import yaml
 
 from fedclust.results.charts import comparison
-from fedclust.results.charts.comparison import (
-    Drawn,
-    accuracy_bands,
-    accuracy_over_clients,
-    client_map,
-    cluster_tree,
-    distances_of,
-    draw_comparison,
-    groups_alike,
-    mean_and_band,
-    places,
-    rank_diagram,
-    sweep_map,
-)
 from fedclust.results.comparison import compare, find_runs
 from fedclust.runs.compare import main
 
@@ -59,8 +45,8 @@ def sweep(tmp_path: Path) -> Path:
     return tmp_path / "sweep"
 
 
-def pictures(sweep: Path, into: Path, **options) -> dict[str, Drawn]:
-    drawn = draw_comparison(compare(find_runs([sweep])[0]), into, **options)
+def pictures(sweep: Path, into: Path, **options) -> dict[str, comparison.Drawn]:
+    drawn = comparison.draw_comparison(compare(find_runs([sweep])[0]), into, **options)
     return {picture.name: picture for picture in drawn if picture.files}
 
 
@@ -68,9 +54,8 @@ def test_all_that_the_folders_allow(sweep: Path, tmp_path: Path, capsys) -> None
     into = tmp_path / "made" / "here"
     assert main([str(sweep), "--plots", str(into), "--format", "svg"]) == 0
     said = capsys.readouterr().out.splitlines()
-    shows = {
-        Path(line.split(": ")[0]).name: line.partition(": ")[2] for line in said if " not drawn" not in line
-    }
+    drawn = [line.partition(": ") for line in said if " not drawn" not in line]
+    shows = {Path(path).name: text for path, _, text in drawn}
     assert sorted(shows) == sorted(path.name for path in into.iterdir())
     names = [
         "accuracy_over_rounds", "accuracy_over_clients", "ranks", "map_of_mean_client_accuracy",
@@ -99,11 +84,11 @@ def test_all_that_the_folders_allow(sweep: Path, tmp_path: Path, capsys) -> None
 
 def test_what_is_drawn_are_the_runs_figures(sweep: Path, tmp_path: Path, monkeypatch) -> None:
     figures = {}
-    monkeypatch.setattr(
-        comparison.drawing,
-        "save",
-        lambda figure, path, **options: figures.setdefault(path.stem, figure) and path,
-    )
+
+    def save(figure, path, **options):
+        return figures.setdefault(path.stem, figure) and path
+
+    monkeypatch.setattr(comparison.drawing, "save", save)
     pictures(sweep, tmp_path)
     # fedgwc: 0.8, 0.9 and 0.9 or 1.0: means 2.6 / 3 and 2.7 / 3, so 2.65 / 3 over seeds; half in round 1.
     assert lines(figures["accuracy_over_rounds"])["fedgwc"] == pytest.approx([2.65 / 6, 2.65 / 3])
@@ -132,16 +117,16 @@ def test_one_run_has_no_ranks_and_no_map(sweep: Path, tmp_path: Path, capsys) ->
     )
 
 
+INTO = ["--plots", "{into}"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--plots", "{into}", "--format", "csv"],
-            "--format must with --plots be among svg, pdf, png, got csv",
-        ),
+        ([*INTO, "--format", "csv"], "--format must with --plots be among svg, pdf, png, got csv"),
         (["--format", "svg"], "--format must be one of text, markdown, csv, got svg"),
         (["--width", "page"], "--width is of pictures, --plots must be given with it"),
-        (["--plots", "{into}", "--width", "wide"], "argument --width: invalid choice: 'wide'"),
+        ([*INTO, "--width", "wide"], "argument --width: invalid choice: 'wide'"),
     ],
 )
 def test_wrong_options_are_refused(sweep: Path, tmp_path: Path, capsys, arguments, message) -> None:
@@ -166,19 +151,19 @@ FIRST, SECOND = (ROUNDS, np.array([0.2, 0.4, 0.6])), (ROUNDS[1:], np.array([0.6,
 
 def test_mean_and_band_by_hand() -> None:
     # Both have rounds 2 and 3: means 0.5 and 0.8; two values d apart have sample deviation d / sqrt(2).
-    rounds, mean, low, high = mean_and_band([FIRST, SECOND])
+    rounds, mean, low, high = comparison.mean_and_band([FIRST, SECOND])
     assert rounds.tolist() == [2, 3]
     np.testing.assert_allclose(mean, [0.5, 0.8])
     np.testing.assert_allclose(high - mean, [0.2 / np.sqrt(2), 0.4 / np.sqrt(2)])
     np.testing.assert_allclose(mean - low, high - mean)
-    _, _, low, high = mean_and_band([FIRST, SECOND], "range")
+    _, _, low, high = comparison.mean_and_band([FIRST, SECOND], "range")
     np.testing.assert_allclose([low, high], [[0.4, 0.6], [0.6, 1.0]])
-    _, mean, low, high = mean_and_band([FIRST])
+    _, mean, low, high = comparison.mean_and_band([FIRST])
     assert mean.tolist() == low.tolist() == high.tolist() == [0.2, 0.4, 0.6]
 
 
 def test_a_line_per_method_and_a_band_over_its_seeds() -> None:
-    drawn = accuracy_bands(
+    drawn = comparison.accuracy_bands(
         {"α 0.1": {"fmcl": [FIRST, SECOND], "fedavg": [FIRST]}, "α 1": {"fedavg": [SECOND]}}
     )
     assert lines(drawn) == {"fmcl": [0.5, 0.8], "fedavg": [0.2, 0.4, 0.6]}
@@ -192,30 +177,27 @@ def test_a_line_per_method_and_a_band_over_its_seeds() -> None:
 
 def test_of_many_clients_only_those_outside_the_whiskers_are_points() -> None:
     accuracies = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
-    drawn = accuracy_over_clients({"": {"ifca": accuracies, "fmcl": accuracies[:1]}})
+    drawn = comparison.accuracy_over_clients({"": {"ifca": accuracies, "fmcl": accuracies[:1]}})
     assert [row["x"] for row in rows(drawn, "point")] == [*accuracies, 0.0]
     assert rows(drawn, "boxplot")[-1] == {"method": "fmcl", "x": 0.0, "by": -0.3}
-    many = layers(accuracy_over_clients({"": {"ifca": np.r_[np.full(500, 0.9), 0.1]}}))
+    many = layers(comparison.accuracy_over_clients({"": {"ifca": np.r_[np.full(500, 0.9), 0.1]}}))
     assert [each["mark"]["type"] for each in many] == ["boxplot", "point"]
     assert many[0]["mark"]["outliers"]
 
 
 def test_runs_of_equal_ranks_by_hand() -> None:
     # Within 1: 1.0 and 1.8; 1.8 and 2.6; 2.6 alone reaches 3.6; 4.0 is alone.
-    assert groups_alike(np.array([1.0, 1.8, 2.6, 4.0]), 1.0) == [(0, 1), (1, 2)]
-    assert groups_alike(np.array([1.0, 1.2, 1.4]), 1.0) == [(0, 2)]
-    assert groups_alike(np.array([1.0, 3.0]), 1.0) == []
-    drawn = rank_diagram(["fedavg", "ifca", "auto"], np.array([2.5, 2.25, 1.25]), 0.8)
+    assert comparison.groups_alike(np.array([1.0, 1.8, 2.6, 4.0]), 1.0) == [(0, 1), (1, 2)]
+    assert comparison.groups_alike(np.array([1.0, 1.2, 1.4]), 1.0) == [(0, 2)]
+    assert comparison.groups_alike(np.array([1.0, 3.0]), 1.0) == []
+    drawn = comparison.rank_diagram(["fedavg", "ifca", "auto"], np.array([2.5, 2.25, 1.25]), 0.8)
     assert {"auto (1.25)", "ifca (2.25)", "fedavg (2.50)", "critical difference 0.80"} <= written(drawn)
 
 
 def test_a_map_has_the_mean_of_the_seeds() -> None:
-    values = {
-        ("0.1", "fmcl"): np.array([0.5, 0.7]),
-        ("10", "fmcl"): np.array([0.9]),
-        ("10", "ifca"): np.zeros(0),
-    }
-    drawn = sweep_map(["0.1", "10"], ["fmcl", "ifca"], values, "accuracy", "alpha", "page")
+    seeds = np.array([0.5, 0.7, 0.9])
+    values = {("0.1", "fmcl"): seeds[:2], ("10", "fmcl"): seeds[2:], ("10", "ifca"): np.zeros(0)}
+    drawn = comparison.sweep_map(["0.1", "10"], ["fmcl", "ifca"], values, "accuracy", "alpha", "page")
     assert rows(drawn, "rect") == [0.6, "", 0.9, ""]
     assert layers(drawn)[0]["encoding"]["y"]["title"] == "alpha"
 
@@ -231,11 +213,11 @@ def between(found: np.ndarray) -> np.ndarray:
 
 
 def test_distances_that_fit_the_plane_are_kept() -> None:
-    found, stress = places(RECTANGLE)
+    found, stress = comparison.places(RECTANGLE)
     np.testing.assert_allclose(between(found), RECTANGLE, atol=0.01)
     assert stress < 0.01
-    np.testing.assert_array_equal(places(RECTANGLE)[0], found)
-    found, stress = places(1.0 - np.eye(4))  # four points as far from each other
+    np.testing.assert_array_equal(comparison.places(RECTANGLE)[0], found)
+    found, stress = comparison.places(1.0 - np.eye(4))  # four points as far from each other
     off = between(found)[~np.eye(4, dtype=bool)]
     assert stress == pytest.approx(np.sqrt(((off - 1) ** 2).sum() / 12))  # 12 ordered pairs of distance 1
     assert stress > 0.1
@@ -245,14 +227,16 @@ def test_larger_is_more_alike_or_not() -> None:
     alike = np.array([[1.0, 0.75, 0.5], [0.25, 1.0, 0.5], [0.5, 0.5, 1.0]])
     # Off the diagonal the largest is 0.75; a pair is the mean of its two entries: (0 + 0.5) / 2.
     expected = [[0, 0.25, 0.25], [0.25, 0, 0.25], [0.25, 0.25, 0]]
-    np.testing.assert_allclose(distances_of("affinity", alike), expected)
+    np.testing.assert_allclose(comparison.distances_of("affinity", alike), expected)
     evidence = np.array([[np.nan, -2.0, 3.0], [-2.0, np.nan, 0.0], [3.0, 0.0, np.nan]])
-    np.testing.assert_allclose(distances_of("evidence", evidence), [[0, 0, 5], [0, 0, 2], [5, 2, 0]])
-    np.testing.assert_allclose(distances_of("distances", RECTANGLE), RECTANGLE)
+    np.testing.assert_allclose(
+        comparison.distances_of("evidence", evidence), [[0, 0, 5], [0, 0, 2], [5, 2, 0]]
+    )
+    np.testing.assert_allclose(comparison.distances_of("distances", RECTANGLE), RECTANGLE)
 
 
 def test_colours_are_clusters_and_shapes_are_known_groups() -> None:
-    drawn = client_map(RECTANGLE, CLUSTERS, np.array([0, 1, 1, 1]))
+    drawn = comparison.client_map(RECTANGLE, CLUSTERS, np.array([0, 1, 1, 1]))
     found = rows(drawn, "point")
     assert [(one["group"], one["known"]) for one in found] == [
         ("cluster 0 (2)", "group 0"), ("cluster 0 (2)", "group 1"), ("cluster 5 (2)", "group 1"),
@@ -262,7 +246,7 @@ def test_colours_are_clusters_and_shapes_are_known_groups() -> None:
     np.testing.assert_allclose(between(at), RECTANGLE, atol=0.01)
     numbers = [(one["cluster"], one["x"], one["y"]) for one in rows(drawn, "text")]
     assert numbers == [(name, *np.median(at[two], axis=0)) for name, two in (("0", [0, 1]), ("5", [2, 3]))]
-    alone = layers(client_map(RECTANGLE, CLUSTERS))
+    alone = layers(comparison.client_map(RECTANGLE, CLUSTERS))
     assert [each["encoding"]["shape"]["field"] for each in alone] == ["group"]
 
 
@@ -274,7 +258,7 @@ SPLITS = [
 
 
 def test_a_tree_has_a_bar_for_each_run_of_clients_that_share_a_model() -> None:
-    drawn = cluster_tree(SPLITS, 40)
+    drawn = comparison.cluster_tree(SPLITS, 40)
     # Clients 0 and 2 first, then 1 and 4, then 3: sorted by their clusters, so that splits leave one piece.
     assert [(bar["x"], bar["x2"], bar["y"], bar["y2"]) for bar in rows(drawn, "rect")] == [
         (0, 10, 0, 5), (10, 20, 0, 2), (10, 20, 2, 5), (20, 40, 0, 2), (20, 40, 2, 4), (20, 40, 4, 5),
@@ -282,35 +266,33 @@ def test_a_tree_has_a_bar_for_each_run_of_clients_that_share_a_model() -> None:
     assert [row["text"] for row in rows(drawn, "text")] == ["0", "0", "1", "0", "1", "2"]
     # Of two changes in one round the later one lasted; a change after the last round has a bar.
     changes = [*SPLITS[:2], {"round": 10, "assignment": [1, 1, 1, 0, 0]}]
-    assert [bar["y2"] for bar in rows(cluster_tree(changes, 12), "rect")] == [5, 2, 5]
-    assert rows(cluster_tree(SPLITS, 20), "rect")[-1]["x2"] == 21
+    assert [bar["y2"] for bar in rows(comparison.cluster_tree(changes, 12), "rect")] == [5, 2, 5]
+    assert rows(comparison.cluster_tree(SPLITS, 20), "rect")[-1]["x2"] == 21
+
+
+MANY = {str(place): {"a": [FIRST]} for place in range(13)}
+CHANGES = [{"round": moment, "assignment": [moment]} for moment in range(32)]
 
 
 @pytest.mark.parametrize(
-    ("draw", "message"),
+    ("draw", "arguments", "message"),
     [
-        (lambda: accuracy_bands({}), "a column has room for 1 to 4 panels, got 0"),
-        (lambda: accuracy_bands({str(place): {"a": [FIRST]} for place in range(13)}, "page"),
-         "a page has room for 1 to 12 panels, got 13"),
-        (lambda: accuracy_bands({"": {"a": [FIRST]}}, "wide"),
-         "width must be one of column, page, got 'wide'"),
-        (lambda: mean_and_band([FIRST], "sem"), "band must be one of std, range, got 'sem'"),
-        (lambda: sweep_map(["1"], ["a"], {}, "auc"), "got none for auc"),
-        (lambda: distances_of("distances", [[0, np.nan], [1, 0]]),
-         "every pair of clients, 1 entries have none"),
-        (lambda: distances_of("confusion", np.eye(2)),
-         "name must start with one of interaction, .* got confusion"),
-        (lambda: distances_of("distances", np.ones(3)), r"must have shape \(clients, clients\), got \(3,\)"),
-        (lambda: places(np.zeros((2, 2))), "must have 3 to 1500 clients, got 2"),
-        (lambda: places(np.zeros((3, 3))), "must not all be 0"),
-        (lambda: client_map(RECTANGLE, np.zeros(3, dtype=int)), r"got \(4, 4\), \(3,\)"),
-        (lambda: cluster_tree([], 40), r"of the same clients, got numbers of clients \[\]"),
-        (lambda: cluster_tree([SPLITS[0], {"round": 1, "assignment": [0]}], 40),
-         r"numbers of clients \[1, 5\]"),
-        (lambda: cluster_tree([{"round": moment, "assignment": [moment]} for moment in range(32)], 40),
-         "at most 30 to be drawn, got 31"),
+        ("accuracy_bands", [{}], "a column has room for 1 to 4 panels, got 0"),
+        ("accuracy_bands", [MANY, "page"], "a page has room for 1 to 12 panels, got 13"),
+        ("accuracy_bands", [{"": {"a": [FIRST]}}, "wide"], "width must be one of column, page, got 'wide'"),
+        ("mean_and_band", [[FIRST], "sem"], "band must be one of std, range, got 'sem'"),
+        ("sweep_map", [["1"], ["a"], {}, "auc"], "got none for auc"),
+        ("distances_of", ["distances", [[0, np.nan], [1, 0]]], "every pair of clients, 1 entries have none"),
+        ("distances_of", ["confusion", np.eye(2)], "must start with one of interaction, .* got confusion"),
+        ("distances_of", ["distances", np.ones(3)], r"must have shape \(clients, clients\), got \(3,\)"),
+        ("places", [np.zeros((2, 2))], "must have 3 to 1500 clients, got 2"),
+        ("places", [np.zeros((3, 3))], "must not all be 0"),
+        ("client_map", [RECTANGLE, np.zeros(3, dtype=int)], r"got \(4, 4\), \(3,\)"),
+        ("cluster_tree", [[], 40], r"of the same clients, got numbers of clients \[\]"),
+        ("cluster_tree", [[SPLITS[0], CHANGES[1]], 40], r"numbers of clients \[1, 5\]"),
+        ("cluster_tree", [CHANGES, 40], "at most 30 to be drawn, got 31"),
     ],
-)  # fmt: skip
-def test_one_line_says_what_cannot_be_drawn(draw, message) -> None:
+)
+def test_one_line_says_what_cannot_be_drawn(draw, arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
-        draw()
+        getattr(comparison, draw)(*arguments)

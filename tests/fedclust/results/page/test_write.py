@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclust.results import Recorder, client_table, summarise
+from fedclust.results import Recorder
 from fedclust.results.charts.chart import bundle
 from fedclust.results.page import PAGE, LivePage, document, live_part, write
 from fedclust.results.page.run import view_run
@@ -56,38 +56,30 @@ def test_only_the_pages_own_script_may_run_and_nothing_is_loaded(finished_run: P
 
 
 def test_the_size_of_a_large_run(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    assignment = np.zeros(100, dtype=int)
-    with Recorder(tmp_path / "run", {"rounds": 1000}) as recorder:
-        for number in range(1, 1001):
-            if number % 2 == 0:  # a method that regroups every other round
-                assignment = np.where(rng.random(100) < 0.1, rng.integers(0, 5, 100), assignment)
-                recorder.assignment(number, assignment, "clients chose the model with the least loss")
-            some = {"cohort": rng.choice(100, 80, replace=False), "client_accuracy": rng.random(100)}
-            some["failures"] = [{"client": 3, "phase": "train", "reason": "x" * 80}]
-            some["strategy"] = {str(cluster): {"mse": rng.random()} for cluster in range(25)}
-            figures = "loss test_loss mean_client_accuracy seconds num_clusters bytes_down bytes_up"
-            recorder.round({"round": number, **some, **{key: rng.random() for key in figures.split()}})
-        counts = rng.integers(0, 99, (100, 62))
-        evaluation = [{"accuracy": value, "loss": value} for value in rng.random(100)]
-        names = [f"hospital number {client}" for client in range(100)]
-        table = client_table(assignment, counts.sum(1), counts.sum(1), counts, evaluation, names=names)
-        recorder.clients(table)
-        squares = rng.random((12, 100, 100))
-        arrays = {f"affinity_round_{each}": square + square.T for each, square in enumerate(squares)}
-        arrays |= {"cohort_losses": rng.random((100, 200)), "cohort_clients": np.arange(100.0)}
-        entries = np.stack([*np.indices((400, 100)).reshape(2, -1), rng.normal(size=40_000)], axis=1)
+    rng, folder, reason = np.random.default_rng(0), tmp_path / "run", "clients chose the least loss"
+    figures = "loss test_loss mean_client_accuracy seconds num_clusters bytes_down bytes_up"
+    lines = []
+    for number in range(1, 401):
+        some = {"cohort": [*range(32)], "client_accuracy": rng.random(40).round(6).tolist()}
+        some["failures"] = [{"client": 3, "phase": "train", "reason": "x" * 80}]
+        some["strategy"] = {str(cluster): {"mse": rng.random()} for cluster in range(25)}
+        lines.append({"round": number, **some, **{key: rng.random() for key in figures.split()}})
+    assignments = rng.integers(0, 5, (200, 40)).tolist()  # a method that regroups every other round
+    changes = [{"round": 2 * at, "assignment": each, "reason": reason} for at, each in enumerate(assignments)]
+    with Recorder(folder, {"rounds": 400}) as recorder:
+        squares = {f"affinity_round_{each}": np.eye(40) + 0.5 for each in range(2, 8)}
+        cohort = {"cohort_losses": rng.random((40, 100)), "cohort_clients": np.arange(40.0)}
+        entries = np.stack([*np.indices((100, 40)).reshape(2, -1), rng.normal(size=4_000)], axis=1)
         traces = {f"loss_trace_cluster_{each}": np.insert(entries, 3, 0, axis=1) for each in range(5)}
-        recorder.matrices(**arrays, **traces, cohort_round=np.array(9.0))
-        recorder.summary(summarise(table, strategy="ifca", seed=0, rounds=1000, seconds=1.0))
+        recorder.matrices(**squares, **cohort, **traces, cohort_round=np.array(9.0))
+    (folder / "rounds.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    (folder / "clusters.json").write_text(json.dumps(changes))
     for name in ("fedavg", "fedgwc", "fmcl"):
-        beside = tmp_path / "run" / "compare" / name
-        beside.mkdir(parents=True)
-        shutil.copy(tmp_path / "run" / "rounds.jsonl", beside)
-    view = view_run(tmp_path / "run")
-    assert 500_000 < len(document(view).encode()) - len(bundle().encode()) < 2_200_000
-    shown = {"rewards", "splits_in_embedding", "loss_trace_cluster_3", "interaction_convergence"}
-    assert shown <= view["pictures"].keys()
+        (folder / "compare" / name).mkdir(parents=True)
+        shutil.copy(folder / "rounds.jsonl", folder / "compare" / name)
+    view = view_run(folder)
+    assert 300_000 < len(document(view).encode()) - len(bundle().encode()) < 700_000
+    assert {"rewards", "loss_trace_cluster_3", "interaction_convergence"} <= view["pictures"].keys()
     assert "loss_trace_cluster_4" not in view["pictures"]
 
 

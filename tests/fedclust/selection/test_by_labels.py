@@ -62,8 +62,8 @@ def test_latencies_are_one_per_client(candidates) -> None:
     [
         ({"rho": 1.5}, r"rho must be in \[0, 1\], got 1.5"),
         ({"max_distance": 0}, r"max_distance must be in \(0, 1\], got 0"),
-        ({"latencies": [1, 0]}, r"latencies must be > 0 and finite or None, got \[1, 0\]"),
-        ({"latencies": [1, float("nan")]}, "latencies must be > 0"),
+        ({"latencies": [1, 0]}, r"latencies must be numbers > 0 and finite or None, got \[1, 0\]"),
+        ({"latencies": [1, float("nan")]}, "latencies must be numbers > 0"),
     ],
 )
 def test_haccs_refuses(options, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The functions that fit chains, with what they are fitted with as arguments."""
+"""The functions that fit chains, with what they are fitted with as arguments; a model to fit them to."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,18 @@ from fedclust.clustering import curve_fitting
 from fedclust.clustering.curve_fitting import Chains, Fitting, Outcome
 from fedclust.clustering.fedgmcc import Parameters
 from fedclust.typing import State
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def one(models: State, position: int) -> State:
+    return {name: tensor[position] for name, tensor in models.items()}
 
 
 def fit_pairs(

@@ -6,7 +6,6 @@ import pytest
 
 from fedclust.clustering.cfl import Changes, Parameters, bipartition, cut, is_stationary, norms, start, update
 from fedclust.clustering.shared.grouping import cosine_distances
-from fedclust.messages.training import Projection
 
 EVER = Parameters(eps_1=9, eps_2=0.1, relative=False, min_silhouette=None, min_cluster_size=1, projection=2)
 LIMITS = Parameters(eps_1=0.5, eps_2=0.8, relative=False)
@@ -116,20 +115,3 @@ def test_the_last_change_counts() -> None:
     changes = update(changes, np.array([1]), _directions(170))
     assert cut(changes, np.arange(4), np.array([0.0, 1.0]), EVER).labels.tolist() == [0, 1, 1, 1]
     assert changes.first_norms.tolist() == [2, 3]
-
-
-def test_projections_are_cut_as_the_changes_themselves() -> None:
-    # 40 clients whose changes of 20,000 numbers are noise of length √20000 ≈ 141 around one of two directions
-    # of length 100. Two clients of a group have cosine 100² / (100² + 20000) = 1/3, others 0, with a standard
-    # error of 0.007 from the noise and, of 4,096 sums, at most √(2/4096) = 0.022 from the projection.
-    draws = np.random.default_rng(0)
-    groups = np.arange(40) % 2
-    centres = draws.normal(size=(2, 20000))
-    centres *= 100 / np.linalg.norm(centres, axis=1, keepdims=True)
-    changes = centres[groups] + draws.normal(size=(40, 20000))
-    projected = Projection(4096, 3).of({"w": changes})
-    np.testing.assert_array_equal(bipartition(cosine_distances(projected)), groups)
-    np.testing.assert_array_equal(bipartition(cosine_distances(changes)), groups)
-    unit, sketch = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (changes, projected))
-    error = (sketch @ sketch.T - unit @ unit.T)[~np.eye(40, dtype=bool)]
-    assert 0.005 < np.sqrt(np.square(error).mean()) < np.sqrt(2 / 4096)

@@ -6,22 +6,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor, nn
 
-from fedclust.clustering.curve_fitting import (
-    _pairs_per_batch,
-    chain,
-    chain_mean,
-    chain_weights,
-    curve_finding_loss,
-    draw_inputs,
-    output_distance,
-    steepest,
-)
+from fedclust.clustering import curve_fitting
+from fedclust.clustering.curve_fitting import chain, chain_mean, curve_finding_loss, draw_inputs, steepest
 from fedclust.clustering.fedgmcc import Parameters
 from fedclust.typing import State
-from tests.fedclust.clustering.chains import fit_pairs, profile
+from tests.fedclust.clustering.chains import fit_pairs, mlp, one, profile, seeded
 
 numbers = st.floats(-10, 10)
 
@@ -33,17 +25,6 @@ def test_chain_goes_from_start_over_bend_to_end() -> None:
     assert {u: chain(start, end, bend, u) for u in at} == at
 
 
-def test_chain_keeps_kind_shape_and_precision() -> None:
-    array = chain(
-        np.zeros((2, 3), np.float32), np.ones((2, 3), np.float32), np.ones((2, 3), np.float32), 0.25
-    )
-    assert array.dtype == np.float32
-    np.testing.assert_array_equal(array, np.full((2, 3), 0.5))
-    tensor = chain(torch.zeros(4), torch.ones(4), torch.full((4,), 3.0), 0.75)
-    assert tensor.dtype == torch.float32
-    torch.testing.assert_close(tensor, torch.full((4,), 2.0))
-
-
 def test_u_may_be_an_array_or_a_tensor() -> None:
     along = chain(0.0, 4.0, 8.0, np.array([0.0, 0.25, 0.5, 0.75, 1.0]))
     np.testing.assert_array_equal(along, [0, 4, 8, 6, 4])
@@ -52,14 +33,6 @@ def test_u_may_be_an_array_or_a_tensor() -> None:
         chain(torch.zeros(2), torch.ones(2), torch.tensor([2.0, 4.0]), u),
         torch.tensor([[1.0, 2.0], [1.5, 2.5]]),
     )
-
-
-@given(st.floats(0, 1))
-def test_weights_are_shares_and_the_far_end_has_none(u: float) -> None:
-    weights = chain_weights(u)
-    assert min(weights) >= 0
-    assert sum(weights) == pytest.approx(1)
-    assert weights[2 if u <= 0.5 else 0] == 0
 
 
 @given(numbers, numbers, numbers)
@@ -74,9 +47,9 @@ def test_chain_mean_is_the_integral_over_u(start: float, end: float, bend: float
 def test_output_distance_is_a_mean_over_inputs_of_squared_distances() -> None:
     # (1, 0) and (0, 1) are √2 apart, (0.5, 0.5) and (1, 0) √0.5: (2 + 0.5) / 2.
     first, second = torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    assert output_distance(first, second) == 1.25
+    assert curve_fitting.output_distance(first, second) == 1.25
     # Two positions of one input count as two inputs.
-    assert output_distance(first[None], second[None]) == 1.25
+    assert curve_fitting.output_distance(first[None], second[None]) == 1.25
 
 
 def test_curve_finding_loss_is_the_mean_over_u() -> None:
@@ -101,10 +74,6 @@ def test_a_chain_that_overflows_anywhere_has_an_infinite_score(value: float, pla
     np.testing.assert_array_equal(steepest(distances), [np.inf, 0.0])
     np.testing.assert_array_equal(curve_finding_loss(distances), [np.inf, 0.0])
     np.testing.assert_array_equal(steepest(np.full((1, 5), value)), [np.inf])
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_inputs_are_uniform() -> None:
@@ -134,10 +103,6 @@ def _repeatable() -> Any:
         torch.default_generator.manual_seed(0)
         yield
     torch.set_num_threads(before)
-
-
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
 
 
 def conv_net() -> nn.Module:
@@ -198,10 +163,6 @@ def random_models(network: nn.Module, n: int, seed: int = 0, spread: float = 0.5
     if isinstance(network, Tied):
         stacks["decode.weight"] = stacks["encode.weight"]
     return stacks
-
-
-def one(models: State, position: int) -> State:
-    return {name: tensor[position] for name, tensor in models.items()}
 
 
 def literal_chain(network: nn.Module, start: State, end: State, bend: State, u: float) -> nn.Module:
@@ -338,17 +299,6 @@ def test_same_seed_same_chains_and_nothing_is_changed() -> None:
     assert torch.equal(torch.random.get_rng_state(), drawn)
 
 
-def test_buffers_of_the_bend_are_halfway() -> None:
-    network = conv_net()
-    models = random_models(network, 2)
-    models["1.num_batches_tracked"] = torch.tensor([4, 9])
-    bend = one(fit_pairs(network, models, torch.rand(9, 1, 4, 4), Parameters(steps=2), seeded()).bends, 0)
-    for name in ("1.running_mean", "1.running_var"):
-        torch.testing.assert_close(bend[name], models[name].mean(dim=0))
-    assert bend["1.num_batches_tracked"] == 6  # 6.5, to even
-    assert not torch.allclose(bend["0.weight"], models["0.weight"].mean(dim=0))
-
-
 def test_identical_models_have_score_zero_and_do_not_bend() -> None:
     network = mlp()
     models = {name: torch.stack([tensor] * 3) for name, tensor in network.state_dict().items()}
@@ -421,33 +371,6 @@ def test_a_chain_that_overflows_between_sound_models_is_no_match() -> None:
     assert np.isfinite(scores[2, :2]).all()
 
 
-@settings(max_examples=6, deadline=None)
-@given(
-    order=st.permutations(range(4)),
-    seed=st.integers(0, 2**31),
-    kind=st.sampled_from(["mlp", "conv", "lstm"]),
-    batch_size=st.sampled_from([1, 7, 16]),
-)
-def test_scores_do_not_depend_on_how_clients_are_numbered(
-    order: list[int], seed: int, kind: str, batch_size: int
-) -> None:
-    make, shape, vocabulary_size = NETWORKS[kind]
-    network = make().double()
-    models = random_models(network, 4)
-    inputs = draw_inputs(20, shape, seeded(seed), vocabulary_size=vocabulary_size)
-    inputs = inputs.double() if vocabulary_size is None else inputs
-    parameters = Parameters(steps=5, batch_size=batch_size, num_points=9)
-    permuted = {name: tensor[order] for name, tensor in models.items()}
-    plain = fit_pairs(network, models, inputs, parameters, seeded(seed))
-    other = fit_pairs(network, permuted, inputs, parameters, seeded(seed))
-    np.testing.assert_allclose(other.scores, plain.scores[np.ix_(order, order)], rtol=1e-6, atol=1e-9)
-    rows = {frozenset(pair): row for row, pair in enumerate(plain.pairs.tolist())}
-    same = [rows[frozenset((order[k], order[m]))] for k, m in other.pairs.tolist()]
-    np.testing.assert_allclose(other.losses, plain.losses[same], rtol=1e-6, atol=1e-9)
-    for name, tensor in other.bends.items():
-        torch.testing.assert_close(tensor, plain.bends[name][same], rtol=1e-6, atol=1e-9)
-
-
 @pytest.mark.parametrize("threads", [2, 3])
 def test_the_number_of_threads_changes_nothing(threads: int) -> None:
     network = conv_net()
@@ -491,17 +414,9 @@ def test_nothing_stays_in_memory_afterwards(threads: int, pairs_per_batch: int) 
         gc.enable()
 
 
-@pytest.mark.parametrize(
-    ("layer", "on_cpu", "on_gpu"),
-    [
-        (nn.Linear(2, 2), 16, 64),
-        (nn.Conv2d(1, 1, 1), 1, 64),
-        (nn.LSTM(2, 2), 1, 1),
-        (nn.GRU(2, 2), 16, 1),
-        (nn.MultiheadAttention(2, 1), 1, 1),
-    ],
-)
-def test_pairs_that_are_fitted_together(layer: nn.Module, on_cpu: int, on_gpu: int) -> None:
-    network = nn.Sequential(layer)
-    assert _pairs_per_batch(network, torch.device("cpu"), Parameters()) == on_cpu
-    assert _pairs_per_batch(network, torch.device("cuda"), Parameters()) == on_gpu
+def test_pairs_that_are_fitted_together() -> None:
+    layers = nn.Linear(2, 2), nn.Conv2d(1, 1, 1), nn.LSTM(2, 2), nn.GRU(2, 2), nn.MultiheadAttention(2, 1)
+    for device, expected in (("cpu", [16, 1, 1, 16, 1]), ("cuda", [64, 64, 1, 1, 1])):
+        on = torch.device(device)
+        found = [curve_fitting._pairs_per_batch(nn.Sequential(layer), on, Parameters()) for layer in layers]
+        assert found == expected

@@ -8,7 +8,7 @@ from torch import nn
 from fedclust.clustering.curve_fitting import Chains, chain_mean, cluster_models, draw_inputs
 from fedclust.clustering.fedgmcc import Parameters, budget, connect, link, next_percentile
 from fedclust.typing import State
-from tests.fedclust.clustering.chains import fit_pairs, profile, step
+from tests.fedclust.clustering.chains import fit_pairs, mlp, one, profile, seeded, step
 
 
 @pytest.fixture(autouse=True)
@@ -17,14 +17,6 @@ def _one_thread() -> Any:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
 
 
 def trained(data_seed: int, convention: tuple[int, ...] = (0, 1, 2)) -> State:
@@ -49,10 +41,6 @@ def stacked(models: list[State]) -> State:
     return {name: torch.stack([model[name] for model in models]) for name in models[0]}
 
 
-def one(models: State, position: int) -> State:
-    return {name: tensor[position] for name, tensor in models.items()}
-
-
 def matrix_of(n: int, scores: dict[tuple[int, int], float], other: float = 9.0) -> np.ndarray:
     matrix = np.full((n, n), other)
     np.fill_diagonal(matrix, 0)
@@ -75,13 +63,9 @@ def test_connection_passes_through_others() -> None:
     np.testing.assert_array_equal(connect(scores, 0.1), range(6))
 
 
-def test_scores_that_are_no_numbers_connect_nothing() -> None:
-    np.testing.assert_array_equal(connect(matrix_of(3, {(0, 1): np.nan, (0, 2): np.inf}), 5.0), [0, 1, 2])
-
-
-def test_an_infinite_score_is_no_match_whatever_the_budget() -> None:
-    np.testing.assert_array_equal(connect(matrix_of(2, {(0, 1): np.inf}), np.inf), [0, 1])
-    np.testing.assert_array_equal(link(matrix_of(2, {(0, 1): np.inf}), -1.0)[0], [0, 1])
+@pytest.mark.parametrize(("score", "budget"), [(np.nan, 5.0), (np.inf, 5.0), (np.inf, np.inf)])
+def test_scores_that_are_no_numbers_connect_nothing_whatever_the_budget(score: float, budget: float) -> None:
+    np.testing.assert_array_equal(connect(matrix_of(2, {(0, 1): score}), budget), [0, 1])
 
 
 def test_linkage_groups_the_others_as_without_the_model_that_overflows() -> None:
@@ -184,15 +168,6 @@ def test_permuted_models_are_joined_better_by_the_chain_than_by_the_line() -> No
     assert chains.scores[0, 1] < 0.5 * straight.scores[0, 1]
 
 
-def test_contradicting_labels_are_not_connected_and_like_ones_are(clients: State) -> None:
-    inputs = draw_inputs(256, (4,), seeded())
-    chains = fit_pairs(mlp(), clients, inputs, Parameters(), seeded())
-    like = chains.scores[[0, 0, 2, 1], [2, 4, 4, 3]]
-    unlike = chains.scores[[0, 0, 1, 1, 2, 3], [1, 3, 2, 4, 3, 4]]
-    assert 5 * like.max() < unlike.min()
-    np.testing.assert_array_equal(connect(chains.scores, 2 * like.max()), [0, 1, 0, 1, 0])
-
-
 def test_step_finds_the_groups_and_averages_them(clients: State) -> None:
     inputs = draw_inputs(256, (4,), seeded())
     after, outcome = step(50.0, mlp(), clients, inputs, Parameters(), seeded())
@@ -260,32 +235,3 @@ def test_components_compare_slopes_with_a_percentile_of_losses(percentile: float
     several = outcome.labels.max() > 0
     assert after == min(max(percentile + (5 if several else -5), 5.0), 95.0)
     assert outcome.silhouettes == {}
-
-
-@pytest.mark.parametrize("grouping", ["linkage", "components"])
-def test_identical_clients_keep_their_model(grouping: Any, clients: State) -> None:
-    models = {name: tensor[[0, 0, 0, 0]] for name, tensor in clients.items()}
-    parameters = Parameters(grouping=grouping, steps=3)
-    inputs = draw_inputs(32, (4,), seeded())
-    _, outcome = step(50.0, mlp(), models, inputs, parameters, seeded())
-    if grouping == "linkage":  # round-off decides whether a slope of 0 is within a budget of 0
-        np.testing.assert_array_equal(outcome.labels, 0)
-    for cluster in range(int(outcome.labels.max()) + 1):
-        torch.testing.assert_close(one(outcome.models, cluster), one(clients, 0))
-
-
-@pytest.mark.parametrize("grouping", ["linkage", "components"])
-def test_a_model_alone_stays_as_it_is(grouping: Any, clients: State) -> None:
-    models = {name: tensor[:1] for name, tensor in clients.items()}
-    parameters = Parameters(grouping=grouping, steps=3)
-    inputs = draw_inputs(32, (4,), seeded())
-    _, outcome = step(50.0, mlp(), models, inputs, parameters, seeded())
-    np.testing.assert_array_equal(outcome.labels, [0])
-    torch.testing.assert_close(outcome.models, models, rtol=0, atol=0)
-
-
-def test_two_unlike_clients_are_one_cluster_by_linkage(clients: State) -> None:
-    models = {name: tensor[:2] for name, tensor in clients.items()}
-    inputs, parameters = draw_inputs(32, (4,), seeded()), Parameters(steps=3)
-    _, outcome = step(50.0, mlp(), models, inputs, parameters, seeded())
-    np.testing.assert_array_equal(outcome.labels, [0, 0])

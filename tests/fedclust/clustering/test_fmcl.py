@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from fedclust.clustering import fmcl
 from fedclust.clustering.fmcl import Parameters, assign, cluster, distances, num_clusters, variation
@@ -106,21 +105,6 @@ def test_the_variation_is_that_of_different_clients() -> None:
     assert variation(np.zeros((3, 3))) == 0
 
 
-@settings(deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 8), st.integers(1, 5))
-def test_distances_are_a_distance_matrix_and_match_a_literal_loop(
-    seed: int, clients: int, classes: int
-) -> None:
-    prototypes, shares = random_clients(seed, clients, classes, width=3)
-    result = distances(prototypes, shares, Parameters())
-    np.testing.assert_array_equal(result, result.T)
-    np.testing.assert_array_equal(np.diagonal(result), 0)
-    assert np.isfinite(result).all()
-    assert result.min() >= 0
-    expected = literal_distances(prototypes, shares, Parameters())
-    np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.parametrize("junk", [np.nan, np.inf, 1e30, 0.0])
 def test_prototypes_of_absent_classes_do_not_leak(junk: float) -> None:
     prototypes, shares = random_clients(seed=4, clients=6, classes=4, width=3)
@@ -128,17 +112,6 @@ def test_prototypes_of_absent_classes_do_not_leak(junk: float) -> None:
     clean = np.where((shares > 0)[..., None], prototypes, 7.0)
     found, expected = (distances(each, shares, Parameters()) for each in (prototypes, clean))
     np.testing.assert_array_equal(found, expected)
-
-
-def test_clients_without_a_shared_class_are_far_apart() -> None:
-    # Clients 0, 1 and 2 share class 0; client 3 has class 1 alone.
-    prototypes = np.ones((4, 2, 2))
-    prototypes[:3, 0] = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
-    shares = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    known = np.array([1.0, 1 - 1 / (math.sqrt(2) + 1e-3), 1 - 1 / (math.sqrt(2) + 1e-3)]) / 1.001
-    # Both orders of three pairs: four small ones, then the largest twice. The 95th percentile is at position
-    # 4.75 of 0…5, the 99th at 4.95: both are the largest, and twice the former is more.
-    np.testing.assert_allclose(distances(prototypes, shares, Parameters())[3, :3], known.max())
 
 
 def test_far_is_twice_the_95th_percentile_when_that_is_less_than_the_99th() -> None:
@@ -234,21 +207,6 @@ def test_fixed_number_and_threshold() -> None:
     np.testing.assert_array_equal(cluster(matrix, Parameters(threshold=0.1))[0], range(5))
     np.testing.assert_array_equal(cluster(matrix, Parameters(threshold=0.2))[0], [0, 0, 1, 1, 1])
     np.testing.assert_array_equal(cluster(matrix, Parameters(threshold=0.8, linkage="complete"))[0], [0] * 5)
-
-
-@pytest.mark.parametrize("parameters", [Parameters(), Parameters(num_clusters=3), Parameters(overlap=False)])
-def test_clients_with_disjoint_classes_are_grouped_exactly(parameters: Parameters) -> None:
-    truth = np.array([0, 1, 2, 0, 0, 1, 2, 2, 1, 0, 1, 2, 2, 1, 0])
-    draws = np.random.default_rng(8)
-    centres = draws.normal(size=(6, 64))
-    prototypes = (centres + 0.3 * draws.normal(size=(15, 6, 64))).astype(np.float32)
-    shares = np.zeros((15, 6))
-    for client, group in enumerate(truth):
-        shares[client, 2 * group : 2 * group + 2] = [0.4, 0.6]
-    labels, details = assign(prototypes, shares, parameters)
-    np.testing.assert_array_equal(labels, truth)
-    assert bool(details.scores) == (parameters.num_clusters is None)
-    np.testing.assert_array_equal(details.distances, distances(prototypes, shares, parameters))
 
 
 def test_bad_arguments_of_the_grouping_are_refused() -> None:

@@ -6,27 +6,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedclust.clustering.label_groups import (
-    Details,
-    Homogeneity,
-    Parameters,
-    assign,
-    candidates,
-    chi_square,
-    choose,
-    decision,
-    error_ratio,
-    features,
-    gamma_tail,
-    homogeneity,
-    max_candidates,
-    permutation_moments,
-)
-
-
-def test_chi_square_of_two_mirrored_clients() -> None:
-    # Each cell expects 2: ((3−2)² + (1−2)² + (1−2)² + (3−2)²)/2 = 2.
-    assert chi_square(np.array([[3, 1], [1, 3]])) == pytest.approx(2.0)
+from fedclust.clustering import label_groups
+from fedclust.clustering.label_groups import Parameters, assign, candidates, choose, error_ratio, gamma_tail
 
 
 @given(arrays(np.int64, (4, 3), elements=st.integers(0, 30)))
@@ -39,7 +20,7 @@ def test_chi_square_is_the_short_form(counts: np.ndarray) -> None:
         for c in range(3)
         if counts[:, c].sum()
     ]
-    assert chi_square(counts) == pytest.approx(total * (math.fsum(ratios) - 1), abs=1e-9 * total)
+    assert label_groups.chi_square(counts) == pytest.approx(total * (math.fsum(ratios) - 1), abs=1e-9 * total)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +39,8 @@ def test_moments_are_those_of_every_deal(sizes: list[int], labels: list[int]) ->
     for dealt in itertools.permutations(labels):
         table = np.zeros((len(sizes), max(labels) + 1), dtype=np.int64)
         np.add.at(table, (owner, np.array(dealt)), 1)
-        values.append(chi_square(table))
-    mean, variance = permutation_moments(np.array(sizes), np.bincount(labels))
+        values.append(label_groups.chi_square(table))
+    mean, variance = label_groups.permutation_moments(np.array(sizes), np.bincount(labels))
     assert mean == pytest.approx(np.mean(values))
     assert variance == pytest.approx(np.var(values), abs=1e-9)
 
@@ -75,7 +56,7 @@ def test_tails_of_gamma_variables() -> None:
 def test_outcome_of_a_small_table() -> None:
     # N = 8, K = C = 2: E = 8/7; w_r = w_c = (8·(1/4 + 1/4) − 4)/6 = 0; v = 6/7;
     # V = (16/5)(6/7)² = 2.35102041; X² = 2.
-    tested = homogeneity(np.array([[3, 1], [1, 3]]))
+    tested = label_groups.homogeneity(np.array([[3, 1], [1, 3]]))
     assert (tested.statistic, tested.mean) == pytest.approx((2.0, 8 / 7))
     assert tested.variance == pytest.approx(16 / 5 * 36 / 49)
     assert tested.p_value == pytest.approx(gamma_tail(2.0, 8 / 7, 16 / 5 * 36 / 49))
@@ -92,17 +73,7 @@ def test_outcome_of_a_small_table() -> None:
     ],
 )
 def test_where_nothing_can_be_tested_clients_are_alike(counts: list[list[int]]) -> None:
-    assert homogeneity(np.array(counts)).p_value == 1.0
-
-
-@pytest.mark.parametrize(("examples", "most"), [(3, 0.08), (20, 0.065), (200, 0.065)])
-def test_the_level_is_kept(examples: int, most: float) -> None:
-    # 2,000 federations of alike clients with rare classes: 5 %, with 1.5 points for three standard errors. X²
-    # takes few values with three examples a client; a Gamma distribution gives 6.4 % there.
-    draws = np.random.default_rng(examples)
-    shares = np.array([0.5, 0.2, 0.1, 0.1, 0.05, 0.03, 0.01, 0.01])
-    below = [homogeneity(draws.multinomial(examples, shares, size=10)).p_value < 0.05 for _ in range(2000)]
-    assert 0.035 < np.mean(below) < most
+    assert label_groups.homogeneity(np.array(counts)).p_value == 1.0
 
 
 def test_error_ratio_of_two_pairs_with_one_class_each() -> None:
@@ -113,12 +84,6 @@ def test_error_ratio_of_two_pairs_with_one_class_each() -> None:
     entropy = -41 / 42 * math.log(41 / 42) - 1 / 42 * math.log(1 / 42)
     assert error_ratio(counts, np.array([0, 0, 1, 1])) == pytest.approx(math.exp(entropy) - 1)
     assert error_ratio(counts, np.array([0, 0, 1, 1])) == pytest.approx(0.1191, abs=1e-4)
-
-
-def test_error_ratio_of_alike_clients_is_what_scarcity_costs() -> None:
-    # Two alike clients apart: a = (10.5, 10.5) of (20.5, 20.5), B the same: R = √(20.5/10.5) = 1.397.
-    counts = np.array([[10, 10], [10, 10]])
-    assert error_ratio(counts, np.array([0, 1])) == pytest.approx(math.sqrt(20.5 / 10.5))
 
 
 @given(arrays(np.int64, (6, 4), elements=st.integers(0, 50)), arrays(np.int64, 6, elements=st.integers(0, 2)))
@@ -140,12 +105,6 @@ def test_error_ratio_matches_a_literal_loop(counts: np.ndarray, labels: np.ndarr
         ]
         ratios.append(breadth(a) / breadth(q) * math.fsum(parts))
     assert error_ratio(counts, labels) == pytest.approx(math.fsum(ratios) / 6)
-
-
-@given(arrays(np.int64, (6, 4), elements=st.integers(0, 50)))
-def test_error_ratio_of_one_cluster_is_one(counts: np.ndarray) -> None:
-    counts[:, 0] += 1
-    assert error_ratio(counts, np.zeros(6, dtype=np.int64)) == pytest.approx(1.0)
 
 
 def test_choice() -> None:
@@ -174,40 +133,16 @@ def same(one: np.ndarray, other: np.ndarray) -> bool:
     return bool(((one[:, None] == one) == (other[:, None] == other)).all())
 
 
-def test_features_of_two_mirrored_clients() -> None:
-    # q = (1/2, 1/2); client (3, 1) has P = (3.5/5, 1.5/5) = (0.7, 0.3), so P − q = (0.2, −0.2) and
-    # P/q = (1.4, 0.6): x = (+√(0.2 ln 1.4), −√(−0.2 ln 0.6)).
-    rows = features(np.array([[3, 1], [1, 3]]))
-    surplus, shortage = math.sqrt(0.2 * math.log(1.4)), -math.sqrt(-0.2 * math.log(0.6))
-    np.testing.assert_allclose(rows, [[surplus, shortage], [shortage, surplus]])
-
-
 @given(arrays(np.int64, (5, 4), elements=st.integers(0, 50)))
 def test_features_match_a_literal_loop(counts: np.ndarray) -> None:
     counts[:, 0] += 1
-    rows = features(counts)
+    rows = label_groups.features(counts)
     for i in range(5):
         for c in range(4):
             q = counts[:, c].sum() / counts.sum()
             p = (counts[i, c] + q) / (counts[i].sum() + 1)
             value = (p - q) * math.log(p / q) if q else 0.0
             assert rows[i, c] == pytest.approx(math.copysign(math.sqrt(max(value, 0)), p - q), abs=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("clients", "classes", "expected"),
-    [
-        (3, 10, 2),  # K − 1
-        (10, 10, 5),  # min(C, ⌊K/2⌋) = 5 > ⌈√10⌉ = 4
-        (30, 10, 10),  # C = 10 > ⌈√30⌉ = 6
-        (100, 2, 10),  # √100 = 10 > C = 2
-        (101, 2, 11),  # ⌈√101⌉
-        (10_000, 10, 32),  # the bound
-        (2, 10, 1),
-    ],
-)
-def test_how_many_clusters_are_tried(clients: int, classes: int, expected: int) -> None:
-    assert max_candidates(clients, classes) == expected
 
 
 @pytest.mark.parametrize("num_groups", [2, 3])
@@ -228,7 +163,7 @@ def test_five_pairs_of_classes_are_found() -> None:
     shares = np.full((30, 10), 0.05)
     for client, group in enumerate(groups):
         shares[client, 2 * group : 2 * group + 2] = 0.3
-    rows = features(np.stack([draws.multinomial(1000, row) for row in shares]))
+    rows = label_groups.features(np.stack([draws.multinomial(1000, row) for row in shares]))
     assert same(candidates(rows, np.full(30, 1000), 5, 0)[5], groups)
 
 
@@ -317,30 +252,27 @@ def test_a_client_without_examples_is_refused() -> None:
         assign(np.array([[3, 1], [0, 0]]), Parameters(), 0)
 
 
-@pytest.mark.parametrize(
-    ("p_value", "ratios", "clients", "expected"),
-    [
-        (0.43, {}, 9, "one cluster: {} no more than chance explains (p = 0.43)"),
-        (0.05, {}, 9, "one cluster: {} no more than chance explains (p = 0.05)"),
-        (0.01, {}, 2, "one cluster: {} (p = 0.01), but two clients are too few to group"),
-        (0.01, {}, 9, "one cluster: {} (p = 0.01), but too little to group by"),
-        (
-            0.02,
-            {2: 0.9, 3: 0.8},
-            9,
-            "one cluster: {} (p = 0.02), but the best split, into 3, {} 0.80 {}, limit",
-        ),
-        (
-            1e-9,
-            {2: 0.69, 3: 0.5},
-            9,
-            "3 clusters: {} (p < 0.001), and 3 clusters {} 0.50 {}, below the limit of",
-        ),
-    ],
-)
-def test_the_decision_says_why(p_value: float, ratios: dict, clients: int, expected: str) -> None:
-    details = Details(Homogeneity(1.0, 1.0, 1.0, p_value), ratios, np.zeros(clients))
-    differ, error = "clients' label shares differ", "of one model's error"
-    made = "is predicted to make" if "best split" in expected else "are predicted to make"
-    said = expected.format(differ, made, error) + (" 0.70" if ratios else "")
-    assert decision(details, Parameters()) == said
+def test_how_many_clusters_are_tried() -> None:
+    # K − 1; min(C, ⌊K/2⌋) = 5 > ⌈√10⌉ = 4; C = 10 > ⌈√30⌉ = 6; √100 = 10 > C = 2; ⌈√101⌉; the bound; one.
+    sizes = [(3, 10), (10, 10), (30, 10), (100, 2), (101, 2), (10_000, 10), (2, 10)]
+    assert [label_groups.max_candidates(*each) for each in sizes] == [2, 5, 10, 10, 11, 32, 1]
+
+
+def test_the_decision_says_why() -> None:
+    def said(p_value: float, ratios: dict[int, float], clients: int = 9) -> str:
+        details = label_groups.Details(
+            label_groups.Homogeneity(1.0, 1.0, 1.0, p_value), ratios, np.zeros(clients)
+        )
+        return label_groups.decision(details, Parameters())
+
+    differ, error = "clients' label shares differ", "predicted to make {} of one model's error"
+    for p_value in (0.43, 0.05):
+        chance = f"no more than chance explains (p = {p_value})"
+        assert said(p_value, {}) == f"one cluster: {differ} {chance}"
+    differ_by_one = f"one cluster: {differ} (p = 0.01), but"
+    assert said(0.01, {}, 2) == f"{differ_by_one} two clients are too few to group"
+    assert said(0.01, {}) == f"{differ_by_one} too little to group by"
+    best = f"the best split, into 3, is {error.format('0.80')}, limit 0.70"
+    assert said(0.01, {2: 0.9, 3: 0.8}) == f"{differ_by_one} {best}"
+    best = f"3 clusters are {error.format('0.50')}, below the limit of 0.70"
+    assert said(1e-9, {2: 0.69, 3: 0.5}) == f"3 clusters: {differ} (p < 0.001), and {best}"

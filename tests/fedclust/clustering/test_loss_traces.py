@@ -6,30 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from fedclust.clustering import loss_traces
-from fedclust.clustering.loss_traces import (
-    Estimate,
-    Fit,
-    Grouping,
-    Parameters,
-    Parts,
-    Trace,
-    cautions,
-    cells,
-    children,
-    coordinates,
-    costs,
-    deviations,
-    estimate,
-    fit,
-    log_likelihood,
-    parts_of,
-    required,
-    separate,
-    slopes,
-    start,
-    starts,
-    step,
-)
+from fedclust.clustering.loss_traces import Estimate, Parameters, Parts, cautions, costs, estimate, separate
 
 
 def test_the_schedule_of_the_full_cohort() -> None:
@@ -39,22 +16,13 @@ def test_the_schedule_of_the_full_cohort() -> None:
     assert parameters.sweep(30) == 1
 
 
-@pytest.mark.parametrize(
-    ("clients", "participation", "first", "sweep"),
-    [
-        (30, 0.5, 11, 2),  # 5 * 30 / 15 + 1
-        (30, 0.2, 26, 5),  # 5 * 30 / 6 + 1
-        (100, 0.1, 51, 10),
-        (300, 0.1, 51, 10),
-        (30, 0.8, 8, 2),  # 150 / 24 = 6.25, so 7 + 1
-        (20, 0.1, 35, 7),  # at least three take part: 100 / 3 = 33.3, so 34 + 1; 20 / 3 = 6.7
-        (6, 0.1, 11, 2),
-    ],
-)
-def test_first_test_and_sweep(clients: int, participation: float, first: int, sweep: int) -> None:
-    parameters = Parameters().resolve(participation)
-    assert parameters.test_rounds(clients)[0] == first
-    assert parameters.sweep(clients) == sweep
+def test_first_test_and_sweep() -> None:
+    # 5 * 30 / 15 + 1; 5 * 30 / 6 + 1; 51 of any number; 150 / 24 = 6.25, so 7 + 1; at least three take part:
+    # 100 / 3 = 33.3, so 34 + 1, and 20 / 3 = 6.7.
+    cases = [(30, 0.5), (30, 0.2), (100, 0.1), (300, 0.1), (30, 0.8), (20, 0.1), (6, 0.1)]
+    resolved = [(clients, Parameters().resolve(share)) for clients, share in cases]
+    assert [each.test_rounds(clients)[0] for clients, each in resolved] == [11, 26, 51, 51, 8, 35, 11]
+    assert [each.sweep(clients) for clients, each in resolved] == [2, 5, 10, 10, 2, 7, 2]
 
 
 def test_a_cluster_too_small_for_two_parts_is_never_tested() -> None:
@@ -69,30 +37,22 @@ def test_a_cluster_too_small_for_two_parts_is_never_tested() -> None:
         cautions(Parameters(), 10, 100)
 
 
-@pytest.mark.parametrize(
-    ("num_clients", "participation", "earliest"),
-    [
-        (30, 1.0, 7),  # 5 rounds and the first, and one to confirm
-        (30, 0.5, 13),  # sweeps of two rounds: 10 + 1 + 2
-        (30, 0.2, 31),  # cohorts of 6, sweeps of five: 25 + 1 + 5
-        (100, 0.1, 61),
-        (10, 0.1, 22),  # cohorts of three all the same: ceil(5 * 10 / 3) + 1 + ceil(10 / 3) = 17 + 1 + 4
-    ],
-)
-def test_a_run_must_be_longer_than_the_earliest_split(
-    num_clients: int, participation: float, earliest: int
-) -> None:
+@pytest.mark.parametrize("case", [(30, 1.0, 7), (30, 0.5, 13), (30, 0.2, 31), (100, 0.1, 61), (10, 0.1, 22)])
+def test_a_run_must_be_longer_than_the_earliest_split(case: tuple[int, float, int]) -> None:
+    # The first test, as above, and a sweep to confirm. Of ten, cohorts of three all the same:
+    # ceil(5 * 10 / 3) + 1 + ceil(10 / 3) = 17 + 1 + 4.
+    clients, participation, earliest = case
     parameters = Parameters().resolve(participation)
-    assert cautions(parameters, num_clients, earliest + 1) == []
-    (caution,) = cautions(parameters, num_clients, earliest)
+    assert cautions(parameters, clients, earliest + 1) == []
+    (caution,) = cautions(parameters, clients, earliest)
     assert f"confirmed in round {earliest} at the earliest, of {earliest}" in caution
 
 
 unhurried = settings(max_examples=50, deadline=None)
 
 
-def example() -> Trace:
-    state = Trace(np.array([4, 7, 9, 30]))
+def example() -> loss_traces.Trace:
+    state = loss_traces.Trace(np.array([4, 7, 9, 30]))
     state = state.recorded(np.array([2, 0]), np.array([0.5, -0.5]))
     return state.recorded(np.array([0, 3]), np.array([0.25, -0.25]))
 
@@ -100,32 +60,25 @@ def example() -> Trace:
 def test_deviations_are_of_the_first_steps_root_mean_loss() -> None:
     # Means of the first three losses 1, 4, 9: roots 1, 2, 3, less their mean 2. Later steps do not count.
     losses = [np.array(each) for each in ([0.0, 1, 2, 50], [4.0, 4, 4, 0], [9.0, 8, 10, 0])]
-    np.testing.assert_allclose(deviations(losses, 3), [-1, 0, 1])
+    np.testing.assert_allclose(loss_traces.deviations(losses, 3), [-1, 0, 1])
     # One client ran one step: 4, 16 and 1 are roots 2, 4, 1, less 7/3.
     losses = [np.array([4.0]), np.array([16.0, 0.0]), np.array([1.0, 1.0, 1.0])]
-    np.testing.assert_allclose(deviations(losses, 3), np.array([2, 4, 1]) - 7 / 3)
+    np.testing.assert_allclose(loss_traces.deviations(losses, 3), np.array([2, 4, 1]) - 7 / 3)
 
 
 @unhurried
 @given(st.lists(st.floats(0, 100), min_size=2, max_size=6), st.floats(0.01, 100))
 def test_deviations_scale_with_the_root_of_the_losses(losses: list[float], factor: float) -> None:
     values = np.array(losses)[:, None]
-    scaled = deviations(factor * values, 3)
-    np.testing.assert_allclose(scaled, np.sqrt(factor) * deviations(values, 3), atol=1e-9)
+    scaled = loss_traces.deviations(factor * values, 3)
+    np.testing.assert_allclose(scaled, np.sqrt(factor) * loss_traces.deviations(values, 3), atol=1e-9)
     assert scaled.sum() == pytest.approx(0, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("losses", "message"),
-    [
-        ([np.ones(2), np.ones(0)], "losses must have shape"),
-        ([np.array([1.0, np.nan])], "losses must be finite and >= 0, got nan"),
-        ([np.array([-1.0])], "losses must be finite and >= 0, got -1.0"),
-    ],
-)
-def test_bad_losses_are_refused(losses: list[np.ndarray], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        deviations(losses, 3)
+@pytest.mark.parametrize("losses", [[[1, 1], []], [[1, np.nan]], [[-1]]])
+def test_bad_losses_are_refused(losses: list[list[float]]) -> None:
+    with pytest.raises(ValueError, match="^losses must (have shape|be finite and >= 0, got (nan|-1.0)$)"):
+        loss_traces.deviations([np.array(each, dtype=float) for each in losses], 3)
 
 
 def test_a_round_leaves_the_state_before_it_as_it_was() -> None:
@@ -157,21 +110,24 @@ def scripted(monkeypatch, found: dict[int, list[tuple[np.ndarray, float]]]) -> l
     """Replace test results by these labels and separations, by round; return the list of tested rounds."""
     tested: list[int] = []
 
-    def groupings(state: Trace, parameters: Parameters, seed: int) -> list[Grouping]:
+    def groupings(state: loss_traces.Trace, parameters: Parameters, seed: int) -> list[loss_traces.Grouping]:
         tested.append(state.rounds)
         return [
-            Grouping(int(labels.max()) + 1, labels, apart) for labels, apart in found.get(state.rounds, [])
+            loss_traces.Grouping(int(labels.max()) + 1, labels, apart)
+            for labels, apart in found.get(state.rounds, [])
         ]
 
     monkeypatch.setattr(loss_traces, "groupings", groupings)
     return tested
 
 
-def run(parameters: Parameters, rounds: int, size: int = 10) -> tuple[Trace, dict[int, np.ndarray], list]:
-    state, splits, outcomes = start(np.arange(10), parameters), {}, []
+def run(
+    parameters: Parameters, rounds: int, size: int = 10
+) -> tuple[loss_traces.Trace, dict[int, np.ndarray], list]:
+    state, splits, outcomes = loss_traces.start(np.arange(10), parameters), {}, []
     for number in range(1, rounds + 1):
         cohort = np.arange(10)[:size]
-        state, outcome = step(state, cohort, np.ones((size, 3)), parameters, seed=0)
+        state, outcome = loss_traces.step(state, cohort, np.ones((size, 3)), parameters, seed=0)
         outcomes.append(outcome)
         if outcome.labels is not None:
             splits[number] = outcome.labels
@@ -253,18 +209,22 @@ def test_the_last_test_is_confirmed_too(monkeypatch) -> None:
 
 
 def test_rounds_with_fewer_than_two_replies_do_not_count() -> None:
-    state = start(np.arange(10), EVERYBODY)
+    state = loss_traces.start(np.arange(10), EVERYBODY)
     for cohort in (np.zeros(0, dtype=int), np.array([3])):
-        after, outcome = step(state, cohort, np.ones((len(cohort), 3)), EVERYBODY, seed=0)
+        after, outcome = loss_traces.step(state, cohort, np.ones((len(cohort), 3)), EVERYBODY, seed=0)
         assert after is state
         assert not outcome.tried
         assert outcome.labels is None
 
 
 def test_the_first_round_is_not_recorded() -> None:
-    state, _ = step(start(np.arange(10), EVERYBODY), np.arange(10), np.ones((10, 3)), EVERYBODY, seed=0)
+    state, _ = loss_traces.step(
+        loss_traces.start(np.arange(10), EVERYBODY), np.arange(10), np.ones((10, 3)), EVERYBODY, seed=0
+    )
     assert (state.rounds, state.values) == (1, ())
-    state, outcome = step(state, np.array([4, 2]), [np.array([4.0]), np.array([1.0, 3.0])], EVERYBODY, seed=0)
+    state, outcome = loss_traces.step(
+        state, np.array([4, 2]), [np.array([4.0]), np.array([1.0, 3.0])], EVERYBODY, seed=0
+    )
     # Roots 2 and 1, less 1.5; positions ascend.
     np.testing.assert_array_equal(outcome.deviations, [0.5, -0.5])
     np.testing.assert_array_equal(state.positions[0], [2, 4])
@@ -275,19 +235,18 @@ def test_the_first_round_is_not_recorded() -> None:
 def test_members_that_never_took_part_join_the_largest_part(sign: int) -> None:
     draws = np.random.default_rng(0)
     side = sign * np.array([1] * 4 + [-1] * 6)
-    state = start(np.arange(12), EVERYBODY)
+    state = loss_traces.start(np.arange(12), EVERYBODY)
     for number in range(1, 8):
         roots = 2 + side * draws.choice([-0.5, 0.5]) + 0.02 * draws.normal(size=10)
         cohort = np.arange(1, 11)  # 0 and 11 never reply
-        state, outcome = step(state, cohort, np.square(roots)[:, None], EVERYBODY, seed=number)
-    assert outcome.labels is not None
+        state, outcome = loss_traces.step(state, cohort, np.square(roots)[:, None], EVERYBODY, seed=number)
     np.testing.assert_array_equal(outcome.labels == outcome.labels[0], [True] + [False] * 4 + [True] * 7)
 
 
 def test_children_start_over() -> None:
-    state = dataclasses.replace(start(np.arange(3, 13), EVERYBODY), rounds=7)
+    state = dataclasses.replace(loss_traces.start(np.arange(3, 13), EVERYBODY), rounds=7)
     state = state.recorded(np.arange(10), np.ones(10))
-    first, second = children(state, np.array([0, 1] * 2 + [0] * 6), EVERYBODY)
+    first, second = loss_traces.children(state, np.array([0, 1] * 2 + [0] * 6), EVERYBODY)
     np.testing.assert_array_equal(first.members, [3, 5, 7, 8, 9, 10, 11, 12])
     np.testing.assert_array_equal(second.members, [4, 6])
     assert (first.rounds, first.values, first.settled) == (0, (), False)
@@ -312,7 +271,7 @@ def test_coordinates_are_the_literal_loop(of_table, with_gaps, monkeypatch, smal
     monkeypatch.setattr(loss_traces, "_SMALL", small)
     table = with_gaps(0)
     entries = of_table(table)
-    found, literal = coordinates(entries, False, rank, 0), literal_coordinates(table, rank)
+    found, literal = loss_traces.coordinates(entries, False, rank, 0), literal_coordinates(table, rank)
     np.testing.assert_allclose(found @ found.T, literal @ literal.T, atol=1e-8)
 
 
@@ -321,12 +280,12 @@ def test_starts_see_courses_and_means(of_table) -> None:
     draws = np.random.default_rng(0)
     course = np.where(np.arange(12) < 6, 1, -1) * np.array([2.0, -2.0, 2.0, -2.0])[:, None]
     table = course + np.where(np.arange(12) % 2, 0.5, -0.5) + 0.01 * draws.normal(size=(4, 12))
-    found = [tuple(labels == labels[0]) for labels in starts(of_table(table), 2, 0)]
+    found = [tuple(labels == labels[0]) for labels in loss_traces.starts(of_table(table), 2, 0)]
     assert tuple(np.arange(12) < 6) in found
     assert tuple(np.arange(12) % 2 == 0) in found
     assert len(found) == 5  # two ranks of two tables, and the means
     # Equal means are no start.
-    assert len(list(starts(of_table(np.array([[1.0, -1.0, 2.0], [-1.0, 1.0, -2.0]])), 2, 0))) == 4
+    assert len(list(loss_traces.starts(of_table(np.array([[1.0, -1.0, 2.0], [-1.0, 1.0, -2.0]])), 2, 0))) == 4
 
 
 LABELS = np.array([0, 1, 0, 1, 0, 2, 2, 0, 1])
@@ -409,7 +368,7 @@ def test_a_group_without_noise_does_not_divide_by_zero(of_table) -> None:
 def test_cells_and_costs_are_the_literal_loops(of_table, with_gaps, seed: int) -> None:
     table = with_gaps(seed)
     entries, of = of_table(table), literal_estimate(table, LABELS, 3)
-    means, counts = cells(entries, LABELS, 3, of.constants)
+    means, counts = loss_traces.cells(entries, LABELS, 3, of.constants)
     for i, (t, k) in enumerate(zip(entries.rounds, entries.clients, strict=True)):
         for h in range(3):
             mean, count = literal_cell(table, LABELS, of.constants, k, t, h)
@@ -421,7 +380,7 @@ def test_cells_and_costs_are_the_literal_loops(of_table, with_gaps, seed: int) -
 def test_likelihood_of_two_clients(of_table) -> None:
     # Costs 3 and 5 in their own groups, N = 4, σ² = e, τ² = e so that T τ²/σ² = 2: -(8 + 4 + 2 ln 3) / 2.
     entries = of_table(np.ones((2, 2)))
-    found = log_likelihood(
+    found = loss_traces.log_likelihood(
         entries, np.array([0, 1]), np.array([[3.0, 9.0], [9.0, 5.0]]), Estimate(np.zeros(2), math.e, math.e)
     )
     assert found == pytest.approx(-(6 + math.log(3)))
@@ -442,20 +401,21 @@ def planted(seed: int, sizes: tuple[int, ...], missing: float, constants: float 
 @pytest.mark.parametrize("sizes", [(10, 5), (8, 8, 4)])
 def test_fit_finds_planted_groups(of_table, seed: int, missing: float, sizes: tuple[int, ...]) -> None:
     table, labels = planted(seed, sizes, missing)
-    found = fit(of_table(table), len(sizes), 0)
-    assert found is not None
+    found = loss_traces.fit(of_table(table), len(sizes), 0)
     np.testing.assert_array_equal(found.labels, labels)
     # The fit is consistent: the estimate, costs and likelihood of these labels, and no client would move.
     of = estimate(of_table(table), labels, len(sizes))
     np.testing.assert_allclose(found.costs, costs(of_table(table), labels, len(sizes), of))
     np.testing.assert_array_equal(found.costs.argmin(axis=1), labels)
-    assert found.log_likelihood == pytest.approx(log_likelihood(of_table(table), labels, found.costs, of))
+    assert found.log_likelihood == pytest.approx(
+        loss_traces.log_likelihood(of_table(table), labels, found.costs, of)
+    )
 
 
 def test_fit_wants_enough_to_fit(of_table) -> None:
-    assert fit(of_table(np.zeros((4, 5))), 2, 0) is None  # all the same
-    assert fit(of_table(np.ones((1, 5))), 2, 0) is None  # no client twice
-    assert fit(of_table(np.ones((3, 2))), 3, 0) is None  # fewer clients than groups
+    assert loss_traces.fit(of_table(np.zeros((4, 5))), 2, 0) is None  # all the same
+    assert loss_traces.fit(of_table(np.ones((1, 5))), 2, 0) is None  # no client twice
+    assert loss_traces.fit(of_table(np.ones((3, 2))), 3, 0) is None  # fewer clients than groups
 
 
 LABELS = np.array([0, 1, 0, 1, 0, 2, 2, 0, 1])
@@ -488,19 +448,22 @@ def literal_slopes(table: np.ndarray, labels: np.ndarray, of: Estimate, g: int, 
 def test_places_are_generalised_least_squares(of_table, with_gaps, seed: int) -> None:
     table = with_gaps(seed)
     of = estimate(of_table(table), LABELS, 3)._replace(constant_variance=0.3)
-    of_cells = cells(of_table(table), LABELS, 3, of.constants)
+    of_cells = loss_traces.cells(of_table(table), LABELS, 3, of.constants)
     for g, h in ((0, 1), (1, 2)):
         np.testing.assert_allclose(
-            slopes(of_table(table), LABELS, of_cells, of, g, h), literal_slopes(table, LABELS, of, g, h)
+            loss_traces.slopes(of_table(table), LABELS, of_cells, of, g, h),
+            literal_slopes(table, LABELS, of, g, h),
         )
 
 
 def test_what_is_required() -> None:
     # With ν = 2, χ² is below x with probability 1 - exp(-x/2), so the α quantile is -2 ln(1 - α) and
     # 2√3 √(2 / (-2 ln 0.999)) = 2√3 / √0.0010005. With many clients the second factor goes to 1.
-    assert required(2, 0.001) == pytest.approx(2 * math.sqrt(3) / math.sqrt(-math.log(0.999)))
-    assert required(10**6, 0.001) == pytest.approx(2 * math.sqrt(3), rel=0.01)
-    assert required(28, 0.001) == pytest.approx(2 * math.sqrt(3) * math.sqrt(28 / 10.391), rel=1e-4)
+    assert loss_traces.required(2, 0.001) == pytest.approx(2 * math.sqrt(3) / math.sqrt(-math.log(0.999)))
+    assert loss_traces.required(10**6, 0.001) == pytest.approx(2 * math.sqrt(3), rel=0.01)
+    assert loss_traces.required(28, 0.001) == pytest.approx(
+        2 * math.sqrt(3) * math.sqrt(28 / 10.391), rel=1e-4
+    )
 
 
 def test_separation_of_places(of_table) -> None:
@@ -514,7 +477,7 @@ def test_separation_of_places(of_table) -> None:
     spread = (((low - low.mean()) ** 2).sum() + ((high - high.mean()) ** 2).sum()) / 5
     distance = (high.mean() - low.mean()) / math.sqrt(spread)
     found = separate(of_table(table), Parts(labels, np.ones(7, dtype=bool)), of, 0.001)
-    assert found == pytest.approx(distance / required(5, 0.001))
+    assert found == pytest.approx(distance / loss_traces.required(5, 0.001))
 
 
 def test_the_nearest_two_parts_count_without_clients_that_joined_later(of_table) -> None:
@@ -555,7 +518,7 @@ def test_half_a_continuum_is_not_apart(of_table) -> None:
     labels = (place > 0).astype(int)
     of = estimate(of_table(table), labels, 2)
     found = separate(of_table(table), Parts(labels, np.ones(200, dtype=bool)), of, 0.001)
-    assert found * required(198, 0.001) == pytest.approx(2 * math.sqrt(3), rel=0.05)
+    assert found * loss_traces.required(198, 0.001) == pytest.approx(2 * math.sqrt(3), rel=0.05)
     assert found < 1
 
 
@@ -564,10 +527,9 @@ def test_small_groups_join_the_part_of_least_cost() -> None:
     costs = np.zeros((8, 4))
     costs[6] = [5.0, 4.0, 0.0, 3.0]  # of the two that remain, 1 costs less; 3 does not remain
     costs[7] = [1.0, 4.0, 0.0, 0.0]
-    found = parts_of(Fit(labels, costs, Estimate(np.zeros(8), 1.0, 0.0), 0.0), 3)
-    assert found is not None
+    found = loss_traces.parts_of(loss_traces.Fit(labels, costs, Estimate(np.zeros(8), 1.0, 0.0), 0.0), 3)
     np.testing.assert_array_equal(found.labels, [0, 0, 0, 1, 1, 1, 1, 0])
     np.testing.assert_array_equal(found.core, [True] * 6 + [False] * 2)
     assert found.number == 2
-    few = Fit(np.array([0, 0, 1, 1]), np.zeros((4, 2)), Estimate(np.zeros(4), 1.0, 0.0), 0.0)
-    assert parts_of(few, 3) is None
+    few = loss_traces.Fit(np.array([0, 0, 1, 1]), np.zeros((4, 2)), Estimate(np.zeros(4), 1.0, 0.0), 0.0)
+    assert loss_traces.parts_of(few, 3) is None

@@ -2,17 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from fedclust.clustering import proposals
 from fedclust.clustering.loss_traces import Trace, deviations
-from fedclust.clustering.proposals import (
-    Proposal,
-    by_labels,
-    by_losses,
-    by_prototypes,
-    by_updates,
-    cut,
-    distinct,
-    place,
-)
+from fedclust.clustering.proposals import Proposal, by_labels, by_prototypes, by_updates, cut, distinct, place
 from fedclust.clustering.shared.grouping import in_order_of_appearance
 
 # Seven points on a line: two pairs close together, a triple, and everything else far apart.
@@ -86,12 +78,12 @@ def test_losses_show_planted_groups_and_who_never_took_part_is_unknown() -> None
     whole = Trace(np.arange(13))  # client 12 never took part
     for positions, values in zip(trace.positions, trace.values, strict=True):
         whole = whole.recorded(positions, values)
-    (two, *_) = by_losses(whole, 2, seed=0)
+    (two, *_) = proposals.by_losses(whole, 2, seed=0)
     assert two.labels.tolist() == [*groups.tolist(), -1]
 
 
 def test_nothing_comes_of_no_losses() -> None:
-    assert by_losses(Trace(np.arange(6)), 2, seed=0) == []
+    assert proposals.by_losses(Trace(np.arange(6)), 2, seed=0) == []
 
 
 def test_labels_propose_nothing_for_alike_clients() -> None:

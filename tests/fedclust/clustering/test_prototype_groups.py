@@ -8,27 +8,9 @@ from hypothesis import given, settings, strategies as st
 from scipy.stats import f as f_distribution
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust.clustering import label_groups
+from fedclust.clustering import label_groups, prototype_groups
 from fedclust.clustering.label_groups import Homogeneity
-from fedclust.clustering.prototype_groups import (
-    Details,
-    FTest,
-    Parameters,
-    Prototypes,
-    agglomerate,
-    assign,
-    class_separation,
-    class_variances,
-    compare,
-    decision,
-    explained_share,
-    f_ratio,
-    f_test,
-    grow,
-    merge,
-    refine,
-    sent_counts,
-)
+from fedclust.clustering.prototype_groups import Parameters, Prototypes, assign, class_separation, grow, merge
 
 
 def on_a_line(positions: list[float], examples: float = 100.0, variance: float = 1.0) -> Prototypes:
@@ -59,11 +41,11 @@ def test_agglomeration_is_the_literal_loop(seed: int, clients: int) -> None:
     draws = np.random.default_rng(seed)
     evidence = np.triu(draws.normal(size=(clients, clients)), 1)
     evidence += evidence.T
-    assert as_sets(agglomerate(evidence)) == literal_agglomeration(evidence)
+    assert as_sets(prototype_groups.agglomerate(evidence)) == literal_agglomeration(evidence)
 
 
 def test_zero_evidence_merges_no_clients() -> None:
-    np.testing.assert_array_equal(agglomerate(np.zeros((3, 3))), [0, 1, 2])
+    np.testing.assert_array_equal(prototype_groups.agglomerate(np.zeros((3, 3))), [0, 1, 2])
 
 
 def test_refinement_leaves_the_client_itself_out() -> None:
@@ -71,22 +53,22 @@ def test_refinement_leaves_the_client_itself_out() -> None:
     # and 2² = 4 from the other; but 3² = 9 from client 1, so it moves. Client 1 (at 3) is 9 from client 0, 25
     # from the other group, and stays.
     clients = on_a_line([0.0, 3.0, -2.0, -2.0], examples=1e6)
-    labels = refine(clients, np.array([0, 0, 1, 1]), 50.0, passes=1)
+    labels = prototype_groups.refine(clients, np.array([0, 0, 1, 1]), 50.0, passes=1)
     np.testing.assert_array_equal(labels, [0, 1, 0, 0])
 
 
 def test_the_distance_of_a_single_client_to_its_group_is_the_threshold() -> None:
     # Client 2 is 1.5² = 2.25 from the others: it joins them where that is nearer than the threshold.
     clients = on_a_line([0.0, 0.0, 1.5], examples=1e6)
-    np.testing.assert_array_equal(refine(clients, np.array([0, 0, 1]), 2.3), [0, 0, 0])
-    np.testing.assert_array_equal(refine(clients, np.array([0, 0, 1]), 2.2), [0, 0, 1])
+    np.testing.assert_array_equal(prototype_groups.refine(clients, np.array([0, 0, 1]), 2.3), [0, 0, 0])
+    np.testing.assert_array_equal(prototype_groups.refine(clients, np.array([0, 0, 1]), 2.2), [0, 0, 1])
 
 
 def test_ties_stay() -> None:
     # Nobody shares a class with anybody: everything is `threshold` away.
     means = np.where(np.eye(3)[:, :, None] > 0, 0.0, np.nan)
     clients = Prototypes(means, np.eye(3) * 9, np.ones(3))
-    np.testing.assert_array_equal(refine(clients, np.array([0, 1, 0]), 1.0), [0, 1, 0])
+    np.testing.assert_array_equal(prototype_groups.refine(clients, np.array([0, 1, 0]), 1.0), [0, 1, 0])
 
 
 def test_groups_nearer_than_the_threshold_merge() -> None:
@@ -121,10 +103,10 @@ def test_groups_without_a_common_class_merge_last_and_the_largest_first() -> Non
 def test_explained_share() -> None:
     # F inside {0, 2} and {9, 9} with n = 4, σ² = 2 is 2 (see test_f_inside_groups); of 11: 1 − 1/10.
     clients = on_a_line([0.0, 2, 9, 9], 4, 2.0)
-    assert explained_share(clients, np.array([0, 0, 1, 1]), 11.0) == pytest.approx(0.9)
-    assert explained_share(clients, np.arange(4), 11.0) == 1.0  # nothing is left inside
-    assert explained_share(clients, np.zeros(4, dtype=int), 1.5) == 0.0
-    assert explained_share(clients, np.zeros(4, dtype=int), 0.9) == 1.0  # nothing to explain
+    assert prototype_groups.explained_share(clients, np.array([0, 0, 1, 1]), 11.0) == pytest.approx(0.9)
+    assert prototype_groups.explained_share(clients, np.arange(4), 11.0) == 1.0  # nothing is left inside
+    assert prototype_groups.explained_share(clients, np.zeros(4, dtype=int), 1.5) == 0.0
+    assert prototype_groups.explained_share(clients, np.zeros(4, dtype=int), 0.9) == 1.0  # nothing to explain
 
 
 @settings(max_examples=20, deadline=None)
@@ -321,8 +303,6 @@ def test_numbering_rotation_and_scale_do_not_matter(
     assert changed.test.statistic == pytest.approx(details.test.statistic)
     assert changed.class_separation == pytest.approx(details.class_separation * scale**2)
     assert changed.explained == pytest.approx(details.explained)
-    assert changed.evidence is not None
-    assert details.evidence is not None
     np.testing.assert_allclose(changed.evidence, details.evidence[clients][:, clients], atol=1e-6)
 
 
@@ -337,16 +317,18 @@ def drawn(seed: int, clients: int = 5, classes: int = 3, width: int = 4) -> Prot
 
 def test_a_class_counts_from_the_least_number_of_examples_on() -> None:
     # Three examples are enough, two are not; of one client or of several.
-    np.testing.assert_array_equal(sent_counts(np.array([[3, 2], [0, 7]]), 3), [[3, 0], [0, 7]])
-    np.testing.assert_array_equal(sent_counts(np.array([2, 4]), 3), [0, 4])
-    np.testing.assert_array_equal(sent_counts(np.array([1, 0]), 1), [1, 0])
+    np.testing.assert_array_equal(
+        prototype_groups.sent_counts(np.array([[3, 2], [0, 7]]), 3), [[3, 0], [0, 7]]
+    )
+    np.testing.assert_array_equal(prototype_groups.sent_counts(np.array([2, 4]), 3), [0, 4])
+    np.testing.assert_array_equal(prototype_groups.sent_counts(np.array([1, 0]), 1), [1, 0])
 
 
 def test_variance_is_weighted_by_degrees_of_freedom() -> None:
     # Class 0: (2·3 + 4·6)/(2 + 4) = 5; of class 1 nobody has two examples; in class 2 client 1 has one only.
     counts = np.array([[3, 1, 2], [5, 0, 1]])
     scatter = np.array([[3.0, 0.0, 7.0], [6.0, 0.0, np.nan]])
-    np.testing.assert_allclose(class_variances(counts, scatter), [5.0, np.nan, 7.0])
+    np.testing.assert_allclose(prototype_groups.class_variances(counts, scatter), [5.0, np.nan, 7.0])
 
 
 def test_pooled_prototypes_weigh_examples() -> None:
@@ -362,7 +344,7 @@ def test_f_of_two_clients() -> None:
     # One class: means 0 and 2 of 4 examples each, around 1: (4·1 + 4·1)/σ² = 8/2 = 4, one degree of freedom;
     # within 3 + 3 = 6.
     two = Prototypes(np.array([[[0.0]], [[2.0]]]), np.array([[4.0], [4.0]]), np.array([2.0]))
-    tested = f_test(two)
+    tested = prototype_groups.f_test(two)
     assert (tested.statistic, tested.between, tested.within) == (4.0, 1, 6)
     assert tested.p_value == pytest.approx(f_distribution.sf(4.0, 1, 6))
 
@@ -370,8 +352,8 @@ def test_f_of_two_clients() -> None:
 def test_f_inside_groups() -> None:
     # Clients 0, 1 at 0 and 2 (as above: 8/2 over one degree), clients 2, 3 both at 9: 0 over one. F_w = 4/2.
     four = Prototypes(np.array([0.0, 2, 9, 9]).reshape(4, 1, 1), np.full((4, 1), 4.0), np.array([2.0]))
-    assert f_ratio(four, np.array([0, 0, 1, 1])) == (2.0, 2)
-    ratio, freedom = f_ratio(four, np.arange(4))
+    assert prototype_groups.f_ratio(four, np.array([0, 0, 1, 1])) == (2.0, 2)
+    ratio, freedom = prototype_groups.f_ratio(four, np.arange(4))
     assert math.isnan(ratio)
     assert freedom == 0
 
@@ -379,7 +361,9 @@ def test_f_inside_groups() -> None:
 def test_f_adds_up_over_classes_without_clients_that_lack_one() -> None:
     # Class 0 as above with σ² = 2: 4 over one. Class 1: one client only, nothing over 0.
     means = np.array([[[0.0], [5.0]], [[2.0], [np.nan]]])
-    assert f_ratio(Prototypes(means, np.array([[4.0, 3], [4, 0]]), np.array([2.0, 1])), np.zeros(2, int)) == (
+    assert prototype_groups.f_ratio(
+        Prototypes(means, np.array([[4.0, 3], [4, 0]]), np.array([2.0, 1])), np.zeros(2, int)
+    ) == (
         4.0,
         1,
     )
@@ -410,7 +394,7 @@ def test_evidence_of_one_pair() -> None:
     # Excess 22/3, e = 22, S at threshold 10: (22 − 10)/3 = 4.
     one = Prototypes(np.zeros((1, 1, 2)), np.array([[1.0]]), np.array([2.0]))
     other = Prototypes(np.array([[[3.0, 4]]]), np.array([[2.0]]), np.array([2.0]))
-    pair = compare(one, other)
+    pair = prototype_groups.compare(one, other)
     np.testing.assert_allclose(pair.excess, [[22 / 3]])
     np.testing.assert_allclose(pair.weight, [[1 / 3]])
     np.testing.assert_allclose(pair.distance(0.0), [[22.0]])
@@ -423,7 +407,7 @@ def test_evidence_of_one_pair() -> None:
 @given(st.integers(0, 1000))
 def test_comparison_matches_a_literal_loop(seed: int) -> None:
     some = drawn(seed)
-    pairs = compare(some, some)
+    pairs = prototype_groups.compare(some, some)
     for i in range(5):
         for j in range(5):
             excess = weight = shared = 0.0
@@ -465,8 +449,8 @@ def test_separation_matches_a_literal_loop(seed: int) -> None:
 def test_clients_that_share_no_class_cannot_be_compared() -> None:
     means = np.array([[[0.0], [np.nan]], [[np.nan], [5.0]]])
     two = Prototypes(means, np.array([[4.0, 0], [0, 4]]), np.ones(2))
-    assert f_test(two).p_value == 1.0
-    pairs = compare(two, two)
+    assert prototype_groups.f_test(two).p_value == 1.0
+    pairs = prototype_groups.compare(two, two)
     assert (pairs.evidence(1.0)[0, 1], pairs.distance(7.0)[0, 1], pairs.p_values(5)[0, 1]) == (0.0, 7.0, 1.0)
 
 
@@ -496,9 +480,11 @@ _APART = label_groups.Details(Homogeneity(9.0, 1.0, 1.0, 0.0), {2: 0.5}, np.zero
 
 
 def said(p_value: float, apart: float, explained: dict, groups: list, labels: dict, clusters: list) -> str:
-    test = FTest(1.0, 1, 1, p_value)
-    details = Details(test, apart, explained, np.array(groups), np.zeros((1, 1)), None, labels)
-    return decision(np.array(clusters), details, Parameters())
+    test = prototype_groups.FTest(1.0, 1, 1, p_value)
+    details = prototype_groups.Details(
+        test, apart, explained, np.array(groups), np.zeros((1, 1)), None, labels
+    )
+    return prototype_groups.decision(np.array(clusters), details, Parameters())
 
 
 def test_the_decision_says_why() -> None:

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 from fedclust.proof import Comparison, Difference, compare, compare_differences, prove_grouping, verdict
 
@@ -187,6 +186,7 @@ def test_a_gain_beyond_a_margin() -> None:
     assert found.p_value == compare([0.25, 0.05, 0.15], [0.02] * 3, [20] * 3).p_value
     assert (found.gain, found.interval) == (plain.gain, plain.interval)
     assert compare_differences(told) == plain
+    assert compare_differences([Difference(-2.0, 0.0, 3)] * 2, min_gain=0.01).p_value == 1
 
 
 def test_nobody_answered() -> None:
@@ -195,34 +195,6 @@ def test_nobody_answered() -> None:
     assert not found.verdict.grouped
     assert not found.served_by_cluster(2).any()
     assert found.clusters[0].summary()["gain"] is None
-
-
-@given(st.permutations(range(7)), st.permutations(range(3)))
-def test_numbers_of_clients_and_clusters_do_not_matter(clients: list[int], names: list[int]) -> None:
-    assignment = np.array([0, 0, 0, 1, 1, 2, 2])
-    means = [0.2, 0.21, 0.19, -0.1, -0.11, 0.01, 0.0]
-    one = prove_grouping(assignment, _measured(means), method="FMCL").served_by_cluster(7)
-    renamed = np.array(names)[assignment][clients]
-    other = prove_grouping(renamed, _measured([means[k] for k in clients]), method="FMCL").served_by_cluster(
-        7
-    )
-    assert other.tolist() == one[clients].tolist()
-
-
-def test_false_verdicts_are_as_rare_as_the_level() -> None:
-    # Three clusters of four clients with 20 rows each, no model better than another: of 2,000 runs at most
-    # 5 % call anything better, and two standard errors of that share are √(0.05·0.95/2000)·2 = 1 %.
-    draws, assignment = np.random.default_rng(0), np.repeat([0, 1, 2], 4)
-    wrong = 0
-    for _ in range(2000):
-        rows = draws.normal(0, 0.3, (12, 20))
-        measured = {
-            client: Difference(float(own.mean()), float(own.var(ddof=1)), 20)
-            for client, own in enumerate(rows)
-        }
-        found = prove_grouping(assignment, measured, method="FMCL")
-        wrong += found.verdict.grouped or bool(found.served_by_cluster(12).any())
-    assert 0.02 <= wrong / 2000 <= 0.06
 
 
 def test_splits_that_were_proven_before_stay_while_they_gain() -> None:

@@ -412,6 +412,12 @@ def test_fit_finds_planted_groups(of_table, seed: int, missing: float, sizes: tu
     )
 
 
+def test_constants_do_not_make_groups_of_a_common_course(of_table) -> None:
+    # Clients with very different constants but two courses: the courses are found, not the constants.
+    table, labels = planted(1, (8, 8), 0.2, constants=3.0)
+    np.testing.assert_array_equal(loss_traces.fit(of_table(table), 2, 0).labels, labels)
+
+
 def test_fit_wants_enough_to_fit(of_table) -> None:
     assert loss_traces.fit(of_table(np.zeros((4, 5))), 2, 0) is None  # all the same
     assert loss_traces.fit(of_table(np.ones((1, 5))), 2, 0) is None  # no client twice

@@ -384,14 +384,14 @@ def test_a_cohort_smaller_than_flowers_minima_trains_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("aggregator", "said"),
     [
-        (FedProx(proximal_mu=-1), "proximal_mu must be >= 0 and finite or None, got -1"),
-        (FedProx(proximal_mu=float("nan")), "proximal_mu must be >= 0 and finite or None, got nan"),
-        (FedAvgM(server_momentum=1.0), r"server_momentum must be in \[0, 1\) or None, got 1.0"),
-        (FedAvgM(server_learning_rate=0.0), "server_learning_rate must be > 0 and finite or None, got 0.0"),
-        (FedAdam(eta=-0.1), "eta must be > 0 and finite or None, got -0.1"),
-        (FedAdam(tau=0.0), "tau must be > 0 and finite or None, got 0.0"),
-        (FedAdam(beta_2=1.5), r"beta_2 must be in \[0, 1\) or None, got 1.5"),
-        (Krum(num_malicious_nodes=-1), "num_malicious_nodes must be >= 0 and finite or None, got -1"),
+        (FedProx(proximal_mu=-1), "proximal_mu must be >= 0 and finite, got -1"),
+        (FedProx(proximal_mu=float("nan")), "proximal_mu must be >= 0 and finite, got nan"),
+        (FedAvgM(server_momentum=1.0), r"server_momentum must be in \[0, 1\), got 1.0"),
+        (FedAvgM(server_learning_rate=0.0), "server_learning_rate must be > 0 and finite, got 0.0"),
+        (FedAdam(eta=-0.1), "eta must be > 0 and finite, got -0.1"),
+        (FedAdam(tau=0.0), "tau must be > 0 and finite, got 0.0"),
+        (FedAdam(beta_2=1.5), r"beta_2 must be in \[0, 1\), got 1.5"),
+        (Krum(num_malicious_nodes=-1), "num_malicious_nodes must be >= 0 and finite, got -1"),
     ],
 )
 def test_values_outside_their_range(aggregator: Strategy, said: str) -> None:

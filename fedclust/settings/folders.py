@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,9 @@ def results_folder(folder: Path, *, new: bool) -> Iterator[Path]:
     ConfigError
         If it cannot be created or written to.
     """
-    new_here = new or not folder.exists()
     with ExitStack() as made:
         try:
+            new_here = new or not folder.exists()
             folder = made.enter_context(_made(folder, new=new))
         except OSError as error:
             reason = f"created and written to, got {folder}: {error.strerror}"
@@ -77,10 +77,10 @@ def _made(folder: Path, *, new: bool) -> Iterator[Path]:
             made.append(parent)
         for number in count(1):
             path = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
-            with suppress(FileExistsError):
-                path.mkdir()
-                made.append(path)
-            if path in made or not new:
+            there = path.is_dir()
+            with suppress(FileExistsError) if new else nullcontext():
+                path.mkdir(exist_ok=not new)  # a file in its place is an error
+                made += [] if there else [path]
                 break
         yield path
     finally:

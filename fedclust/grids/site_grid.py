@@ -147,7 +147,7 @@ class SiteGrid(ClientGrid):
         if self._connected:
             return self.num_clients
         self._wait_for_sites()
-        if standing is not None and set(self._present()) != set(standing[1]):
+        if standing is not None and self._present() != set(standing[1]):
             self._stand(standing[0], known)
         else:
             self._agree()
@@ -286,7 +286,7 @@ class SiteGrid(ClientGrid):
             self._registered = {
                 node: each for node, each in self._registered.items() if node in self._nodes.online
             }
-            sites, present, now = self._sites(), set(self._present()), time.monotonic()
+            sites, present, now = self._sites(), self._present(), time.monotonic()
             if present | sites != before:
                 before, changed = present | sites, now
                 self._say(f"clients that are here: {', '.join(sorted(present)) or 'none'}")
@@ -310,10 +310,10 @@ class SiteGrid(ClientGrid):
                     )
         return set(node_of)
 
-    def _present(self) -> list[str]:
-        """List the clients whose site may take part."""
+    def _present(self) -> set[str]:
+        """Return the clients whose site may take part, each once, also if two nodes name it."""
         names = (each.site_of.items() for each in self._registered.values())
-        return [name for each in names for name, site in each if site not in self.refused]
+        return {name for each in names for name, site in each if site not in self.refused}
 
     def _too_few(self, present: Collection[str], missing: Collection[str] = ()) -> FederationError:
         text = f"partition.min_clients must be there, {self._rules.min_clients}, got {len(present)}"

@@ -401,7 +401,7 @@ def _explain(error: RayError) -> tuple[int, str]:
     lines = _lines(error)
     begun = not isinstance(error, (RuntimeEnvSetupError, ActorUnschedulableError))
     if not begun or (isinstance(error, RayActorError) and error.actor_init_failed):
-        return ErrorCode.LOAD_CLIENT_APP_EXCEPTION, f"the node does not start: {lines[-begun]}"
+        return ErrorCode.LOAD_CLIENT_APP_EXCEPTION, f"the node does not start: {lines[-1 if begun else 0]}"
     if isinstance(error, RayActorError):
         return ErrorCode.NODE_UNAVAILABLE, f"the node died and is replaced: {lines[0]}"
     return ErrorCode.CLIENT_APP_CRASHED, f"{type(error).__name__}: {lines[0]}"

@@ -1,4 +1,4 @@
-"""Predict from the command line: ``fedclust predict FOLDER --site NAME patients.csv``."""
+"""Predict with the models of an export, or of a run: fedclust predict FOLDER ROWS."""
 
 import argparse
 import sys

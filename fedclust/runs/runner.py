@@ -1,4 +1,4 @@
-"""One strategy's run over a federation: observe, record and save its rounds, and summaries.summarise it.
+"""One strategy's run over a federation: observe, record and save its rounds, and summarise it.
 
 The command line, ``flwr run`` and the library all use this module.
 """

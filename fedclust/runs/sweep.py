@@ -109,7 +109,11 @@ def objective(summary: Mapping[str, Any], key: str) -> float | None:
     """
     if "strategy" not in summary or (key in summary and summary[key] is None):
         return None
-    numbers = {name: value for name, value in summary.items() if type(value) in (int, float)}
+    numbers = {
+        name: value
+        for name, value in summary.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
     if key not in numbers:
         raise ConfigError(f"objective must be a number of summary.json, of {', '.join(numbers)}, got {key}")
     return float(numbers[key])

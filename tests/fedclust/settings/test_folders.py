@@ -60,9 +60,7 @@ def test_a_file_in_the_way_is_one_line(tmp_path: Path, new: bool) -> None:
 
 @pytest.mark.parametrize("name", ["file", "a" * 300])
 def test_a_name_that_no_folder_can_have_is_one_line(tmp_path: Path, name: str) -> None:
-    (tmp_path / "file").touch(
-        0o755
-    )  # os.access lets such a file pass
+    (tmp_path / "file").touch(0o755)  # os.access lets such a file pass
     said = "^output_dir must be a folder that can be created and written to, got "
     with pytest.raises(ConfigError, match=said), results_folder(tmp_path / name, new=False):
         pytest.fail("there is no such folder")

@@ -533,9 +533,9 @@ class SourcedDataset(Source, DatasetBuilder):
         features = metadata.get("info", {}).get("features", {})
         feature = features.get(find_column(parts[0], self.label, "label"), {})
         size = self.num_classes
-        names = self.class_names
-        if names is None:
-            names = found or feature.get("names") or range(size)
+        names: Sequence[Any] = found or feature.get("names") or range(size)
+        if self.class_names is not None:
+            names = self.class_names
         if len(names) != size:
             raise SourceError(f"num_classes must be {len(names)}, as classes are {few(names)}, got {size}")
         return Labels(indices, kept, len(arrays[0]), tuple(map(str, names)))

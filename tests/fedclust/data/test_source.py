@@ -48,7 +48,7 @@ class Pictures(Source):
         ("test.parquet=1,2", {}, "1 2", None),
         ("train.csv=1,2 test.csv=3", {}, "1 2", "3"),
         # An image's class is its folder, which may be called train.
-        ("train/cat/1.jpg train/dog/2.PNG test/cat/3.jpg test/cat/.h.jpg .x/4.jpg", {}, "cat dog", "cat"),
+        ("train/cat/1.jpg train/dog/2.PNG test/cat/3.jpg test/cat/.jpg test/.x/4.jpg", {}, "cat dog", "cat"),
         ("train/1.jpg bus/2.jpg", {}, "bus train", None),
         ("benign/1.png benign/1_mask.png benign/1_mask_2.png", {"exclude": ["*_mask*"]}, "benign", None),
         # A pattern reads the class off the name, and tables beside the images are not read.

@@ -1,6 +1,5 @@
 """How benchmarks/paper_table.py turns a paper's table into commands, and its folders into a table."""
 
-import importlib
 import json
 from argparse import Namespace
 from pathlib import Path
@@ -8,13 +7,9 @@ from types import ModuleType
 
 import pytest
 
+SCRIPT = "paper_table"
+
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def paper(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("paper_table")
 
 
 def options(experiment: str, **given: object) -> Namespace:
@@ -25,20 +20,20 @@ def options(experiment: str, **given: object) -> Namespace:
     return Namespace(**usual | given)
 
 
-def test_columns_are_the_settings_that_the_paper_could_draw(paper: ModuleType) -> None:
-    titles = [column.title for column in paper.columns_of(paper.tables_of("clust_psi_pfl_acs_income"))]
+def test_columns_are_the_settings_that_the_paper_could_draw(script: ModuleType) -> None:
+    titles = [column.title for column in script.columns_of(script.tables_of("clust_psi_pfl_acs_income"))]
     # Two classes: the columns α = 0.2, 0.09 and 0.05 have "—" in every row of Tables III and IV.
     assert titles == ["alpha=50", "alpha=0.7", "alpha=0.3", "similarity=1", "similarity=0.03", "similarity=0"]
     # FMCL's settings are of its own method: its table has rows only.
-    assert [column.title for column in paper.columns_of(paper.tables_of("fmcl_imagenette"))] == [""]
+    assert [column.title for column in script.columns_of(script.tables_of("fmcl_imagenette"))] == [""]
 
 
-def test_a_command_for_each_row_column_size_and_seed(paper: ModuleType, tmp_path: Path) -> None:
+def test_a_command_for_each_row_column_size_and_seed(script: ModuleType, tmp_path: Path) -> None:
     given = options(
         "clust_psi_pfl_fmnist",
         rows=["HACCS", "FedYogi"], columns=["similarity=0.03", "alpha=50"], clients=[10, 50], seeds=[3, 4],
     )  # fmt: skip
-    runs = paper.runs_of(given, "dataset.path=there", tmp_path)
+    runs = script.runs_of(given, "dataset.path=there", tmp_path)
     assert len(runs) == 2 * 2 * 2 * 2
     assert len({run.folder for run in runs}) == len(runs)
     last = runs[-1]
@@ -50,25 +45,25 @@ def test_a_command_for_each_row_column_size_and_seed(paper: ModuleType, tmp_path
 
 
 def test_a_missing_dataset_in_one_line(
-    paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paper, "DATA", tmp_path)
+    monkeypatch.setattr(script, "DATA", tmp_path)
     with pytest.raises(ValueError, match="needs the dataset serengeti: give its folder with --data$"):
-        paper.data_of(options("clust_psi_pfl_serengeti"))
+        script.data_of(options("clust_psi_pfl_serengeti"))
 
 
-def test_names_that_are_not_in_the_table(paper: ModuleType, tmp_path: Path) -> None:
+def test_names_that_are_not_in_the_table(script: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--rows must be among CL, FedAvg, .*, got IFCA"):
-        paper.runs_of(options("clust_psi_pfl_fmnist", rows=["IFCA"]), "dataset.path=there", tmp_path)
+        script.runs_of(options("clust_psi_pfl_fmnist", rows=["IFCA"]), "dataset.path=there", tmp_path)
     with pytest.raises(ValueError, match=r"--columns must be among alpha=50, .*, got alpha=1"):
-        paper.runs_of(options("clust_psi_pfl_fmnist", columns=["alpha=1"]), "dataset.path=there", tmp_path)
+        script.runs_of(options("clust_psi_pfl_fmnist", columns=["alpha=1"]), "dataset.path=there", tmp_path)
     with pytest.raises(ValueError, match=r"EXPERIMENT must have rows .*, got fedgwc_cifar100"):
-        paper.runs_of(options("fedgwc_cifar100"), "dataset.path=there", tmp_path)
+        script.runs_of(options("fedgwc_cifar100"), "dataset.path=there", tmp_path)
 
 
-def test_ours_stand_beside_the_published_figures(paper: ModuleType, tmp_path: Path) -> None:
+def test_ours_stand_beside_the_published_figures(script: ModuleType, tmp_path: Path) -> None:
     given = options("clust_psi_pfl_fmnist", rows=["CL", "HACCS"], columns=["similarity=0.03"], seeds=[0, 1])
-    runs = paper.runs_of(given, "dataset.path=there", tmp_path)
+    runs = script.runs_of(given, "dataset.path=there", tmp_path)
     accuracies = {
         "HACCS": [0.2, 0.4]
     }  # mean 0.3, squared deviations 0.01 twice over n - 1 = 1: √0.02 = 0.141
@@ -78,19 +73,19 @@ def test_ours_stand_beside_the_published_figures(paper: ModuleType, tmp_path: Pa
             figures = {"global_accuracy": accuracies[run.row][run.seed], "ad": 0.7, "sdad": 0.1}
             summary = {**figures, "num_clients": 100, "weighted_psi": 5.0, "compare": {}}
             (run.folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    text = paper.write(given, runs, tmp_path / "out")
+    text = script.write(given, runs, tmp_path / "out")
     assert "## similarity=0.03, K = 100, WPSI 5.00" in text
     assert "| HACCS | 0.300 ± 0.141 | 0.16 ± 0.04 | 0.700 ± 0.100 | 0.85 ± 0.22 |" in text
     assert "| CL | – | 0.90 ± 0.02 | – | – |" in text  # has not run
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".md", ".png", ".svg"}
 
 
-def test_another_number_of_clients_has_no_published_figure(paper: ModuleType) -> None:
+def test_another_number_of_clients_has_no_published_figure(script: ModuleType) -> None:
     column = next(
         each
-        for each in paper.columns_of(paper.tables_of("clust_psi_pfl_fmnist"))
+        for each in script.columns_of(script.tables_of("clust_psi_pfl_fmnist"))
         if each.title == "similarity=0"
     )
     # Table III is for K = 100.
-    assert paper.figures_of("clust_psi_pfl_fmnist", "FedAvg", column, 100)["global_accuracy"] == [0.14, 0.04]
-    assert paper.figures_of("clust_psi_pfl_fmnist", "FedAvg", column, 10) == {}
+    assert script.figures_of("clust_psi_pfl_fmnist", "FedAvg", column, 100)["global_accuracy"] == [0.14, 0.04]
+    assert script.figures_of("clust_psi_pfl_fmnist", "FedAvg", column, 10) == {}

@@ -12,13 +12,9 @@ import pytest
 
 from fedclust.settings.composition import compose
 
+SCRIPT = "results"
+
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def results(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("results")
 
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py")))
@@ -27,20 +23,20 @@ def test_every_benchmark_finds_what_it_imports(script: str, monkeypatch: pytest.
     importlib.import_module(script)
 
 
-def test_over_seeds_the_sample_deviation(results: ModuleType) -> None:
-    column = results.Column("accuracy", ("accuracy",))
+def test_over_seeds_the_sample_deviation(script: ModuleType) -> None:
+    column = script.Column("accuracy", ("accuracy",))
     # 0.5, 0.7 and 0.9: mean 0.7, squared deviations 0.04, 0 and 0.04 over n - 1 = 2: 0.2.
     summaries = [{"accuracy": value} for value in (0.5, 0.7, 0.9)]
-    assert results.measured(column, summaries) == "0.700 ± 0.200"
-    assert results.measured(column, summaries[:1]) == "0.500"
-    assert results.measured(column, [{"accuracy": None}, *summaries[1:2]]) == "0.700 (1 of 2)"
-    assert results.measured(column, [{}]) == "–"
+    assert script.measured(column, summaries) == "0.700 ± 0.200"
+    assert script.measured(column, summaries[:1]) == "0.500"
+    assert script.measured(column, [{"accuracy": None}, *summaries[1:2]]) == "0.700 (1 of 2)"
+    assert script.measured(column, [{}]) == "–"
 
 
-def test_a_pair_of_keys_is_averaged_each(results: ModuleType) -> None:
-    column = results.Column("AD ± SDAD", ("ad", "sdad"))
-    assert results.measured(column, [{"ad": 0.2, "sdad": 0.1}, {"ad": 0.4, "sdad": 0.2}]) == "0.300 ± 0.150"
-    assert results.measured(column, [{"ad": 0.2, "sdad": None}]) == "–"
+def test_a_pair_of_keys_is_averaged_each(script: ModuleType) -> None:
+    column = script.Column("AD ± SDAD", ("ad", "sdad"))
+    assert script.measured(column, [{"ad": 0.2, "sdad": 0.1}, {"ad": 0.4, "sdad": 0.2}]) == "0.300 ± 0.150"
+    assert script.measured(column, [{"ad": 0.2, "sdad": None}]) == "–"
 
 
 @pytest.mark.parametrize(
@@ -52,14 +48,14 @@ def test_a_pair_of_keys_is_averaged_each(results: ModuleType) -> None:
         ({}, "–"),
     ],
 )
-def test_published_figures_as_the_paper_has_them(results: ModuleType, figures: dict, text: str) -> None:
-    assert results.published(results.Column("AD ± SDAD", ("ad", "sdad")), figures) == text
+def test_published_figures_as_the_paper_has_them(script: ModuleType, figures: dict, text: str) -> None:
+    assert script.published(script.Column("AD ± SDAD", ("ad", "sdad")), figures) == text
 
 
-def test_counts_without_decimals_where_whole(results: ModuleType) -> None:
-    column = results.Column("clusters", ("num_clusters",), 1)
-    assert results.measured(column, [{"num_clusters": 11}]) == "11"
-    assert results.measured(column, [{"num_clusters": 2}, {"num_clusters": 3}]) == "2.5 ± 0.7"
+def test_counts_without_decimals_where_whole(script: ModuleType) -> None:
+    column = script.Column("clusters", ("num_clusters",), 1)
+    assert script.measured(column, [{"num_clusters": 11}]) == "11"
+    assert script.measured(column, [{"num_clusters": 2}, {"num_clusters": 3}]) == "2.5 ± 0.7"
 
 
 def write_run(folder: Path, compared: bool) -> None:
@@ -117,12 +113,12 @@ def page_of(folder: Path) -> Path:
 
 
 def test_measured_figures_are_next_to_published_ones(
-    results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run(tmp_path / "runs" / "fmnist-alpha-0.05" / "seed-0", compared=True)
     out = page_of(tmp_path)
     monkeypatch.setattr(sys, "argv", ["results.py", str(tmp_path / "runs"), "--out", str(out)])
-    assert results.main() == 0
+    assert script.main() == 0
     text = out.read_text()
     assert "earlier" not in text
     assert text.endswith("<!-- /fmnist-alpha-0.05 -->\n\nafter\n")
@@ -141,23 +137,23 @@ def test_measured_figures_are_next_to_published_ones(
 
 
 def test_a_strategy_that_still_runs_is_named(
-    results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run(tmp_path / "fmnist-alpha-0.05" / "seed-0", compared=False)
     out = page_of(tmp_path)
     monkeypatch.setattr(sys, "argv", ["results.py", str(tmp_path), "--out", str(out)])
-    assert results.main() == 0
+    assert script.main() == 0
     assert "- Not finished: `fedavg`." in out.read_text()
     assert "| `fedavg`" not in out.read_text()
 
 
-def test_nothing_to_report(results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_report(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = page_of(tmp_path).read_text()
     monkeypatch.setattr(sys, "argv", ["results.py", str(tmp_path), "--out", str(tmp_path / "RESULTS.md")])
-    assert results.main() == 1
+    assert script.main() == 1
     assert (tmp_path / "RESULTS.md").read_text() == before
 
 
-def test_every_setting_of_the_issue_can_be_run(results: ModuleType) -> None:
-    for experiment in results.EXPERIMENTS.values():
+def test_every_setting_of_the_issue_can_be_run(script: ModuleType) -> None:
+    for experiment in script.EXPERIMENTS.values():
         assert compose(list(experiment.command(3))).seed == 3

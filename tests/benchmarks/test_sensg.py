@@ -1,7 +1,6 @@
 """FedGMCC, Appendix B: whose reads are made, the rules by which they are, and what is written."""
 
 import gzip
-import importlib
 from pathlib import Path
 from types import ModuleType
 
@@ -10,6 +9,8 @@ import pandas as pd
 import pytest
 
 from fedclust.data.source import SourceError
+
+SCRIPT = "sensg"
 
 ROOT = Path(__file__).parents[2]
 FASTA = ">2 other\nTTTT\n>1 first\nACGTN\nacgta\n>3\nCCCC\n"
@@ -28,30 +29,24 @@ RECORDS = [
 ]
 
 
-@pytest.fixture
-def sensg(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("sensg")
-
-
-def test_the_sets_have_the_individuals_of_the_appendix(sensg: ModuleType) -> None:
-    drawn = sensg.chosen("R", 0)
+def test_the_sets_have_the_individuals_of_the_appendix(script: ModuleType) -> None:
+    drawn = script.chosen("R", 0)
     assert {name: len(individuals) for name, individuals in drawn.items()} == {
         "asian": 4, "african": 4, "european": 4,
     }  # fmt: skip
     for name, individuals in drawn.items():
-        assert set(individuals) < set(sensg.POPULATIONS[name])
+        assert set(individuals) < set(script.POPULATIONS[name])
         assert len(set(individuals)) == 4
-    assert sum(map(len, sensg.chosen("S", 0).values())) == 20
-    assert sensg.shares(11, ["a", "b", "c"]) == {"a": 4, "b": 4, "c": 3}
-    assert set(sensg.shares(7_500_000, [str(each) for each in range(12)]).values()) == {625_000}
+    assert sum(map(len, script.chosen("S", 0).values())) == 20
+    assert script.shares(11, ["a", "b", "c"]) == {"a": 4, "b": 4, "c": 3}
+    assert set(script.shares(7_500_000, [str(each) for each in range(12)]).values()) == {625_000}
 
 
 def test_reads_of_all_individuals_are_written_with_a_label_per_base(
-    sensg: ModuleType, tmp_path: Path
+    script: ModuleType, tmp_path: Path
 ) -> None:
     populations = {"one": ["a", "b"], "two": ["c"]}
-    frame = pd.read_parquet(sensg.write(tmp_path / "reads", populations, reads=7, seed=0, invented=500))
+    frame = pd.read_parquet(script.write(tmp_path / "reads", populations, reads=7, seed=0, invented=500))
     assert frame["individual"].tolist() == ["a"] * 3 + ["b"] * 2 + ["c"] * 2
     assert frame["population"].tolist() == ["one"] * 5 + ["two"] * 2
     assert set(frame["read"].str.len()) == set(frame["labels"].str.len()) == {150}
@@ -74,35 +69,35 @@ def text(letters: np.ndarray) -> str:
 
 
 def test_an_individual_is_the_reference_with_its_substitutions(
-    sensg: ModuleType, files: tuple[Path, Path]
+    script: ModuleType, files: tuple[Path, Path]
 ) -> None:
-    reference = sensg.read_reference(files[0], "1")
+    reference = script.read_reference(files[0], "1")
     assert text(reference) == "ACGTNACGTA"
-    found = sensg.read_variants(files[1], "1", ["HG1", "HG2", "HG3"], 10)
-    assert text(sensg.sequence_of(reference, found.substitutions["HG1"])) == "GCCTNACGTA"
-    assert text(sensg.sequence_of(reference, found.substitutions["HG2"])) == "GCTTNACGTA"
-    assert text(sensg.sequence_of(reference, found.substitutions["HG3"])) == "ACGTNACGTA"
+    found = script.read_variants(files[1], "1", ["HG1", "HG2", "HG3"], 10)
+    assert text(script.sequence_of(reference, found.substitutions["HG1"])) == "GCCTNACGTA"
+    assert text(script.sequence_of(reference, found.substitutions["HG2"])) == "GCTTNACGTA"
+    assert text(script.sequence_of(reference, found.substitutions["HG3"])) == "ACGTNACGTA"
     assert text(reference) == "ACGTNACGTA"
 
 
-def test_a_base_is_sensitive_if_anyone_varies_there(sensg: ModuleType, files: tuple[Path, Path]) -> None:
-    found = sensg.read_variants(files[1], "1", ["HG3"], 10)  # also if the individual does not
+def test_a_base_is_sensitive_if_anyone_varies_there(script: ModuleType, files: tuple[Path, Path]) -> None:
+    found = script.read_variants(files[1], "1", ["HG3"], 10)  # also if the individual does not
     assert np.flatnonzero(found.reported).tolist() == [0, 2, 5, 6, 9]
 
 
-def test_reads_are_pieces_of_the_sequence_with_the_labels_of_their_positions(sensg: ModuleType) -> None:
+def test_reads_are_pieces_of_the_sequence_with_the_labels_of_their_positions(script: ModuleType) -> None:
     sequence = np.frombuffer(b"ACGTTGCAACCGGTTA", dtype=np.uint8)
     reported = np.arange(16) % 3 == 0
-    bases, labels = sensg.draw_reads(sequence, reported, 200, 6, np.random.default_rng(0))
+    bases, labels = script.draw_reads(sequence, reported, 200, 6, np.random.default_rng(0))
     starts = [text(sequence).index(text(row)) for row in bases]  # every piece of 6 occurs once
     assert set(starts) == set(range(11))
     for start, row in zip(starts, labels, strict=True):
         assert row.tolist() == reported[start : start + 6].tolist()
 
 
-def test_reads_have_no_unknown_base(sensg: ModuleType) -> None:
+def test_reads_have_no_unknown_base(script: ModuleType) -> None:
     sequence = np.frombuffer(b"ACGNNTTGCANCGT", dtype=np.uint8)
-    bases, _ = sensg.draw_reads(sequence, np.zeros(14, bool), 50, 3, np.random.default_rng(0))
+    bases, _ = script.draw_reads(sequence, np.zeros(14, bool), 50, 3, np.random.default_rng(0))
     assert {text(row) for row in bases} == {"ACG", "TTG", "TGC", "GCA", "CGT"}
 
 
@@ -111,30 +106,30 @@ def test_reads_have_no_unknown_base(sensg: ModuleType) -> None:
     [(b"ACG", 4, "at most the 3 bases of the genome, got 4"), (b"NANAN", 2, "2 known bases in a row")],
 )
 def test_a_genome_without_room_for_a_read_is_refused(
-    sensg: ModuleType, sequence: bytes, length: int, said: str
+    script: ModuleType, sequence: bytes, length: int, said: str
 ) -> None:
     letters = np.frombuffer(sequence, dtype=np.uint8)
     with pytest.raises(ValueError, match=said):
-        sensg.draw_reads(letters, np.zeros(len(letters), bool), 3, length, np.random.default_rng(0))
+        script.draw_reads(letters, np.zeros(len(letters), bool), 3, length, np.random.default_rng(0))
 
 
-def test_what_is_missing_is_named(sensg: ModuleType, files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_what_is_missing_is_named(script: ModuleType, files: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="must have chromosome 9, its sequences are 2, 1, 3"):
-        sensg.read_reference(files[0], "9")
+        script.read_reference(files[0], "9")
     with pytest.raises(SourceError, match="header line with .*HG9"):
-        sensg.read_variants(files[1], "1", ["HG1", "HG9"], 10)
+        script.read_variants(files[1], "1", ["HG1", "HG9"], 10)
     with pytest.raises(SourceError, match="position 10 must be on the reference of 9 bases"):
-        sensg.read_variants(files[1], "1", ["HG1"], 9)
+        script.read_variants(files[1], "1", ["HG1"], 9)
     with pytest.raises(SourceError, match=r"none\.fa must be a file, there is none"):
-        sensg.read_reference(tmp_path / "none.fa", "1")
+        script.read_reference(tmp_path / "none.fa", "1")
     (tmp_path / "bad.vcf").write_text(RECORDS[0] + "\n")
     with pytest.raises(SourceError, match="must have a header line"):
-        sensg.read_variants(tmp_path / "bad.vcf", "1", ["HG1"], 10)
+        script.read_variants(tmp_path / "bad.vcf", "1", ["HG1"], 10)
 
 
-def test_an_invented_genome_varies_most_at_c_before_g_and_by_population(sensg: ModuleType) -> None:
+def test_an_invented_genome_varies_most_at_c_before_g_and_by_population(script: ModuleType) -> None:
     populations = {"one": ["a", "b"], "two": ["c"]}
-    genome, found = sensg.invent(200_000, populations, np.random.default_rng(0), share=0.02)
+    genome, found = script.invent(200_000, populations, np.random.default_rng(0), share=0.02)
     letters = text(genome)
     before_g = np.array([letters[place : place + 2] == "CG" for place in range(len(letters))])
     # 12,500 such bases vary with 0.2, standard deviation 0.0036; 187,500 others with 0.02, 0.0003.
@@ -151,6 +146,6 @@ def test_an_invented_genome_varies_most_at_c_before_g_and_by_population(sensg: M
     assert shared("a", "b") > shared("a", "c") + 0.1
 
 
-def test_a_share_beyond_a_tenth_is_refused(sensg: ModuleType) -> None:
+def test_a_share_beyond_a_tenth_is_refused(script: ModuleType) -> None:
     with pytest.raises(ValueError, match=r"share must be in \(0, 0.1\], got 0.2"):
-        sensg.invent(10, {"one": ["a"]}, np.random.default_rng(0), share=0.2)
+        script.invent(10, {"one": ["a"]}, np.random.default_rng(0), share=0.2)

@@ -691,9 +691,14 @@ class _Plan:
         """Names of the records that nothing must allow."""
         return frozenset(place.record for place in self.places if not place.when)
 
+    @cached_property
+    def conditional(self) -> list[Place]:
+        """The records that a question may ask for."""
+        return [place for place in self.places if place.when]
+
     def asked(self, at: Reading) -> set[str]:
         """List the records that the question asks for."""
-        return {each.record for each in self.places if each.when and getattr(at.asked, each.when, None)}
+        return {each.record for each in self.conditional if getattr(at.asked, each.when, None)}
 
     def allowed(self, at: Reading) -> set[str]:
         """List the records that there may be."""

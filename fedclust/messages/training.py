@@ -4,6 +4,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -130,13 +131,13 @@ class Instruction:
     clip: Annotated[float | None, codec.Real(0)] = None
     clip_tells: Annotated[bool, codec.Flag()] = False
 
-    @property
+    @cached_property
     def steps(self) -> tuple[str, ...]:
         """What is made of the client's update: it is clipped, projected, and sent or added to a mean."""
         asked = {"clip": self.clip is not None, "project": bool(self.projection_size)}
         return (*(name for name, wanted in asked.items() if wanted), "mean" if self.mean_reply else "send")
 
-    @property
+    @cached_property
     def projection(self) -> Projection | None:
         """The projection that is to be answered."""
         return Projection(self.projection_size, self.projection_seed or 0) if self.projection_size else None
@@ -232,7 +233,7 @@ class TrainAsked:
     projection_size: int = 0
     pooled: bool = False
 
-    @property
+    @cached_property
     def projection(self) -> Projection | None:
         """A projection of that length."""
         return Projection(self.projection_size, 0) if self.projection_size else None
@@ -398,7 +399,7 @@ class UpdateQuestion(codec.Question[Update]):
     pooled: ClassVar[tuple[int, ...]] = ()
     pooled_rows: ClassVar[tuple[int, ...]] = ()
 
-    @property
+    @cached_property
     def steps(self) -> tuple[str, ...]:
         """What is made of the client's update besides the arrays that are asked for."""
         return ("project",) if self.projection_size else ()
@@ -411,7 +412,7 @@ class UpdateQuestion(codec.Question[Update]):
         told = () if projection is None else (projection.size, projection.seed)
         return cls(model, server_round, tuple(names), *told)
 
-    @property
+    @cached_property
     def projection(self) -> Projection | None:
         """The projection that is asked for."""
         return Projection(self.projection_size, self.projection_seed or 0) if self.projection_size else None

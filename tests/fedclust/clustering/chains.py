@@ -1,14 +1,8 @@
-"""The functions that fit chains, with what they are fitted with as arguments; a model to fit them to."""
+"""A model to fit chains to."""
 
-from collections.abc import Sequence
-
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from fedclust.clustering import curve_fitting
-from fedclust.clustering.curve_fitting import Chains, Fitting, Outcome
-from fedclust.clustering.fedgmcc import Parameters
 from fedclust.typing import State
 
 
@@ -22,26 +16,3 @@ def mlp() -> nn.Module:
 
 def one(models: State, position: int) -> State:
     return {name: tensor[position] for name, tensor in models.items()}
-
-
-def fit_pairs(
-    network: nn.Module, models: State, inputs: Tensor, parameters: Parameters, draws: torch.Generator
-) -> Chains:
-    return curve_fitting.fit_pairs(Fitting(network, inputs, parameters, draws), models)
-
-
-def profile(
-    network: nn.Module, models: State, inputs: Tensor, chains: Chains, which: Sequence[int], fit: Parameters
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return curve_fitting.profile(Fitting(network, inputs, fit, torch.Generator()), models, chains, which)
-
-
-def step(
-    percentile: float,
-    network: nn.Module,
-    models: State,
-    inputs: Tensor,
-    fit: Parameters,
-    draws: torch.Generator,
-) -> tuple[float, Outcome]:
-    return curve_fitting.step(percentile, Fitting(network, inputs, fit, draws), models)

@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import gc
 import weakref
 from typing import Any, ClassVar
@@ -10,10 +11,10 @@ from hypothesis import given, strategies as st
 from torch import Tensor, nn
 
 from fedclust.clustering import curve_fitting
-from fedclust.clustering.curve_fitting import chain, chain_mean, curve_finding_loss, draw_inputs, steepest
+from fedclust.clustering.curve_fitting import Fitting, chain, chain_mean, draw_inputs, fit_pairs, profile
 from fedclust.clustering.fedgmcc import Parameters
 from fedclust.typing import State
-from tests.fedclust.clustering.chains import fit_pairs, mlp, one, profile, seeded
+from tests.fedclust.clustering.chains import mlp, one, seeded
 
 numbers = st.floats(-10, 10)
 
@@ -55,15 +56,17 @@ def test_output_distance_is_a_mean_over_inputs_of_squared_distances() -> None:
 def test_curve_finding_loss_is_the_mean_over_u() -> None:
     # Trapezoids over four intervals of 1/4: (1/2 + 3 + 2 + 1 + 4/2) / 4; a constant is its own mean.
     np.testing.assert_allclose(
-        curve_finding_loss(np.array([[1.0, 3.0, 2.0, 1.0, 4.0], [0.5] * 5])), [2.125, 0.5]
+        curve_fitting.curve_finding_loss(np.array([[1.0, 3, 2, 1, 4], [0.5] * 5])), [2.125, 0.5]
     )
 
 
 def test_steepest_slope_is_central_and_never_across_the_bend() -> None:
     # Points 0, 1/4, 1/2, 3/4, 1. Slopes at 1/4 and 3/4: (0.2 - 0) * 2 and (0.5 - 0.2) * 2. At the bend it
     # would be (1.3 - 0.1) * 2, and between neighbours up to (1.3 - 0.2) * 4.
-    np.testing.assert_allclose(steepest(np.array([[0.0, 0.1, 0.2, 1.3, 0.5]])), [0.6])
-    np.testing.assert_allclose(steepest(np.array([[1.0, 0.1, 0.2, 1.3, 0.5], [0.0] * 5])), [1.6, 0.0])
+    np.testing.assert_allclose(curve_fitting.steepest(np.array([[0.0, 0.1, 0.2, 1.3, 0.5]])), [0.6])
+    np.testing.assert_allclose(
+        curve_fitting.steepest(np.array([[1.0, 0.1, 0.2, 1.3, 0.5], [0.0] * 5])), [1.6, 0.0]
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -71,9 +74,9 @@ def test_steepest_slope_is_central_and_never_across_the_bend() -> None:
 def test_a_chain_that_overflows_anywhere_has_an_infinite_score(value: float, place: int) -> None:
     distances = np.zeros((2, 5))
     distances[0, place] = value
-    np.testing.assert_array_equal(steepest(distances), [np.inf, 0.0])
-    np.testing.assert_array_equal(curve_finding_loss(distances), [np.inf, 0.0])
-    np.testing.assert_array_equal(steepest(np.full((1, 5), value)), [np.inf])
+    np.testing.assert_array_equal(curve_fitting.steepest(distances), [np.inf, 0.0])
+    np.testing.assert_array_equal(curve_fitting.curve_finding_loss(distances), [np.inf, 0.0])
+    np.testing.assert_array_equal(curve_fitting.steepest(np.full((1, 5), value)), [np.inf])
 
 
 def test_inputs_are_uniform() -> None:
@@ -185,15 +188,9 @@ def literal_loss(model: nn.Module, last: nn.Module, inputs: Tensor) -> Tensor:
     return (difference**2).sum(-1).mean()
 
 
-def literal_fit(
-    network: nn.Module,
-    start: State,
-    end: State,
-    inputs: Tensor,
-    parameters: Parameters,
-    draws: torch.Generator,
-) -> tuple[State, np.ndarray, float]:
+def literal_fit(fitting: Fitting, start: State, end: State) -> tuple[State, np.ndarray, float]:
     """Algorithm 1, lines 12 to 17, for one pair: the bend, L to each target on the grid, the score."""
+    network, inputs, parameters = fitting.network, fitting.inputs, fitting.parameters
     first, last = copy.deepcopy(network).eval(), copy.deepcopy(network).eval()
     first.load_state_dict(start)
     last.load_state_dict(end)
@@ -204,8 +201,8 @@ def literal_fit(
     }
     bend = {name: tensor.clone() for name, tensor in bend.items()}
     for _ in range(parameters.steps):
-        u = float(torch.rand((), generator=draws))
-        rows = torch.randperm(len(inputs), generator=draws)[: parameters.batch_size]
+        u = float(torch.rand((), generator=fitting.generator))
+        rows = torch.randperm(len(inputs), generator=fitting.generator)[: parameters.batch_size]
         looks = [(u, rows)]
         if parameters.targets == "both":
             looks = [(u, rows[: len(rows) // 2]), (1 - u, rows[: len(rows) // 2])]
@@ -219,9 +216,8 @@ def literal_fit(
                     gradient[name] += weight * parameter.grad / len(looks) / len(targets)
         for name, slope in gradient.items():
             bend[name] = bend[name] - parameters.learning_rate * slope
-        for alias, name in {"decode.weight": "encode.weight"}.items():
-            if alias in bend:
-                bend[alias] = bend[name]
+        if "decode.weight" in bend:  # tied
+            bend["decode.weight"] = bend["encode.weight"]
     points = parameters.num_points
     half, spacing = (points - 1) // 2, 1 / (points - 1)
     inner = [*range(1, half), *range(half + 1, points - 1)]
@@ -253,15 +249,15 @@ def test_fit_is_the_literal_loop_over_pairs(targets: Any, kind: str, pairs_per_b
     inputs = inputs.double() if vocabulary_size is None else inputs
     fit = {"steps": 4, "learning_rate": 0.5, "batch_size": 16, "num_points": 9}
     parameters = Parameters(targets=targets, pairs_per_batch=pairs_per_batch, **fit)
-    chains = fit_pairs(network, models, inputs, parameters, seeded(2))
+    fitting = Fitting(network, inputs, parameters, seeded(2))
+    chains = fit_pairs(fitting, models)
     np.testing.assert_array_equal(chains.pairs, [[0, 1], [0, 2], [1, 2]])
     np.testing.assert_array_equal(chains.scores, chains.scores.T)
     np.testing.assert_array_equal(np.diagonal(chains.scores), 0)
-    _, curves, _ = profile(network, models, inputs, chains, [0, 1, 2], parameters)
+    _, curves, _ = profile(fitting, models, chains, [0, 1, 2])
     for row, (k, m) in enumerate(chains.pairs):
-        bend, losses, score = literal_fit(
-            network, one(models, k), one(models, m), inputs, parameters, seeded(2)
-        )
+        again = dataclasses.replace(fitting, generator=seeded(2))
+        bend, losses, score = literal_fit(again, one(models, k), one(models, m))
         for name, tensor in one(chains.bends, row).items():
             torch.testing.assert_close(tensor, bend[name], atol=1e-12, rtol=1e-9)
         np.testing.assert_allclose(curves[row], losses[-1], atol=1e-12)  # to model m in either case
@@ -273,9 +269,9 @@ def test_fit_is_the_literal_loop_over_pairs(targets: Any, kind: str, pairs_per_b
 
 def test_profile_compares_with_the_straight_line() -> None:
     network, inputs, parameters = mlp(), draw_inputs(50, (4,), seeded()), Parameters(steps=3, num_points=5)
-    models = random_models(network, 3)
-    chains = fit_pairs(network, models, inputs, parameters, seeded())
-    u, curve, line = profile(network, models, inputs, chains, [2, 0], parameters)  # pairs (1, 2), (0, 1)
+    models, fitting = random_models(network, 3), Fitting(network, inputs, parameters, seeded())
+    chains = fit_pairs(fitting, models)
+    u, curve, line = profile(fitting, models, chains, [2, 0])  # pairs (1, 2), (0, 1)
     np.testing.assert_array_equal(u, [0, 0.25, 0.5, 0.75, 1])
     np.testing.assert_array_equal(curve[:, [0, 4]], line[:, [0, 4]])
     np.testing.assert_allclose(line[:, 4], 0, atol=1e-12)
@@ -283,7 +279,7 @@ def test_profile_compares_with_the_straight_line() -> None:
     last.load_state_dict(one(models, 2))
     quarter.load_state_dict({name: 0.75 * tensor[1] + 0.25 * tensor[2] for name, tensor in models.items()})
     assert line[0, 1] == pytest.approx(float(literal_loss(quarter, last, inputs).detach()))
-    assert profile(network, models, inputs, chains, [], parameters)[1].shape == (0, 5)
+    assert profile(fitting, models, chains, [])[1].shape == (0, 5)
 
 
 def test_same_seed_same_chains_and_nothing_is_changed() -> None:
@@ -291,7 +287,9 @@ def test_same_seed_same_chains_and_nothing_is_changed() -> None:
     models, inputs = random_models(network, 3), draw_inputs(20, (1, 4, 4), seeded())
     before = copy.deepcopy((network.state_dict(), models))
     drawn = torch.random.get_rng_state()
-    first, again = (fit_pairs(network, models, inputs, Parameters(steps=3), seeded(4)) for _ in range(2))
+    first, again = (
+        fit_pairs(Fitting(network, inputs, Parameters(steps=3), seeded(4)), models) for _ in range(2)
+    )
     torch.testing.assert_close(first.bends, again.bends, rtol=0, atol=0)
     np.testing.assert_array_equal(first.scores, again.scores)
     torch.testing.assert_close((network.state_dict(), models), before, rtol=0, atol=0)
@@ -299,29 +297,32 @@ def test_same_seed_same_chains_and_nothing_is_changed() -> None:
     assert torch.equal(torch.random.get_rng_state(), drawn)
 
 
+def fit_chains(models: State, **parameters: Any) -> curve_fitting.Chains:
+    """Fit chains between models of the small network, with thirty inputs."""
+    return fit_pairs(
+        Fitting(mlp(), draw_inputs(30, (4,), seeded()), Parameters(**parameters), seeded()), models
+    )
+
+
 def test_identical_models_have_score_zero_and_do_not_bend() -> None:
     network = mlp()
     models = {name: torch.stack([tensor] * 3) for name, tensor in network.state_dict().items()}
-    chains = fit_pairs(network, models, draw_inputs(30, (4,), seeded()), Parameters(steps=5), seeded())
+    chains = fit_chains(models, steps=5)
     np.testing.assert_allclose(chains.scores, 0, atol=1e-9)
     torch.testing.assert_close(chains.bends, models)
 
 
 def test_a_bend_out_of_range_is_put_back_halfway() -> None:
-    network, inputs = mlp(), draw_inputs(30, (4,), seeded())
-    models = random_models(network, 3)
-    wild = fit_pairs(network, models, inputs, Parameters(steps=2, learning_rate=float("inf")), seeded())
-    none = fit_pairs(network, models, inputs, Parameters(steps=0), seeded())
+    models = random_models(mlp(), 3)
+    wild = fit_chains(models, steps=2, learning_rate=float("inf"))
+    none = fit_chains(models, steps=0)
     torch.testing.assert_close(wild.bends, none.bends)
     np.testing.assert_array_equal(wild.scores, none.scores)
 
 
 @pytest.mark.parametrize("pairs_per_batch", ["auto", 1])
 def test_one_model_has_no_pairs(pairs_per_batch: Any) -> None:
-    network, parameters = mlp(), Parameters(pairs_per_batch=pairs_per_batch)
-    chains = fit_pairs(
-        network, random_models(network, 1), draw_inputs(8, (4,), seeded()), parameters, seeded()
-    )
+    chains = fit_chains(random_models(mlp(), 1), pairs_per_batch=pairs_per_batch)
     assert chains.pairs.shape == (0, 2)
     assert chains.bends["0.weight"].shape == (0, 16, 4)
     np.testing.assert_array_equal(chains.scores, [[0.0]])
@@ -345,28 +346,23 @@ def overflowing(models: State, position: int, kind: str) -> State:
 def test_a_model_that_overflows_is_far_from_everyone(
     kind: str, targets: Any, position: int, pairs_per_batch: int
 ) -> None:
-    network, inputs = mlp(), draw_inputs(30, (4,), seeded())
-    parameters = Parameters(steps=3, targets=targets, pairs_per_batch=pairs_per_batch)
-    healthy = random_models(network, 3)
-    spoilt = overflowing(healthy, position, kind)
-    scores = fit_pairs(network, spoilt, inputs, parameters, seeded()).scores
-    expected = fit_pairs(network, healthy, inputs, parameters, seeded())
+    healthy, how = random_models(mlp(), 3), {"steps": 3, "pairs_per_batch": pairs_per_batch}
+    spoilt = fit_chains(overflowing(healthy, position, kind), targets=targets, **how)
+    scores, expected = spoilt.scores, fit_chains(healthy, targets=targets, **how)
     others = [client for client in range(3) if client != position]
     assert np.isinf(scores[position, others]).all()
     np.testing.assert_array_equal(scores, scores.T)
     np.testing.assert_array_equal(np.diagonal(scores), 0)
     # The pair of the other two is fitted as without it.
     assert scores[others[0], others[1]] == expected.scores[others[0], others[1]]
-    losses = fit_pairs(network, spoilt, inputs, parameters, seeded()).losses
-    np.testing.assert_array_equal(np.isinf(losses), np.isinf(scores[np.triu_indices(3, 1)]))
+    np.testing.assert_array_equal(np.isinf(spoilt.losses), np.isinf(scores[np.triu_indices(3, 1)]))
 
 
 def test_a_chain_that_overflows_between_sound_models_is_no_match() -> None:
     # The sum of two weights of 3e38 is beyond float32, and with it the middle of the chain.
-    network, inputs = mlp(), draw_inputs(30, (4,), seeded())
-    models = random_models(network, 3)
+    models = random_models(mlp(), 3)
     models["2.bias"][:2] = torch.tensor([3e38, 0.0, 0.0])
-    scores = fit_pairs(network, models, inputs, Parameters(steps=0), seeded()).scores
+    scores = fit_chains(models, steps=0).scores
     assert np.isinf(scores[0, 1])
     assert np.isfinite(scores[2, :2]).all()
 
@@ -376,9 +372,9 @@ def test_the_number_of_threads_changes_nothing(threads: int) -> None:
     network = conv_net()
     models, inputs = random_models(network, 5), torch.rand(32, 1, 4, 4, generator=seeded(1))
     parameters = Parameters(steps=5, batch_size=8, pairs_per_batch=1)
-    alone = fit_pairs(network, models, inputs, parameters, seeded())
+    alone = fit_pairs(Fitting(network, inputs, parameters, seeded()), models)
     torch.set_num_threads(threads)
-    together = fit_pairs(network, models, inputs, parameters, seeded())
+    together = fit_pairs(Fitting(network, inputs, parameters, seeded()), models)
     assert torch.get_num_threads() == threads
     np.testing.assert_array_equal(together.scores, alone.scores)
     for name, bends in alone.bends.items():
@@ -407,8 +403,8 @@ def test_nothing_stays_in_memory_afterwards(threads: int, pairs_per_batch: int) 
     gc.disable()
     try:
         parameters = Parameters(steps=2, batch_size=8, pairs_per_batch=pairs_per_batch)
-        chains = fit_pairs(network, models, inputs, parameters, seeded())
-        profile(network, models, inputs, chains, [0], parameters)
+        fitting = Fitting(network, inputs, parameters, seeded())
+        profile(fitting, models, fit_pairs(fitting, models), [0])
         assert len(Counted.living) == 0
     finally:
         gc.enable()

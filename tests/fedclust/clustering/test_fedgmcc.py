@@ -5,18 +5,15 @@ import pytest
 import torch
 from torch import nn
 
-from fedclust.clustering.curve_fitting import Chains, chain_mean, cluster_models, draw_inputs
+from fedclust.clustering import curve_fitting
+from fedclust.clustering.curve_fitting import Chains, Fitting, chain_mean, draw_inputs
 from fedclust.clustering.fedgmcc import Parameters, budget, connect, link, next_percentile
 from fedclust.typing import State
-from tests.fedclust.clustering.chains import fit_pairs, mlp, one, profile, seeded, step
+from tests.fedclust.clustering.chains import mlp, one, seeded
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def fitting(num_inputs: int, **parameters: Any) -> Fitting:
+    return Fitting(mlp(), draw_inputs(num_inputs, (4,), seeded()), Parameters(**parameters), seeded())
 
 
 def trained(data_seed: int, convention: tuple[int, ...] = (0, 1, 2)) -> State:
@@ -132,7 +129,7 @@ def test_cluster_models_are_means_of_chain_means() -> None:
     chains = Chains(pairs, bends, np.zeros((5, 5)), np.zeros(10))
     labels = np.array([0, 1, 0, 0, 2])
     connected = np.array([list(pair) in ([0, 2], [2, 3], [0, 1], [1, 4]) for pair in pairs])
-    result = cluster_models(models, chains, connected, labels)
+    result = curve_fitting.cluster_models(models, chains, connected, labels)
     # Cluster 0: pairs (0, 2) and (2, 3); (0, 3) is not connected, and pairs across clusters never count.
     rows = [pairs.tolist().index(pair) for pair in ([0, 2], [2, 3])]
     expected = (
@@ -155,22 +152,21 @@ def test_permuted_models_are_joined_better_by_the_chain_than_by_the_line() -> No
         "2.weight": first["2.weight"][:, order],
         "2.bias": first["2.bias"],
     }
-    models, inputs = stacked([first, second]), draw_inputs(512, (4,), seeded())
-    parameters = Parameters(steps=200)
-    chains = fit_pairs(mlp(), models, inputs, parameters, seeded())
-    _, curve, line = profile(mlp(), models, inputs, chains, [0], parameters)
+    models, bent = stacked([first, second]), fitting(512, steps=200)
+    chains = curve_fitting.fit_pairs(bent, models)
+    _, curve, line = curve_fitting.profile(bent, models, chains, [0])
     # Both are the same function, so L is 0 at both ends; the line between them leaves it.
     np.testing.assert_allclose(line[0, [0, -1]], 0, atol=1e-9)
     assert line.max() > 0.1
     assert curve.max() < 0.5 * line.max()
     assert curve.mean() < 0.3 * line.mean()
-    straight = fit_pairs(mlp(), models, inputs, Parameters(steps=0), seeded())
+    straight = curve_fitting.fit_pairs(fitting(512, steps=0), models)
     assert chains.scores[0, 1] < 0.5 * straight.scores[0, 1]
 
 
 def test_step_finds_the_groups_and_averages_them(clients: State) -> None:
-    inputs = draw_inputs(256, (4,), seeded())
-    after, outcome = step(50.0, mlp(), clients, inputs, Parameters(), seeded())
+    whole = fitting(256)
+    after, outcome = curve_fitting.step(50.0, whole, clients)
     np.testing.assert_array_equal(outcome.labels, [0, 1, 0, 1, 0])
     assert after == 50.0
     assert outcome.epsilon is None
@@ -182,11 +178,11 @@ def test_step_finds_the_groups_and_averages_them(clients: State) -> None:
         expected = chain_mean(clients[name][1], clients[name][3], outcome.chains.bends[name][row])
         torch.testing.assert_close(tensor, expected)
     # Each cluster's model still knows its own naming of the classes.
-    truth = inputs[:, :3].argmax(dim=1)
+    truth = whole.inputs[:, :3].argmax(dim=1)
     for cluster, convention in enumerate(([0, 1, 2], [1, 2, 0])):
         model = mlp()
         model.load_state_dict(one(outcome.models, cluster))
-        assert (model(inputs).argmax(dim=1) == torch.tensor(convention)[truth]).float().mean() > 0.9
+        assert (model(whole.inputs).argmax(dim=1) == torch.tensor(convention)[truth]).float().mean() > 0.9
 
 
 @pytest.mark.parametrize("grouping", ["linkage", "components"])
@@ -196,10 +192,9 @@ def test_a_model_that_overflows_joins_no_other(grouping: Any, value: float, clie
     models = {name: tensor[[0, 2, 4]].clone() for name, tensor in clients.items()}
     models["2.weight"][2] *= value
     models["0.weight"][2] *= value
-    inputs, parameters = draw_inputs(64, (4,), seeded()), Parameters(grouping=grouping)
-    _, outcome = step(95.0, mlp(), models, inputs, parameters, seeded())
+    _, outcome = curve_fitting.step(95.0, fitting(64, grouping=grouping), models)
     healthy = {name: tensor[:2] for name, tensor in models.items()}
-    _, expected = step(95.0, mlp(), healthy, inputs, parameters, seeded())
+    _, expected = curve_fitting.step(95.0, fitting(64, grouping=grouping), healthy)
     np.testing.assert_array_equal(outcome.labels, [*expected.labels, outcome.labels[:2].max() + 1])
     assert outcome.epsilon == expected.epsilon
     for cluster in range(int(expected.labels.max()) + 1):
@@ -224,11 +219,9 @@ def test_the_percentile_rises_after_several_clusters_and_falls_after_one() -> No
 
 @pytest.mark.parametrize("percentile", [5.0, 50.0, 95.0])
 def test_components_compare_slopes_with_a_percentile_of_losses(percentile: float, clients: State) -> None:
-    inputs = draw_inputs(64, (4,), seeded())
-    parameters = Parameters(grouping="components", targets="later", steps=5)
-    assert parameters.first_percentile == 50.0
-    chains = fit_pairs(mlp(), clients, inputs, parameters, seeded())
-    after, outcome = step(percentile, mlp(), clients, inputs, parameters, seeded())
+    how = {"grouping": "components", "targets": "later", "steps": 5}
+    chains = curve_fitting.fit_pairs(fitting(64, **how), clients)
+    after, outcome = curve_fitting.step(percentile, fitting(64, **how), clients)
     assert outcome.epsilon == np.percentile(chains.losses, percentile)
     np.testing.assert_array_equal(outcome.connected, chains.scores[np.triu_indices(5, 1)] <= outcome.epsilon)
     np.testing.assert_array_equal(outcome.labels, connect(chains.scores, outcome.epsilon))

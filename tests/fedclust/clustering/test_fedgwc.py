@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import math
 import warnings
 from typing import Any
@@ -157,13 +158,10 @@ def test_the_change_by_chance_is_what_independent_normal_losses_leave(
 
 
 def literal_affinity(matrix: np.ndarray, kernel_width: float) -> np.ndarray:
-    size = len(matrix)
-    result = np.ones((size, size))
-    for k in range(size):
-        for j in range(size):
-            others = [i for i in range(size) if i not in (k, j)]
-            squared = sum((matrix[k, i] - matrix[j, i]) ** 2 for i in others)
-            result[k, j] = math.exp(-kernel_width * squared)
+    result = np.ones_like(matrix)
+    for k, j in itertools.permutations(range(len(matrix)), 2):
+        others = np.delete(matrix[k] - matrix[j], [k, j])
+        result[k, j] = math.exp(-kernel_width * sum(others**2))
     return result
 
 
@@ -228,13 +226,11 @@ losses_of_cohorts = st.tuples(st.integers(2, 8), st.integers(1, 4)).flatmap(
 
 
 def literal_rewards(losses: np.ndarray) -> np.ndarray:
-    num_clients, num_steps = losses.shape
-    result = np.zeros(num_clients)
-    for k in range(num_clients):
-        for s in range(num_steps):
-            mean = sum(losses[:, s]) / num_clients
-            variance = sum((loss - mean) ** 2 for loss in losses[:, s]) / (num_clients - 1)
-            result[k] += math.exp(-((losses[k, s] - mean) ** 2) / (2 * variance)) / num_steps
+    result = np.zeros(len(losses))
+    for values in losses.T:
+        squares = (values - sum(values) / len(values)) ** 2
+        variance = sum(squares) / (len(values) - 1)
+        result += np.exp(-squares / (2 * variance)) / losses.shape[1]
     return result
 
 
@@ -669,15 +665,8 @@ def test_fewer_distinct_clusters_than_asked_for_are_left_out() -> None:
 # Two pairs and a single client, nearer to the second pair: with rows a = [1, 1, 0, 0, 0.1] of clients 0 and 1
 # and b = [0, 0, 1, 1, 0.4] of 2 and 3, its own [0.1, 0.1, 0.4, 0.4, 1] is at a squared distance of
 # 2 * 0.9² + 2 * 0.4² + 0.9² = 2.75 from a and 2 * 0.1² + 2 * 0.6² + 0.6² = 1.1 from b.
-PAIRS = np.array(
-    [
-        [1.0, 1.0, 0.0, 0.0, 0.1],
-        [1.0, 1.0, 0.0, 0.0, 0.1],
-        [0.0, 0.0, 1.0, 1.0, 0.4],
-        [0.0, 0.0, 1.0, 1.0, 0.4],
-        [0.1, 0.1, 0.4, 0.4, 1.0],
-    ]
-)
+A, B = [1.0, 1.0, 0.0, 0.0, 0.1], [0.0, 0.0, 1.0, 1.0, 0.4]
+PAIRS = np.array([A, A, B, B, [0.1, 0.1, 0.4, 0.4, 1.0]])
 
 
 @pytest.mark.parametrize(

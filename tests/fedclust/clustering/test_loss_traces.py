@@ -293,31 +293,19 @@ SEEDS = range(5)
 
 
 def literal_estimate(table: np.ndarray, labels: np.ndarray, num_groups: int) -> Estimate:
-    """ALGORITHMS 1b, step 4, entry by entry."""
-    there = ~np.isnan(table)
-    rounds, clients = table.shape
-    num_entries = there.sum()
-    length = [sum(there[:, k]) for k in range(clients)]
-    repeated = sum(n - 1 for n in length)
-    filled = sum(
-        any(there[t, k] and labels[k] == g for k in range(clients))
-        for t in range(rounds)
-        for g in range(num_groups)
-    )
-    b = [0.0] * clients
+    """ALGORITHMS 1b, step 4, on the table of rounds by clients, where masked means that there is none."""
+    values, clients = np.ma.masked_invalid(table), len(labels)
+    length, num_entries = values.count(axis=0), values.count()
+    repeated, b = sum(length - 1), np.zeros(clients)
     for _ in range(3):
-        mean = {}
-        for t in range(rounds):
-            for g in range(num_groups):
-                values = [table[t, k] - b[k] for k in range(clients) if there[t, k] and labels[k] == g]
-                mean[t, g] = sum(values) / len(values) if values else None
-        d = [[table[t, k] - mean[t, labels[k]] for t in range(rounds) if there[t, k]] for k in range(clients)]
-        bar = [sum(values) / len(values) for values in d]
-        noise = sum((v - bar[k]) ** 2 for k in range(clients) for v in d[k]) / repeated
-        tau = max(0, sum(length[k] * bar[k] ** 2 for k in range(clients)) - clients * noise) / num_entries
-        noise = noise / max(0.05, (num_entries - filled - clients) / repeated)
-        b = [bar[k] * length[k] * tau / (noise + length[k] * tau) for k in range(clients)]
-    return Estimate(np.array(b), noise, tau)
+        mean = np.ma.stack([(values - b)[:, labels == g].mean(axis=1) for g in range(num_groups)], axis=1)
+        d = values - mean[:, labels]
+        bar = d.mean(axis=0).data
+        noise = ((d - bar) ** 2).sum() / repeated
+        tau = max(0, sum(length * bar**2) - clients * noise) / num_entries
+        noise = noise / max(0.05, (num_entries - mean.count() - clients) / repeated)
+        b = bar * length * tau / (noise + length * tau)
+    return Estimate(b, noise, tau)
 
 
 def literal_cell(table: np.ndarray, labels: np.ndarray, b: np.ndarray, k: int, t: int, h: int) -> tuple:
@@ -424,24 +412,18 @@ def test_fit_wants_enough_to_fit(of_table) -> None:
     assert loss_traces.fit(of_table(np.ones((3, 2))), 3, 0) is None  # fewer clients than groups
 
 
-LABELS = np.array([0, 1, 0, 1, 0, 2, 2, 0, 1])
-
-
 def literal_slopes(table: np.ndarray, labels: np.ndarray, of: Estimate, g: int, h: int) -> list[float]:
     """Generalised least squares with the covariance written out."""
     placed = []
     for k in range(len(labels)):
         u, z = [], []
         for t in range(len(table)):
-            means = []
-            for group in (g, h):
-                others = [j for j in range(len(labels)) if j != k and labels[j] == group]
-                others = [j for j in others if not np.isnan(table[t, j])]
-                if others:
-                    means.append(sum(table[t, j] - of.constants[j] for j in others) / (len(others) + 1))
-            if labels[k] in (g, h) and not np.isnan(table[t, k]) and len(means) == 2:
-                u.append(means[1] - means[0])
-                z.append(table[t, k] - sum(means) / 2)
+            (low, some), (high, others) = (
+                literal_cell(table, labels, of.constants, k, t, group) for group in (g, h)
+            )
+            if labels[k] in (g, h) and not np.isnan(table[t, k]) and some and others:
+                u.append(high - low)
+                z.append(table[t, k] - (low + high) / 2)
         if not u:
             placed.append(math.nan)
             continue

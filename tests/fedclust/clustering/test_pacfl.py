@@ -1,3 +1,6 @@
+import itertools
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
@@ -57,27 +60,19 @@ def test_a_basis_has_no_more_directions_than_the_examples() -> None:
 
 def _by_the_paper(bases: np.ndarray, measure: str) -> np.ndarray:
     """Compute the distances one pair and one class at a time."""
-    num_clients, num_classes = bases.shape[:2]
-    found = np.zeros((num_clients, num_clients))
-    for one in range(num_clients):
-        for other in range(num_clients):
-            by_class = []
-            for index in range(num_classes):
-                mine, theirs = (
-                    each[:, each.any(axis=0)] for each in (bases[one, index], bases[other, index])
-                )
-                if mine.size and theirs.size:
-                    by_class.append(np.degrees(subspace_angles(mine, theirs)))
-            if one == other:
-                continue
-            if not by_class:
-                found[one, other] = 90 * VECTORS * num_classes if measure == "sum" else 90
-            elif measure == "smallest":
-                found[one, other] = min(each.min() for each in by_class)
-            elif measure == "sum":
-                found[one, other] = sum(each.sum() for each in by_class)
-            else:
-                found[one, other] = np.mean([each.min() for each in by_class])
+    found = np.zeros((len(bases), len(bases)))
+    for one, other in itertools.permutations(range(len(bases)), 2):
+        by_class = []
+        for pair in zip(bases[one], bases[other], strict=True):
+            mine, theirs = (each[:, each.any(axis=0)] for each in pair)
+            if mine.size and theirs.size:
+                by_class.append(np.degrees(subspace_angles(mine, theirs)))
+        if not by_class:
+            found[one, other] = 90 * VECTORS * bases.shape[1] if measure == "sum" else 90
+        elif measure == "sum":
+            found[one, other] = sum(each.sum() for each in by_class)
+        else:
+            found[one, other] = {"smallest": min, "mean": np.mean}[measure]([each.min() for each in by_class])
     return found
 
 
@@ -101,36 +96,28 @@ def test_clients_on_two_lines_become_two_clusters() -> None:
     assert assign(bases, Parameters(vectors=1, threshold=45.0))[0].tolist() == [0] * 5
 
 
+def _rule(degrees: Iterable[float], labels: list[int]) -> SubspaceRule:
+    """Make the rule for newcomers to clusters of such lines."""
+    bases = np.stack([_line(each) for each in degrees])
+    return SubspaceRule.of(bases, np.array(labels), distances(bases), Parameters(vectors=1))
+
+
 def test_a_newcomer_goes_to_the_cluster_of_the_least_mean_angle() -> None:
     # One class, one vector each, in the plane: clients at 0, 10 and 80 degrees, in clusters 0, 0 and 1.
-    def line(degrees: float) -> np.ndarray:
-        angle = np.radians(degrees)
-        return np.array([[[np.cos(angle)], [np.sin(angle)]]])
-
-    bases, labels = np.stack([line(0), line(10), line(80)]), np.array([0, 0, 1])
-    rule = SubspaceRule.of(bases, labels, distances(bases), Parameters(vectors=1))
-    found = rule.place(line(20))
+    rule = _rule([0, 10, 80], [0, 0, 1])
+    found = rule.place(_line(20))
     # 20 and 10 degrees from cluster 0, mean 15; 60 from cluster 1.
     assert found.cluster == 0
     assert found.evidence["degrees"]["0"] == pytest.approx(15, abs=1e-3)
     assert found.evidence["degrees"]["1"] == pytest.approx(60, abs=1e-3)
     # The clusters are 80 and 70 apart, mean 75. 160 degrees is a line 20 from that at 0: 20 and 30.
-    assert rule.place(line(160)).cluster == 0
-    assert rule.place(line(62)).cluster == 1
+    assert rule.place(_line(160)).cluster == 0
+    assert rule.place(_line(62)).cluster == 1
     # Clusters 10 apart: 45 degrees is farther from both.
-    near = SubspaceRule.of(
-        np.stack([line(0), line(10)]),
-        np.array([0, 1]),
-        distances(np.stack([line(0), line(10)])),
-        Parameters(vectors=1),
-    )
-    assert near.place(line(45)).cluster is None
+    assert _rule([0, 10], [0, 1]).place(_line(45)).cluster is None
 
 
 def test_at_most_ten_clients_of_a_cluster_are_kept_the_most_central() -> None:
-    bases = np.stack(
-        [[[[np.cos(np.radians(degrees))], [np.sin(np.radians(degrees))]]] for degrees in range(12)]
-    )
-    rule = SubspaceRule.of(bases, np.zeros(12, dtype=int), distances(bases), Parameters(vectors=1))
+    rule = _rule(range(12), [0] * 12)
     # The two at the ends, 0 and 11 degrees, have the largest sums of distances.
-    np.testing.assert_allclose(rule.bases, bases[1:11].astype(np.float32))
+    np.testing.assert_allclose(rule.bases, np.stack([_line(degrees) for degrees in range(1, 11)]), rtol=1e-6)

@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,6 +156,12 @@ def simulated(
     return np.where(counts[:, :, None] > 0, means, np.nan).astype(np.float32), scatter
 
 
+def found_by(parameters: Parameters, draws: np.random.Generator, counts: np.ndarray, *how: Any, **more: Any):
+    """Assign simulated clients to clusters."""
+    means, scatter = simulated(draws, counts, *how, **more)
+    return assign(means, counts, scatter, parameters, 0)
+
+
 def label_counts(draws: np.random.Generator, clients: int, examples: int, alpha: float | None) -> np.ndarray:
     shares = (
         np.full((clients, 10), 0.1) if alpha is None else draws.dirichlet(np.full(10, alpha), size=clients)
@@ -187,8 +194,7 @@ def test_labelling_conventions_are_found(num_groups: int, alpha: float | None) -
     for _ in range(5):
         groups = draws.permutation(np.arange(30) % num_groups)
         counts = label_counts(draws, 30, 50, alpha)
-        means, scatter = simulated(draws, counts, groups, rolled(num_groups))
-        labels, details = assign(means, counts, scatter, WITHOUT_LABELS, 0)
+        labels, details = found_by(WITHOUT_LABELS, draws, counts, groups, rolled(num_groups))
         assert adjusted_rand_score(groups, labels) == 1.0
         assert details.test.p_value < 1e-6
         assert max(details.explained.values()) > 0.9
@@ -212,8 +218,7 @@ def test_clients_that_each_differ_a_little_are_no_groups() -> None:
     draws = np.random.default_rng(4)
     for _ in range(5):
         counts = label_counts(draws, 30, 200, None)
-        means, scatter = simulated(draws, counts, np.arange(30), shift=0.2)
-        labels, details = assign(means, counts, scatter, Parameters(), 0)
+        labels, details = found_by(Parameters(), draws, counts, np.arange(30), shift=0.2)
         assert details.test.p_value < 1e-6
         np.testing.assert_array_equal(labels, 0)
 
@@ -223,8 +228,7 @@ def test_a_larger_separation_is_tried_where_groups_explain_little() -> None:
     # above 0.25, and no few groups hold clients that are alike.
     draws = np.random.default_rng(5)
     counts = label_counts(draws, 20, 200, None)
-    means, scatter = simulated(draws, counts, np.arange(20), shift=0.45)
-    _, details = assign(means, counts, scatter, Parameters(), 0)
+    _, details = found_by(Parameters(), draws, counts, np.arange(20), shift=0.45)
     assert list(details.explained) == [0.25, 0.6]
     assert details.explained[0.25] < 0.9
 
@@ -235,8 +239,7 @@ def test_label_counts_are_asked_inside_each_group() -> None:
     groups, kinds = np.repeat([0, 1], 15), np.r_[np.arange(15) % 2, np.full(15, 2)]
     shares = np.array([[0.2] * 5 + [0] * 5, [0] * 5 + [0.2] * 5, [0.1] * 10])
     counts = np.stack([draws.multinomial(200, shares[kind]) for kind in kinds])
-    means, scatter = simulated(draws, counts, groups, rolled(2))
-    labels, details = assign(means, counts, scatter, Parameters(), 0)
+    labels, details = found_by(Parameters(), draws, counts, groups, rolled(2))
     np.testing.assert_array_equal(labels, kinds)
     assert set(details.labels) == set(details.groups)
 
@@ -247,8 +250,7 @@ def test_a_client_with_one_class_goes_with_its_convention() -> None:
     counts = np.full((12, 10), 20)
     counts[5] = 0
     counts[5, 7] = 40
-    means, scatter = simulated(draws, counts, groups, rolled(2))
-    np.testing.assert_array_equal(assign(means, counts, scatter, Parameters(), 0)[0], groups)
+    np.testing.assert_array_equal(found_by(Parameters(), draws, counts, groups, rolled(2))[0], groups)
 
 
 def test_clients_without_examples_or_known_scatter_join_the_largest_group() -> None:
@@ -260,9 +262,7 @@ def test_clients_without_examples_or_known_scatter_join_the_largest_group() -> N
     counts[7, 9] = 1  # one example of a class of which nobody has two
     counts[:7, 9] = 0
     counts[:, 3] = 0  # nobody has this class
-    means, scatter = simulated(draws, counts, groups, rolled(2))
-    labels, _ = assign(means, counts, scatter, Parameters(), 0)
-    np.testing.assert_array_equal(labels, groups)
+    np.testing.assert_array_equal(found_by(Parameters(), draws, counts, groups, rolled(2))[0], groups)
 
 
 def test_clients_whose_examples_are_all_the_same_are_still_separated() -> None:
@@ -361,20 +361,8 @@ def test_f_inside_groups() -> None:
 def test_f_adds_up_over_classes_without_clients_that_lack_one() -> None:
     # Class 0 as above with σ² = 2: 4 over one. Class 1: one client only, nothing over 0.
     means = np.array([[[0.0], [5.0]], [[2.0], [np.nan]]])
-    assert prototype_groups.f_ratio(
-        Prototypes(means, np.array([[4.0, 3], [4, 0]]), np.array([2.0, 1])), np.zeros(2, int)
-    ) == (
-        4.0,
-        1,
-    )
-
-
-def test_separation_weighs_pairs_by_their_examples() -> None:
-    # Client 0: 8 as above, weight 1/(1/2 + 1/4) = 4/3. Client 1: 4² − 1/1 − 2/1 = 13, weight 1/2.
-    # (4/3·8 + 1/2·13)/(4/3 + 1/2) = 103/11.
-    means = np.array([[[0.0], [3.0]], [[1.0], [5.0]]])
-    two = Prototypes(means, np.array([[2.0, 4], [1, 1]]), np.array([1.0, 2]))
-    assert class_separation(two) == pytest.approx(103 / 11)
+    two = Prototypes(means, np.array([[4.0, 3], [4, 0]]), np.array([2.0, 1]))
+    assert prototype_groups.f_ratio(two, np.zeros(2, int)) == (4.0, 1)
 
 
 def test_separation_from_pooled_prototypes_where_clients_have_one_class() -> None:
@@ -411,13 +399,12 @@ def test_comparison_matches_a_literal_loop(seed: int) -> None:
     for i in range(5):
         for j in range(5):
             excess = weight = shared = 0.0
-            for c in range(3):
-                if some.counts[i, c] and some.counts[j, c]:
-                    chance = some.variances[c] * (1 / some.counts[i, c] + 1 / some.counts[j, c])
-                    apart = sum((a - b) ** 2 for a, b in zip(some.means[i, c], some.means[j, c], strict=True))
-                    excess += (apart - chance) / chance
-                    weight += 1 / chance
-                    shared += 1
+            for c in np.flatnonzero(some.counts[i] * some.counts[j]):
+                chance = some.variances[c] * (1 / some.counts[i, c] + 1 / some.counts[j, c])
+                apart = np.square(some.means[i, c] - some.means[j, c]).sum()
+                excess += (apart - chance) / chance
+                weight += 1 / chance
+                shared += 1
             found = pairs.excess[i, j], pairs.weight[i, j], pairs.shared[i, j]
             assert found == pytest.approx((excess, weight, shared), abs=1e-9)
 
@@ -428,15 +415,11 @@ def test_separation_matches_a_literal_loop(seed: int) -> None:
     some = drawn(seed)
     totals, weights = [0.0] * 5, [0.0] * 5
     for i in range(5):
-        for c in range(3):
-            for other in range(c):
-                if some.counts[i, c] and some.counts[i, other]:
-                    n, m = some.counts[i, c], some.counts[i, other]
-                    apart = sum(
-                        (a - b) ** 2 for a, b in zip(some.means[i, c], some.means[i, other], strict=True)
-                    )
-                    totals[i] += (apart - some.variances[c] / n - some.variances[other] / m) / (1 / n + 1 / m)
-                    weights[i] += 1 / (1 / n + 1 / m)
+        for c, other in itertools.combinations(np.flatnonzero(some.counts[i]), 2):
+            n, m = some.counts[i, c], some.counts[i, other]
+            apart = np.square(some.means[i, c] - some.means[i, other]).sum()
+            totals[i] += (apart - some.variances[c] / n - some.variances[other] / m) / (1 / n + 1 / m)
+            weights[i] += 1 / (1 / n + 1 / m)
     own = [total / weight for total, weight in zip(totals, weights, strict=True) if weight]
     if len(own) == 5:  # the second, third and fourth of five are the quartiles
         low, middle, high = sorted(own)[1:4]
@@ -467,8 +450,7 @@ def test_shifts_of_prototypes_are_found() -> None:
     draws = np.random.default_rng(2)
     groups = draws.permutation(np.arange(30) % 2)
     counts = label_counts(draws, 30, 100, None)
-    means, scatter = simulated(draws, counts, groups, shift=3.0)
-    labels, details = assign(means, counts, scatter, Parameters(), 0)
+    labels, details = found_by(Parameters(), draws, counts, groups, shift=3.0)
     assert adjusted_rand_score(groups, labels) == 1.0
     # Two classes are 1 + shift apart now, each class of the two groups shift. 160 squares of normal
     # deviates vary by √(2/160) = 11 %, and those of the classes likewise.

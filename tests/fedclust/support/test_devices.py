@@ -3,11 +3,11 @@ import pytest
 import torch
 from torch import nn
 
+from fedclust.clustering.curve_fitting import Fitting, fit_pairs, profile
 from fedclust.clustering.fedgmcc import Parameters
 from fedclust.models.class_prototypes import Examples, class_subspaces, prototypes
 from fedclust.models.encoders import PixelEncoder
 from fedclust.support.devices import exact_kernels
-from tests.fedclust.clustering.chains import fit_pairs, profile
 
 EXACT = (False, False, True)  # TF32 in products, TF32 in cuDNN, cuDNN
 
@@ -70,12 +70,12 @@ def test_settings_inside_and_after(
 def test_curves_are_fitted_exactly(recurrent: bool, inside: tuple[bool, bool, bool]) -> None:
     network = Watched(nn.LSTM(2, 3, batch_first=True) if recurrent else nn.Linear(2, 3))
     models = {name: torch.stack([tensor, -tensor]) for name, tensor in network.state_dict().items()}
-    inputs = torch.ones(4, 5, 2)
     parameters = Parameters(steps=1, num_points=5, batch_size=2)
-    chains = fit_pairs(network, models, inputs, parameters, torch.Generator())
+    fitting = Fitting(network, torch.ones(4, 5, 2), parameters, torch.Generator())
+    chains = fit_pairs(fitting, models)
     assert network.seen == {inside}
     network.seen.clear()
-    profile(network, models, inputs, chains, [0], parameters)
+    profile(fitting, models, chains, [0])
     assert network.seen == {inside}
 
 

@@ -107,20 +107,22 @@ def means_of(update: CohortUpdate, nodes: list[list[int]]) -> dict[int, ArrayRec
     return arrays
 
 
+def update_of(num_examples: list[int], **state: torch.Tensor) -> CohortUpdate:
+    """Make the update of a cohort from its models' arrays and numbers of samples."""
+    number = len(num_examples)
+    return CohortUpdate(np.arange(number), state, (np.zeros(1),) * number, np.array(num_examples), {})
+
+
 def round_of(
-    aggregator: Strategy,
-    server_round: int,
-    model: ArrayRecord,
-    update: CohortUpdate,
-    arrays: Mapping[int, ArrayRecord],
+    aggregator: Strategy, number: int, model: ArrayRecord, update: CohortUpdate, nodes: list[list[int]]
 ) -> ArrayRecord:
-    """Aggregate what clients' nodes reply with, by client id."""
-    clients = Clients(len(update.clients))
-    messages = configure_train(aggregator, server_round, model, ConfigRecord(), clients, BUFFERS)
-    asked = [(message, message.metadata.dst_node_id) for message in messages]
-    replies = [replied(message, arrays[k], int(update.num_examples[k])) for message, k in asked]
-    replies.sort(key=lambda reply: reply.client)
-    return aggregate(aggregator, server_round, model, replies, BUFFERS, shared_means=True)
+    """Aggregate what clients' nodes reply with: means, and models of clients that share no node."""
+    models = {
+        k: from_state({name: values[k] for name, values in update.state.items()}) for k in update.clients
+    }
+    arrays = models | means_of(update, nodes)
+    trained = {int(k): (int(update.num_examples[k]), arrays[k]) for k in update.clients}
+    return one_round(aggregator, number, model, trained, shared_means=True)
 
 
 def one_round(
@@ -128,6 +130,7 @@ def one_round(
     server_round: int,
     model: ArrayRecord,
     trained: Mapping[int, tuple[int, ArrayRecord]],
+    shared_means: bool = False,
 ) -> ArrayRecord:
     """Send a model to clients, and aggregate what they have made of it: samples and model of each."""
     messages = configure_train(
@@ -138,11 +141,9 @@ def one_round(
     assert all(values(arrays) == values(model) for arrays in sent.values())
     assert [*sent[0]] == [*model]
     assert len({id(arrays) for arrays in sent.values()}) == 1  # or it would travel once per client
-    replies = []
-    for message in messages:
-        num_examples, arrays = trained[message.metadata.dst_node_id]
-        replies.append(replied(message, arrays, num_examples))
-    return aggregate(aggregator, server_round, model, replies, BUFFERS, shared_means=False)
+    replies = [replied(message, *trained[message.metadata.dst_node_id][::-1]) for message in messages]
+    replies.sort(key=lambda reply: reply.client)
+    return aggregate(aggregator, server_round, model, replies, BUFFERS, shared_means=shared_means)
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
@@ -226,12 +227,8 @@ def test_a_reply_that_is_listed_twice_counts_twice_and_stays_whole(name: str) ->
     model = ArrayRecord({"weight": Array(np.zeros(2, dtype=np.float32))})
     aggregator = instantiate(OmegaConf.load(CONF / "aggregator" / f"{name}.yaml"))
     messages = configure_train(aggregator, 1, model, ConfigRecord(), Clients(2), frozenset())
-    one, other = replies = [
-        replied(
-            messages[client], ArrayRecord({"weight": Array(np.full(2, weight, dtype=np.float32))}), 5, model
-        )
-        for client, weight in enumerate((1.0, 7.0))
-    ]
+    arrays = [ArrayRecord({"weight": Array(np.full(2, each, dtype=np.float32))}) for each in (1.0, 7.0)]
+    one, other = replies = [replied(messages[k], arrays[k], 5, model) for k in (0, 1)]
     made = aggregate(aggregator, 1, model, [one, one, one, other], frozenset(), shared_means=False)
     # The median of 1, 1, 1, 7 is 1; a fifth of four trims nobody, and the mean is (1 + 1 + 1 + 7) / 4 = 2.5.
     assert values(made) == {"weight": [{"fedmedian": 1.0, "fedtrimmedavg": 2.5}[name]]}
@@ -266,19 +263,13 @@ def test_one_model_that_all_replies_share_is_looked_at_too() -> None:
 
 @pytest.mark.parametrize("nodes", [[[0, 1, 2, 3]], [[0, 3], [1, 2]], [[2], [0, 1, 3]], [[0], [1], [2], [3]]])
 def test_the_number_of_nodes_changes_nothing(nodes: list[list[int]]) -> None:
-    update = CohortUpdate(
-        clients=np.arange(4),
-        state={
-            "norm.mean": torch.tensor([[1.0, 2.0], [3.0, 6.0], [10.0, 10.0], [0.0, 4.0]]),
-            "weight": torch.tensor([[1.0] * 3, [2.0] * 3, [3.0] * 3, [8.0] * 3]),
-            "norm.count": torch.tensor([7, 2, 9, 4]),
-        },
-        losses=(np.zeros(1),) * 4,
-        num_examples=np.array([1, 3, 4, 2]),
-        failed={},
-    )
+    state = {
+        "norm.mean": torch.tensor([[1.0, 2.0], [3.0, 6.0], [10.0, 10.0], [0.0, 4.0]]),
+        "weight": torch.tensor([[1.0] * 3, [2.0] * 3, [3.0] * 3, [8.0] * 3]),
+        "norm.count": torch.tensor([7, 2, 9, 4]),
+    }
     aggregator = FedAvgM(server_momentum=0.9, **NO_MINIMA)
-    result = round_of(aggregator, 1, model_of(0.0, 0.0, 0), update, means_of(update, nodes))
+    result = round_of(aggregator, 1, model_of(0.0, 0.0, 0), update_of([1, 3, 4, 2], **state), nodes)
     # (1*1 + 3*3 + 4*10 + 2*0) / 10 = 5 and (1*2 + 3*6 + 4*10 + 2*4) / 10 = 6.8; the largest counter is 9.
     np.testing.assert_array_equal(result["norm.mean"].numpy(), np.array([5.0, 6.8], dtype=np.float32))
     # (1*1 + 3*2 + 4*3 + 2*8) / 10 = 3.5, the first step of momentum being a plain one
@@ -289,16 +280,13 @@ def test_the_number_of_nodes_changes_nothing(nodes: list[list[int]]) -> None:
 def _memory(kind: type[FedAvg], nodes: list[list[int]]) -> dict[str, Any]:
     """Run two rounds of seven clients on some nodes; list what the aggregator remembers, and the model."""
     draws = np.random.default_rng(0)
-    aggregator, examples = kind(**NO_MINIMA), np.array([1, 3, 4, 2, 7, 11, 5])
-    model = from_state({"weight": torch.zeros(500)})
+    aggregator, model = kind(**NO_MINIMA), from_state({"weight": torch.zeros(500)})
     for number in (1, 2):
         weights = torch.from_numpy(draws.normal(size=(7, 500)).astype(np.float32))
-        update = CohortUpdate(np.arange(7), {"weight": weights}, (np.zeros(1),) * 7, examples, {})
-        model = round_of(aggregator, number, model, update, means_of(update, nodes))
-    return {
-        **pack(pack_state(aggregator, kind(**NO_MINIMA)), dict[str, Any]),
-        "the model": model["weight"].numpy(),
-    }
+        update = update_of([1, 3, 4, 2, 7, 11, 5], weight=weights)
+        model = round_of(aggregator, number, model, update, nodes)
+    remembered = pack(pack_state(aggregator, kind(**NO_MINIMA)), dict[str, Any])
+    return remembered | {"the model": model["weight"].numpy()}
 
 
 @pytest.mark.parametrize("kind", [FedAvgM, FedAdam, FedYogi, FedAdagrad])
@@ -318,15 +306,11 @@ def test_the_number_of_nodes_changes_nothing_if_some_clients_send_their_own_mode
     nodes: list[list[int]],
 ) -> None:
     """Clients 1 and 3 send float32, the others a node's mean in float64."""
-    weights = np.random.default_rng(0).normal(size=(4, 500)).astype(np.float32)
-    examples = np.array([1, 3, 4, 2])
-    state = {"weight": torch.from_numpy(weights)}
-    update = CohortUpdate(np.arange(4), state, (np.zeros(1),) * 4, examples, {})
-    arrays = {client: from_state({"weight": state["weight"][client]}) for client in (1, 3)}
-    arrays |= means_of(update, nodes)
-    result = round_of(FedAvg(**NO_MINIMA), 1, from_state({"weight": torch.zeros(500)}), update, arrays)
+    weights, examples = np.random.default_rng(0).normal(size=(4, 500)).astype(np.float32), [1, 3, 4, 2]
+    update, model = update_of(examples, weight=torch.from_numpy(weights)), torch.zeros(500)
+    result = round_of(FedAvg(**NO_MINIMA), 1, from_state({"weight": model}), update, nodes)
     # In float64 throughout and rounded once; added up in float32 the last bits would depend on the nodes.
-    expected = (weights.astype("f8") * examples[:, None]).sum(axis=0) / 10
+    expected = (weights.astype("f8") * np.array(examples)[:, None]).sum(axis=0) / 10
     np.testing.assert_array_equal(result["weight"].numpy(), expected.astype(np.float32))
 
 

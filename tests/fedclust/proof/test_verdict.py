@@ -25,27 +25,22 @@ def test_groups_that_were_shown_to_be_better() -> None:
     assert found.better_for == 28
 
 
-def test_groups_that_cost() -> None:
-    found = verdict(comparison(-0.011, (-0.018, -0.004), 0.99), method="Clust-PSI-PFL", num_groups=3)
-    assert found.text == (
-        "Train one model for all: no grouping was shown to be better; Clust-PSI-PFL's 3 clusters would cost "
-        "0.011 (95 % interval 0.004 to 0.018)"
-    )
-    assert not found.grouped
-
-
 @pytest.mark.parametrize(
     ("gain", "interval", "words"),
     [
+        (-0.011, (-0.018, -0.004), "would cost 0.011 (95 % interval 0.004 to 0.018)"),
         (0.004, (-0.003, 0.011), "gain 0.004 (95 % interval -0.003 to 0.011), which may be chance"),
         (-0.004, (-0.011, 0.003), "cost 0.004 (95 % interval -0.003 to 0.011), which may be chance"),
         (0.0, (0.0, 0.0), "predict every held-out row just as well"),
         (-0.00001, (-0.02, 0.02), "cost 0.00 (95 % interval -0.02 to 0.02), which may be chance"),
     ],
 )
-def test_groups_of_which_nothing_is_known(gain: float, interval: tuple[float, float], words: str) -> None:
+def test_groups_that_were_not_shown_to_be_better(
+    gain: float, interval: tuple[float, float], words: str
+) -> None:
     found = verdict(comparison(gain, interval, 0.4), method="FMCL", num_groups=2)
-    assert found.text.endswith(f"; FMCL's 2 clusters {words}")
+    shown = "Train one model for all: no grouping was shown to be better"
+    assert found.text == f"{shown}; FMCL's 2 clusters {words}"
     assert not found.grouped
 
 
@@ -69,14 +64,8 @@ def test_clients_that_did_not_vote_are_counted() -> None:
 def test_nothing_to_compare() -> None:
     found = verdict(compare([], [], []), method="FedGWC", num_groups=1)
     assert found.text == "Train one model for all: FedGWC found no groups"
-    assert found.summary() == {
-        "text": found.text,
-        "grouped": False,
-        "gain": None,
-        "interval": None,
-        "p_value": None,
-        "better_for": None,
-    }
+    unknown = dict.fromkeys(("gain", "interval", "p_value", "better_for"))
+    assert found.summary() == {"text": found.text, "grouped": False, **unknown}
     nobody = verdict(compare([], [], []), method="FedGWC", num_groups=2)
     assert nobody.text.startswith("Train one model for all: no client has two held-out rows")
     assert nobody.gain is None
@@ -116,9 +105,7 @@ def test_every_group_is_better() -> None:
 
 def test_no_group_is_better() -> None:
     found = prove_grouping(np.array([0, 0, 1, 1]), _measured([-0.1] * 4), method="FMCL", serve_best=True)
-    assert found.verdict.text.startswith(
-        "Train one model for all: no grouping was shown to be better; FMCL's 2 clusters would cost 0.10"
-    )
+    assert "FMCL's 2 clusters would cost 0.10" in found.verdict.text
     assert not found.verdict.grouped
     assert not found.served_by_cluster(4).any()
 

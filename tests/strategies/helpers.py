@@ -56,6 +56,16 @@ class Lossy(WrappedGrid):
             yield reply
 
 
+def weight_of(model: ArrayRecord) -> float:
+    """Return the first weight of a toy's model."""
+    return float(model["w"].numpy()[0])
+
+
+def weights_of(strategy: ClusteredStrategy) -> list[float]:
+    """Return the first weight of each cluster's model."""
+    return [weight_of(model) for model in strategy.clusters.models]
+
+
 def nodes_of(config: DictConfig) -> Any:
     """Make the nodes of a configuration's engine."""
     return instantiate(config.engine, app=get_object(config.client_app), run_config=to_run_config(config))

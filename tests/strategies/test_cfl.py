@@ -24,18 +24,16 @@ def _opposite(client: int, server_round: int) -> list[float]:
     return _to(180 * (client % 2) + client)
 
 
-def _run(toy, rounds: int, watch=None, num_nodes: int = 1, participation: float = 1.0, **behaviour) -> CFL:
+def _run(started, rounds: int, num_nodes: int = 1, participation: float = 1.0, **behaviour) -> CFL:
     strategy = CFL(parameters=EAGER, participation=participation)
-    if watch is not None:
-        strategy.observer = watch
-    federation = toy(**{"num_examples": lambda _: 5, "move": _opposite, **behaviour})
-    strategy.start(federation.grid(num_nodes), toy.model(), num_rounds=rounds)
-    return strategy
+    return started(
+        strategy, rounds, num_nodes, **{"num_examples": lambda _: 5, "move": _opposite, **behaviour}
+    )
 
 
 @pytest.mark.parametrize("num_nodes", [1, 3])
-def test_opposite_clients_are_cut_though_nodes_answer_with_means(toy, watch, num_nodes: int) -> None:
-    strategy = _run(toy, 3, watch, num_nodes)
+def test_opposite_clients_are_cut_though_nodes_answer_with_means(started, watch, num_nodes: int) -> None:
+    strategy = _run(started, 3, num_nodes)
     # Not in round 1. The mean of six unit vectors that nearly cancel is short, each is longer than 0.8.
     assert watch.assignments == [(0, [0] * 6, "before round 1"), (2, [0, 1] * 3, "cluster 0 split in 2")]
     told = watch.rounds[1]["strategy"]["0"]
@@ -49,27 +47,27 @@ def test_opposite_clients_are_cut_though_nodes_answer_with_means(toy, watch, num
     assert watch.rounds[2]["strategy"]["1"]["mean_norm"] > 0.9
 
 
-def test_clients_that_agree_stay_together(toy, watch) -> None:
-    _run(toy, 4, watch, move=lambda client, _: _to(client))
+def test_clients_that_agree_stay_together(started, watch) -> None:
+    _run(started, 4, move=lambda client, _: _to(client))
     assert watch.assignments == [(0, [0] * 6, "before round 1")]
     assert all(record["strategy"]["0"]["mean_norm"] > 0.9 for record in watch.rounds)
 
 
-def test_two_cuts_in_a_row_keep_every_client_exactly_once(toy, watch) -> None:
+def test_two_cuts_in_a_row_keep_every_client_exactly_once(started, watch) -> None:
     """Three ways to pull, of three clients each; the second cut is of a cluster whose ids have gaps.
 
     Clients at 0° and 100° stay together first: their mean is cos 50° = 0.64 long, so they part a round later.
     """
     ways = (0, 100, 220)
-    strategy = _run(toy, 5, watch, num_clients=9, move=lambda client, _: _to(ways[client % 3]))
+    strategy = _run(started, 5, num_clients=9, move=lambda client, _: _to(ways[client % 3]))
     assert [sorted(record["cluster_sizes"]) for record in watch.rounds[-1:]] == [[3, 3, 3]]
     same = np.equal.outer(np.arange(9) % 3, np.arange(9) % 3)
     np.testing.assert_array_equal(np.equal.outer(strategy.assignment, strategy.assignment), same)
     assert len(watch.assignments) == 3
 
 
-def test_a_client_that_was_not_sampled_is_placed_by_its_last_update_or_asked(toy, watch) -> None:
-    strategy = _run(toy, 4, watch, num_clients=8, participation=0.5)
+def test_a_client_that_was_not_sampled_is_placed_by_its_last_update_or_asked(started, watch) -> None:
+    strategy = _run(started, 4, num_clients=8, participation=0.5)
     (_, (cut, *_)) = watch.assignments
     sampled = {client for record in watch.rounds[:cut] for client in record["cohort"]}
     assert len(sampled) < 8

@@ -8,7 +8,7 @@ from fedclust.clustering.clove import Parameters
 from fedclust.federation import Clusters, Federation
 from fedclust.messages.models import from_state
 from fedclust.strategies import CLoVE
-from tests.strategies.helpers import Weights, at
+from tests.strategies.helpers import Weights, at, weights_of
 
 
 def _model(value: float) -> ArrayRecord:
@@ -34,8 +34,7 @@ def test_rounds_are_those_of_a_literal_loop(toy) -> None:
         # The best split in two of the loss vectors (|i − w_0|, |i − w_1|), by trying all cuts.
         if number <= 2:
             vectors = np.abs(np.arange(6)[:, np.newaxis] - np.array(models))
-            splits = [[client >= at for client in range(6)] for at in range(1, 6)]
-            masks = [np.array(split) for split in splits]
+            masks = [np.arange(6) >= first for first in range(1, 6)]
             spread = [
                 sum(np.square(vectors[part] - vectors[part].mean(axis=0)).sum() for part in (mask, ~mask))
                 for mask in masks
@@ -49,8 +48,7 @@ def test_rounds_are_those_of_a_literal_loop(toy) -> None:
             moved = [models[model] + 0.5 * client - number for client in members]
             models[model] = float(np.average(moved, weights=[client + 1 for client in members]))
     np.testing.assert_array_equal(strategy.assignment, belongs)
-    found = [float(model["w"].numpy()[0]) for model in strategy.clusters.models]
-    np.testing.assert_allclose(found, models, rtol=1e-5)
+    np.testing.assert_allclose(weights_of(strategy), models, rtol=1e-5)
 
 
 def test_after_the_clustering_rounds_nobody_is_asked(toy) -> None:

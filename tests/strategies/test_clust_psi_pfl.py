@@ -3,6 +3,7 @@ import pytest
 
 from fedclust.clustering import clust_psi_pfl
 from fedclust.strategies import ClustPSIPFL
+from tests.strategies.helpers import weights_of
 
 
 def _disjoint(client: int) -> list[int]:
@@ -15,8 +16,7 @@ def test_disjoint_labels_become_clusters_before_round_1(started, watch) -> None:
     assert watch.assignments == [(0, [0, 1] * 4, "before round 1")]
     # Even clients 0, 2, 4, 6 weigh 1, 3, 5, 7: (0 + 6 + 20 + 42) / 16 a round; odd 1, 3, 5, 7 weigh
     # 2, 4, 6, 8: (2 + 12 + 30 + 56) / 20.
-    weights = [float(model["w"].numpy()[0]) for model in strategy.clusters.models]
-    np.testing.assert_allclose(weights, [2 * 68 / 16, 2 * 100 / 20], rtol=1e-6)
+    np.testing.assert_allclose(weights_of(strategy), [2 * 68 / 16, 2 * 100 / 20], rtol=1e-6)
 
 
 def test_findings(started) -> None:
@@ -101,7 +101,7 @@ def test_a_released_pair_is_weighted_by_the_copies_drawn(started) -> None:
     found = []
     for seed in range(20):
         strategy = _released(started, 2, seed)
-        weight = float(strategy.clusters.models[0]["w"].numpy()[0])
+        (weight,) = weights_of(strategy)
         found.append(min(means, key=lambda m: abs(means[m] - weight)))
         assert weight == pytest.approx(means[found[-1]])
     assert {1, 2, 3} <= set(found)

@@ -9,8 +9,10 @@ from flwr.serverapp.strategy import FedAvgM, FedProx
 from fedclust.federation import Clusters, Federation
 from fedclust.messages.models import split_models
 from fedclust.strategies import ClusteredStrategy
+from tests.strategies.helpers import weights_of
 
 NO_MINIMA = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
+HALF = partial(FedAvgM, server_momentum=0.5, **NO_MINIMA)
 
 
 class TwoHalves(ClusteredStrategy):
@@ -20,16 +22,12 @@ class TwoHalves(ClusteredStrategy):
         return Clusters.of(np.arange(federation.num_clients) >= federation.num_clients // 2, model)
 
 
-def _weights(strategy: ClusteredStrategy) -> list[float]:
-    return [float(model["w"].numpy()[0]) for model in strategy.clusters.models]
-
-
 def test_one_cluster_is_fedavg(toy, watch) -> None:
     strategy = ClusteredStrategy()
     strategy.observer = watch
     result = strategy.start(toy(num_clients=3).grid(), toy.model(), num_rounds=2)
     # Clients add 0, 1, 2 and weigh 1, 2, 3: a round adds (0 + 2 + 6) / 6 = 4/3.
-    np.testing.assert_allclose(_weights(strategy), [8 / 3], rtol=1e-6)
+    np.testing.assert_allclose(weights_of(strategy), [8 / 3], rtol=1e-6)
     np.testing.assert_allclose(split_models(result.arrays)[0]["w"].numpy(), [8 / 3] * 2, rtol=1e-6)
     first = watch.rounds[0]
     # Mean losses are 1, 1.5, 2 with weights 1, 2, 3: (1 + 3 + 6) / 6.
@@ -45,7 +43,7 @@ def test_one_cluster_is_fedavg(toy, watch) -> None:
 def test_clusters_are_federations_of_their_own(started) -> None:
     strategy = started(TwoHalves(), 3, 2, num_clients=4)
     # 0 and 1 weigh 1 and 2: 2/3 a round. 2 and 3 weigh 3 and 4: (6 + 12) / 7 a round.
-    np.testing.assert_allclose(_weights(strategy), [3 * 2 / 3, 3 * 18 / 7], rtol=1e-6)
+    np.testing.assert_allclose(weights_of(strategy), [3 * 2 / 3, 3 * 18 / 7], rtol=1e-6)
 
 
 def test_a_share_of_each_cluster_takes_part(toy, started, watch) -> None:
@@ -64,11 +62,9 @@ def test_a_share_of_each_cluster_takes_part(toy, started, watch) -> None:
 
 
 def test_momentum_is_kept_per_cluster(started) -> None:
-    strategy = started(
-        TwoHalves(aggregator=partial(FedAvgM, server_momentum=0.5, **NO_MINIMA)), 2, num_clients=4
-    )
+    strategy = started(TwoHalves(aggregator=HALF), 2, num_clients=4)
     # A round's mean moves by g = 2/3; velocities are g and 1.5 g, so w = 2.5 g. The other: g = 18/7.
-    np.testing.assert_allclose(_weights(strategy), [2.5 * 2 / 3, 2.5 * 18 / 7], rtol=1e-6)
+    np.testing.assert_allclose(weights_of(strategy), [2.5 * 2 / 3, 2.5 * 18 / 7], rtol=1e-6)
 
 
 def test_the_proximal_weight_reaches_the_clients(toy) -> None:
@@ -95,11 +91,8 @@ class SplitsTwice(ClusteredStrategy):
 
 def test_two_splits_keep_every_client_once(started, watch) -> None:
     strategy = started(SplitsTwice(), 3, num_clients=8)
-    assert [strategy.clusters.members(cluster).tolist() for cluster in range(3)] == [
-        [0, 2, 4, 6],
-        [1, 3],
-        [5, 7],
-    ]
+    members = [strategy.clusters.members(cluster).tolist() for cluster in range(3)]
+    assert members == [[0, 2, 4, 6], [1, 3], [5, 7]]
     assert watch.assignments == [
         (0, [0] * 8, "before round 1"),
         (1, [0, 1] * 4, "parity"),
@@ -138,7 +131,7 @@ def test_a_cluster_counts_where_it_has_clients(started, watch) -> None:
 
 def test_children_start_from_the_parents_model_and_momentum(started) -> None:
     strategy = started(
-        SplitsTwice(aggregator=partial(FedAvgM, server_momentum=0.5, **NO_MINIMA)),
+        SplitsTwice(aggregator=HALF),
         2,
         num_clients=8,
         move=lambda client, _: 1.0 + client % 2,
@@ -146,7 +139,7 @@ def test_children_start_from_the_parents_model_and_momentum(started) -> None:
     )
     # Round 1, all: mean move 1.5, velocity 1.5, w 1.5. Round 2, each with velocity 0.5 * 1.5 + move:
     # even 0.75 + 1, odd 0.75 + 2.
-    np.testing.assert_allclose(_weights(strategy), [1.5 + 1.75, 1.5 + 2.75, 1.5 + 2.75])
+    np.testing.assert_allclose(weights_of(strategy), [1.5 + 1.75, 1.5 + 2.75, 1.5 + 2.75])
 
 
 # -- Failures -------------------------------------------------------------------------------------------
@@ -163,12 +156,12 @@ def test_a_failing_client_costs_its_reply_and_is_named(started, watch) -> None:
     assert watch.rounds[1]["failures"] == []
     assert strategy.run.failed_replies == 1
     # Round 1: (0 + 2) / 3 without client 2; round 2 adds 4/3.
-    np.testing.assert_allclose(_weights(strategy), [2 / 3 + 4 / 3], rtol=1e-6)
+    np.testing.assert_allclose(weights_of(strategy), [2 / 3 + 4 / 3], rtol=1e-6)
 
 
 def test_a_cluster_without_replies_keeps_its_model(started, watch) -> None:
     strategy = started(TwoHalves(), 1, num_clients=4, error=lambda client, _: "down" if client < 2 else None)
-    np.testing.assert_allclose(_weights(strategy), [0.0, 18 / 7], rtol=1e-6)
+    np.testing.assert_allclose(weights_of(strategy), [0.0, 18 / 7], rtol=1e-6)
     assert len(watch.rounds[0]["failures"]) == 2
 
 
@@ -215,7 +208,7 @@ def test_a_cluster_may_be_given_its_aggregator(started) -> None:
             given.momentum_vector = [np.full(2, 7.0)]
             return dataclasses.replace(split, aggregators=(split.aggregators[0], given))
 
-    strategy = started(Given(aggregator=partial(FedAvgM, server_momentum=0.9, **NO_MINIMA)), 1)
+    strategy = started(Given(aggregator=HALF), 1)
     first, second = (aggregator.momentum_vector for aggregator in strategy.clusters.aggregators)
     assert second[0].tolist() == [7.0, 7.0]
     assert first is None or not np.array_equal(first[0], second[0])

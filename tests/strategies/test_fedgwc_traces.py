@@ -55,6 +55,11 @@ def _mean(clients) -> float:
     return sum(client * (client + 1) for client in clients) / sum(client + 1 for client in clients)
 
 
+def _starts(federation) -> list[float]:
+    """List the models that clients started round 2 from."""
+    return [*{start for _, server_round, start in federation.trained if server_round == 2}]
+
+
 @pytest.mark.parametrize("num_nodes", [1, 3])
 def test_an_undecided_cluster_trains_the_mean_of_three_and_serves_the_mean_of_all(
     started, toy, watch, num_nodes: int
@@ -66,25 +71,21 @@ def test_an_undecided_cluster_trains_the_mean_of_three_and_serves_the_mean_of_al
     assert len(first) == len(second) == 3
     # All: (0·1 + 1·2 + 2·3 + 3·4 + 4·5 + 5·6) / 21 = 70 / 21.
     np.testing.assert_allclose(served[:6], 70 / 21, rtol=1e-6)
-    starts = {start for _, server_round, start in federation.trained if server_round == 2}
-    np.testing.assert_allclose([*starts], [_mean(first)], rtol=1e-6)
+    np.testing.assert_allclose(_starts(federation), [_mean(first)], rtol=1e-6)
     np.testing.assert_allclose(served[6:], _mean(first) + 70 / 21, rtol=1e-6)
     np.testing.assert_allclose(strategy.clusters.models[0]["w"].numpy(), _mean(first) + 70 / 21, rtol=1e-6)
 
 
-def test_with_a_server_optimiser_training_starts_from_another_model_than_the_served_one(toy, watch) -> None:
+def test_with_a_server_optimiser_training_starts_from_another_model_than_the_served_one(
+    started, toy, watch
+) -> None:
     federation = toy()
-    strategy = FedGWCTraces(
-        participation=1.0,
-        aggregator=partial(FedAvgM, server_learning_rate=0.5, min_train_nodes=1, min_available_nodes=1),
-    )
-    strategy.observer = watch
-    strategy.start(federation.grid(), toy.model(), num_rounds=2)
+    half = partial(FedAvgM, server_learning_rate=0.5, min_train_nodes=1, min_available_nodes=1)
+    strategy = started(FedGWCTraces(participation=1.0, aggregator=half), 2, clients=federation)
     probe = watch.rounds[0]["strategy"]["0"]["probe"]
     # Half the way to the mean of all, 35/21; from there as far as the mean of three is from that of all.
     begun = 35 / 21 + _mean(probe) - 70 / 21
-    starts = {start for _, server_round, start in federation.trained if server_round == 2}
-    np.testing.assert_allclose([*starts], [begun], rtol=1e-5)
+    np.testing.assert_allclose(_starts(federation), [begun], rtol=1e-5)
     # What it takes for the model before the round is 35/21, not what was trained.
     np.testing.assert_allclose(
         strategy.clusters.models[0]["w"].numpy(), 35 / 21 + 0.5 * (begun + 70 / 21 - 35 / 21), rtol=1e-5
@@ -102,11 +103,7 @@ def test_without_a_probe_the_served_model_is_trained(started, toy, watch, parame
     strategy = started(
         FedGWCTraces(participation=1.0, parameters=parameters, **options), 3, clients=federation
     )
-    assert {(server_round, start) for _, server_round, start in federation.trained} == {
-        (1, 0),
-        (2, 1),
-        (3, 2),
-    }
+    assert {(number, start) for _, number, start in federation.trained} == {(1, 0), (2, 1), (3, 2)}
     assert not any("probe" in record["strategy"]["0"] for record in watch.rounds)
     # What goes round a median is said; what was asked for is not.
     cautions = strategy.cautions(30, 130)
@@ -122,8 +119,7 @@ def test_a_probe_is_of_two_at_least(started, toy, watch, lost: int, left: int) -
     assert len(probe) == left
     assert not set(probe) & set(drawn)
     expected = _mean(probe or set(range(6)) - set(drawn))
-    starts = {start for _, server_round, start in federation.trained if server_round == 2}
-    np.testing.assert_allclose([*starts], [expected], rtol=1e-6)
+    np.testing.assert_allclose(_starts(federation), [expected], rtol=1e-6)
 
 
 def test_probing_ends_with_the_last_test(started, watch) -> None:

@@ -9,48 +9,36 @@ from flwr.serverapp.strategy import FedAvgM, FedProx
 from fedclust.clustering.fedsoft import Parameters
 from fedclust.messages.models import from_state
 from fedclust.strategies import FedSoft
-from tests.strategies.helpers import Weights
+from tests.strategies.helpers import Weights, weight_of, weights_of
 
 MODEL = from_state(Weights(10, 10).state_dict())
-
-
-def _first(model) -> float:
-    return float(model["w"].numpy()[0])
 
 
 def _move(client: int, server_round: int) -> float:
     return client - 0.5 * server_round
 
 
+def _soft(**parameters) -> FedSoft:
+    return FedSoft(network=Weights(10, 10), parameters=Parameters(**parameters))
+
+
 @pytest.mark.parametrize("num_nodes", [1, 3])
 def test_rounds_are_those_of_a_literal_loop(started, toy, num_nodes: int) -> None:
     wins = {0: [4, 0], 1: [3, 1], 2: [2, 2], 3: [0, 4]}
     federation = toy(num_clients=4, move=_move, wins=wins.get)
-    strategy = started(
-        FedSoft(network=Weights(10, 10), parameters=Parameters(sigma=0.1, proximal=0.25)),
-        3,
-        num_nodes,
-        clients=federation,
-        model=MODEL,
-    )
+    strategy = started(_soft(sigma=0.1, proximal=0.25), 3, num_nodes, clients=federation, model=MODEL)
     # Client 0: 1 and 0.1, over 1.1; client 1: 3/4, 1/4; client 2: 1/2, 1/2; client 3 as 0 turned round.
     u = np.array([[10 / 11, 1 / 11], [0.75, 0.25], [0.5, 0.5], [1 / 11, 10 / 11]])
     samples = np.array([1, 2, 3, 4])
-    centres, own = np.array([0.0, 10.0]), np.zeros(4)
+    centres, own = [0.0, 10.0], np.zeros(4)
     for number in (1, 2, 3):
         starts = [sum(u[k, s] * centres[s] for s in (0, 1)) for k in range(4)]
         trained = {k: begin for k, r, begin in federation.trained if r == number}
         np.testing.assert_allclose([trained[k] for k in range(4)], starts, rtol=1e-5)
         own = np.array([starts[k] + _move(k, number) for k in range(4)])
-        centres = np.array(
-            [
-                sum(u[k, s] * samples[k] * own[k] for k in range(4))
-                / sum(u[k, s] * samples[k] for k in range(4))
-                for s in (0, 1)
-            ]
-        )
-    np.testing.assert_allclose([_first(model) for model in strategy.clusters.models], own, rtol=1e-5)
-    found = [_first(model) for model in strategy.clusters.memory.centres]
+        centres = [np.average(own, weights=u[:, s] * samples) for s in (0, 1)]
+    np.testing.assert_allclose(weights_of(strategy), own, rtol=1e-5)
+    found = [weight_of(model) for model in strategy.clusters.memory.centres]
     np.testing.assert_allclose(found, centres, rtol=1e-5)
     assert federation.proximal == {0.25}
     columns = strategy.findings(strategy.clusters).clients
@@ -65,7 +53,7 @@ def test_weights_are_measured_every_so_many_rounds_and_kept_in_between(toy) -> N
         asked.append(client)
         return [1, 0] if len(asked) <= 6 else [0, 1]
 
-    strategy = FedSoft(network=Weights(10, 10), parameters=Parameters(interval=3, sigma=0.0))
+    strategy = _soft(interval=3, sigma=0.0)
     weights = []
     after = strategy.after_round
 
@@ -100,21 +88,13 @@ def test_who_has_not_trained_is_served_the_middle_of_its_centres_the_others_thei
 
 
 def test_a_centre_that_nobody_has_weight_for_stays(started) -> None:
-    strategy = started(
-        FedSoft(network=Weights(10, 10), parameters=Parameters(sigma=0.0)),
-        2,
-        move=lambda *_: 1.0,
-        wins=lambda _: [5, 0],
-        model=MODEL,
-    )
-    assert [_first(model) for model in strategy.clusters.memory.centres] == [2.0, 10.0]
+    strategy = started(_soft(sigma=0.0), 2, move=lambda *_: 1.0, wins=lambda _: [5, 0], model=MODEL)
+    assert [weight_of(model) for model in strategy.clusters.memory.centres] == [2.0, 10.0]
 
 
 def test_a_client_that_cannot_measure_keeps_its_weights(started, toy) -> None:
     federation = toy(wins=lambda _: [1, 0], error=lambda client, r: "busy" if (client, r) == (2, 0) else None)
-    strategy = started(
-        FedSoft(network=Weights(10, 10), parameters=Parameters(sigma=0.0)), 1, clients=federation, model=MODEL
-    )
+    strategy = started(_soft(sigma=0.0), 1, clients=federation, model=MODEL)
     weights = strategy.clusters.memory.importance
     assert weights[2].tolist() == [0.5, 0.5]
     assert weights[3].tolist() == [1.0, 0.0]

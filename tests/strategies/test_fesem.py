@@ -7,6 +7,7 @@ import pytest
 from flwr.serverapp.strategy import FedAdam
 
 from fedclust.strategies import FeSEM
+from tests.strategies.helpers import weights_of
 
 FIRST = {0: 1.0, 1: 2.0, 2: 11.0, 3: 12.0}
 
@@ -15,10 +16,6 @@ def _move(client: int, server_round: int) -> float:
     if server_round == 1:
         return FIRST[client]
     return 8.0 if (client, server_round) == (1, 2) else 0.0
-
-
-def _centres(strategy: FeSEM) -> list[float]:
-    return [float(model["w"].numpy()[0]) for model in strategy.clusters.models]
 
 
 @pytest.mark.parametrize("num_nodes", [1, 3])
@@ -32,7 +29,7 @@ def test_a_first_grouping_and_an_em_step(toy, started, watch, num_nodes: int) ->
     # Round 2: client 1 gets to 5/3 + 8 = 29/3, which is 8 from 5/3 and 1.9 from 81/7; the others stay.
     # Centres: 5/3 of client 0; (2·29/3 + 3·81/7 + 4·81/7)/9 = (58/3 + 81)/9 = 301/27.
     assert watch.assignments[2][:2] == (2, [0, 1, 1, 1])
-    np.testing.assert_allclose(_centres(strategy), [5 / 3, 301 / 27], rtol=1e-6)
+    np.testing.assert_allclose(weights_of(strategy), [5 / 3, 301 / 27], rtol=1e-6)
 
 
 def test_rounds_are_those_of_a_literal_loop(started) -> None:
@@ -53,7 +50,7 @@ def test_rounds_are_those_of_a_literal_loop(started) -> None:
                 centres[centre] = float(np.average([local[client] for client in members], weights=weights))
         local = [centres[belongs[client]] + move(client, number) for client in range(8)]
     np.testing.assert_array_equal(strategy.assignment, belongs)
-    np.testing.assert_allclose(_centres(strategy), centres, rtol=1e-5)
+    np.testing.assert_allclose(weights_of(strategy), centres, rtol=1e-5)
 
 
 def test_round_one_is_everybodys_and_a_client_that_fails_stays(started, watch) -> None:
@@ -74,6 +71,6 @@ def test_a_server_optimiser_moves_a_centre_that_nobody_started_from(started) -> 
     strategy = started(FeSEM(aggregator=optimiser), 1, num_clients=4, move=_move)
     # In round 1 all start from centre 0. Adam's first step: m = (1 − β₁)Δ = 0.1 Δ, v = (1 − β₂)Δ² = 0.01 Δ²,
     # times the bias correction √(1 − β₂)/(1 − β₁) if there is one: 0.1 in the direction of Δ, for both.
-    first, second = _centres(strategy)
+    first, second = weights_of(strategy)
     assert 0.05 < first < 0.15
     assert second == pytest.approx(first, rel=0.01)

@@ -50,12 +50,10 @@ def test_a_client_that_fails_goes_with_the_largest_group(started, watch) -> None
     assert np.isnan(strategy.findings(strategy.clusters).arrays["distances"][3]).all()
 
 
-def test_if_nobody_answers_all_stay_together_and_the_log_says_so(toy, watch, caplog) -> None:
-    strategy = FLHC(parameters=Parameters(rounds=1))
-    strategy.observer = watch
-    federation = toy(move=_two_ways, error=lambda _, number: "gone" if number == 2 else None)
+def test_if_nobody_answers_all_stay_together_and_the_log_says_so(started, caplog) -> None:
+    silent = {"move": _two_ways, "error": lambda _, number: "gone" if number == 2 else None}
     with caplog.at_level(logging.WARNING):
-        strategy.start(federation.grid(), toy.model(), num_rounds=1)
+        strategy = started(FLHC(parameters=Parameters(rounds=1)), 1, **silent)
     assert strategy.assignment.tolist() == [0] * 6
     assert "no client answered in round 1" in caplog.text
 

@@ -16,21 +16,12 @@ def _two_conventions(client: int) -> list[list[float]]:
     return [[0.0, 0.0], [10.0, 0.0]] if client % 2 == 0 else [[10.0, 0.0], [0.0, 0.0]]
 
 
-def _five_each(client: int) -> list[int]:
-    return [5, 5]
+def _run(started, parameters, num_nodes: int = 1, **behaviour) -> FMCL:
+    return started(FMCL(parameters=parameters), 1, num_nodes, **{"counts": lambda _: [5, 5], **behaviour})
 
 
-def _run(toy, parameters, num_clients: int = 6, watch=None, num_nodes: int = 1, **behaviour) -> FMCL:
-    strategy = FMCL(parameters=parameters)
-    if watch is not None:
-        strategy.observer = watch
-    federation = toy(num_clients=num_clients, **{"counts": _five_each, **behaviour})
-    strategy.start(federation.grid(num_nodes), toy.model(), num_rounds=1)
-    return strategy
-
-
-def test_findings(toy, watch) -> None:
-    strategy = _run(toy, None, watch=watch, num_nodes=2, prototypes=_two_conventions)
+def test_findings(started, watch) -> None:
+    strategy = _run(started, None, 2, prototypes=_two_conventions)
     assert watch.assignments == [(0, [0, 1] * 3, "before round 1")]
     found = strategy.findings(strategy.clusters)
     # b: the two prototypes of a client are 10² apart, of which chance, with variance 1 and 5 examples each,
@@ -56,8 +47,8 @@ def test_findings(toy, watch) -> None:
     )
 
 
-def test_alike_clients_stay_together_and_it_says_why(toy) -> None:
-    strategy = _run(toy, None, prototypes=lambda _: [[0.0, 0.0], [10.0, 0.0]])
+def test_alike_clients_stay_together_and_it_says_why(started) -> None:
+    strategy = _run(started, None, prototypes=lambda _: [[0.0, 0.0], [10.0, 0.0]])
     assert strategy.assignment.tolist() == [0] * 6
     assert strategy.findings(strategy.clusters).summary["decision"] == (
         "one cluster: clients' class prototypes differ no more than chance explains (p = 1); clients' label "
@@ -65,10 +56,10 @@ def test_alike_clients_stay_together_and_it_says_why(toy) -> None:
     )
 
 
-def _disjoint(toy, parameters) -> FMCL:
+def _disjoint(started, parameters) -> FMCL:
     """Run 8 clients that agree on four classes, of which even ones have two and odd ones the other two."""
     return _run(
-        toy,
+        started,
         parameters,
         num_clients=8,
         counts=lambda client: [10, 10, 0, 0] if client % 2 == 0 else [0, 0, 10, 10],
@@ -77,8 +68,8 @@ def _disjoint(toy, parameters) -> FMCL:
     )
 
 
-def test_label_counts_split_clients_whose_prototypes_agree(toy) -> None:
-    strategy = _disjoint(toy, None)
+def test_label_counts_split_clients_whose_prototypes_agree(started) -> None:
+    strategy = _disjoint(started, None)
     assert strategy.assignment.tolist() == [0, 1] * 4
     found = strategy.findings(strategy.clusters)
     assert found.summary["num_prototype_groups"] == 1
@@ -88,8 +79,8 @@ def test_label_counts_split_clients_whose_prototypes_agree(toy) -> None:
     assert found.summary["decision"].endswith("to make 0.36 of one model's error, below the limit of 0.70")
 
 
-def test_label_counts_need_not_be_asked(toy) -> None:
-    strategy = _disjoint(toy, prototype_groups.Parameters(labels=None))
+def test_label_counts_need_not_be_asked(started) -> None:
+    strategy = _disjoint(started, prototype_groups.Parameters(labels=None))
     assert strategy.assignment.tolist() == [0] * 8
     found = strategy.findings(strategy.clusters)
     assert found.summary["labels"] == {}
@@ -98,14 +89,14 @@ def test_label_counts_need_not_be_asked(toy) -> None:
     )
 
 
-def test_no_matrix_of_more_clients_than_are_compared_at_a_time(toy) -> None:
-    strategy = _run(toy, prototype_groups.Parameters(chunk=5), prototypes=_two_conventions)
+def test_no_matrix_of_more_clients_than_are_compared_at_a_time(started) -> None:
+    strategy = _run(started, prototype_groups.Parameters(chunk=5), prototypes=_two_conventions)
     assert strategy.assignment.tolist() == [0, 1] * 3
     assert strategy.findings(strategy.clusters).arrays == {}
 
 
-def test_findings_of_the_papers_rule(toy) -> None:
-    strategy = _run(toy, fmcl.Parameters(), num_clients=4, prototypes=_two_looks)
+def test_findings_of_the_papers_rule(started) -> None:
+    strategy = _run(started, fmcl.Parameters(), num_clients=4, prototypes=_two_looks)
     assert strategy.assignment.tolist() == [0, 1] * 2
     distances = strategy.findings(strategy.clusters).arrays["distances"]
     assert distances.shape == (4, 4)
@@ -116,18 +107,15 @@ def test_findings_of_the_papers_rule(toy) -> None:
     assert strategy.findings(strategy.clusters).summary["variation"] > 0
 
 
-def test_classes_with_few_examples_do_not_count_even_if_they_are_sent(toy) -> None:
+def test_classes_with_few_examples_do_not_count_even_if_they_are_sent(started) -> None:
     # Class 0 differs between even and odd clients but has 4 examples; class 1, of 5, is the same for all.
     def looks(client: int) -> list[list[float]]:
         return [[0.0, 100.0 * (client % 2)], [10.0, 0.0]]
 
-    def few(client: int) -> list[int]:
-        return [4, 5]
-
-    default = _run(toy, None, prototypes=looks, counts=few)
-    assert default.assignment.tolist() == [0] * 6
     given = prototype_groups.Parameters(min_examples=4)
-    assert _run(toy, given, prototypes=looks, counts=few).assignment.tolist() == [0, 1] * 3
+    for parameters, expected in ((None, [0] * 6), (given, [0, 1] * 3)):
+        found = _run(started, parameters, prototypes=looks, counts=lambda _: [4, 5])
+        assert found.assignment.tolist() == expected
 
 
 def test_it_warns_of_prototypes_of_single_examples() -> None:

@@ -17,13 +17,9 @@ from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_m
 from fedclust.messages.models import from_state
 from fedclust.strategies import IFCA
 from fedclust.strategies.ifca import Memory
-from tests.strategies.helpers import Keeping, Weights, assert_same_models, at, kept
+from tests.strategies.helpers import Keeping, Weights, assert_same_models, at, kept, weight_of, weights_of
 
 MODEL = from_state(Weights(0, 5).state_dict())
-
-
-def _first(model) -> float:
-    return float(model["w"].numpy()[0])
 
 
 def _move(client: int, server_round: int) -> float:
@@ -56,10 +52,9 @@ def test_rounds_are_those_of_algorithm_1(started) -> None:
         move=_move,
         model=MODEL,
     )
-    drawn = [_first(model) for model in starting_models(Weights(0, 5), MODEL, 3, seed=4)]
+    drawn = [weight_of(model) for model in starting_models(Weights(0, 5), MODEL, 3, seed=4)]
     assert len(set(drawn)) == 3
-    found = [_first(model) for model in strategy.clusters.models]
-    np.testing.assert_allclose(found, _literally(drawn, 6, range(1, 6)), rtol=1e-5)
+    np.testing.assert_allclose(weights_of(strategy), _literally(drawn, 6, range(1, 6)), rtol=1e-5)
 
 
 def test_only_the_cohort_chooses_before_a_round_and_everybody_before_an_evaluation(toy) -> None:
@@ -89,7 +84,7 @@ def test_a_cluster_that_nobody_chose_keeps_its_model(toy) -> None:
     strategy = IFCA(network=Weights(0, 5))
     strategy.begin = lambda *_: _clusters(2.0, 99.0)
     strategy.start(toy(move=lambda *_: 1.0).grid(), MODEL, num_rounds=2)
-    assert [_first(model) for model in strategy.clusters.models] == [4.0, 99.0]
+    assert weights_of(strategy) == [4.0, 99.0]
     assert strategy.assignment.tolist() == [0] * 6
 
 
@@ -101,7 +96,7 @@ def test_the_best_of_three_starts_goes_on(started, toy, watch) -> None:
     strategy = started(
         IFCA(network=Weights(0, 5), parameters=RESTARTS, seed=2), 8, 2, clients=federation, model=MODEL
     )
-    drawn = [_first(model) for model in starting_models(Weights(0, 5), MODEL, 6, seed=2)]
+    drawn = [weight_of(model) for model in starting_models(Weights(0, 5), MODEL, 6, seed=2)]
     starts = [
         _literally(drawn[2 * start : 2 * start + 2], 6, range(2 * start + 1, 2 * start + 3))
         for start in range(3)
@@ -113,8 +108,7 @@ def test_the_best_of_three_starts_goes_on(started, toy, watch) -> None:
     assert told["start"] == best
     np.testing.assert_allclose(told["start_losses"], losses, rtol=1e-5)
     assert len(strategy.clusters.models) == 2
-    found = [_first(model) for model in strategy.clusters.models]
-    np.testing.assert_allclose(found, _literally(starts[best], 6, range(7, 9)), rtol=1e-5)
+    np.testing.assert_allclose(weights_of(strategy), _literally(starts[best], 6, range(7, 9)), rtol=1e-5)
     assert strategy.findings(strategy.clusters).summary["start"] == best
     assert [len(record["cluster_sizes"]) for record in watch.rounds] == [6] * 5 + [2] * 3
 
@@ -143,7 +137,7 @@ def test_the_kept_start_keeps_its_aggregators_memory(toy) -> None:
     before = dataclasses.replace(_clusters(9, 9, 0, 4, 9, 9), aggregators=tuple(FedAvg() for _ in range(6)))
     clusters = strategy.after_round(before, [], at(3, Federation(toy().grid())))
     assert clusters.aggregators == before.aggregators[2:4]
-    assert [_first(model) for model in clusters.models] == [0.0, 4.0]
+    assert [weight_of(model) for model in clusters.models] == [0.0, 4.0]
     assert clusters.assignment.tolist() == [0, 0, 0, 1, 1, 1]  # client 2 is as far from both
 
 

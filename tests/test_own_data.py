@@ -228,7 +228,7 @@ def test_a_deployed_node_reads_its_own_file_and_no_run_can_change_that(sites: di
     assert said.clients == {"north": ("north",)}
     with pytest.raises(ValueError, match="partition must be own on this node"):
         _ask(node, ["dataset=digits"])
-    with pytest.raises(ValueError, match="must say what it serves"):
+    with pytest.raises(ValueError, match="must have data and a name"):
         _ask({"partition-id": 0, "num-partitions": 1}, _own(sites))
 
 

@@ -4,16 +4,17 @@
 - :mod:`~fedclust.clustering.loss_traces`: clusters from the same losses, as traces over the rounds.
 - :mod:`~fedclust.clustering.clust_psi_pfl`: clusters from label counts, before training.
 - :mod:`~fedclust.clustering.fmcl`: clusters from a foundation model's prototypes, before training.
-- :mod:`~fedclust.clustering.label_groups`, :mod:`~fedclust.clustering.prototype_groups`: our rules
-  for the same two messages; one cluster unless clients are shown to differ.
+- :mod:`~fedclust.clustering.label_groups`, :mod:`~fedclust.clustering.prototype_groups`: our rules for the
+  data of these last two methods; one cluster unless clients are shown to differ.
 - :mod:`~fedclust.clustering.label_prior`: uses label counts without clusters.
 - :mod:`~fedclust.clustering.fedgmcc`: clusters from the geometry between client models, every round.
-- :mod:`~fedclust.clustering.auto`: one model for all, split where :mod:`~fedclust.clustering.proposals` of
-  four of these prove themselves.
-- :mod:`~fedclust.clustering.placement`: where a client goes that comes later.
-- :mod:`~fedclust.clustering.haccs`, :mod:`~fedclust.clustering.fedcls`: who takes part in a round, by labels.
+- :mod:`~fedclust.clustering.auto`: one model for all, split where a grouping that one of four of these
+  methods proposes (:mod:`~fedclust.clustering.proposals`) proves itself.
+- :mod:`~fedclust.clustering.placement`: the cluster of a client that joins later.
+- :mod:`~fedclust.clustering.haccs`, :mod:`~fedclust.clustering.fedcls`: which clients take part in a round,
+  by their labels.
 - :mod:`~fedclust.clustering.ifca`: clients choose among k models, every round.
-- :mod:`~fedclust.clustering.private_groups`: the same beside one model for all, with differential privacy.
+- :mod:`~fedclust.clustering.private_groups`: the same next to one model for all, with differential privacy.
 - :mod:`~fedclust.clustering.clove`: clusters from the losses of k models, in the first rounds.
 - :mod:`~fedclust.clustering.fesem`: clusters from the distances of client models from k centres, every round.
 - :mod:`~fedclust.clustering.fedsoft`: every client is a mixture of k groups.
@@ -24,6 +25,6 @@
   changes on each client.
 
 Nothing is imported here, and modules load SciPy, scikit-learn and PyTorch only in the functions that use them
-(:mod:`~fedclust.clustering.curve_fitting` apart), so that settings can be checked without. A module's public
-names are those without an underscore.
+(:mod:`~fedclust.clustering.curve_fitting` apart), so that settings can be checked without them. A module's
+public names are those without an underscore.
 """

@@ -1,9 +1,10 @@
 """One model for all, split only where a split proves itself on held-out rows.
 
-Nothing here is from a paper; the proposals are what the four methods of this package see. A *look* lists
+Nothing here is from a paper; the proposals use the data of this package's four methods. A *look* lists
 proposals for a cluster (:mod:`fedclust.clustering.proposals`), some rounds of training put them on trial
-beside the unsplit cluster, and paired tests (:mod:`fedclust.proof`) decide which stands. Here is when looks
-come, at which level they are tested, what trials may cost at most, which proposals go on, and which stand.
+beside the unsplit cluster, and paired tests (:mod:`fedclust.proof`) decide which is kept. This module decides
+when looks come, at which level they are tested, what trials may cost at most, which proposals get a longer
+trial, and which are kept.
 """
 
 import math
@@ -16,7 +17,7 @@ from fedclust.proof import Comparison, holm
 from fedclust.support.checks import Checked
 
 SOURCES = ("update", "losses", "labels", "prototypes")
-"""Where proposals may come from; of equal ones the first source's counts."""
+"""Where proposals may come from. Of equal proposals, the first source's is kept."""
 
 
 @dataclass(frozen=True)
@@ -29,27 +30,27 @@ class Parameters(Checked):
         Rounds of one model for all before the first look, >= 1. Later looks come after 2, 4, 8 … times as
         many.
     probation
-        Rounds of training that the most promising proposals get after the first one, >= 1.
+        Further rounds of training that the most promising proposals get after the first, >= 1.
     finalists
-        How many of a cluster's proposals these are, >= 1.
+        Largest number of a cluster's proposals that get them, >= 1.
     sources
         Where proposals come from, some of ``update`` (directions of clients' updates), ``losses`` (loss
         traces), ``labels`` (label counts) and ``prototypes`` (class prototypes of the frozen encoder).
     min_cluster_size
-        Fewest clients of a part that have held-out rows, >= 1; a cluster of twice as many is looked at.
+        Least number of clients with held-out rows in a part, >= 1; a cluster needs twice as many for a look.
     max_proposals
-        Most proposals of a look for one cluster, >= 1.
+        Largest number of proposals of a look for one cluster, >= 1.
     most_asked
-        Most clients of one cluster that a look asks, >= 2. The others are given a part later, by the losses
-        of the parts' models.
+        Largest number of clients of one cluster that a look asks, >= 2. The others are assigned to a part
+        later, by the losses of the parts' models.
     projection_size
-        Numbers that a client sends of its update, >= 1.
+        Length of the projection of its update that a client sends, >= 1.
     level
         Probability that a run in which no grouping helps keeps one, in (0, 1).
     min_gain
-        How much a grouping must gain to be kept, in Brier score, in [0, 2): the test is of a gain above this.
-        While models still learn, groups of alike labels gain a little that later rounds take back; groups
-        with other names for the classes, or rotated images, gain ten times as much.
+        Gain in Brier score that a grouping must exceed to be kept, in [0, 2). While models still learn,
+        groups of similar labels gain a little, which later rounds take back; groups that name the classes
+        differently or have rotated images gain ten times as much.
 
     Raises
     ------
@@ -71,28 +72,28 @@ class Parameters(Checked):
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(self.sources))  # a list from YAML
         super().__post_init__()
-        known = set(self.sources) <= {*SOURCES} and len({*self.sources}) == len(self.sources)
-        if not self.sources or not known:
+        valid = set(self.sources) <= {*SOURCES} and len({*self.sources}) == len(self.sources)
+        if not self.sources or not valid:
             rule = f"some of {', '.join(SOURCES)}, each once"
             raise ValueError(f"sources must be {rule}, got {list(self.sources)}")
 
     def can_split(self, num_members: int) -> bool:
-        """Return whether a cluster with so many clients that vote is looked at: it makes two parts."""
+        """Return whether a cluster of `num_members` voting clients is large enough for two parts."""
         return num_members >= 2 * self.min_cluster_size
 
 
 @dataclass(frozen=True)
 class Spending:
-    """The most that trials can cost.
+    """Upper bound on what trials cost.
 
     Attributes
     ----------
     trainings
-        Trainings of a client for one round, beside those of the run.
+        Number of times that a client trains for one round, in addition to the run's own.
     rounds
-        The same in rounds of the run.
+        The same, in rounds of the run.
     looks
-        How many looks there are.
+        Number of looks.
     """
 
     trainings: int
@@ -103,7 +104,7 @@ class Spending:
 def due_rounds(warmup: int, rounds: int) -> list[int]:
     """List the rounds after which a look is due: warmup, 2·warmup, 4·warmup, …, before the last round.
 
-    A look that is due while another's trials go on takes place when these are over.
+    A look that is due during another's trials waits until they are over.
 
     Parameters
     ----------
@@ -127,11 +128,11 @@ def level_of_look(level: float, look: int, num_clusters: int) -> float:
     Parameters
     ----------
     level
-        Of the run, in (0, 1).
+        Level of the run, in (0, 1).
     look
         Number of the look, from 1.
     num_clusters
-        Clusters that this look has proposals for, >= 1.
+        Number of clusters for which this look has proposals, >= 1.
     """
     return level * 2.0**-look / num_clusters
 
@@ -139,11 +140,11 @@ def level_of_look(level: float, look: int, num_clusters: int) -> float:
 def most_spending(num_clients: int, participation: float, rounds: int, parameters: Parameters) -> Spending:
     """Bound what all trials of a run can cost.
 
-    The first look is at one cluster, later ones are at no more than ⌊K/2s⌋, s the smallest part, as a
-    cluster that is looked at has 2s clients. Their cohorts together have at most min(K, ⌈ρK⌉ + clusters)
-    clients. A look costs a training of each client that it asks, one round for each proposal and `probation`
-    rounds for each finalist, as far as rounds are left; a round of one proposal costs at most as many
-    trainings as its cluster's cohort has clients.
+    The first look is at one cluster; later ones are at no more than ⌊K/2s⌋ clusters, with s the smallest
+    part, as a look needs a cluster of at least 2s clients. Their cohorts together have at most min(K, ⌈ρK⌉ +
+    clusters) clients. A look costs a training of each client that it asks, one round for each proposal and
+    `probation` rounds for each finalist, as long as rounds are left; a round of one proposal costs at most
+    one training per client of its cluster's cohort.
 
     Parameters
     ----------
@@ -154,11 +155,11 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
     rounds
         Rounds of the run.
     parameters
-        How looks go.
+        Settings of looks and trials.
 
     Returns
     -------
-    The bound; 0 for a federation that is too small to be looked at.
+    The bound; 0 for a federation that is too small for a look.
     """
     if not parameters.can_split(num_clients):
         return Spending(0, 0.0, 0)
@@ -185,11 +186,11 @@ class Choice:
     Attributes
     ----------
     kept
-        Position of the proposal that stands, or None.
+        Position of the proposal that is kept, or None.
     p_values
         Corrected p-value of each finalist against the unsplit cluster.
     between
-        Corrected p-value of the finer against the coarser finalist; None where that was not asked.
+        Corrected p-value of the finer against the coarser finalist; None if that was not tested.
     """
 
     kept: int | None
@@ -198,12 +199,13 @@ class Choice:
 
 
 def most_promising(comparisons: Sequence[Comparison], parts: Sequence[int], number: int) -> list[int]:
-    """Pick the proposals that go on: of those that gained anything in one round, the smallest p-values.
+    """Pick the proposals with the smallest p-values among those that gained anything in one round.
 
-    Both without the most and the least favourable votes: gains after one round are about 0.01, and a single
-    vote of −2 takes 0.07 from the mean of 30. Of equal ones that with the larger gain, then the coarser, then
-    the earlier. Real groups gain at once, groups of alike clients mostly lose at first, so two thirds of what
-    trials cost is saved where there is nothing to find. A proposal that is dropped cannot be kept by mistake.
+    Gains and p-values leave out the most and the least favourable votes: gains after one round are about
+    0.01, and a single vote of −2 lowers the mean of 30 by 0.07. Ties go to the larger gain, then to the
+    coarser proposal, then to the earlier. Real groups gain at once, while groups of similar clients mostly
+    lose at first; so where there are no groups, this saves two thirds of the trials' cost. A dropped proposal
+    cannot be kept by mistake.
 
     Parameters
     ----------
@@ -232,13 +234,13 @@ def choose(
     level: float,
     between: Comparison | None = None,
 ) -> Choice:
-    """Choose the finalist that is kept, if any.
+    """Choose which finalist to keep, if any.
 
     All proposals of the look share one level by Holm's correction, and so does the test of the finer finalist
     against the coarser. Proposals that were dropped after one round were chosen on the same rows as the
-    finalists, so they count, with p = 1. Of those that pass the coarsest stands, of equally coarse ones
-    that with the largest gain (both are shown to be better than one model, so which of them stands needs no
-    test), unless a finer one beats it, too.
+    finalists, so they count, with p = 1. The coarsest that passes is kept, unless a finer one beats it as
+    well. Of equally coarse ones, that with the largest gain is kept (each is shown to be better than one
+    model, so the choice needs no test).
 
     Parameters
     ----------
@@ -249,10 +251,10 @@ def choose(
     num_proposals
         Proposals of the look for this cluster, the dropped ones included.
     level
-        Of all tests together.
+        Level of all tests together.
     between
-        The finer of two finalists (B) against the coarser (A); None where they are equally coarse, or did not
-        both pass, or are not two.
+        The finer of two finalists (B) against the coarser (A); None if there are not two, they are equally
+        coarse, or one did not pass.
 
     Returns
     -------
@@ -266,25 +268,25 @@ def choose(
     corrected = [float(value) for value in holm(family)]
     passed = [index for index in range(count) if corrected[index] <= level]
     values = tuple(corrected[:count])
-    beaten = corrected[-1] if several and between is not None else None
+    finer_p_value = corrected[-1] if several and between is not None else None
     if not passed:
-        return Choice(None, values, beaten)
+        return Choice(None, values, finer_p_value)
     coarsest = min(passed, key=lambda index: (parts[index], -comparisons[index].gain, index))
     finer = [index for index in passed if parts[index] > parts[coarsest]]
-    if finer and beaten is not None and beaten <= level:
-        return Choice(finer[0], values, beaten)
-    return Choice(coarsest, values, beaten)
+    if finer and finer_p_value is not None and finer_p_value <= level:
+        return Choice(finer[0], values, finer_p_value)
+    return Choice(coarsest, values, finer_p_value)
 
 
 def reason(index: int, choice: Choice, parts: Sequence[int], level: float) -> str:
-    """Explain in words why a finalist was kept or not.
+    """Explain why a finalist was kept or not.
 
     Parameters
     ----------
     index
         Its position among the finalists.
     choice, parts, level
-        Of :func:`choose`, and what it was given.
+        The result of :func:`choose`, and its arguments.
     """
     if choice.p_values[index] > level:
         return f"not shown to be better at the level of {level:.2g}"
@@ -306,9 +308,9 @@ def decision(num_clusters: int, looks: int, tried: int, kept: int, on_trial: int
     looks
         Looks that took place.
     tried, kept
-        Groupings whose trial is over, and how many of them were kept.
+        Number of groupings whose trial is over, and of those that were kept.
     on_trial
-        Groupings whose trial the run's end cut short.
+        Number of groupings whose trial the end of the run cut short.
 
     Returns
     -------

@@ -1,16 +1,16 @@
-"""CFL: a cluster is cut in two where training stands still on average but not for each of its clients.
+"""CFL: a cluster is cut in two when training stands still on average but not for each of its clients.
 
 Sattler, Müller and Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization
 Under Privacy Constraints", IEEE Transactions on Neural Networks and Learning Systems 32(8), 2021
 (arXiv:1910.01991), Algorithm 2. Δ_i is what training changed in client i's model. Where the mean change is
-small and a client's is not, clients pull in different directions, and the cosines of the Δ_i say who pulls
-with whom.
+small and a client's is not, clients pull in different directions, and the cosines of the Δ_i show which
+clients pull together.
 
 Where the paper leaves something open, and where we depart from it:
 
-- Lengths and angles are those of a random projection of Δ_i (the length of a single one is exact), since the
-  method needs nothing else: of 4,096 numbers, whatever the size of the model. The cosine of two projections
-  of m numbers has a standard error of at most √(2/m) = 0.022, the length of their mean one of 1 %
+- The method needs only lengths and angles, so they are those of a random projection of Δ_i to 4,096 numbers,
+  whatever the size of the model (the length of a single Δ_i is exact). The cosine of two projections of m
+  numbers has a standard error of at most √(2/m) = 0.022, the length of their mean one of 1 %
   (:mod:`fedclust.messages.training`).
 - The paper has every client take part in every round. Here the two norms are those of the round's cohort,
   and a cluster is cut by the last Δ of each member, whatever round it is of.
@@ -19,8 +19,8 @@ Where the paper leaves something open, and where we depart from it:
 - The authors' code cuts by complete linkage, which is what we do; the paper's Algorithm 1 merges the most
   similar clients first, which is single linkage.
 - The paper's condition on the largest cosine across the cut, Theorem 1 with its bound on the noise of
-  gradients, needs a number that nobody knows, and the code leaves it out. ``min_silhouette`` does its work:
-  a cut of clients that differ only by the noise of their mini-batches is not made.
+  gradients, needs a number that nobody knows, and the code leaves it out. ``min_silhouette`` takes its place:
+  clients that differ only by the noise of their mini-batches are not cut.
 """
 
 from dataclasses import dataclass, field, replace
@@ -49,14 +49,15 @@ class Parameters(Checked):
     min_rounds
         Rounds before a cluster may be cut, >= 0.
     min_silhouette
-        Mean silhouette from which a cut is made, in [-1, 1]; null: any cut, as in the paper.
+        Least mean silhouette of a cut, in [-1, 1]; null: any cut is made, as in the paper.
     min_cluster_size
         Fewest clients of either part, >= 1.
     linkage
-        How clients are cut in two by −cos: ``"complete"``, as in the authors' code; ``"single"`` makes the
-        largest cosine across the cut as small as it can be, which is what Algorithm 1 of the paper does.
+        Linkage on −cos by which clients are cut in two: ``"complete"``, as in the authors' code; ``"single"``
+        makes the largest cosine across the cut as small as it can be, which is what Algorithm 1 of the paper
+        does.
     projection
-        Numbers that each client sends of its change, >= 1.
+        Length of the projection of its change that each client sends, >= 1.
 
     Raises
     ------
@@ -102,9 +103,9 @@ class Cut:
     mean_norm, max_norm
         ‖Σ n_i Δ_i / Σ n_i‖ and max ‖Δ_i‖ over the cohort.
     silhouette
-        Mean silhouette of the cut that was looked at; NaN where there was none.
+        Mean silhouette of the cut that was considered; NaN if there was none.
     labels
-        Part of each member, 0 or 1; None where the cluster stays whole.
+        Part of each member, 0 or 1; None if the cluster stays whole.
     """
 
     mean_norm: float
@@ -114,14 +115,14 @@ class Cut:
 
 
 def start(num_clients: int, parameters: Parameters) -> Changes:
-    """Create the state in which no change is known."""
+    """Create the state before any client has reported a change."""
     return Changes(
         np.zeros((num_clients, parameters.projection), dtype=np.float32), np.zeros(num_clients, dtype=bool)
     )
 
 
 def norms(values: FloatArray, lengths: FloatArray, num_examples: IntArray) -> FloatArray:
-    """Compute how far a cohort moves on average and how far its client that moves most.
+    """Compute the length of a cohort's mean change and of its longest change.
 
     Source: CFL, Algorithm 2, lines 15 and 16 (the two norms of the stopping criterion).
 
@@ -143,14 +144,14 @@ def norms(values: FloatArray, lengths: FloatArray, num_examples: IntArray) -> Fl
     return np.array([np.linalg.norm(mean), np.max(lengths)])
 
 
-def is_stationary(found: FloatArray, first: FloatArray, parameters: Parameters) -> bool:
-    """Return whether a cluster stands still on average while one of its clients does not.
+def is_stationary(current: FloatArray, first: FloatArray, parameters: Parameters) -> bool:
+    """Return whether a cluster's mean change is small while a client's is not.
 
     Source: CFL, Algorithm 2.
 
     Parameters
     ----------
-    found
+    current
         The two :func:`norms` of this round, shape (2,).
     first
         Those of the first round, shape (2,).
@@ -160,7 +161,7 @@ def is_stationary(found: FloatArray, first: FloatArray, parameters: Parameters) 
     limits = np.array([parameters.eps_1, parameters.eps_2])
     if parameters.relative:
         limits = limits * first
-    return bool(found[0] < limits[0] and found[1] > limits[1])
+    return bool(current[0] < limits[0] and current[1] > limits[1])
 
 
 def bipartition(distances: FloatArray, linkage: Linkage = "complete") -> IntArray:
@@ -191,7 +192,7 @@ def update(
     Parameters
     ----------
     changes
-        What is known.
+        The last changes so far.
     clients
         Client ids, shape (n,).
     values
@@ -199,39 +200,39 @@ def update(
     first_norms
         The two norms of the first round; None in others.
     """
-    noted, known = changes.values.copy(), changes.known.copy()
-    noted[clients], known[clients] = values, True
-    return Changes(noted, known, changes.first_norms if first_norms is None else first_norms)
+    values_now, known = changes.values.copy(), changes.known.copy()
+    values_now[clients], known[clients] = values, True
+    return Changes(values_now, known, changes.first_norms if first_norms is None else first_norms)
 
 
-def cut(changes: Changes, members: IntArray, found: FloatArray, parameters: Parameters) -> Cut:
+def cut(changes: Changes, members: IntArray, current: FloatArray, parameters: Parameters) -> Cut:
     """Cut a cluster that stands still in two, by the last change of each member.
 
     Parameters
     ----------
     changes
-        What is known of all clients.
+        The last changes of all clients.
     members
         Ids of the cluster's clients, sorted, shape (n,).
-    found
+    current
         The two norms of this round's cohort, shape (2,).
     parameters
         When to cut.
 
     Returns
     -------
-    What was found. A member that has never answered goes with the larger part.
+    The result. A member that has never answered goes with the larger part.
     """
-    nothing = Cut(float(found[0]), float(found[1]))
-    there = np.flatnonzero(changes.known[members])
+    uncut = Cut(float(current[0]), float(current[1]))
+    answered = np.flatnonzero(changes.known[members])
     # Two clients have no silhouette, and the authors' code cuts no cluster of two either.
-    if len(there) < 3 or not is_stationary(found, changes.first_norms, parameters):
-        return nothing
-    distances = cosine_distances(changes.values[members[there]])
+    if len(answered) < 3 or not is_stationary(current, changes.first_norms, parameters):
+        return uncut
+    distances = cosine_distances(changes.values[members[answered]])
     parts = bipartition(distances, parameters.linkage)
     score = silhouette(distances, parts)
     labels = np.full(len(members), np.argmax(np.bincount(parts)), dtype=np.int64)
-    labels[there] = parts
+    labels[answered] = parts
     small = np.bincount(labels, minlength=2).min() < parameters.min_cluster_size
     weak = parameters.min_silhouette is not None and score < parameters.min_silhouette
-    return replace(nothing, silhouette=score, labels=None if small or weak else labels)
+    return replace(uncut, silhouette=score, labels=None if small or weak else labels)

@@ -25,12 +25,12 @@ class Parameters(Checked):
     num_clusters
         Number of models k, >= 1.
     clustering_rounds
-        Rounds before which clients are clustered anew, >= 1; after these they stay where they are. Null: in
-        all rounds, unless ``stable_rounds`` ends it.
+        Number of first rounds before which clients are clustered anew, >= 1; then they stay where they are.
+        Null: all rounds, unless ``stable_rounds`` ends it.
     num_starts
-        Starts of k-means, >= 1; the best is kept.
+        Number of starts of k-means, >= 1; the best is kept.
     stable_rounds
-        Clustering also ends once every client has been given the same model so many times in a row, >= 1;
+        Clustering also ends once every client has been given the same model this many times in a row, >= 1;
         null: not before ``clustering_rounds``.
 
     Raises
@@ -119,6 +119,7 @@ def times_kept(kept: IntArray, before: IntArray, now: IntArray) -> IntArray:
 
     Returns
     -------
-    The new counts, shape (clients,): 1 for a client whose model changed or that was clustered first.
+    The new counts, shape (clients,): 1 for a client whose model changed or that was clustered for the first
+    time.
     """
     return np.where((now == before) & (kept > 0), kept + 1, 1)

@@ -100,7 +100,8 @@ def features(
     Parameters
     ----------
     counts, epsilon, smoothing, federation
-        As for :func:`stability_index`; the federation's clients give mean and variance of a column, too.
+        As for :func:`stability_index`; the federation's clients also determine each column's mean and
+        variance.
 
     Returns
     -------
@@ -140,7 +141,7 @@ def cluster(features: FloatArray, parameters: Parameters, seed: int) -> tuple[In
         Cluster of each client, numbered in order of first appearance, shape (K,). All 0 when the rows are all
         the same or K < 3.
     scores
-        Mean silhouette, in [-1, 1], of each number of clusters tried; empty when there was nothing to choose.
+        Mean silhouette, in [-1, 1], of each number of clusters tried; empty if there was no choice.
     """
     from scipy.spatial.distance import cdist
 

@@ -13,8 +13,8 @@ larger of the two directions'. Then no term depends on which end comes first:
 - ½(‖f − f_k‖² + ‖f − f_l‖²) = ‖f − ½(f_k + f_l)‖² + ¼‖f_k − f_l‖², whose last term does not depend on the
   bend, so the fit takes as long as with one target;
 - u runs from k to l, so a step at u alone would favour one end: a step uses u and 1 − u, with half of the
-  mini-batch each, and takes as long as with one u;
-- one pass through the network gives the distances to both ends, so scoring takes no longer either.
+  mini-batch each, in the same time;
+- one pass through the network gives the distances to both ends, so scoring does not take longer either.
 
 At each step all pairs use the same u and the same mini-batch. So the fit of a pair does not depend on the
 other pairs, on the batching or on the numbering of clients, and differences between scores come from the
@@ -140,7 +140,8 @@ def steepest(distances: FloatArray) -> FloatArray:
     Parameters
     ----------
     distances
-        L on a uniform grid over [0, 1], shape (…, points); points odd and >= 5, so that the bend is one.
+        L on a uniform grid over [0, 1], shape (…, points); points odd and >= 5, so that the bend is on the
+        grid.
 
     Returns
     -------
@@ -149,7 +150,7 @@ def steepest(distances: FloatArray) -> FloatArray:
     points = distances.shape[-1]
     with np.errstate(invalid="ignore"):  # ∞ − ∞ counts as not finite, below
         slopes = np.abs(distances[..., 2:] - distances[..., :-2]) * (points - 1) / 2
-    # Entry i is at point i + 1; the one at the bend would mix the two halves.
+    # Entry i is at point i + 1; the entry at the bend would mix the two halves.
     largest = np.delete(slopes, (points - 1) // 2 - 1, axis=-1).max(axis=-1)
     return np.where(np.isfinite(distances).all(axis=-1), largest, np.inf)
 
@@ -202,7 +203,7 @@ _MINI_BATCHES = 2
 
 @dataclass(frozen=True, eq=False)
 class Fitting:
-    """What chains are fitted and scored with.
+    """The network, inputs and settings with which chains are fitted and scored.
 
     Attributes
     ----------
@@ -226,14 +227,14 @@ class Fitting:
 
 
 class Fitter:
-    """Models, surrogate inputs and the models' outputs on them, ready to fit pairs on one device.
+    """Fits pairs on one device; holds the models, the surrogate inputs and the models' outputs on them.
 
     Parameters
     ----------
     models
         Full states of the network, n on the first axis of every tensor.
     fitting
-        What they are joined with.
+        Network, inputs and settings.
     """
 
     def __init__(self, models: State, fitting: Fitting) -> None:
@@ -256,7 +257,7 @@ class Fitter:
         self.inputs = inputs.to(device)
         if self.channels_last:
             self.inputs = self.inputs.to(memory_format=torch.channels_last)
-        # One pair at a time leaves a core idle between operations: two pairs on two threads do not.
+        # One pair at a time leaves a core idle between operations; two pairs on two threads do not.
         alone = self.pairs_per_batch == 1 and device.type == "cpu"
         self.num_threads = torch.get_num_threads() if alone else 1
         self._thread = threading.local()
@@ -388,7 +389,7 @@ def _midpoint(start: Tensor, end: Tensor) -> Tensor:
 
 def _pairs_per_batch(network: nn.Module, device: torch.device, parameters: Parameters) -> int:
     layers = list(network.modules())
-    # torch has no rule to vectorise these; nor, on a GPU, the one operation of a GRU's step there.
+    # torch cannot vectorise these, nor, on a GPU, the single operation that a GRU's step is there.
     recurrent = nn.LSTM if device.type == "cpu" else nn.RNNBase
     if any(isinstance(layer, recurrent | nn.MultiheadAttention) for layer in layers):
         return 1
@@ -443,7 +444,7 @@ def fit_pairs(fitting: Fitting, models: State, pairs: IntArray | None = None) ->
     Parameters
     ----------
     fitting
-        What they are fitted with.
+        Network, inputs and settings.
     models
         Full states of the network, n on the first axis of every tensor.
     pairs
@@ -451,7 +452,7 @@ def fit_pairs(fitting: Fitting, models: State, pairs: IntArray | None = None) ->
 
     Returns
     -------
-    The chains of the pairs; the scores of others are 0.
+    The chains of the pairs; other pairs have score 0.
     """
     parameters, generator = fitting.parameters, fitting.generator
     with exact_kernels(fitting.network):
@@ -505,7 +506,7 @@ def profile(
     Returns
     -------
     u
-        Where on the chain, from 0 at model k to 1 at model l, shape (``parameters.num_points``,).
+        Positions on the chain, from 0 at model k to 1 at model l, shape (``parameters.num_points``,).
     chain, line
         L(u) of the outputs of model l along the fitted chains and along straight lines, in [0, 2], shape
         (m, points); NaN where an output is not finite.
@@ -610,7 +611,7 @@ def step(percentile: float, fitting: Fitting, models: State) -> tuple[float, Out
     percentile
         Percentile of the curve-finding losses that is this round's budget ε, in [5, 95].
     fitting
-        What is fitted with: inputs of this round, and settings of the grouping.
+        The network, this round's inputs, and settings of the fit and the grouping.
     models
         The round's client models: full states, n >= 1 on the first axis of every tensor.
 
@@ -651,7 +652,7 @@ def _mean_of_chains(models: Tensor, bends: Tensor, pairs: IntArray, rows: IntArr
 
 
 def chain_scores(fitting: Fitting, clusters: State, trained: State) -> tuple[FloatArray, FloatArray]:
-    """Score the chain from each cluster's model to what one client made of it, and those between clusters.
+    """Score the chain from each cluster's model to the client's trained copy, and those between clusters.
 
     Parameters
     ----------
@@ -660,7 +661,7 @@ def chain_scores(fitting: Fitting, clusters: State, trained: State) -> tuple[Flo
     clusters
         Models of the clusters: full states, G on the first axis of every tensor.
     trained
-        The same after the client trained each.
+        The same models after the client trained each.
 
     Returns
     -------

@@ -1,13 +1,13 @@
 """FECFL: clusters from clients' mean embeddings, before training.
 
-As Ali and Brattain describe it and compare with it ("FMCL: Class-Aware Client Clustering with Foundation
+As described and used for comparison by Ali and Brattain ("FMCL: Class-Aware Client Clustering with Foundation
 Model Representations for Heterogeneous Federated Learning", arXiv:2604.27510, 2026, related work and Section
-4.3): every client sends one vector, the mean embedding of all its examples under a lightweight encoder, for
-which an untrained one is enough; cosine distances; agglomerative clustering. Labels play no part: clients
-that name the classes differently look alike.
+4.3): every client sends one vector, the mean embedding of all its examples under a lightweight encoder (an
+untrained one is enough); clients are clustered agglomeratively by cosine distances. Labels play no part:
+clients that name the classes differently look alike.
 
-FMCL's comparison gives the number of clusters. What we recommend needs no number: the one with the best mean
-silhouette, or one cluster where none is good.
+In FMCL's comparison the number of clusters is given. What we recommend does not need it: the number with the
+best mean silhouette is chosen, or one cluster if no silhouette is good.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Parameters(Grouping):
     Attributes
     ----------
     input
-        What makes the embeddings: an ``"untrained"`` network, the same for all clients; the choice of
+        Source of the embeddings: an ``"untrained"`` network, the same for all clients; the configured
         ``"encoder"``; or the normalised ``"pixels"`` themselves.
 
     Raises

@@ -1,10 +1,10 @@
-"""FedCLS: clients chosen for classes that those chosen before them lack.
+"""FedCLS: clients are chosen for the classes that those chosen before them lack.
 
 Source: C. Li and H. Wu, "FedCLS: A federated learning client selection algorithm based on cluster label
 information", VTC2022-Fall, as Clust-PSI-PFL describes it (Section II d): Hamming distances between one-hot
-label vectors guide who is chosen, with a preference for complementary labels, and a threshold τ that its
-Table II searches over {0.1, 0.5, 0.95}. Neither says what τ is applied to: here it is the share of a client's
-samples from which on it counts as having a class, so that at 0.95 a vector has a single one at most.
+label vectors guide the choice, with a preference for complementary labels, and a threshold τ that its Table
+II searches over {0.1, 0.5, 0.95}. Neither says what τ is applied to: here a client counts as having a class
+if at least this share of its samples is of it, so that at 0.95 a vector has at most a single one.
 """
 
 import numpy as np
@@ -26,16 +26,16 @@ def label_vectors(counts: IntArray, threshold: float) -> BoolArray:
     -------
     Whether each client has each class, shape (K, C).
     """
-    # The other way round than a share, so that 0.1 of 30 samples is 3 of them whatever rounding does.
+    # Compared as numbers of samples, not as shares, so that 0.1 of 30 samples is 3 in spite of rounding.
     needed = np.round(threshold * counts.sum(axis=1, keepdims=True), 9)
     return (counts >= needed) & (counts > 0)
 
 
 def choose(vectors: BoolArray, size: int, generator: np.random.Generator) -> IntArray:
-    """Choose clients one after another, each as far as can be from those chosen already.
+    """Choose clients one after another, each as different as possible from those already chosen.
 
-    The first is drawn. Every other one has the largest sum of Hamming distances, Σ_j |v_i ⊕ v_j| over the
-    chosen j; of several, one is drawn.
+    The first is drawn at random. Each next one has the largest sum of Hamming distances, Σ_j |v_i ⊕ v_j| over
+    the chosen j; ties are drawn at random.
 
     Parameters
     ----------

@@ -2,12 +2,13 @@
 
 Islam, Javaherian, Xu, Yuan, Chen and Tzeng, "FedClust: Tackling Data Heterogeneity in Federated Learning
 through Weight-Driven Client Clustering", ICPP 2024, arXiv:2407.07124. All clients train the first model once
-and send the weights of its last layer; Euclidean distances; agglomerative clustering at a threshold; then
-each cluster trains from the first model. This project has the same name and is not that paper's.
+and send the weights of its last layer; they are clustered agglomeratively by Euclidean distances up to a
+threshold; then each cluster trains from the first model. This project has the same name but is not that
+paper's.
 
-All clients start from one model, so their weights are as far apart as what training changed in them, and
-that is what they send here. The recommended number of clusters is the one with the best silhouette; the
-paper's threshold is set per data set.
+All clients start from one model, so their weights are as far apart as the changes that training made, and
+those changes are what they send here. The recommended number of clusters is the one with the best silhouette;
+the paper's threshold is set per data set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +43,7 @@ def last_layer(shapes: Mapping[str, Sequence[int]], layer: str | None = None) ->
     shapes
         Shape of each array of the model by name, in the model's order.
     layer
-        Another layer to take, by name; None for the last.
+        Name of the layer to use instead; None for the last.
 
     Raises
     ------
@@ -67,7 +68,7 @@ def assign(weights: FloatArray, parameters: Parameters) -> tuple[IntArray, Detai
     Parameters
     ----------
     weights
-        Weights of the layer, or what training changed in them, flattened, shape (K, d).
+        Weights of the layer, or their change by training, flattened, shape (K, d).
     parameters
         Settings.
 

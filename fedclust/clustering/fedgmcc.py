@@ -1,9 +1,10 @@
 """FedGMCC: clusters from the geometry between client models, every round.
 
 Lucchetti, Decouchant, Fernandes, Chen and Völp, "Federated Geometric Monte Carlo Clustering to Counter
-Non-IID Datasets", arXiv:2204.11017, 2022. Two models belong together when a chain through weight space joins
-them along which outputs on random inputs change slowly. A cluster's model is the mean of all models on the
-chains between its members.
+Non-IID Datasets", arXiv:2204.11017, 2022. Two models belong together if they are joined by a chain through
+weight space along which outputs on random inputs change slowly. A cluster's model is the mean of all models
+on the chains between its members.
+
 Choices where the paper is not specific, and differences from it:
 
 - Every pair is fitted; the paper skips pairs already in one cluster, so its clusters depend on the
@@ -17,15 +18,16 @@ Choices where the paper is not specific, and differences from it:
   paper's do, since its loss uses only one end of a chain (``targets="later"``).
 - A model that overflows is connected to no other: it stays alone and keeps its weights.
 - The paper trains with binary cross-entropy, clients here with cross-entropy. With two classes, as in its
-  genomic reads, and softmax outputs both are the same number. With EMNIST's 62 the mean over the outputs,
-  which is TensorFlow's, makes every step some 62 times smaller: with its learning rate of 0.001 three epochs
-  over 20,000 images then reach an accuracy of 0.009, chance, and 0.048 with cross-entropy. (62 times the rate
-  gives 0.048, as cross-entropy.) So binary cross-entropy does not explain the published results either.
+  genomic reads, and softmax outputs, both losses are equal. With EMNIST's 62 classes, averaging over the
+  outputs, as TensorFlow does, makes every step about 62 times smaller: with its learning rate of 0.001 three
+  epochs over 20,000 images then reach an accuracy of 0.009, chance, and 0.048 with cross-entropy. (With 62
+  times the rate it is 0.048, as with cross-entropy.) So binary cross-entropy does not explain the published
+  results either.
 - A score is the slope of the loss in both directions, |∂L/∂u|: a drop counts as
   much as a rise.
 
-Here are the settings and what is computed of scores; :mod:`fedclust.clustering.curve_fitting` fits and
-averages models.
+This module has the settings and all that is computed from scores; :mod:`fedclust.clustering.curve_fitting`
+fits and averages models.
 """
 
 from dataclasses import dataclass
@@ -54,7 +56,7 @@ class Parameters(Checked):
     batch_size
         Monte Carlo inputs per step.
     num_points
-        Points of the grid over u on which a chain is scored, odd so that the bend is one, >= 5.
+        Points of the grid over u on which a chain is scored, odd so that the bend is on it, >= 5.
     targets
         Ends of a chain that its loss compares outputs with. ``"both"``: both ends, so that scores do not
         depend on the numbering of clients. ``"later"``: the end with the higher number, as in the paper.
@@ -172,7 +174,7 @@ def link(scores: FloatArray, min_silhouette: float) -> tuple[IntArray, dict[int,
     """Group models by average linkage, into the number of clusters with the best mean silhouette.
 
     Replaces the paper's percentile. One or two models are one cluster, unless their score is ∞, which never
-    matches. Models that finite scores connect, directly or through others, form a part, and each part is
+    joins models. Models connected by finite scores, directly or through others, form a part, and each part is
     grouped separately: next to a model at distance ∞, every grouping of the others would score well.
 
     Parameters
@@ -194,14 +196,14 @@ def link(scores: FloatArray, min_silhouette: float) -> tuple[IntArray, dict[int,
 
     parts = connected_components(np.isfinite(scores), directed=False)[1]
     labels = np.zeros(len(scores), dtype=np.int64)
-    found: list[dict[int, float]] = []
+    by_part: list[dict[int, float]] = []
     sizes = np.bincount(parts)
     for part in np.argsort(-sizes, kind="stable"):
         members = np.flatnonzero(parts == part)
         within, silhouettes = _link_part(scores[np.ix_(members, members)], min_silhouette)
         labels[members] = within + labels.max() + 1
-        found.append(silhouettes)
-    return in_order_of_appearance(labels), found[0]
+        by_part.append(silhouettes)
+    return in_order_of_appearance(labels), by_part[0]
 
 
 def _link_part(scores: FloatArray, min_silhouette: float) -> tuple[IntArray, dict[int, float]]:

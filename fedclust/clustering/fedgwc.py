@@ -2,7 +2,7 @@
 
 Licciardi, Leo, Fanì, Caputo and Ciccone, "Interaction-Aware Gaussian Weighting for Clustered Federated
 Learning", ICML 2025, arXiv:2502.03340. A client gets a reward if its losses are near its cohort's mean. An
-interaction matrix records each client's rewards together with each other client. Once that matrix settles,
+interaction matrix records each client's rewards in rounds with each other client. Once that matrix settles,
 clients with similar rows form a cluster, which continues as its own federation.
 
 Choices where the paper is not specific, and differences from it:
@@ -39,13 +39,13 @@ from fedclust.support.rng import cohort_size
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 SMALLEST = 1e-100
-"""Affinities are raised to this for the embedding, which divides by their square root: a client with smaller
-ones only would get coordinates whose squares overflow."""
+"""Lower limit of affinities in the embedding, which divides by their square root: a client with only smaller
+ones would get coordinates whose squares overflow."""
 
-_ITERATIONS = 30  # of LOBPCG: groups are found in a few; without groups the vectors mean nothing
+_ITERATIONS = 30  # of LOBPCG: it finds groups in a few; without groups the vectors mean nothing
 _TOLERANCE = 1e-4
-_SPARE = 3  # vectors beyond those wanted, with which the wanted ones converge sooner
-_LINK = 1e-30  # between any two clients, so that the graph is connected also where affinities are 0
+_SPARE = 3  # additional vectors, with which the required ones converge sooner
+_LINK = 1e-30  # added between any two clients, so that the graph is connected even if affinities are 0
 
 # Off-diagonal affinities that differ by less count as equal: the difference is rounding error.
 SAME = 1e-12
@@ -55,10 +55,10 @@ Array = TypeVar("Array", FloatArray, BoolArray)
 
 _SMALLEST_COHORT = 3  # Theorem A.5
 _LARGEST_STEP = 0.5  # for the default; Theorem 5.2 requires less than 1
-_STEPS = 10  # local steps that cautions assume; with fewer, rewards vary more
+_STEPS = 10  # local steps that `cautions` assumes; with fewer, rewards vary more
 
 MANY = 4096
-"""From so many clients on a cluster's matrices are in single precision: in double K = 10,000 take 4 GiB."""
+"""Clusters of at least this many clients use single precision: in double, K = 10,000 would need 4 GiB."""
 
 _ROWS = 1024  # of a strip of affinities, multiplied at once; a multiple of a tile
 _BLOCK = 256  # rows and columns of a tile, which fits into a core's cache
@@ -87,8 +87,8 @@ class Parameters(Checked):
     min_pair_coverage
         Share in [0, 1] of a cluster's pairs that must have met in a cohort before its matrix can be settled.
     min_cluster_size
-        Least number of clients of a part, >= 1: a smaller part joins the others before a division is scored.
-        None uses 3/ρ rounded up (Theorem A.5), set by :meth:`resolve`.
+        Smallest number of clients in a part, >= 1: a smaller part joins the others before a division is
+        scored. None uses 3/ρ rounded up (Theorem A.5), set by :meth:`resolve`.
     cohort_size
         Clients per round, >= 2, if all clusters draw the same number; a cluster of K then has
         α = `cohort_size`/K, at most ½, unless `step_size` is set. None if a cluster draws a share.
@@ -290,14 +290,14 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
 
 
 def change_by_chance(parameters: Parameters, cohort: int, num_clients: int) -> float:
-    """Compute the mean squared change near which chance alone keeps the matrix, see :func:`cautions`.
+    """Compute the mean squared change that chance alone causes, see :func:`cautions`.
 
     Parameters
     ----------
     parameters
         As for :func:`cautions`.
     cohort, num_clients
-        Number of clients in a round, and of all.
+        Number of clients in a round, and in total.
     """
     step_size = parameters.step_size_of(num_clients)
     variance = (1 / math.sqrt(3) - 1 / 2) / _STEPS
@@ -316,10 +316,11 @@ class Interaction:
     members
         Client ids, sorted, shape (K,).
     rows
-        Those of the interaction matrix P, entries in [0, 1], shape (K,) each, rows and columns in `members`
-        order; float32 from :data:`MANY` clients on. A round replaces its cohort's; states share the others.
+        Rows of the interaction matrix P, entries in [0, 1], shape (K,) each, rows and columns in `members`
+        order; float32 from :data:`MANY` clients on. A round replaces its cohort's rows; states share the
+        others.
     met
-        Whether two clients, or one with itself, were ever in one cohort: the rows of a matrix like P.
+        Whether two clients (or one client and itself) were ever in one cohort: the rows of a matrix like P.
     weights
         Gaussian weight γ of each client (Eq. 2), in [0, 1], shape (K,); low for a client unlike its cohorts.
         Only for output.
@@ -351,7 +352,7 @@ class Interaction:
         return self.pairs_met / pairs if pairs else 1.0
 
     def joined(self, newcomers: IntArray) -> "Interaction":
-        """Add clients that have met nobody; their entries are 0.
+        """Return the state with new clients, which have met nobody: their entries are 0.
 
         Parameters
         ----------
@@ -441,7 +442,7 @@ def affinity(interaction: FloatArray, kernel_width: float) -> FloatArray:
                 result[rows, columns] = np.triu(tile) + np.triu(tile, k=1).T if left == top else tile
                 result[columns, rows] = result[rows, columns].T
 
-    # A strip takes one thread whatever their number, so the sums do not depend on it.
+    # A strip always takes one thread, so the sums do not depend on the number of threads.
     threads = max((pool["num_threads"] for pool in threadpool_info()), default=1)
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as workers:
         list(workers.map(strip, range(0, len(matrix), _ROWS)))  # the longest first
@@ -579,7 +580,7 @@ def split(
     max_clusters
         n_max >= 2, cut to K − 1.
     parameters
-        Which division is acceptable, and what :func:`candidates` needs.
+        Settings of the divisions, and which one is acceptable.
     seed
         Seed >= 0 of spectral clustering.
 
@@ -591,12 +592,12 @@ def split(
     scores
         Davies–Bouldin score by number of clusters tried.
     """
-    found = candidates(affinity, max_clusters, parameters, seed)
-    scores = {number: score for number, (_, score) in found.items()}
+    divisions = candidates(affinity, max_clusters, parameters, seed)
+    scores = {number: score for number, (_, score) in divisions.items()}
     best = min(scores, key=scores.__getitem__, default=None)  # the first of equal ones, so the fewest
     if best is None or scores[best] > parameters.max_davies_bouldin:
         return None, scores
-    return found[best][0], scores
+    return divisions[best][0], scores
 
 
 def candidates(
@@ -608,8 +609,8 @@ def candidates(
     after :func:`join_small`: one unusual client must not prevent a division of the others.
     The eigenvectors do not depend on n, so they are computed once and each n uses the first n of them.
 
-    Affinities in single precision are those of many clients, whose decomposition would take time cubic in
-    their number. Their few eigenvectors are computed by products with the matrix, and are less exact.
+    Affinities in single precision are those of many clients; a full decomposition would take time cubic in
+    their number. The few eigenvectors needed are computed by products with the matrix, and are less exact.
 
     Parameters
     ----------
@@ -626,8 +627,8 @@ def candidates(
     Returns
     -------
     By requested number of clusters, the cluster of each client, numbered in order of first appearance, shape
-    (K,), and the finite Davies–Bouldin score; smaller is better. Without those that have fewer distinct
-    clusters than requested, a single part of `min_cluster_size`, or an undefined score; empty if all
+    (K,), and the finite Davies–Bouldin score; smaller is better. Divisions with fewer distinct clusters than
+    requested, only one part of `min_cluster_size`, or an undefined score are left out; empty if all
     affinities are equal.
     """
     from sklearn.cluster import SpectralClustering
@@ -646,14 +647,14 @@ def candidates(
         embedding = spectral_embedding(
             graph, n_components=most + beyond, random_state=random_state, drop_first=False
         )
-    found = {}
+    divisions = {}
     for number in range(2, most + 1):
         if parameters.assign_labels == "kmeans":
             labels = kmeans(embedding[:, :number], number, random_state)
         else:
             # scikit-learn offers this labelling only together with its own embedding.
-            how = {"affinity": "precomputed", "assign_labels": parameters.assign_labels}
-            spectral = SpectralClustering(number, random_state=random_state, **how)
+            options = {"affinity": "precomputed", "assign_labels": parameters.assign_labels}
+            spectral = SpectralClustering(number, random_state=random_state, **options)
             labels = spectral.fit_predict(graph)
         if len(np.unique(labels)) < number:
             continue
@@ -661,8 +662,8 @@ def candidates(
         if labels.any():
             score = davies_bouldin(embedding[:, 1 : number + 1] if beyond else affinity, labels)
             if math.isfinite(score):
-                found[number] = labels, score
-    return found
+                divisions[number] = labels, score
+    return divisions
 
 
 def few_eigenvectors(affinity: FloatArray, size: int, seed: int) -> FloatArray:
@@ -670,9 +671,9 @@ def few_eigenvectors(affinity: FloatArray, size: int, seed: int) -> FloatArray:
 
     Only products with the matrix are needed (LOBPCG: Knyazev, "Toward the optimal preconditioned
     eigensolver", SIAM Journal on Scientific Computing 23(2), 2001). The iteration ends after a fixed number
-    of steps: vectors that have not converged by then belong to eigenvalues that are nearly the same, which
-    no division into groups explains. Affinities count as 10⁻³⁰ more than they are: clients that are like
-    nobody are then one part, as they are in double precision, where no affinity is below 10⁻¹⁰⁰.
+    of steps: vectors that have not converged by then belong to nearly equal eigenvalues, which do not come
+    from a division into groups. 10⁻³⁰ is added to affinities, so that clients that resemble nobody are one
+    part, as they are in double precision, where no affinity is below 10⁻¹⁰⁰.
 
     Parameters
     ----------
@@ -685,7 +686,7 @@ def few_eigenvectors(affinity: FloatArray, size: int, seed: int) -> FloatArray:
 
     Returns
     -------
-    Shape (K, size), the first column of equal sign and, for connected clients, constant.
+    Shape (K, size); the first column has one sign and, for connected clients, is constant.
     """
     from scipy.linalg import LinAlgWarning
     from scipy.sparse.linalg import LinearOperator, lobpcg
@@ -697,7 +698,7 @@ def few_eigenvectors(affinity: FloatArray, size: int, seed: int) -> FloatArray:
 
     def product(vectors: FloatArray) -> FloatArray:
         scaled = vectors * scale[:, None]
-        single = scaled.astype(np.float32)  # on the diagonal, too: there the products must cancel
+        single = scaled.astype(np.float32)  # used on the diagonal, too, where the products must cancel
         whole = (affinity @ single).astype(np.float64) - diagonal[:, None] * single
         return scale[:, None] * (whole + _LINK * (scaled.sum(axis=0) - scaled))
 
@@ -707,19 +708,19 @@ def few_eigenvectors(affinity: FloatArray, size: int, seed: int) -> FloatArray:
     first = np.random.default_rng(seed).standard_normal((clients, size + _SPARE))
     first[:, 0] = np.sqrt(degrees)  # the eigenvector of the largest eigenvalue, 1
     with warnings.catch_warnings():
-        for kind in (UserWarning, LinAlgWarning):  # of vectors that have not converged, see above
+        for kind in (UserWarning, LinAlgWarning):  # about vectors that have not converged, see above
             warnings.simplefilter("ignore", kind)
         values, vectors = lobpcg(operator, first, largest=True, tol=_TOLERANCE, maxiter=_ITERATIONS)
     chosen = np.argsort(-values, kind="stable")[:size]
-    found = vectors[:, chosen] * scale[:, None]
-    return np.asarray(found * np.sign(found[np.abs(found).argmax(axis=0), np.arange(size)]))
+    rows = vectors[:, chosen] * scale[:, None]
+    return np.asarray(rows * np.sign(rows[np.abs(rows).argmax(axis=0), np.arange(size)]))
 
 
 def join_small(affinity: FloatArray, labels: IntArray, min_cluster_size: int) -> IntArray:
     """Dissolve clusters that are too small, the smallest first.
 
-    Each client of such a cluster joins the one, of all others, whose mean row of the matrix is nearest to
-    its own row; then sizes and means are recomputed, until no cluster is too small or one is left.
+    Each client of such a cluster joins the other cluster whose mean row of the matrix is nearest to its own
+    row; then sizes and means are recomputed, until no cluster is too small or only one is left.
 
     Parameters
     ----------

@@ -36,9 +36,9 @@ class Parameters(Checked):
     num_clusters
         Number of centres k, >= 1.
     interval
-        τ, rounds from one measurement of the importance weights to the next, >= 1.
+        τ, rounds between two measurements of the importance weights, >= 1.
     sigma
-        σ, the least share of a client's samples that a centre counts for, in [0, 1/k].
+        σ, the smallest share of a client's samples credited to a centre, in [0, 1/k].
     proximal
         λ, weight of the proximal term, >= 0 and finite.
 
@@ -66,10 +66,10 @@ def importance(wins: IntArray, sigma: float) -> FloatArray:
     Parameters
     ----------
     wins
-        Number of samples of each client whose loss is the smallest under each centre, n_ks, not all 0 for a
-        client, shape (clients, k).
+        n_ks: for each client and centre, the number of samples whose loss is smallest under that centre; not
+        all 0 for a client; shape (clients, k).
     sigma
-        The least share of the samples, σ.
+        σ, the smallest share.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def centre_shares(weights: FloatArray, num_examples: IntArray) -> FloatArray:
 
 
 def middle(models: Sequence[Mapping[str, FloatArray]], shares: FloatArray) -> dict[str, FloatArray]:
-    """Average models: m_k = Σ_s u_ks c_s of centres, for several clients; or centres, of clients' models.
+    """Average models: centres to m_k = Σ_s u_ks c_s for several clients, or clients' models to centres.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def middle(models: Sequence[Mapping[str, FloatArray]], shares: FloatArray) -> di
 
     Returns
     -------
-    Means in float64, of arrays of whole numbers the largest, shape (means, *shape) by name.
+    Means in float64, shape (means, *shape) by name; the maximum for arrays of whole numbers.
     """
     averaged: dict[str, FloatArray] = {}
     for name, first in models[0].items():

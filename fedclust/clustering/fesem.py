@@ -1,12 +1,12 @@
 """FeSEM: expectation maximisation on weights; a client belongs to the nearest of k centres.
 
-Source: Long, Xie, Shen, Zhou, Wang and Jiang, "Multi-center federated learning: clients clustering for
-better personalization", World Wide Web 26, 2023. The E-step puts each client's last local model to the
-nearest centre (L2); the M-step makes a centre the mean of its members' models, weighted by their samples;
-clients then train from their centre. The first centres come of k-means++ on the models of the first round.
+Source: Long, Xie, Shen, Zhou, Wang and Jiang, "Multi-center federated learning: clients clustering for better
+personalization", World Wide Web 26, 2023. The E-step assigns each client's last local model to the nearest
+centre (L2); the M-step makes a centre the mean of its members' models, weighted by their samples; clients
+then train from their centre. The first centres come from k-means++ on the models of the first round.
 
-Only models that clients return in a round are needed: a client is put to a centre when it has just trained,
-and what is remembered of it is its centre.
+Only the models that clients return in a round are needed: a client is assigned to a centre when it has just
+trained, and only its centre is remembered.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class Parameters(Checked):
     num_clusters
         Number of centres k, >= 1.
     num_starts
-        Starts of k-means++ after round 1, >= 1; the best is kept.
+        Number of starts of k-means++ after round 1, >= 1; the best is kept.
 
     Raises
     ------
@@ -89,9 +89,9 @@ def nearest(models: Sequence[Model], centres: Sequence[Model]) -> IntArray:
 def first_groups(models: Sequence[Model], parameters: Parameters, seed: int) -> IntArray:
     """Group the models of the first round with k-means++.
 
-    k-means needs points; those it is given have the models' distances from each other, but only as many
-    coordinates as there are models, whatever the size of a model: ``points · pointsᵀ`` is the matrix of inner
-    products of the models less their mean.
+    k-means is given points that have the models' distances from each other, but only as many coordinates as
+    there are models, whatever the size of a model: ``points · pointsᵀ`` is the matrix of inner products of
+    the models minus their mean.
 
     Parameters
     ----------
@@ -116,6 +116,6 @@ def first_groups(models: Sequence[Model], parameters: Parameters, seed: int) -> 
     values, vectors = np.linalg.eigh(products)
     points = vectors * np.sqrt(np.maximum(values, 0))
     scale = np.sqrt(max(float(values[-1]), np.finfo(float).tiny))
-    apart = len(np.unique(np.round(points / scale, 9), axis=0))
-    number = min(parameters.num_clusters, apart)
+    num_distinct = len(np.unique(np.round(points / scale, 9), axis=0))
+    number = min(parameters.num_clusters, num_distinct)
     return in_order_of_appearance(kmeans(points, number, seed, parameters.num_starts, tolerance=0))

@@ -8,9 +8,9 @@ from then on each cluster is a federation of its own.
 Where we depart from the paper:
 
 - ``"l2"`` and ``"cosine"`` need only lengths and angles, so clients send a random projection of Δ instead of
-  Δ (:mod:`fedclust.messages.training`): with m = 4,096 numbers a cosine has a standard error of
-  at most √(2/m) = 0.022. ``"l1"`` is not kept by a projection: clients send Δ itself, which for a large
-  model and many clients is as large as it sounds.
+  Δ (:mod:`fedclust.messages.training`): with m = 4,096 numbers a cosine has a standard error of at most
+  √(2/m) = 0.022. A projection does not preserve ``"l1"``: clients send Δ itself, which is large for a large
+  model and many clients.
 - The recommended number of clusters is the one with the best silhouette; the paper's threshold is set per
   data set.
 """
@@ -36,7 +36,7 @@ class Parameters(Grouping):
     metric
         Distance between two changes: ``"l2"``, ``"cosine"`` or ``"l1"``.
     projection
-        Numbers that each client sends of its change, >= 1; not used with ``"l1"``.
+        Length of the projection of its change that each client sends, >= 1; not used with ``"l1"``.
 
     Raises
     ------

@@ -27,7 +27,7 @@ from fedclust.clustering.shared.grouping import Agglomeration, agglomerate, silh
 from fedclust.typing import FloatArray, IntArray
 
 _MANY = 4096  # clients; distances of more are in single precision
-# Entries of one block of a pairwise matrix, 32 MB in double precision; about six such blocks live at a time.
+# Entries of one block of a pairwise matrix, 32 MB in double precision; about six are in memory at a time.
 _BLOCK_ENTRIES = 2**22
 
 
@@ -35,7 +35,8 @@ _BLOCK_ENTRIES = 2**22
 class Parameters(Agglomeration):
     """Settings of FMCL, besides those of :class:`~fedclust.clustering.shared.grouping.Agglomeration`.
 
-    Unless a number of clusters or a threshold is set, Algorithm 5 chooses, up to `max_clusters` (K_max).
+    Unless a number of clusters or a threshold is set, Algorithm 5 chooses the number, up to `max_clusters`
+    (K_max).
 
     Attributes
     ----------
@@ -161,7 +162,7 @@ def cluster(distances: FloatArray, stopping: Agglomeration) -> tuple[IntArray, d
     Raises
     ------
     ValueError
-        If more clusters than clients are asked for.
+        If there are more clusters than clients.
     """
     number, scores = stopping.num_clusters, {}
     if number is not None and number > len(distances):

@@ -8,10 +8,10 @@ Where this differs:
 
 - ρ weights the loss and 1 − ρ the speed, as in :func:`weights`; the released code has them the other way
   round. The loss is the mean of a group's losses, not of their squares.
-- Groups are found as in the released code, by OPTICS with its clusters cut at one distance; a client without
+- Groups are formed as in the released code, by OPTICS with its clusters cut at one distance; a client without
   neighbours is a group of its own. OPTICS' own cut (xi, the other line of that code) found 11 to 20 groups
   where there were two, in each of three draws of 30 clients with 48 samples.
-- Labels are reported without noise. Where no latencies are known, all clients are as fast as each other.
+- Labels are reported without noise. If no latencies are known, all clients count as equally fast.
 """
 
 import warnings
@@ -46,7 +46,7 @@ def hellinger(counts: IntArray) -> FloatArray:
 
 
 def groups(counts: IntArray, max_distance: float) -> IntArray:
-    """Group clients whose label shares are alike, by OPTICS on their Hellinger distances.
+    """Group clients with similar label shares, by OPTICS on their Hellinger distances.
 
     Parameters
     ----------
@@ -66,12 +66,12 @@ def groups(counts: IntArray, max_distance: float) -> IntArray:
         return np.zeros(num_clients, dtype=np.int64)
     optics = OPTICS(min_samples=_MIN_SAMPLES, metric="precomputed", cluster_method="dbscan", eps=max_distance)
     with warnings.catch_warnings():
-        # All reachability is infinite where no two clients are neighbours, which is an answer like any other.
+        # All reachability is infinite if no two clients are neighbours, which is a valid result.
         warnings.simplefilter("ignore")
-        found = np.asarray(optics.fit_predict(hellinger(counts)), dtype=np.int64)
-    alone = found < 0
-    found[alone] = found.max(initial=-1) + 1 + np.arange(alone.sum())
-    return found
+        labels = np.asarray(optics.fit_predict(hellinger(counts)), dtype=np.int64)
+    alone = labels < 0
+    labels[alone] = labels.max(initial=-1) + 1 + np.arange(alone.sum())
+    return labels
 
 
 def weights(
@@ -100,11 +100,11 @@ def weights(
     present = np.unique(labels)
     mean_losses = np.array([losses[labels == group].mean() for group in present])
     total = mean_losses.sum()
-    found = mean_losses / total if total > 0 else np.full(len(present), 1 / max(len(present), 1))
+    weight = mean_losses / total if total > 0 else np.full(len(present), 1 / max(len(present), 1))
     if latencies is not None:
         seconds = np.array([latencies[labels == group].mean() for group in present])
-        found = rho * found + (1 - rho) * (1 - seconds / seconds.max(initial=0))
-    return dict(zip(present.tolist(), found.tolist(), strict=True))
+        weight = rho * weight + (1 - rho) * (1 - seconds / seconds.max(initial=0))
+    return dict(zip(present.tolist(), weight.tolist(), strict=True))
 
 
 def draw(
@@ -116,7 +116,7 @@ def draw(
     size: int,
     generator: np.random.Generator,
 ) -> IntArray:
-    """Draw groups by their weights, with replacement, and take the fastest client left in each.
+    """Draw groups by their weights, with replacement, and take the fastest client left in each drawn group.
 
     Parameters
     ----------
@@ -125,22 +125,22 @@ def draw(
     labels, losses, latencies, rho
         As for :func:`weights`.
     size
-        Number of clients; all n where there are no more.
+        Number of clients to draw; at most all n.
 
     Returns
     -------
     Client ids, sorted, shape (min(size, n),).
     """
     by_group = weights(labels, losses, latencies, rho)
-    # Ties, and everyone where nobody's latency is known, in an order that is drawn.
+    # Ties, and all clients if no latency is known, come in random order.
     order = draw_order(np.ones(len(clients)), generator)
     if latencies is not None:
         order = order[np.argsort(latencies[order], kind="stable")]
-    waiting = {group: clients[order[labels[order] == group]].tolist() for group in by_group}
+    remaining = {group: clients[order[labels[order] == group]].tolist() for group in by_group}
     chosen: list[int] = []
     while len(chosen) < min(size, len(clients)):
-        left = [group for group in by_group if waiting[group]]
+        left = [group for group in by_group if remaining[group]]
         parts = np.array([by_group[group] for group in left])
         shares = parts / parts.sum() if parts.sum() > 0 else None
-        chosen.append(waiting[left[int(generator.choice(len(left), p=shares))]].pop(0))
+        chosen.append(remaining[left[int(generator.choice(len(left), p=shares))]].pop(0))
     return np.array(sorted(chosen), dtype=np.int64)

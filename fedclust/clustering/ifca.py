@@ -1,13 +1,14 @@
 """IFCA: a client belongs to the model that fits it best.
 
-Source: Ghosh, Chung, Yin and Ramchandran, "An Efficient Framework for Clustered Federated Learning",
-NeurIPS 2020, Algorithm 1 with model averaging. Its remedy for bad starts is here too, to try several and keep
-the best, and its variant whose clusters share all layers but the last.
+Source: Ghosh, Chung, Yin and Ramchandran, "An Efficient Framework for Clustered Federated Learning", NeurIPS
+2020, Algorithm 1 with model averaging. Its remedy for bad starts (try several and keep the best) and its
+variant whose clusters share all layers but the last are here, too.
 
 Starts are tried one after the other: the first trains in rounds 1 to ``restart_rounds``, the next in as many
-rounds after that, and so on. Then all clients measure the models of all starts, and the best goes on. So
-``restarts`` starts cost ``(restarts − 1) · restart_rounds`` rounds in which the kept models do not train, and
-one question with ``restarts · num_clusters`` models to everybody; no round is longer than without restarts.
+rounds after that, and so on. Then all clients measure the models of all starts, and the best start continues.
+So ``restarts`` starts cost ``(restarts − 1) · restart_rounds`` rounds in which the kept models do not train,
+and one message with ``restarts · num_clusters`` models to all clients; no round is longer than without
+restarts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,9 +32,10 @@ class Parameters(Checked):
     restarts
         Number of starts r, >= 1; each draws k models.
     restart_rounds
-        Rounds that each start trains for before one is chosen, >= 1. Without meaning if there is one start.
+        Rounds that each start trains for before one is chosen, >= 1. Unused if there is one start.
     shared_layers
-        Whether all layers but the last are averaged over everybody, so that clusters differ in the last only.
+        Whether all layers but the last are averaged over all clients, so that clusters differ only in the
+        last.
 
     Raises
     ------
@@ -70,14 +72,14 @@ def choose(losses: FloatArray) -> IntArray:
 
 
 def current_start(server_round: int, parameters: Parameters) -> int:
-    """Number the start that trains in a round, from 0; 0 in every round after the choice."""
+    """Return the number of the start that trains in a round, from 0; 0 in every round after the choice."""
     if server_round > parameters.trial_rounds:
         return 0
     return (server_round - 1) // parameters.restart_rounds
 
 
 def start_losses(losses: FloatArray, num_clusters: int) -> FloatArray:
-    """Compute each start's loss: the mean over clients of that of the model that fits the client best.
+    """Compute each start's loss: each client's smallest loss over the start's models, averaged over clients.
 
     Source: IFCA, Eq. 1, averaged over clients; "restarts" in its Section 6.
 
@@ -107,7 +109,7 @@ def share_layers(
     """Average all layers but the last over the clusters.
 
     Source: IFCA, Section 6, weight sharing. Each cluster's layer is the mean of its clients', so the mean of
-    those, weighted by the clusters' samples, is the mean over everybody.
+    those, weighted by the clusters' samples, is the mean over all clients.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Clusters from label counts, if clients differ and clusters should help; our rule for Clust-PSI-PFL.
+"""Clusters from label counts, if clients differ and clusters should help; our rule for Clust-PSI-PFL's data.
 
 The message is the paper's (Jimenez-Gutierrez et al., see :mod:`fedclust.clustering.clust_psi_pfl`): every
 client reports its label counts once, before training. The paper's rule returns at least two clusters for any
@@ -59,7 +59,7 @@ class Homogeneity:
 
 
 def chi_square(counts: IntArray) -> float:
-    """Measure how far label counts are from one distribution for all clients.
+    """Compute how far label counts are from one distribution for all clients.
 
     X² = N (Σ n_ic² / (n_i N_c) − 1), which is Pearson's Σ (observed − expected)²/expected.
 
@@ -135,7 +135,7 @@ def gamma_tail(value: float, mean: float, variance: float) -> float:
     """
     if variance <= 0 or mean <= 0:
         return 1.0
-    from scipy.special import gammaincc  # imported where used: a run with one model for all needs none of it
+    from scipy.special import gammaincc  # not needed by a run with one model for all
 
     return float(gammaincc(mean**2 / variance, value * mean / variance))
 
@@ -224,7 +224,7 @@ def choose(error_ratios: dict[int, float], max_error_ratio: float = 0.7) -> int:
 
 
 _FAR, _LARGE = 3.0, 1000.0  # times the median client, see alone()
-_FEWEST, _MOST = 5, 5000  # clients: of fewer, none is odd; of more, all distances would be too many
+_FEWEST, _MOST = 5, 5000  # clients: with fewer, none is odd; with more, there are too many distances
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class Parameters(Checked):
     Attributes
     ----------
     level
-        Clients count as different if their p-value is below this, in (0, 1).
+        Clients count as different if the test's p-value is below this, in (0, 1).
     max_error_ratio
         Largest predicted ratio of the clusters' error to one model's at which clients are split, in (0, 1].
     max_clusters
@@ -270,7 +270,7 @@ class Details:
     weighted_stability
         Mean of `stability` weighted by the clients' numbers of examples, in nats.
     alone
-        Clients whose label counts are unlike everybody else's, see :func:`alone`, sorted.
+        Clients whose label counts are unlike all others', see :func:`alone`, sorted.
     """
 
     homogeneity: Homogeneity
@@ -292,7 +292,7 @@ def features(counts: IntArray, federation: IntArray | None = None) -> FloatArray
     counts
         Training examples of each class on each client, shape (K, C).
     federation
-        The same of the clients whose examples make q_c; `counts` itself unless given.
+        Counts of the clients whose examples determine q_c; `counts` itself unless given.
 
     Returns
     -------
@@ -354,21 +354,21 @@ def candidates(
     # clients and classes, so that the clusters do not depend on it either.
     order = np.lexsort([*np.sort(features, axis=1).T, sizes])
     rows, weights = features[order], np.asarray(sizes, dtype=np.float64)[order]
-    found = {}
+    groupings = {}
     for number in range(2, min(max_clusters, len(np.unique(features, axis=0))) + 1):
         labels = np.empty(len(rows), dtype=np.int64)
         labels[order] = kmeans(rows, number, seed, num_starts, weights)
         if np.unique(labels).size == number:
-            found[number] = in_order_of_appearance(labels)
-    return found
+            groupings[number] = in_order_of_appearance(labels)
+    return groupings
 
 
 def alone(counts: IntArray, rows: FloatArray) -> IntArray:
-    """List the clients whose label counts are unlike everybody else's, if they are few.
+    """List the clients whose label counts are unlike all others', if they are few.
 
-    Those are the clients whose nearest other client's features are more than three times as far away as the
-    median client's nearest, and those that report more than 1,000 times the median client's examples. More
-    than a tenth of all clients are never listed: then being unlike others is how clients are.
+    These are the clients that are more than three times as far from their nearest other client, by features,
+    as the median client is, and those that report more than 1,000 times the median client's examples. If they
+    are more than a tenth of all clients, none is listed: then clients generally differ from each other.
 
     Parameters
     ----------
@@ -424,18 +424,18 @@ def assign(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntArra
     reported = np.asarray(counts)
     label_shares(reported)
     counts = limit_sizes(reported)
-    tested = homogeneity(counts)
+    test = homogeneity(counts)
     rows, sizes = features(counts), np.sum(counts, axis=1)
     num_clients, num_classes = len(rows), int((np.sum(counts, axis=0) > 0).sum())
     grouped: dict[int, IntArray] = {}
-    if tested.p_value < parameters.level and num_clients > 2:
+    if test.p_value < parameters.level and num_clients > 2:
         most = max_candidates(num_clients, num_classes, parameters.max_clusters)
         grouped = candidates(rows, sizes, most, seed, parameters.num_starts)
     ratios = {number: error_ratio(counts, labels) for number, labels in grouped.items()}
     chosen = choose(ratios, parameters.max_error_ratio)
     stability = (rows**2).sum(axis=1)
     return grouped.get(chosen, np.zeros(num_clients, dtype=np.int64)), Details(
-        homogeneity=tested,
+        homogeneity=test,
         error_ratios=ratios,
         stability=stability,
         weighted_stability=float(np.average(stability, weights=sizes)),
@@ -444,7 +444,7 @@ def assign(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntArra
 
 
 def reason(details: Details, parameters: Parameters) -> str:
-    """Explain in words why label counts split clients, or why not.
+    """Explain why label counts split clients, or why not.
 
     Parameters
     ----------
@@ -473,7 +473,7 @@ def reason(details: Details, parameters: Parameters) -> str:
 
 
 def decision(details: Details, parameters: Parameters) -> str:
-    """Explain in one sentence how many clusters label counts made, and why.
+    """Explain in one sentence how many clusters label counts make, and why.
 
     Parameters
     ----------
@@ -487,5 +487,5 @@ def decision(details: Details, parameters: Parameters) -> str:
     Such as ``one cluster: clients' label shares differ no more than chance explains (p = 0.43)``.
     """
     number = wording.clusters(choose(details.error_ratios, parameters.max_error_ratio))
-    said = f"{number}: {reason(details, parameters)}"
-    return f"{said}; {wording.alone(details.alone)}" if len(details.alone) else said
+    sentence = f"{number}: {reason(details, parameters)}"
+    return f"{sentence}; {wording.alone(details.alone)}" if len(details.alone) else sentence

@@ -1,4 +1,4 @@
-"""The label-prior correction: adjust one model for all to the label distribution of each client.
+"""The label-prior correction: adjusts one model for all to the label distribution of each client.
 
 A model learns the label distribution of all clients it was trained on. Adding ln(P_i(c)/q(c)) to its logits
 replaces that distribution q by client i's own (Saerens, Latinne and Decaestecker, "Adjusting the outputs of a
@@ -6,10 +6,10 @@ classifier to new a priori probabilities", Neural Computation 14, 2002). It need
 training and no further message.
 
 A client's counts are few, so its distribution is shrunk towards q by a number of pseudo-examples that is
-estimated from the federation: the intraclass correlation ρ of labels within clients, estimated from the
-X² of the label counts (:func:`fedclust.clustering.label_groups.homogeneity`), is 1/(1 + m) when the
-clients' distributions are drawn from a Dirichlet distribution with total concentration m. With half an
-example per class instead, IID clients lost a point.
+estimated from the federation: the intraclass correlation ρ of labels within clients, estimated from the X² of
+the label counts (:func:`fedclust.clustering.label_groups.homogeneity`), is 1/(1 + m) when the clients'
+distributions are drawn from a Dirichlet distribution with total concentration m. With half an example per
+class instead, IID clients lost one percentage point.
 """
 
 import math
@@ -34,15 +34,15 @@ def intraclass_correlation(counts: IntArray, statistic: float) -> float:
 
     Returns
     -------
-    About 0 for alike clients (by chance below), 1 for clients with one class each (by chance above); 0 if it
-    cannot be estimated: one class, or one example on every client.
+    About 0 for similar clients (by chance below), 1 for clients with one class each (by chance above); 0 if
+    it cannot be estimated: one class, or one example on every client.
     """
     sizes, classes = np.sum(counts, axis=1, dtype=np.float64), int((np.sum(counts, axis=0) > 0).sum())
     total = sizes.sum()
-    rooms = total - (sizes**2).sum() / total - (sizes.size - 1)
-    if classes < 2 or rooms <= 1e-9 * total:
+    capacity = total - (sizes**2).sum() / total - (sizes.size - 1)
+    if classes < 2 or capacity <= 1e-9 * total:
         return 0.0
-    return float((statistic / (classes - 1) - (sizes.size - 1)) / rooms)
+    return float((statistic / (classes - 1) - (sizes.size - 1)) / capacity)
 
 
 def pseudo_examples(counts: IntArray, level: float = 0.05) -> float:
@@ -56,7 +56,7 @@ def pseudo_examples(counts: IntArray, level: float = 0.05) -> float:
     counts
         Training examples of each class on each client, shape (K, C).
     level
-        Clients count as different if their p-value is below this.
+        Clients count as different if the test's p-value is below this.
 
     Returns
     -------

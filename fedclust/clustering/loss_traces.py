@@ -1,8 +1,8 @@
-"""Clusters from the course of clients' losses, their loss traces; our rule for FedGWC.
+"""Clusters from the course of clients' losses, their loss traces; our rule for FedGWC's data.
 
 Licciardi, Leo, Fanì, Caputo and Ciccone, "Interaction-Aware Gaussian Weighting for Clustered Federated
 Learning", ICML 2025, arXiv:2502.03340, have every client report its loss before each local step. The
-mathematics here is ours. Two findings on recorded losses led to it:
+mathematics here is ours, based on two findings on recorded losses:
 
 - The signal is in the first local steps, and depends on the clients in the last average: after an average
   with more clients of one kind, that kind's losses are lower than the other's. Rewards relative to the
@@ -13,20 +13,20 @@ mathematics here is ours. Two findings on recorded losses led to it:
 
 The differences of a client's losses from its cohort's over the rounds are its *trace* (:class:`Trace`). At a
 few rounds (:meth:`Parameters.test_rounds`) groups are fitted to the traces: all clients of a group share a
-course over the rounds, up to a constant per client (:func:`fit`). A fit is
-accepted if its parts are further apart than the halves of a continuum would be
-(:func:`separate`), and the cluster is split if the fit is found again one sweep
-later (:func:`step`). A sweep is the number of rounds in which every client can take part once.
+course over the rounds, up to a constant per client (:func:`fit`). A fit is accepted if its parts are further
+apart than the halves of a continuum would be (:func:`separate`), and the cluster is split if the same parts
+are found again one sweep later (:func:`step`). A sweep is the number of rounds in which every client can take
+part once.
 
 The model is x_kt = μ_{t,g(k)} + b_k + ε_kt with b_k ~ N(0, τ²) and ε_kt ~ N(0, σ²), of client k in group g(k)
 and round t, for the existing entries. Groups are improved as in K-means: estimate the model, then move each
-client to the group that explains it best, without the client itself (:func:`fit`). The first groups are
+client to the group that explains it best, leaving out the client itself (:func:`fit`). The initial groups are
 clients with similar traces, after missing entries were filled in (:func:`starts`).
 
-A client may report any loss, by mistake or on purpose. One that is far from everybody else's moves the
-cohort's mean, the noise σ² and the constants' variance τ², and then no group is found. Clients of one group
-are near each other in every round, wherever the group is; so an entry that has no neighbours says nothing
-about groups. It becomes missing, which the model allows for any entry (:func:`believable`).
+A client may report any loss, by mistake or on purpose. A loss far from all others moves the cohort's mean,
+the noise σ² and the constants' variance τ² so that no group is found. Clients of one group are near each
+other in every round, wherever the group is; so an entry without neighbours carries no information about
+groups. It is treated as missing, which the model allows for any entry (:func:`believable`).
 
 :func:`separate` tests whether fitted groups are separate, or only pieces of a continuum.
 """
@@ -50,7 +50,7 @@ from fedclust.typing import BoolArray, FloatArray, IntArray
 _FILLINGS = 10
 _SOFTNESS = 0.8
 _KMEANS_STARTS = 4
-# Up to so many rounds or clients the whole matrix is decomposed; above, only the needed singular vectors.
+# With up to so many rounds or clients the whole matrix is decomposed; with more, only the needed vectors.
 _SMALL = 128
 
 
@@ -97,7 +97,7 @@ class Entries:
         return ones, plain, squares
 
     def sum_by_client(self, values: FloatArray) -> FloatArray:
-        """Add up one value per entry, shape (N,), for each client, shape (K,)."""
+        """Sum one value per entry, shape (N,), over each client's entries, shape (K,)."""
         sums = np.bincount(self.clients, values, self.num_clients)
         return np.asarray(sums, dtype=np.float64)
 
@@ -109,9 +109,9 @@ class Entries:
 
 def entries(rounds: IntArray, clients: IntArray, values: FloatArray) -> Entries:
     """Create entries of clients that are numbered without gaps; rounds without an entry are removed."""
-    found, numbers = np.unique(rounds, return_inverse=True)
+    present, numbers = np.unique(rounds, return_inverse=True)
     num_clients = int(clients.max()) + 1 if len(clients) else 0
-    return Entries(numbers, clients, values, len(found), num_clients)
+    return Entries(numbers, clients, values, len(present), num_clients)
 
 
 def starts(entries: Entries, num_groups: int, seed: int) -> Iterator[IntArray]:
@@ -143,7 +143,7 @@ def starts(entries: Entries, num_groups: int, seed: int) -> Iterator[IntArray]:
 
 @lru_cache(maxsize=16)  # the fits of 2, 3 … groups to the same entries share most ranks
 def coordinates(entries: Entries, centred: bool, rank: int, seed: int) -> FloatArray:
-    """Place clients by their traces: right singular vectors times singular values of the filled matrix.
+    """Compute clients' coordinates: right singular vectors times singular values of the filled matrix.
 
     The matrix, rounds by clients, is filled in ten passes: missing entries, at first 0, become 0.8 times
     the approximation of the given rank to the matrix of the pass before ("soft imputation", as in Mazumder,
@@ -214,7 +214,7 @@ def _kmeans(points: FloatArray, num_groups: int, seed: int) -> Iterator[IntArray
 
 
 SHRINKAGE = 1.0
-"""λ: a group's value in a round is the mean of its clients and λ more of value 0, the cohort's mean."""
+"""λ: a group's value in a round is the mean of its clients' and λ further values of 0, the cohort's mean."""
 
 _MOST_ITERATIONS = 20
 _PASSES = 3  # of estimating means and constants in turn
@@ -265,8 +265,8 @@ class Fit:
 def fit(entries: Entries, num_groups: int, seed: int) -> Fit | None:
     """Fit groups to a trace, from several starts.
 
-    From each start, at most 20 times: estimate the model, move every client to the group of least cost. A
-    start is abandoned if a group loses its last client.
+    From each start, up to 20 times, the model is estimated and every client is moved to the group of least
+    cost. A start is abandoned if a group loses its last client.
 
     Parameters
     ----------
@@ -288,18 +288,18 @@ def fit(entries: Entries, num_groups: int, seed: int) -> Fit | None:
     best: Fit | None = None
     seen: set[bytes] = set()
     for labels in starts(entries, num_groups, seed):
-        found = _improve(entries, labels, num_groups, seen)
-        if found is not None and (best is None or found.log_likelihood > best.log_likelihood):
-            best = found
+        best_here = _improve(entries, labels, num_groups, seen)
+        if best_here is not None and (best is None or best_here.log_likelihood > best.log_likelihood):
+            best = best_here
     return best
 
 
 def estimate(entries: Entries, labels: IntArray, num_groups: int) -> Estimate:
     """Estimate constants and variances, given the groups.
 
-    From b = 0, three times: μ_tg is the mean of x − b over the group's entries in round t; d = x − μ, with
-    mean d̄_k over client k's T_k entries; σ² = Σ(d − d̄_k)²/Σ(T_k − 1); τ² = max(0, ΣT_k d̄_k² − Kσ²)/N;
-    σ² is divided by (N − filled cells − K)/Σ(T_k − 1), at least 0.05, as the means were fitted too;
+    Starting from b = 0, three times: μ_tg is the mean of x − b over the group's entries in round t; d = x −
+    μ, with mean d̄_k over client k's T_k entries; σ² = Σ(d − d̄_k)²/Σ(T_k − 1); τ² = max(0, ΣT_k d̄_k² −
+    Kσ²)/N; σ² is divided by (N − filled cells − K)/Σ(T_k − 1), at least 0.05, as the means were fitted too;
     b_k = d̄_k · T_k τ²/(σ² + T_k τ²).
 
     Parameters
@@ -433,7 +433,7 @@ def _costs(plain: FloatArray, errors: FloatArray, precisions: FloatArray, of: Es
 def _tables(
     entries: Entries, labels: IntArray, num_groups: int, constants: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Add up the entries without their clients' constants, and count them, by round and group, (T, G)."""
+    """Sum the entries without their clients' constants, and count them, by round and group, (T, G)."""
     shape = (entries.num_rounds, num_groups)
     cell = entries.rounds * num_groups + labels[entries.clients]
     sums = np.bincount(cell, entries.values - constants[entries.clients], shape[0] * shape[1])
@@ -484,15 +484,15 @@ def _improve(entries: Entries, labels: IntArray, num_groups: int, seen: set[byte
 
 
 _FAR = 5.0  # times the range of the cohort's middle half: 6.7 standard deviations of normal entries
-_FEWEST = 5  # of fewer entries, one moves the middle half
+_FEWEST = 5  # with fewer entries, a single one moves the middle half
 _NEIGHBOURS = 2
 
 
 def unlike_others(of: Entries) -> BoolArray:
     """Find the entries whose second nearest other entry of the round is far away.
 
-    Far is more than 5 times the distance of the round's quartiles. In rounds of fewer than five entries, or
-    with equal quartiles, none is.
+    "Far" means more than 5 times the distance between the round's quartiles. In rounds of fewer than five
+    entries, or with equal quartiles, no entry is far.
 
     Parameters
     ----------
@@ -503,7 +503,7 @@ def unlike_others(of: Entries) -> BoolArray:
     -------
     Whether each entry is far from the others, shape (N,).
     """
-    found = np.zeros(len(of.values), dtype=bool)
+    far = np.zeros(len(of.values), dtype=bool)
     ends = np.cumsum(np.bincount(of.rounds, minlength=of.num_rounds))[:-1]
     for places in np.split(np.arange(len(of.values)), ends):
         if len(places) < _FEWEST:
@@ -523,12 +523,12 @@ def unlike_others(of: Entries) -> BoolArray:
             ]
         )
         second = np.sort(apart, axis=0)[_NEIGHBOURS - 1]
-        found[places[order]] = second > _FAR * (high - low)
-    return found
+        far[places[order]] = second > _FAR * (high - low)
+    return far
 
 
 def believable(of: Entries) -> tuple[Entries, IntArray, IntArray]:
-    """Leave out the entries that are unlike all others, and centre every round on what is left.
+    """Leave out the entries that are unlike all others, and centre every round on the rest.
 
     A client that has more entries left out than kept is left out altogether.
 
@@ -540,9 +540,9 @@ def believable(of: Entries) -> tuple[Entries, IntArray, IntArray]:
     Returns
     -------
     left
-        The entries that are left; the trace itself if that is all of them.
+        The remaining entries; the trace itself if that is all of them.
     kept
-        Numbers in `of` of the clients of `left`, ascending: their numbers there are their positions here.
+        For each client of `left`, by its number there, its number in `of`; ascending.
     alone
         Numbers of the clients that were left out, ascending.
     """
@@ -605,7 +605,7 @@ def parts_of(fit: Fit, min_cluster_size: int) -> Parts | None:
 
 
 def separate(entries: Entries, parts: Parts, of: Estimate, significance: float) -> float:
-    """Measure the distance of the nearest two parts, relative to the required distance.
+    """Compute the distance of the nearest two parts, relative to the required distance.
 
     For parts g and h, D_gh = (mean of :func:`slopes` over h − mean over g) / pooled standard deviation, with
     ν = n_g + n_h − 2 degrees of freedom, must be at least :func:`required`. Clients that are not in `core`
@@ -641,7 +641,7 @@ def separate(entries: Entries, parts: Parts, of: Estimate, significance: float) 
 def slopes(
     entries: Entries, labels: IntArray, of_cells: tuple[FloatArray, FloatArray], of: Estimate, g: int, h: int
 ) -> FloatArray:
-    """Place the clients of two groups on the line between them: about −½ in group g, ½ in group h.
+    """Compute where clients of two groups lie on the line between them: about −½ in group g, ½ in group h.
 
     Over the rounds in which both groups have a value without the client, with u = m_th − m_tg,
     z = x − (m_tg + m_th)/2 and κ = τ²/(σ² + N_k τ²): a_k = (Σuz − κΣuΣz)/(Σu² − κ(Σu)²), the generalised
@@ -654,7 +654,7 @@ def slopes(
     labels
         Group of each client, shape (K,).
     of_cells
-        What :func:`cells` returned: the groups' values, without each entry's client.
+        Result of :func:`cells`: the groups' values, without each entry's client.
     of
         The model's parameters.
     g, h
@@ -662,7 +662,7 @@ def slopes(
 
     Returns
     -------
-    Place of each client, shape (K,); NaN for those of other groups and for those that cannot be placed.
+    Position of each client, shape (K,); NaN for clients of other groups and those that cannot be placed.
     """
     own, (means, counts) = labels[entries.clients], of_cells
     counted = ((own == g) | (own == h)) & (counts[:, g] > 0) & (counts[:, h] > 0)
@@ -731,11 +731,11 @@ class Parameters(Checked):
         Numbers of sweeps after which the traces are tested, increasing, each >= 2. A sweep is ⌈K/n⌉ rounds
         for cohorts of n of K clients.
     max_clusters
-        Most parts of one split, >= 2.
+        Largest number of parts of one split, >= 2.
     min_cluster_size
         Smallest part of a split, >= 2; clients of smaller ones join another.
     significance
-        α in (0, 0.5): probability to underestimate the spread within two parts.
+        α in (0, 0.5): probability of underestimating the spread within two parts.
     min_agreement
         Adjusted Rand index in (0, 1] that two fits one sweep apart must have for a split.
     participation
@@ -772,7 +772,7 @@ class Parameters(Checked):
         return num_members >= 2 * self.min_cluster_size
 
     def sweep(self, num_members: int) -> int:
-        """Compute the rounds of a sweep of a cluster of `num_members` clients, ⌈K/n⌉.
+        """Return the number of rounds of a sweep of a cluster of `num_members` clients, ⌈K/n⌉.
 
         Raises
         ------
@@ -863,12 +863,12 @@ class Trace:
     values
         For each recorded round, their entries x, float32, shape (n,).
     proposal
-        Part of each member, shape (K,), if a test found parts that are not confirmed yet; else None. It is
-        −1 for a member that joined later.
+        Part of each member, shape (K,), if a test found parts that are not confirmed yet; −1 for a member
+        that joined later. None without a proposal.
     confirmed_at
         The round in which the proposal is tested again; 0 without a proposal.
     settled
-        Whether the last test is over, so that this cluster is never split.
+        Whether the last test is over, so that this cluster will never be split.
     """
 
     members: IntArray
@@ -880,7 +880,7 @@ class Trace:
     settled: bool = False
 
     def joined(self, newcomers: IntArray) -> "Trace":
-        """Add clients; in a proposal their part is −1, for not known.
+        """Return the state with new clients; in a proposal their part is −1, for unknown.
 
         Parameters
         ----------
@@ -894,7 +894,7 @@ class Trace:
         return dataclasses.replace(self, members=members, proposal=proposal)
 
     def recorded(self, positions: IntArray, values: FloatArray) -> "Trace":
-        """Add a round's entries.
+        """Return the state with a round's entries.
 
         Parameters
         ----------
@@ -1029,7 +1029,7 @@ def start(members: IntArray, parameters: Parameters) -> Trace:
     members
         Client ids in any order, shape (K,).
     parameters
-        Give the smallest part; a cluster too small for two parts is settled from the beginning.
+        Determine the smallest part; a cluster too small for two parts is settled from the beginning.
     """
     return Trace(np.sort(members), settled=not parameters.can_split(len(members)))
 
@@ -1079,15 +1079,15 @@ def step(
     """
     tests = parameters.test_rounds(len(state.members))
     positions = positions_of(cohort, state.members)
-    nothing = Outcome(np.zeros(0), proposed=_number(state.proposal))
+    unchanged = Outcome(np.zeros(0), proposed=_number(state.proposal))
     if len(positions) < 2:
-        return state, nothing
+        return state, unchanged
     values = deviations(losses, parameters.first_steps)
     state = dataclasses.replace(state, rounds=state.rounds + 1)
     if state.settled or state.rounds == 1:  # before the first round there was no average to react to
-        return state, nothing
+        return state, unchanged
     state = state.recorded(positions, values)
-    outcome = dataclasses.replace(nothing, deviations=values)
+    outcome = dataclasses.replace(unchanged, deviations=values)
     if state.rounds in tests or state.rounds == state.confirmed_at:
         state, outcome = _test(state, outcome, parameters, seed)
     over = state.rounds >= tests[-1] and state.proposal is None
@@ -1109,7 +1109,7 @@ def groupings(state: Trace, parameters: Parameters, seed: int) -> list[Grouping]
     entries, observed = state.entries()
     entries, kept, _ = believable(entries)
     observed = observed[kept]
-    found = []
+    fits = []
     # With one thread, sums have the same order on every machine; so few columns need no more.
     with threadpool_limits(1):
         for num_groups in range(2, parameters.max_clusters + 2):
@@ -1120,12 +1120,12 @@ def groupings(state: Trace, parameters: Parameters, seed: int) -> list[Grouping]
             labels = np.full(len(state.members), np.bincount(parts.labels).argmax())
             labels[observed] = parts.labels
             separation = separate(entries, parts, fitted.estimate, parameters.significance)
-            found.append(Grouping(num_groups, in_order_of_appearance(labels), separation))
-    return found
+            fits.append(Grouping(num_groups, in_order_of_appearance(labels), separation))
+    return fits
 
 
 def alone(states: Sequence[Trace]) -> list[int]:
-    """List the clients whose losses are unlike everybody else's in most of their rounds.
+    """List the clients whose losses are unlike all others' in most of their rounds.
 
     Groups are found without them, see :func:`believable`.
 
@@ -1138,17 +1138,17 @@ def alone(states: Sequence[Trace]) -> list[int]:
     -------
     Client ids, sorted.
     """
-    found: set[int] = set()
+    clients: set[int] = set()
     for state in states:
         entries, observed = state.entries()
-        found |= set(state.members[observed[believable(entries)[2]]].tolist())
-    return sorted(found)
+        clients |= set(state.members[observed[believable(entries)[2]]].tolist())
+    return sorted(clients)
 
 
 def children(state: Trace, labels: IntArray, parameters: Parameters) -> list[Trace]:
     """Create the states of the parts of a split cluster.
 
-    Each starts without entries, as losses relative to another cohort and after other averages do not
+    Each starts without entries, because losses relative to another cohort and after other averages do not
     describe it.
 
     Parameters
@@ -1168,17 +1168,17 @@ def children(state: Trace, labels: IntArray, parameters: Parameters) -> list[Tra
 
 
 def _test(state: Trace, outcome: Outcome, parameters: Parameters, seed: int) -> tuple[Trace, Outcome]:
-    """Confirm the proposal if this is its round, or propose a split if this is a round of tests."""
+    """Confirm the proposal if it is due, or propose a split if a test is due."""
     from sklearn.metrics import adjusted_rand_score
 
     num_members = len(state.members)
-    found = groupings(state, parameters, seed)
-    passing = [one for one in found if one.separation >= 1]
-    passing.sort(key=lambda one: (-one.num_parts, -one.separation))
+    fits = groupings(state, parameters, seed)
+    passing = [fit for fit in fits if fit.separation >= 1]
+    passing.sort(key=lambda fit: (-fit.num_parts, -fit.separation))
     agreement, labels = None, None
     if state.proposal is not None and state.rounds == state.confirmed_at:
-        there = state.proposal >= 0
-        agreeing = [float(adjusted_rand_score(state.proposal[there], one.labels[there])) for one in passing]
+        known = state.proposal >= 0
+        agreeing = [float(adjusted_rand_score(state.proposal[known], fit.labels[known])) for fit in passing]
         agreement = max(agreeing, default=None)
         confirmed = [o for o, a in zip(passing, agreeing, strict=True) if a >= parameters.min_agreement]
         labels = confirmed[0].labels if confirmed else None
@@ -1190,7 +1190,7 @@ def _test(state: Trace, outcome: Outcome, parameters: Parameters, seed: int) -> 
     return state, dataclasses.replace(
         outcome,
         tried=True,
-        fits=tuple(found),
+        fits=tuple(fits),
         agreement=agreement,
         proposed=_number(state.proposal),
         labels=labels,

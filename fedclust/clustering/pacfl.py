@@ -1,23 +1,23 @@
 """PACFL: clusters from the angles between the subspaces that clients' data span, before training.
 
 Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah and Lin, "Efficient Distribution Similarity Identification in
-Clustered Federated Learning via Principal Angles between Client Data Subspaces", AAAI 2023,
-arXiv:2209.10526. Every client sends, per class, the first left singular vectors of the matrix that has its
-examples as columns. Two clients are as far apart as the principal angles between these subspaces;
-agglomerative clustering stops at a threshold.
+Clustered Federated Learning via Principal Angles between Client Data Subspaces", AAAI 2023, arXiv:2209.10526.
+Every client sends, per class, the first left singular vectors of the matrix that has its examples as columns.
+The distance of two clients is given by the principal angles between these subspaces; agglomerative clustering
+stops at a threshold.
 
 Where we depart from the paper and from its authors' code:
 
 - Angles are true principal angles, the arccosines of the singular values of UᵀV. The code takes those of the
   *entries* of UᵀV, which change with the choice of basis and with the sign of a singular vector.
-- Only subspaces of the same class are compared. Two clients without a common class are as far apart as two
-  can be.
-- ``"mean"``, the mean over the classes that both have of the smallest angle of each, is ours and what we
-  recommend: the smallest angle of all forgets all classes but one; the sum is the larger the more classes
-  two clients share, and its larger angles are those between singular vectors that few examples leave to
+- Only subspaces of the same class are compared. Two clients without a common class have the largest possible
+  distance.
+- ``"mean"``, which averages the smallest angle of each class that both have, is ours and what we recommend:
+  the smallest angle of all ignores all classes but one; the sum grows with the number of classes that two
+  clients share, and its larger angles are between singular vectors that, with few examples, are due to
   chance.
 - The recommended number of clusters is the one with the best silhouette, since the angle at which groups
-  part depends on the data; the paper's threshold is set per data set.
+  separate depends on the data; the paper's threshold is set per data set.
 - Average linkage is the mean over all pairs of clients; the authors' code takes the mean of the two merged
   clusters' distances, whatever their sizes.
 """
@@ -49,8 +49,8 @@ class Parameters(Grouping):
         Distance between two clients, over the classes that both have: the ``"smallest"`` of all principal
         angles, the ``"sum"`` of all, or the ``"mean"`` of each class's smallest.
     input
-        What a column of the data matrix is: an example's ``"pixels"``, normalised as for training, or what
-        the choice of ``encoder`` makes of it.
+        Columns of the data matrix: an example's ``"pixels"``, normalised as for training, or its embedding by
+        the configured ``"encoder"``.
 
     Raises
     ------
@@ -76,8 +76,8 @@ def angles(products: FloatArray) -> FloatArray:
 
     Returns
     -------
-    Angles in degrees, rising, in [0, 90], shape (…, p). Columns of U or V that are 0 add angles of 90 at the
-    end.
+    Angles in degrees, ascending, in [0, 90], shape (…, p). Columns of U or V that are 0 add angles of 90 at
+    the end.
     """
     cosines = np.linalg.svd(products, compute_uv=False)
     return np.asarray(np.degrees(np.arccos(np.clip(cosines, 0, 1))))
@@ -94,7 +94,7 @@ def distances(bases: FloatArray, measure: Measure = "mean") -> FloatArray:
     ----------
     bases
         Orthonormal columns per client and class, shape (K, C, d, p); columns that are 0 do not count, and a
-        class with none is one that the client lacks.
+        client lacks a class of which all columns are 0.
     measure
         ``"smallest"``, ``"sum"`` or ``"mean"``; see :class:`Parameters`.
 
@@ -115,13 +115,13 @@ def distances(bases: FloatArray, measure: Measure = "mean") -> FloatArray:
             left = columns[first.start * vectors : first.stop * vectors]
             right = columns[second.start * vectors : second.stop * vectors]
             products = (left @ right.T).reshape(-1, vectors, right.shape[0] // vectors, vectors)
-            found = angles(products.transpose(0, 2, 1, 3))
+            angle = angles(products.transpose(0, 2, 1, 3))
             shared = np.minimum.outer(ranks[having[first]], ranks[having[second]])
             counted = np.arange(vectors) < shared[:, :, None]
             block = np.ix_(having[first], having[second])
-            smallest[block] = np.minimum(smallest[block], found[:, :, 0])
-            total[block] += np.where(counted, found, 0).sum(axis=2)
-            least[block] += found[:, :, 0]
+            smallest[block] = np.minimum(smallest[block], angle[:, :, 0])
+            total[block] += np.where(counted, angle, 0).sum(axis=2)
+            least[block] += angle[:, :, 0]
             common[block] += 1
     matrix = {
         "smallest": smallest,

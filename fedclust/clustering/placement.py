@@ -1,18 +1,18 @@
-"""Place a client that comes later: in the nearest cluster, or in none.
+"""Placement of a client that joins later: in the nearest cluster, or in none.
 
 - By label counts: the centres are those of the K-means that formed the clusters, in the same features
-  (Clust-PSI-PFL, Section III-B, and :mod:`fedclust.clustering.label_groups` for ours); the client is
-  described beside the federation that was clustered, and changes nothing of it.
-- By class prototypes: the group whose pooled prototypes are nearest, by e = Σ hD / Σ h over the classes that
-  both have, beyond what is due to chance, as in :func:`fedclust.clustering.prototype_groups.refine`. It is
+  (Clust-PSI-PFL, Section III-B, and :mod:`fedclust.clustering.label_groups` for ours); the client's features
+  are relative to the federation that was clustered, which it does not change.
+- By class prototypes: the group whose pooled prototypes are nearest, by the distance e = Σ hD / Σ h beyond
+  chance over the classes that both have, as in :func:`fedclust.clustering.prototype_groups.refine`. There is
   none if the evidence S = Σ h(D − ηb) is not negative for any group, that is e ≥ ηb: two such clients would
   not have been merged. Where label counts had split a group, they choose the part.
-- By the paper's distances of prototypes (FMCL, Algorithm 3) from the pooled clusters.
+- By the paper's distances (FMCL, Algorithm 3) from the clusters' pooled prototypes.
 - By the angles between subspaces (PACFL, Section 3.2, which lets newcomers send their singular vectors and
   join the cluster of the least distance; here that is the mean over clients, as in average linkage).
 - By chains of models. FedGMCC has no rule for newcomers. Its criterion is kept: two models belong together if
-  the chain between them is flat (Eqs. 3 to 5). The newcomer trains each cluster's model for one round; where
-  the model suits its data, what comes out is joined to what went in by a flat chain.
+  the chain between them is flat (Eqs. 3 to 5). The newcomer trains each cluster's model for one round; if a
+  model suits its data, the chain from the model to its trained copy is flat.
 
 "None" is ours, see :func:`~fedclust.clustering.shared.placement.nearest`.
 """
@@ -29,12 +29,12 @@ from fedclust.clustering.shared.placement import NONE, ONE_MODEL, Placement, nea
 from fedclust.proof import holm
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-_MOST_KEPT = 10  # clients of a cluster that later ones are compared with
+_MOST_KEPT = 10  # clients of a cluster that newcomers are compared with
 
 
 @dataclass(frozen=True, eq=False)
 class LabelRule:
-    """The clusters, as their clients' label counts describe them.
+    """Places clients by label counts; holds those of the clusters' clients.
 
     Attributes
     ----------
@@ -51,9 +51,9 @@ class LabelRule:
     paper: clust_psi_pfl.Parameters | None = None
 
     def centres(self) -> tuple[IntArray, FloatArray]:
-        """Compute the mean features of each cluster's clients; ours weights clients by their examples.
+        """Compute the mean features of each cluster's clients; our features weight clients by their examples.
 
-        There, as when the clusters were formed, a client counts for at most ten of median size.
+        With our features a client counts for at most ten of median size, as when the clusters were formed.
 
         Returns
         -------
@@ -62,9 +62,11 @@ class LabelRule:
         counts, labels = self._known(), np.asarray(self.labels)[np.asarray(self.counts).any(axis=1)]
         rows = self._features(counts)
         weights = np.ones(len(rows)) if self.paper else counts.sum(axis=1)
-        found = np.unique(labels)
-        means = [np.average(rows[labels == each], axis=0, weights=weights[labels == each]) for each in found]
-        return found, np.array(means)
+        clusters = np.unique(labels)
+        means = [
+            np.average(rows[labels == each], axis=0, weights=weights[labels == each]) for each in clusters
+        ]
+        return clusters, np.array(means)
 
     def place(self, newcomer: IntArray) -> Placement:
         """Place a client.
@@ -98,7 +100,7 @@ class LabelRule:
         return clust_psi_pfl.features(counts, self.paper.epsilon, self.paper.smoothing, self._known())
 
     def _known(self) -> IntArray:
-        """Return the counts of the clients that have any, as far as they count."""
+        """Return the counts of the clients that have any; limited in size for our features."""
         counts = np.asarray(self.counts)
         counts = counts[counts.any(axis=1)]
         return counts if self.paper else limit_sizes(counts)
@@ -106,7 +108,7 @@ class LabelRule:
 
 @dataclass(frozen=True, eq=False)
 class EvidenceRule:
-    """The groups of prototypes, and the clusters in them.
+    """Places clients by class prototypes; holds the groups' prototypes and the clusters in the groups.
 
     Attributes
     ----------
@@ -119,11 +121,11 @@ class EvidenceRule:
     groups
         Group of each client that was clustered, shape (K,).
     labels
-        The clusters, by label counts.
+        The rule that chooses a cluster within a group, by label counts.
     min_examples
         Examples that a class must have for its prototype to be sent and to count.
     max_norm
-        Length to which each embedding is clipped before the mean; None for none.
+        Length to which each embedding is clipped before averaging; None for no clipping.
     """
 
     prototypes: Prototypes
@@ -150,13 +152,13 @@ class EvidenceRule:
         used = np.asarray(self.used, dtype=bool)
         sent = sent_counts(counts, self.min_examples).astype(np.float64)
         own = Prototypes(np.asarray(means)[None, used], sent[None, used], self.prototypes.variances)
-        found = compare(own, self.prototypes)
-        distances = found.distance(self.threshold)[0]
+        comparison = compare(own, self.prototypes)
+        distances = comparison.distance(self.threshold)[0]
         best = int(distances.argmin())
         evidence = {
             "distances": _by_number(distances),
             "threshold": float(self.threshold),
-            "evidence": _by_number(found.evidence(self.threshold)[0]),
+            "evidence": _by_number(comparison.evidence(self.threshold)[0]),
         }
         several, least = len(distances) > 1, f"{distances[best]:.3g}"
         limit = f"; clients of one group are less than {self.threshold:.3g}"
@@ -172,12 +174,12 @@ class EvidenceRule:
         return Placement(inner.cluster, f"{why}; {inner.reason}", evidence | {"labels": inner.evidence})
 
     def place_unlabelled(self, embeddings: FloatArray, level: float = 0.001) -> Placement:
-        """Place a client whose classes are not known, by how far its rows are from the groups' prototypes.
+        """Place a client whose classes are unknown, by the distances of its rows from the groups' prototypes.
 
-        A row's distance from a group is that from the nearest of its prototypes, less what chance adds to the
-        latter. The nearest group must beat each other one by a paired t-test over the rows, all at one level
-        by Holm's correction; else it is none. Groups that name the same images differently cannot be told
-        apart so, and groups split by label counts cannot either.
+        A row's distance from a group is that from the group's nearest prototype, minus the part due to
+        chance. The nearest group must beat every other one in a paired t-test over the rows, with Holm's
+        correction; otherwise there is none. This cannot distinguish groups that name the same images
+        differently, nor clusters that were split by label counts.
 
         Parameters
         ----------
@@ -225,7 +227,7 @@ class EvidenceRule:
 
 @dataclass(frozen=True, eq=False)
 class DistanceRule:
-    """The clusters' pooled prototypes, compared by the paper's distance.
+    """Places clients by the paper's distance from the clusters' pooled prototypes.
 
     Attributes
     ----------
@@ -260,7 +262,7 @@ class DistanceRule:
 
 @dataclass(frozen=True, eq=False)
 class SubspaceRule:
-    """Some clients of each cluster, with which a client that comes later is compared.
+    """Places clients by the angles between subspaces; holds some clients of each cluster to compare with.
 
     Source: PACFL, Section 3.2, which lets newcomers send their singular vectors and join the cluster of the
     least distance. Here that is the mean over clients, as in average linkage; "none" is ours, see
@@ -273,7 +275,7 @@ class SubspaceRule:
     labels
         Cluster of each of these clients, shape (n,).
     measure, input
-        As in :class:`Parameters`.
+        As in :class:`fedclust.clustering.pacfl.Parameters`.
     """
 
     bases: FloatArray
@@ -285,7 +287,7 @@ class SubspaceRule:
     def of(
         cls, bases: FloatArray, labels: IntArray, matrix: FloatArray, parameters: pacfl.Parameters
     ) -> "SubspaceRule":
-        """Keep the ten clients of each cluster that are nearest to its others, by their distances (K, K)."""
+        """Keep each cluster's ten clients that are nearest to its others, by their distances (K, K)."""
         kept: list[int] = []
         for each in np.unique(labels):
             members = np.flatnonzero(labels == each)
@@ -312,7 +314,7 @@ class SubspaceRule:
 
 
 def place(own: FloatArray, apart: FloatArray, clusters: IntArray) -> Placement:
-    """Place a client by the slopes of :func:`chain_scores`.
+    """Place a client by the slopes of :func:`~fedclust.clustering.curve_fitting.chain_scores`.
 
     Parameters
     ----------
@@ -347,18 +349,20 @@ def _in_nearest(
     clusters
         Indices of the clusters, shape (G,).
     distances
-        Distance of the client from each, shape (G,); an infinite one, of models that overflow, is never near.
+        Distance of the client from each, shape (G,); infinite for models that overflow, which are never near.
     apart
         Distance between each two, shape (G, G).
     near, far
-        Reasons, with {cluster} for the nearest one and {least} and {second} for the smallest distances.
+        Reasons, with {cluster} for the nearest cluster and {least} and {second} for the smallest distances.
     unit
-        Name of the distances in the evidence, where infinity has no form in JSON.
+        Name of the distances in the evidence, where None stands for infinity, which JSON lacks.
     """
     if len(clusters) == 1:
         return Placement(int(clusters[0]), ONE_MODEL)
     pairs = zip(clusters, distances, strict=True)
-    evidence = {unit: {str(each): float(found) if np.isfinite(found) else None for each, found in pairs}}
+    evidence = {
+        unit: {str(each): float(distance) if np.isfinite(distance) else None for each, distance in pairs}
+    }
     least, second = np.sort(distances)[:2]
     reason = {"cluster": clusters[distances.argmin()], "least": least, "second": second}
     best = nearest(distances, apart)

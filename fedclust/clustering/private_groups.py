@@ -1,18 +1,18 @@
-"""Groups under differential privacy of clients: k models beside one for all, and a noisy vote between them.
+"""Groups under client-level differential privacy: k models and one for all, and a noisy vote between them.
 
-What is published of a round are sums over clients with noise: the model for all, the k models, and how many
-clients trained each. A client's group is a function of those models and of its own rows. So everything that
-all the *others* get says no more about a client than the sums do (the billboard lemma), and its own group
-need not be published at all.
+Each round publishes only noisy sums over clients: the model for all, the k models, and how many clients
+trained each. A client's group is a function of those models and of its own rows. So all that the *others*
+receive reveals no more about a client than the sums do (the billboard lemma), and its own group is never
+published.
 
 Sources: Hsu, Huang, Roth, Roughgarden and Wu, "Private Matchings and Allocations", STOC 2014 (the billboard
 lemma), for joint differential privacy of Kearns, Pai, Roth and Ullman, "Mechanism Design in Large Games",
 ITCS 2014. Groups: Ghosh, Chung, Yin and Ramchandran, "An Efficient Framework for Clustered Federated
 Learning", NeurIPS 2020, Algorithm 1 (IFCA), from starts of our own: at a model that all clients trained,
-groups that want different things have gradients of opposite signs, so that a small step in any direction and
-back tells them apart; random weights do so only by luck. Where noise hides that, all clients choose the same
-group, which the sizes that are published show: the k models then start anew around the model for all, which
-costs no ε.
+groups with different optima have gradients of opposite signs, so that a small step in any direction and its
+opposite distinguish them; random weights do so only by luck. If noise hides the difference, all clients
+choose the same group, as the published sizes show; the k models then start anew around the model for all,
+which costs no ε.
 """
 
 import math
@@ -33,13 +33,13 @@ class Parameters(Checked):
     Attributes
     ----------
     num_groups
-        Number of models k beside the one for all, >= 2.
+        Number of models k in addition to the one for all, >= 2.
     warmup
         Rounds in which only the model for all is trained, >= 1; the k models then start around it.
     spread
-        How far from it they start, as a share of its length, > 0.
+        Distance from it at which they start, as a share of its length, > 0.
     vote_clip
-        B, the most that a client's vote counts, a difference of Brier scores, in (0, 2].
+        B, the limit to which a client's vote, a difference of Brier scores, is clipped, in (0, 2].
     level
         Probability of keeping groups that do not help, in (0, 0.5].
 
@@ -64,10 +64,9 @@ def apart(values: FloatArray, number: int, spread: float, generator: np.random.G
     values
         The model's trained parameters as one vector, shape (d,).
     number
-        How many, k >= 2.
+        Number of starts, k >= 2.
     spread
-        Length of the steps, root mean square over them, as a share of the model's; of length 1 for a model
-        of zeros.
+        Root mean square length of the steps, as a share of the model's; a model of zeros counts as length 1.
     generator
         Draws the directions.
 
@@ -87,7 +86,7 @@ def deserted(sizes: Sequence[float], num_clients: int, noise: float) -> bool:
     Parameters
     ----------
     sizes
-        How many clients trained each group, with noise, shape (k,).
+        Noisy number of clients that trained each group, shape (k,).
     num_clients
         Number of clients n of the round.
     noise
@@ -101,23 +100,23 @@ def deserted(sizes: Sequence[float], num_clients: int, noise: float) -> bool:
 
 
 def vote(differences: Sequence[float], vote_clip: float) -> FloatArray:
-    """Turn differences of Brier scores into votes in [−1, 1], in units of the clip B."""
+    """Convert differences of Brier scores to votes in [−1, 1], in units of the clip B."""
     return np.clip(np.asarray(differences, dtype=np.float64), -vote_clip, vote_clip) / vote_clip
 
 
 def groups_help(total: float, num_clients: int, noise: float, level: float) -> tuple[bool, float]:
     """Test whether clients gain on average, by the noisy sum of their votes.
 
-    Votes are independent given the models, as each is of a client's own held-out rows, and lie in [−1, 1], so
-    that the variance of their sum is at most the number of clients; the noise adds its own. If they gain
-    nothing on average, a normal sum exceeds the threshold with probability `level` at most.
+    Given the models, votes are independent, because each comes from a client's own held-out rows. They lie in
+    [−1, 1], so the variance of their sum is at most the number of clients, plus that of the noise. If clients
+    gain nothing on average, a normal sum exceeds the threshold with probability `level` at most.
 
     Parameters
     ----------
     total
         Σ of the votes, with noise.
     num_clients
-        Number of clients n that were asked; who did not answer voted 0.
+        Number of clients n that were asked; those that did not answer count as votes of 0.
     noise
         Standard deviation σ of the noise, >= 0.
     level

@@ -1,4 +1,4 @@
-"""Groupings of a cluster's clients that may be worth a trial, from what four methods see."""
+"""Groupings of a cluster's clients that may be worth a trial, from the data of four methods."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fedclust.clustering.shared.grouping import cosine_distances, in_order_of_ap
 from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-_NUMBERS = (2, 3)  # parts that every source is asked for
+_NUMBERS = (2, 3)  # numbers of parts that every source proposes
 _UNKNOWN = -1
 
 
@@ -26,7 +26,7 @@ class Proposal:
     source
         Where it comes from.
     labels
-        Part of each member, numbered in order of first appearance; −1 where it is not known yet; shape (n,).
+        Part of each member, numbered in order of first appearance, shape (n,); −1 if not known yet.
     """
 
     source: str
@@ -39,11 +39,11 @@ class Proposal:
 
 
 def cut(distances: FloatArray, num_parts: int, min_size: int) -> IntArray | None:
-    """Cut an average-linkage tree where it first has so many parts that are large enough.
+    """Cut an average-linkage tree where it first has `num_parts` parts that are large enough.
 
-    A few odd clients are merged last, so that a plain cut in two often splits off one of them. Here the tree
-    is cut into 2, 3, … groups until `num_parts` of them have `min_size` clients; clients of the smaller ones
-    then join, each, the large one that is nearest on average.
+    A few odd clients are merged last, so a plain cut in two often splits off one of them. Here the tree is
+    cut into 2, 3, … groups until `num_parts` of them have `min_size` clients; each client of a smaller one
+    then joins the large one that is nearest on average.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def cut(distances: FloatArray, num_parts: int, min_size: int) -> IntArray | None
 
     Returns
     -------
-    Part of each client, numbered in order of first appearance, shape (n,); None where no cut has so many.
+    Part of each client, numbered in order of first appearance, shape (n,); None if no cut has so many.
     """
     if len(distances) < max(num_parts * min_size, 2):
         return None
@@ -80,18 +80,18 @@ def by_updates(updates: FloatArray, min_size: int) -> list[Proposal]:
     Parameters
     ----------
     updates
-        Each client's update or a projection of it, shape (n, d); a row of zeros is as far from any other as
-        a right angle.
+        Each client's update or a projection of it, shape (n, d); a row of zeros counts as orthogonal to all
+        others.
     min_size
         Fewest clients of a part.
 
     Returns
     -------
-    Partitions in 2 and in 3 parts, as far as there are any.
+    Groupings into 2 and 3 parts, if there are any.
     """
     distances = cosine_distances(updates)
-    found = [cut(distances, number, min_size) for number in _NUMBERS]
-    return [Proposal("update", labels) for labels in found if labels is not None]
+    groupings = [cut(distances, number, min_size) for number in _NUMBERS]
+    return [Proposal("update", labels) for labels in groupings if labels is not None]
 
 
 def by_losses(trace: Trace, min_size: int, seed: int) -> list[Proposal]:
@@ -108,18 +108,18 @@ def by_losses(trace: Trace, min_size: int, seed: int) -> list[Proposal]:
 
     Returns
     -------
-    For 2 and for 3 parts the fit whose parts are furthest apart, over the trace's members; those that never
-    took part are unknown.
+    For 2 and for 3 parts, the fit whose parts are furthest apart, over the trace's members; the parts of
+    members that never took part are unknown.
     """
     parameters = loss_traces.Parameters(max_clusters=max(_NUMBERS), min_cluster_size=max(2, min_size))
     best: dict[int, loss_traces.Grouping] = {}
     for each in loss_traces.groupings(trace, parameters, seed):
         if each.num_parts not in best or each.separation > best[each.num_parts].separation:
             best[each.num_parts] = each
-    _, seen = trace.entries()
+    _, observed = trace.entries()
     proposals = []
     for _, fit in sorted(best.items()):
-        labels = spread(fit.labels[seen], seen, len(trace.members))
+        labels = spread(fit.labels[observed], observed, len(trace.members))
         proposals.append(Proposal("losses", labels))
     return proposals
 
@@ -137,8 +137,8 @@ def by_labels(counts: IntArray, seed: int) -> tuple[list[Proposal], IntArray]:
     Returns
     -------
     proposals
-        Partitions in 2 and in 3 parts and, where the predicted error asks for more, in as many
-        (:mod:`fedclust.clustering.label_groups`). Clients without examples are unknown.
+        Groupings into 2 and 3 parts, and into the number with the least predicted error
+        (:mod:`fedclust.clustering.label_groups`). The parts of clients without examples are unknown.
     alone
         Positions of the clients whose counts are unlike all others', see
         :func:`~fedclust.clustering.label_groups.alone`.
@@ -152,11 +152,11 @@ def by_labels(counts: IntArray, seed: int) -> tuple[list[Proposal], IntArray]:
     alone = known[label_groups.alone(reported[known], rows)]
     if homogeneity(counts[known]).p_value >= parameters.level:
         return [], alone
-    found = label_groups.candidates(rows, sizes, max(_NUMBERS), seed, parameters.num_starts)
+    groupings = label_groups.candidates(rows, sizes, max(_NUMBERS), seed, parameters.num_starts)
     own, _ = label_groups.assign(counts[known], parameters, seed)
     return [
         Proposal("labels", spread(labels, known, len(counts)))
-        for labels in (*found.values(), own)
+        for labels in (*groupings.values(), own)
         if labels.max() > 0
     ], alone
 
@@ -169,17 +169,17 @@ def by_prototypes(
     Parameters
     ----------
     prototypes, counts, scatter
-        As of :func:`fedclust.clustering.prototype_groups.assign`.
+        As for :func:`fedclust.clustering.prototype_groups.assign`.
     min_size
         Fewest clients of a part.
 
     Returns
     -------
     proposals
-        The groups that prototypes form, those that are too small joined to the nearest; where they are more
-        than two, also in 2 and in 3 parts, by average linkage of the distances between groups.
+        The groups that prototypes form, with those that are too small joined to the nearest, and groupings
+        into 2 and 3 parts by average linkage of the distances between groups.
     alone
-        Positions of the clients that are a group of their own, if they are few.
+        Positions of the clients that form groups of one, if they are few.
     """
     parameters = prototype_groups.Parameters(labels=None)
     groups, report = prototype_groups.assign(prototypes, counts, scatter, parameters, 0)
@@ -190,8 +190,8 @@ def by_prototypes(
     np.fill_diagonal(apart, 0.0)
     between = apart[np.ix_(groups, groups)]
     numbers = {*_NUMBERS, int(np.count_nonzero(np.bincount(groups) >= min_size))} - {0, 1}
-    found = [cut(between, number, min_size) for number in sorted(numbers)]
-    return [Proposal("prototypes", labels) for labels in found if labels is not None], report.alone
+    groupings = [cut(between, number, min_size) for number in sorted(numbers)]
+    return [Proposal("prototypes", labels) for labels in groupings if labels is not None], report.alone
 
 
 def distinct(
@@ -199,9 +199,9 @@ def distinct(
 ) -> list[Proposal]:
     """Drop proposals with parts that are too small, and all but the first of equal ones.
 
-    Two are equal where they group the clients that both know alike and both then have all their parts. A
-    part needs clients with held-out rows: where the others gain by being rid of it, the grouping would pass
-    and give the part's clients a model that nobody has compared.
+    Two are equal if they agree on the clients whose part both know, and these clients cover all parts of
+    both. A part needs clients with held-out rows: otherwise the grouping could pass because the other parts
+    gain, and the part's clients would get a model that was never compared.
 
     Parameters
     ----------
@@ -210,9 +210,9 @@ def distinct(
     min_size
         Fewest clients of a part that vote.
     most
-        How many to keep; the first ones are.
+        Largest number to keep; the first ones are kept.
     votes
-        Which clients have held-out rows enough to vote, shape (n,); None for all.
+        Which clients have enough held-out rows to vote, shape (n,); None for all.
     """
     kept: list[Proposal] = []
     for each in proposals:
@@ -226,15 +226,15 @@ def distinct(
 
 
 def place(labels: IntArray, losses: dict[int, FloatArray]) -> IntArray:
-    """Assign clients whose part is not known to the part whose model fits them best.
+    """Assign clients whose part is unknown to the part whose model fits them best.
 
     Parameters
     ----------
     labels
         Part of each client, −1 where it is not known, shape (n,).
     losses
-        By position, the loss of each part's model on the client's training data; who is missing joins the
-        largest part.
+        By client's position, the loss of each part's model on its training data; clients without losses join
+        the largest part.
 
     Returns
     -------
@@ -256,7 +256,7 @@ def _same(one: Proposal, other: Proposal) -> bool:
 
 
 def spread(labels: IntArray, known: IntArray, number: int) -> IntArray:
-    """Extend the labels of some clients, by position, to all; −1 for the others, which are unknown."""
+    """Extend the labels of the clients at positions `known` to all `number` clients; −1 for the others."""
     whole = np.full(number, _UNKNOWN)
     whole[known] = labels
     return whole

@@ -1,13 +1,13 @@
-"""Clusters from class prototypes, if clients are shown to differ; our rule for FMCL.
+"""Clusters from class prototypes, if clients are shown to differ; our rule for FMCL's data.
 
 The message is the paper's (Ali and Brattain, "FMCL: Class-Aware Client Clustering with Foundation Model
 Representations for Heterogeneous Federated Learning", arXiv:2604.27510, 2026): every client reports once,
 before training, the mean embedding of each of its classes under a frozen encoder. Prototypes of few examples
-differ by chance, which the paper's distances ignore; its rule split 90 of 90 federations of alike clients.
+differ by chance, which the paper's distances ignore; its rule split 90 of 90 federations of similar clients.
 With two more numbers per class, its examples and their scatter, the size of chance differences is known: if
 one example's embedding has total variance σ², the mean of n has σ²/n, and two prototypes of the same class
 have a mean squared distance of σ²(1/n + 1/n') when clients do not differ. Every difference is compared with
-that. The same prototypes then show:
+that. The prototypes then show:
 
 1. whether clients differ at all (an F-test);
 2. which clients differ (agglomeration by evidence, which adds up as groups grow); a difference counts if it
@@ -44,13 +44,13 @@ _BLOCK_ENTRIES = 2**22  # of one float64 block of prototypes, 32 MB
 
 @dataclass(frozen=True, eq=False)
 class Prototypes:
-    """Class prototypes of clients, or of groups of clients pooled.
+    """Class prototypes of clients, or pooled prototypes of groups.
 
     Attributes
     ----------
     means
-        Mean embedding of each class, any floating type, shape (K, C, d). Without examples it may have any
-        value, also NaN.
+        Mean embedding of each class, any floating type, shape (K, C, d). Any value, even NaN, for a class
+        without examples.
     counts
         Examples behind each mean, shape (K, C).
     variances
@@ -71,7 +71,7 @@ class Prototypes:
         return int(np.maximum(self.counts - 1, 0).sum())
 
     def rows(self, chosen: IntArray) -> "Prototypes":
-        """Return some rows, shape (n, C, d)."""
+        """Return the prototypes of some rows, shape (n, C, d)."""
         return Prototypes(self.means[chosen], self.counts[chosen], self.variances)
 
     def of_class(self, index: int) -> tuple[IntArray, FloatArray]:
@@ -127,7 +127,7 @@ class FTest:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Every row of one set of prototypes against every row of another, summed over the classes both have.
+    """Comparison of every row of two sets of prototypes, summed over the classes that both have.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ class Comparison:
 
 
 def sent_counts(counts: IntArray, min_examples: int) -> IntArray:
-    """Return the counts of the classes whose prototypes clients send: 0 for one with too few examples.
+    """Return the counts of the classes whose prototypes clients send: 0 for classes with too few examples.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def class_variances(counts: IntArray, scatter: FloatArray) -> FloatArray:
 
 
 def f_ratio(prototypes: Prototypes, labels: IntArray) -> tuple[float, int]:
-    """Compare the distances of prototypes from their group's with those due to the scatter of examples.
+    """Compute the ratio of prototypes' distances from their group's to those due to the scatter of examples.
 
     F = [Σ_c Σ_i n_ic‖μ_ic − μ̄_gc‖²/σ²_c] / Σ_c Σ_g (m_gc − 1), with m_gc the clients of group g that have the
     class and μ̄_gc their weighted mean.
@@ -215,7 +215,7 @@ def f_ratio(prototypes: Prototypes, labels: IntArray) -> tuple[float, int]:
     Parameters
     ----------
     prototypes
-        Of the K clients.
+        Prototypes of the K clients.
     labels
         Group of each client, 0…G−1, shape (K,); zeros for the federation as a whole.
 
@@ -245,7 +245,7 @@ def f_test(prototypes: Prototypes) -> FTest:
     Parameters
     ----------
     prototypes
-        Of the K clients.
+        Prototypes of the K clients.
 
     Returns
     -------
@@ -260,22 +260,23 @@ def f_test(prototypes: Prototypes) -> FTest:
 
 
 def class_separation(prototypes: Prototypes) -> float:
-    """Measure the mean squared distance between two classes, to which those between clients are compared.
+    """Compute the mean squared distance between two classes, the scale for distances between clients.
 
     b is the mean over clients and their pairs of classes of ‖μ_ic − μ_ic'‖² − σ²_c/n_ic − σ²_c'/n_ic', which
     is unbiased, weighted by 1/(1/n_ic + 1/n_ic'). A client's own mean counts as at most ten times the median
-    client's, or ten times the distance of the clients' quartiles above them if that is more, so that no
-    client alone can make all differences look small. Of fewer than five clients each counts in full.
+    client's or, if that is more, the upper quartile plus ten times the distance between the quartiles, so
+    that no single client can make all differences look small. With fewer than five clients, each counts in
+    full.
 
     Parameters
     ----------
     prototypes
-        Of the K clients.
+        Prototypes of the K clients.
 
     Returns
     -------
-    b >= 0, a squared distance: from the pooled prototypes if no client has two classes; 0 if there is only
-    one class, or classes are not found to differ.
+    b >= 0, a squared distance: from the pooled prototypes if no client has two classes; 0 if
+    there is only one class, or classes do not differ.
     """
     if ((prototypes.counts > 0).sum(axis=1) < 2).all():
         prototypes = prototypes.pooled(np.zeros(len(prototypes), dtype=np.int64))
@@ -305,7 +306,7 @@ def class_separation(prototypes: Prototypes) -> float:
 
 
 def _limited(values: FloatArray) -> FloatArray:
-    """Limit values, whose median may be 0 by chance, by their quartiles."""
+    """Limit values by their quartiles, as their median may be 0 by chance."""
     if len(values) < _FEWEST:
         return values
     low, middle, high = np.percentile(values, [25, 50, 75])
@@ -342,7 +343,7 @@ def compare(prototypes: Prototypes, others: Prototypes) -> Comparison:
             apart = cdist(rows, columns, "sqeuclidean")
         else:
             # Faster. Centred, so that the differences of squares lose little precision; not around the mean,
-            # which one row can take far away from all others.
+            # which a single row can move far from all others.
             middle = np.median(columns, axis=0)
             rows -= middle
             columns -= middle
@@ -402,11 +403,11 @@ def grow(prototypes: Prototypes, threshold: float, chunk: int = 1000) -> IntArra
     Parameters
     ----------
     prototypes
-        Of the K clients.
+        Prototypes of the K clients.
     threshold
         ηb: least squared distance at which clients differ.
     chunk
-        Most rows compared at a time, >= 2; memory grows with its square.
+        Largest number of rows compared at a time, >= 2; memory grows with its square.
 
     Returns
     -------
@@ -416,14 +417,14 @@ def grow(prototypes: Prototypes, threshold: float, chunk: int = 1000) -> IntArra
     while len(items) > chunk:
         number = math.ceil(len(items) / chunk)
         merged = np.empty(len(items), dtype=np.int64)
-        found = 0
+        num_groups = 0
         for start in range(number):
-            # Every n-th item, so that the next pass compares what this one kept in different chunks.
+            # Every n-th item, so that the next pass compares items that were in different chunks in this one.
             rows = np.arange(start, len(items), number)
             part = items.rows(rows)
-            merged[rows] = found + agglomerate(compare(part, part).evidence(threshold))
-            found = int(merged[rows].max()) + 1
-        if found > 0.9 * len(items):
+            merged[rows] = num_groups + agglomerate(compare(part, part).evidence(threshold))
+            num_groups = int(merged[rows].max()) + 1
+        if num_groups > 0.9 * len(items):
             return np.zeros_like(labels)
         labels, items = merged[labels], items.pooled(merged)
     return in_order_of_appearance(agglomerate(compare(items, items).evidence(threshold))[labels])
@@ -439,13 +440,13 @@ def refine(prototypes: Prototypes, labels: IntArray, threshold: float, passes: i
     Parameters
     ----------
     prototypes
-        Of the K clients.
+        Prototypes of the K clients.
     labels
         Group of each client, 0…G−1, shape (K,).
     threshold
         ηb: least squared distance at which clients differ.
     passes
-        Most passes; fewer if no client moves.
+        Largest number of passes; fewer if no client moves.
 
     Returns
     -------
@@ -477,7 +478,7 @@ def merge(prototypes: Prototypes, labels: IntArray, threshold: float, level: flo
     Parameters
     ----------
     prototypes
-        Of the K clients.
+        Prototypes of the K clients.
     labels
         Group of each client, 0…G−1, shape (K,).
     threshold
@@ -525,7 +526,7 @@ def explained_share(prototypes: Prototypes, labels: IntArray, ratio: float) -> f
     Parameters
     ----------
     prototypes
-        Of the K clients.
+        Prototypes of the K clients.
     labels
         Group of each client, 0…G−1, shape (K,).
     ratio
@@ -533,8 +534,8 @@ def explained_share(prototypes: Prototypes, labels: IntArray, ratio: float) -> f
 
     Returns
     -------
-    Share in [0, 1]: 1 if the clients of a group are alike, or there is nothing to explain. In our tests true
-    groups had 0.94 and more, clients that each differ a little at most 0.88.
+    Share in [0, 1]: 1 if the clients of a group are alike, or there is nothing to explain. In our tests it
+    was 0.94 or more for true groups, and at most 0.88 for clients that each differ a little.
     """
     within, freedom = f_ratio(prototypes, labels)
     if not freedom or not ratio > 1:
@@ -561,7 +562,7 @@ def _distance_to_others(
 
 
 MIN_EXAMPLES = 5
-"""Fewer, and a prototype shows single examples. Groups on the digits were the same with all of them."""
+"""A prototype of fewer reveals single examples. Groups on the digits were the same with all prototypes."""
 
 
 @dataclass(frozen=True)
@@ -571,23 +572,23 @@ class Parameters(Checked):
     Attributes
     ----------
     level
-        Clients count as different if their p-value is below this, in (0, 1).
+        Clients count as different if the test's p-value is below this, in (0, 1).
     separations
         η: least difference between clients of different groups, as a share of the squared distance between
-        two classes; > 0 and increasing. The next one is used if the groups found do not explain enough.
+        two classes; > 0 and increasing. The next one is used if the groups do not explain enough.
     min_explained
         Share of the clients' differences that groups should explain, in (0, 1].
     passes
-        Most passes of refinement, >= 0.
+        Largest number of passes of refinement, >= 0.
     chunk
-        Most clients compared with each other at a time, >= 2; memory grows with its square.
+        Largest number of clients compared with each other at a time, >= 2; memory grows with its square.
     labels
-        When label counts split clients whose prototypes agree; None for never.
+        Settings for splitting clients whose prototypes agree by label counts; None for never.
     min_examples
         Examples that a class must have on a client for its prototype to be sent and used, >= 1. Other
-        prototypes stay on the client: that of a single example is the example.
+        prototypes stay on the client: that of a single example is the example itself.
     max_norm
-        Length to which clients clip each embedding before the mean, > 0; None for none.
+        Length to which clients clip each embedding before averaging, > 0; None for no clipping.
 
     Raises
     ------
@@ -626,16 +627,16 @@ class Details:
     groups
         Group of each client by prototypes alone, before label counts split any, shape (K,).
     distances
-        Unbiased squared distance between each two groups, in units of b, shape (G, G); NaN if they share
-        no class. For alike groups 0 on average, so it may be negative by chance.
+        Unbiased squared distance between each two groups, in units of b, shape (G, G); NaN if they share no
+        class. It is 0 on average for groups that are alike, so it may be negative by chance.
     evidence
         S of each two clients, at the last η: negative if they are alike, positive if they differ, 0 if they
         share no class; shape (K, K). None for more clients than `chunk`.
     labels
-        For each group, the details of grouping it by label counts; empty if that is off.
+        For each group, the details of grouping it by label counts; empty if `labels` is None.
     alone
-        Clients whose prototypes form a group with no other client's, sorted; empty if these are more than a
-        tenth of all clients, where each differs from most others.
+        Clients that form a group of one by their prototypes, sorted; empty if these are more than a tenth of
+        all clients, since then most clients differ from most others.
     """
 
     test: FTest
@@ -656,7 +657,7 @@ def assign(
     Parameters
     ----------
     prototypes
-        Mean embedding of each class on each client, shape (K, C, d). Any value, also NaN, for a class that a
+        Mean embedding of each class on each client, shape (K, C, d). Any value, even NaN, for a class that a
         client lacks.
     counts
         Training examples of each class on each client, shape (K, C).
@@ -733,15 +734,15 @@ def decision(labels: IntArray, details: Details, parameters: Parameters) -> str:
 
 
 def _alone(groups: IntArray) -> IntArray:
-    """List the clients that are a group each, if they are few."""
-    found = np.flatnonzero(np.bincount(groups)[groups] == 1)
-    return found if wording.few(len(found), len(groups)) else found[:0]
+    """List the clients that form groups of one, if they are few."""
+    singles = np.flatnonzero(np.bincount(groups)[groups] == 1)
+    return singles if wording.few(len(singles), len(groups)) else singles[:0]
 
 
 def _explained(clients: Prototypes, groups: IntArray, ratio: float) -> float:
     """Compute the share of differences that groups explain, without the clients that stand alone.
 
-    One of them can differ so much that what is left inside the groups is nothing beside it.
+    One of them can differ so much that the differences inside the groups are negligible next to it.
     """
     alone = _alone(groups)
     if not len(alone):
@@ -771,17 +772,19 @@ def _by_labels(
     counts: IntArray, groups: IntArray, parameters: label_groups.Parameters | None, seed: int
 ) -> tuple[IntArray, dict[int, label_groups.Details]]:
     parts: IntArray = np.zeros_like(groups)
-    found: dict[int, label_groups.Details] = {}
+    details: dict[int, label_groups.Details] = {}
     if parameters is None:
-        return groups, found
+        return groups, details
     for group in range(groups.max() + 1):
         members = np.flatnonzero(groups == group)
         held = counts[members].any(axis=1)
         if held.any():
-            parts[members[held]], found[group] = label_groups.assign(counts[members[held]], parameters, seed)
+            parts[members[held]], details[group] = label_groups.assign(
+                counts[members[held]], parameters, seed
+            )
             # Clients without examples join the largest part.
             parts[members[~held]] = np.bincount(parts[members[held]]).argmax()
-    return in_order_of_appearance(groups * len(groups) + parts), found
+    return in_order_of_appearance(groups * len(groups) + parts), details
 
 
 def measured(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> tuple[Prototypes, BoolArray]:
@@ -799,7 +802,7 @@ def measured(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> t
     prototypes
         Without the classes of which no client has two examples.
     used
-        Which of the C classes they are of, shape (C,).
+        Whether each of the C classes is among them, shape (C,).
     """
     counts = limit_sizes(counts)
     variances = class_variances(counts, scatter)

@@ -33,31 +33,31 @@ def from_arrays(
         becomes the test part; or ``(train, validation, test)``, each such a pair. Validation data is never
         trained on, and may be None or empty.
 
-        Inputs are floats or truth values of any shape, (N, *shape); uint8 images, (N, channels, height,
-        width), which are normalised by the mean and standard deviation of all training pixels per channel; or
-        integers, which are taken for tokens. Targets are class indices, (N,), or (N, positions).
+        Inputs are floats or booleans of any shape, (N, *shape); uint8 images, (N, channels, height, width),
+        which are normalised by the mean and standard deviation of all training pixels per channel; or
+        integers, which are taken as tokens. Targets are class indices, (N,), or (N, positions).
     num_classes
         Number of classes C; the largest target plus one unless given.
     seed
         Seed for drawing the test parts.
     name
-        What the data is called.
+        Name of the data.
     validation_fraction
-        Share of the training rows of a client ``(inputs, targets)`` that is held out for the proof, in
-        [0, 1); see :mod:`fedclust.data.partition`. A client with parts of its own keeps them as they are.
+        Share of training rows held out for the proof, in [0, 1), for clients given as ``(inputs, targets)``;
+        see :mod:`fedclust.data.partition`. Parts given as a triple are kept as they are.
 
     Raises
     ------
     ValueError
         If `validation_fraction` is outside its range; there are no clients or fewer than two classes; or a
-        client, which is named, has inputs and targets of different lengths, another shape or kind of inputs
-        than the first, fewer than two rows, no training or test row, a target that is no class, or inputs
-        that are not finite numbers.
+        client (named in the message) has inputs and targets of different lengths, inputs of another shape or
+        type than the first client's, fewer than two rows, no training or test row, a target that is not a
+        class, or inputs that are not finite numbers.
     """
     check_value("validation_fraction", validation_fraction, "in [0, 1)")
     check_value("num_classes", num_classes, ">= 2 or None")
     if not isinstance(clients, Sequence) or isinstance(clients, str) or not clients:
-        raise ValueError(f"clients must be a list of a pair or a triple for each, got {_sort(clients)}")
+        raise ValueError(f"clients must be a list with a pair or a triple per client, got {_sort(clients)}")
     pairs: list[Pair] = []
     parts: tuple[list[IntArray], ...] = ([], [], [])
     start = 0
@@ -96,7 +96,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def to_inputs(values: Any) -> torch.Tensor:
-    """Read inputs as training takes them: uint8 images as they are, numbers as float32, integers as int64.
+    """Convert inputs to the types of training: uint8 images unchanged, numbers to float32, integers to int64.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def to_inputs(values: Any) -> torch.Tensor:
     Raises
     ------
     ValueError
-        If they are no such numbers, or not finite as float32.
+        If they are not such numbers, or not finite as float32.
     """
     x = _tensor(values)
     if x.dtype == torch.uint8 and x.dim() == 4:
@@ -122,12 +122,12 @@ def to_inputs(values: Any) -> torch.Tensor:
 
 
 def to_targets(values: Any) -> torch.Tensor:
-    """Read class indices.
+    """Convert class indices to int64.
 
     Raises
     ------
     ValueError
-        If a value is no class index.
+        If a value is not a class index.
     """
     y = _tensor(values)
     fits = (y >= 0) & (torch.isfinite(y) & (y == y.round()) if y.is_floating_point() else True)
@@ -144,8 +144,7 @@ def _tensor(values: Any) -> torch.Tensor:
             raise ValueError(f"must be arrays, {error}") from error
         if array.dtype.kind not in "buif":
             raise ValueError(f"arrays must hold numbers, got {array.dtype}")
-        # Without a copy, torch warns of arrays that must not be written to; one of a byte order that is not
-        # this machine's it refuses.
+        # Without a copy, torch warns about read-only arrays; it rejects those of a foreign byte order.
         values = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
     if values.is_complex():
         raise ValueError(f"arrays must hold real numbers, got {values.dtype}")
@@ -172,8 +171,8 @@ def _parts(client: int, given: Any, seed: int, fraction: float) -> tuple[Pair, P
         if _is_empty(part):
             raise ValueError(f"client {client} must have at least one {name} row, got none")
     fitted, tested = _pair(client, given[0]), _pair(client, given[2])
-    nothing = fitted[0][:0], fitted[1][:0]
-    return fitted, nothing if _is_empty(given[1]) else _pair(client, given[1]), tested
+    empty = fitted[0][:0], fitted[1][:0]
+    return fitted, empty if _is_empty(given[1]) else _pair(client, given[1]), tested
 
 
 def _is_empty(part: Any) -> bool:
@@ -199,7 +198,7 @@ def _sort(given: Any) -> str:
 
 
 def _kind(x: torch.Tensor, y: torch.Tensor) -> str:
-    """Describe what inputs and targets must share with other clients'."""
+    """Describe the properties of inputs and targets that must be the same for all clients."""
     return f"{x.dtype} {tuple(x.shape[1:])} and {tuple(y.shape[1:])}"
 
 

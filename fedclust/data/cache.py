@@ -44,10 +44,10 @@ def cache_folder(kind: str, name: str, key: str, cache_dir: str | os.PathLike[st
     Parameters
     ----------
     kind
-        What it is, such as ``"datasets"``.
+        Kind of data, such as ``"datasets"``.
     name
-        Of a dataset, for the reader of a listing. It comes with a run: of characters that could lead
-        elsewhere, each becomes ``_``.
+        Name of the dataset, to make a listing readable. It comes with a run, so each character that could
+        lead to another folder is replaced by ``_``.
     key
         Digest of all that the data depends on.
     cache_dir
@@ -75,7 +75,7 @@ def file_digest(path: Path) -> str:
 
 
 def prepared(folder: Path, write: Callable[[Path], object]) -> Path:
-    """Create `folder` with `write` unless it exists; write it again if it is damaged.
+    """Create `folder` with `write` unless it exists; recreate it if it is damaged.
 
     `write` fills a temporary folder, which is then renamed to `folder`, so readers never see a partly
     written folder, even after a killed process. Other processes that need the same folder wait for the
@@ -98,7 +98,7 @@ def prepared(folder: Path, write: Callable[[Path], object]) -> Path:
     Raises
     ------
     OSError
-        If the cache cannot be written; the message says how to choose another place.
+        If the cache cannot be written; the message explains how to choose another folder.
     """
     from filelock import FileLock
 
@@ -111,12 +111,12 @@ def prepared(folder: Path, write: Callable[[Path], object]) -> Path:
     if not os.access(folder.parent, os.W_OK):
         raise OSError(f"cannot write to the cache folder {folder.parent}; {_ELSEWHERE}")
     with FileLock(folder.with_name(f".{folder.name}.lock")):
-        if folder.exists():  # else this is its first time
+        if folder.exists():  # otherwise it has not been prepared yet
             if not (damaged := damaged_files(folder)):
                 return folder
             names = ", ".join(damaged)
             logger.warning("the prepared data in %s is damaged (%s): prepared again", folder, names)
-            # At once: other processes may go on reading the files that they have mapped.
+            # Moved away at once: other processes can continue to read the files that they have mapped.
             away = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
             folder.rename(away / "damaged")
         for leftover in folder.parent.glob(f".{folder.name}-*"):  # left by a killed process: we hold the lock
@@ -139,8 +139,8 @@ def prepared(folder: Path, write: Callable[[Path], object]) -> Path:
 def damaged_files(folder: Path) -> list[str]:
     """List the files of a prepared folder that are missing or not what was written.
 
-    A file's size is always compared, and its checksum where it has up to 256 MB or was changed since, by the
-    time of its last change.
+    A file's size is always compared; its checksum only if the file has up to 256 MB or its modification time
+    differs.
     """
     try:
         known = json.loads((folder / _SUMS).read_text(encoding="utf-8"))
@@ -157,11 +157,13 @@ def _sums(folder: Path) -> dict[str, dict[str, int | str]]:
     return sums
 
 
-def _is_damaged(file: Path, about: Mapping[str, Any]) -> bool:
+def _is_damaged(file: Path, expected: Mapping[str, Any]) -> bool:
     try:
         state = file.stat()
-        unchanged = state.st_size > _ALWAYS_READ and state.st_mtime_ns == about["changed"]
-        return state.st_size != about["size"] or (not unchanged and file_digest(file) != about["sha256"])
+        unchanged = state.st_size > _ALWAYS_READ and state.st_mtime_ns == expected["changed"]
+        return state.st_size != expected["size"] or (
+            not unchanged and file_digest(file) != expected["sha256"]
+        )
     except OSError:
         return True
 
@@ -197,12 +199,12 @@ def map_tensor(path: Path) -> "torch.Tensor":
 
 
 def save_parts(path: Path, *parts: Sequence[IntArray], **arrays: NDArray[Any]) -> None:
-    """Write the rows of each client's training, test and validation part, and further arrays about them."""
+    """Write the rows of each client's training, test and validation part, and further named arrays."""
     for part, clients in zip(_PARTS, parts, strict=True):
         if clients:
             arrays[part] = np.concatenate(clients).astype(np.int64)
             arrays[f"{part}_sizes"] = np.array([len(rows) for rows in clients])
-    np.savez(path, **arrays)  # type: ignore[arg-type]  # its stub takes `allow_pickle` only
+    np.savez(path, **arrays)  # type: ignore[arg-type]  # its stub accepts only `allow_pickle`
 
 
 def load_parts(saved: Mapping[str, NDArray[Any]]) -> dict[str, tuple[IntArray, ...]]:

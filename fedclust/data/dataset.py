@@ -71,9 +71,9 @@ class Dataset:
     natural_names
         Names of the writers, users or regions, in index order; None if they have none.
     encoder
-        Function that returns how raw rows become inputs, given the training rows that `refit` was called
-        with, or all of the official training part, and the folder that it wrote into; it returns None, as a
-        missing function does, if raw rows cannot be read.
+        Function that returns the encoder of raw rows, given the training rows (those that `refit` was called
+        with, or all of the official training part) and the folder that `refit` wrote to. It returns None if
+        raw rows cannot be read; None in its place means the same.
 
     Raises
     ------
@@ -130,8 +130,8 @@ class DatasetBuilder(ABC):
     num_classes: int
     input_shape: Sequence[int]
 
-    format: ClassVar[int] = 1  # raise it when the same source and settings give other files
-    not_in_key: ClassVar[tuple[str, ...]] = ()  # settings that change no file
+    format: ClassVar[int] = 1  # increase it when the same source and settings give other files
+    not_in_key: ClassVar[tuple[str, ...]] = ()  # settings that do not affect the files
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", self.name):
@@ -191,7 +191,7 @@ class DatasetBuilder(ABC):
         return None
 
     def encoding_of(self, folder: Path, rows: IntArray, refitted: Path) -> InputEncoder | None:  # noqa: ARG002
-        """Return how raw rows become inputs, see :attr:`Dataset.encoder`; None if no raw rows are read."""
+        """Return the encoder of raw rows, see :attr:`Dataset.encoder`; None if raw rows cannot be read."""
         return None
 
     def new_inputs(self, folder: Path, dtype: Any, rows: int, shape: Sequence[int]) -> NDArray[Any]:
@@ -265,12 +265,13 @@ class FederatedData:
     client_names
         Name of each client, shape (K,), if every client is a writer, user or region of the data; else None.
     left_out
-        Names of the writers, users or regions that have too few examples to be a client, and how many.
+        Names of the writers, users or regions with too few examples to be a client, and their numbers of
+        examples.
     validation
-        For each client, rows that nothing trains on and no final figure is measured on, which the proof is
-        made on; empty where there are none.
+        For each client, rows used neither for training nor for final metrics, but only for the proof; empty
+        if there are none.
     encoder
-        Function that returns how raw rows become `inputs`, shifts aside; None if it is not known.
+        Function that returns the encoder of raw rows to `inputs`, apart from shifts; None if unknown.
 
     Raises
     ------
@@ -322,7 +323,7 @@ class FederatedData:
         return tuple(self.inputs.shape[1:])
 
     def input_encoder(self) -> InputEncoder:
-        """Return how raw rows become `inputs`; where that is not known, rows that are numbers already."""
+        """Return the encoder of raw rows to `inputs`; if unknown, one for rows that are already numbers."""
         if self.encoder is not None and (known := self.encoder()) is not None:
             return known
         if self.mean:
@@ -331,7 +332,7 @@ class FederatedData:
         return ArrayEncoder(self.input_shape, "int64" if tokens else "float32")
 
     def label_counts(self, part: Literal["train", "test"] = "train") -> IntArray:
-        """Count each client's labels; labels per position are counted position by position.
+        """Count each client's labels; with labels per position, each position counts.
 
         Parameters
         ----------
@@ -349,35 +350,35 @@ class FederatedData:
 def content_digest(data: FederatedData) -> str:
     """Compute a digest of labels and partition, the same on every machine that prepared the same data.
 
-    Unlike ``data.fingerprint`` it depends on the rows that each client has, not on the settings that led to
-    them, and not on the last bits of numbers that machines may round differently: inputs count if they are
-    whole numbers (images, tokens), a thousand rows of them, evenly spaced.
+    Unlike ``data.fingerprint``, it depends on each client's rows and not on the settings that led to them,
+    nor on the last bits of numbers, which machines may round differently: of the inputs, up to a thousand
+    evenly spaced rows are included, and only if they are whole numbers (images, tokens).
 
     Returns
     -------
     32 hexadecimal digits.
     """
-    found = hashlib.sha256(repr((data.num_classes, data.class_names, tuple(data.inputs.shape))).encode())
-    found.update(np.ascontiguousarray(data.labels.numpy()).tobytes())
+    content = hashlib.sha256(repr((data.num_classes, data.class_names, tuple(data.inputs.shape))).encode())
+    content.update(np.ascontiguousarray(data.labels.numpy()).tobytes())
     for part in (data.train, data.test, data.validation):
         for rows in part:
-            found.update(len(rows).to_bytes(8, "little"))
-            found.update(np.asarray(rows, dtype="<i8").tobytes())
+            content.update(len(rows).to_bytes(8, "little"))
+            content.update(np.asarray(rows, dtype="<i8").tobytes())
     if not data.inputs.is_floating_point() and len(data.inputs):
         step = -(-len(data.inputs) // _MOST_ROWS)
-        found.update(data.inputs[::step].contiguous().numpy().tobytes())
-    return found.hexdigest()[:32]
+        content.update(data.inputs[::step].contiguous().numpy().tobytes())
+    return content.hexdigest()[:32]
 
 
 def num_held_out(num_clients: int, held_out: float) -> int:
-    """Compute how many of a federation's clients are left out.
+    """Compute how many of a federation's clients are held out.
 
     Parameters
     ----------
     num_clients
-        Number of clients, those left out included.
+        Number of clients, including those held out.
     held_out
-        A share in (0, 1), of which the nearest number is taken but at least one; or a number.
+        A share of the clients in (0, 1), rounded to at least one; or a number.
 
     Raises
     ------
@@ -392,7 +393,7 @@ def num_held_out(num_clients: int, held_out: float) -> int:
 
 
 def training_first(num_clients: int, held_out: float, seed: int) -> IntArray:
-    """Draw who is left out, and number clients so that those come last.
+    """Draw the clients to hold out, and number clients so that these come last.
 
     Parameters
     ----------
@@ -403,7 +404,7 @@ def training_first(num_clients: int, held_out: float, seed: int) -> IntArray:
 
     Returns
     -------
-    The partition's number of each client: first those that train, then those that are left out, both in the
+    The partition's number of each client: first those that train, then those held out, both in the
     partition's order; shape (K,).
     """
     number = num_held_out(num_clients, held_out)
@@ -412,9 +413,9 @@ def training_first(num_clients: int, held_out: float, seed: int) -> IntArray:
 
 
 def newcomers_last(data: FederatedData, held_out: float, seed: int) -> FederatedData:
-    """Renumber clients so that those that are left out come last; without any, nothing changes.
+    """Renumber clients so that those held out come last; without any, nothing changes.
 
-    The numbers of the inputs' mean and standard deviation stay those of all clients' training rows.
+    The inputs' mean and standard deviation stay those of all clients' training rows.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ class Dna(SourcedDataset):
     Attributes
     ----------
     sequence
-        Column with the sequences; of a list of names, the first that exists.
+        Column with the sequences; from a list of names, the first that exists is used.
     encoding
         ``"kmer"``: every k consecutive bases are one token, int64; ``"onehot"``: float32 of shape (4, bases).
     k
@@ -34,7 +34,7 @@ class Dna(SourcedDataset):
         ``"valid"``: only tokens inside the sequence, k − 1 fewer than bases. ``"same"``: a token centred on
         every base, for labels per base; tokens that extend past an end are unknown.
     vocabulary_size
-        Number of distinct tokens: 4^k + 1, token 0 standing for any with an unknown base.
+        Number of distinct tokens: 4^k + 1, where token 0 stands for any with an unknown base.
     by_frequency
         Whether tokens are numbered by how often they occur in the source, as word2vec's vocabulary is, the
         most frequent being 1; otherwise in alphabetical order.
@@ -98,7 +98,7 @@ class Dna(SourcedDataset):
 
 
 def kmers(codes: IntArray, k: int, padding: Padding) -> IntArray:
-    """Return the token of every k consecutive bases.
+    """Compute the token of every k consecutive bases.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def ranks(counts: IntArray) -> IntArray:
     Parameters
     ----------
     counts
-        How often each token occurs, shape (V,); token 0 stands for unknown bases and stays 0.
+        Number of occurrences of each token, shape (V,); token 0 stands for unknown bases and stays 0.
 
     Returns
     -------

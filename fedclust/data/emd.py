@@ -6,8 +6,9 @@ Source: FedGMCC, Appendix, "Artificial Partitioning" and Eqs. 7 to 9. Choices an
   (:func:`fedclust.data.partition.features`).
 - The signature of a set of examples is its share in each of `bins` k-means clusters of all examples; the
   ground distance is the Euclidean distance of their centroids, so the result is in units of the features.
-- The paper moves examples of the farthest subset to the others. Moving them one way never brings that subset
-  nearer, it only empties it; here they are swapped with as many random examples of the other subsets.
+- The paper moves examples of the farthest subset to the others. Moving them in one direction never brings
+  that subset nearer, it only empties it; here they are swapped with equally many random examples of the other
+  subsets.
 - The paper keeps a partition if the distances of all pairs of subsets pass a Shapiro-Wilk test of normality.
   Here only the result is tested: mixing continues past the target until the test passes, while the distance
   stays above 95 % of the target. If the test never passes, the first partition at the target is used, with a
@@ -32,7 +33,7 @@ _MOST_SWEEPS = 200
 
 @dataclass(frozen=True)
 class EmdKMeans(ClientPartitioner):
-    """Clients that differ in their features by a given earth mover's distance.
+    """Clients whose features differ by a given earth mover's distance.
 
     Attributes
     ----------
@@ -48,10 +49,10 @@ class EmdKMeans(ClientPartitioner):
     bins
         Number of bins of the signatures.
     normality
-        True: the distances of all pairs should pass the Shapiro-Wilk test, as the module describes. With many
+        Whether the distances of all pairs should pass the Shapiro-Wilk test, see the module. With many
         clients they rarely do, and a test takes K²/2 optimal transports, a few seconds for 30 clients.
     min_samples
-        Least number of examples of a client; clients are as large as the k-means clusters.
+        Smallest allowed number of examples of a client; clients are as large as the k-means clusters.
 
     Raises
     ------

@@ -36,8 +36,8 @@ class Images(SourcedDataset):
     Attributes
     ----------
     image
-        Column with the image: its encoded bytes (or the hub's ``Image`` feature), or its path; of a list
-        of names, the first that exists.
+        Column with the image: its encoded bytes (or the hub's ``Image`` feature), or its path; from a list of
+        names, the first that exists is used.
     image_path
         For a column of paths: template of the path, relative to the table's folder, filled with the column's
         text, as in ``train/{id[0]}/{id}.jpg``. A template that starts with ``**/`` searches all subfolders.
@@ -64,7 +64,7 @@ class Images(SourcedDataset):
         if len(self.input_shape) != 3 or self.input_shape[0] not in MODES:
             shape = list(self.input_shape)
             raise ValueError(f"dataset.input_shape must be [1 or 3 channels, height, width], got {shape}")
-        # It comes with a run, also to a node that serves its own table only, and the images named there.
+        # It comes with a run, even to a node that is to read only its own table and the images named there.
         below = self.image_path.removeprefix(_ANYWHERE)
         named = _TEMPLATE.fullmatch(below) and "{id" in below
         if not named or ".." in self.image_path.split("/"):
@@ -98,25 +98,25 @@ class Images(SourcedDataset):
         return channel_statistics(counts)
 
     def encoding_of(self, folder: Path, rows: IntArray, refitted: Path) -> ImageEncoder:  # noqa: ARG002
-        """Return how images are read; see :attr:`Dataset.encoder`."""
+        """Return the encoder of images; see :attr:`Dataset.encoder`."""
         described = json.loads((folder / "dataset.json").read_text())
         return self.encoder(tuple(described["mean"]), tuple(described["std"]))
 
     def encoder(self, mean: tuple[float, ...], std: tuple[float, ...]) -> ImageEncoder:
-        """Return how images are read, with the statistics of training."""
+        """Return the encoder of images, with the statistics of training."""
         return ImageEncoder(tuple(map(int, self.input_shape)), self.resize, mean, std)
 
     def _locator(self, parts: Sequence[Part]) -> Callable[[str], Path]:
-        """Return a function that turns a text of the path column into a path."""
+        """Return a function that converts a text of the path column to a path."""
         root = parts[0].root or Path()
         anywhere = self.image_path.removeprefix(_ANYWHERE)
         if anywhere == self.image_path:
             return lambda text: root / self.image_path.format(id=text)
-        found = {Path(name).name: root / name for name in walk(root)}
+        files = {Path(name).name: root / name for name in walk(root)}
 
         def locate(text: str) -> Path:
             name = anywhere.format(id=text)
-            return found.get(name, root / name)  # opening a missing path raises the error
+            return files.get(name, root / name)  # opening a missing path raises the error
 
         return locate
 
@@ -130,7 +130,7 @@ class Images(SourcedDataset):
         try:
             return decode(opened, tuple(self.input_shape), self.resize, f" {position}")
         except ValueError as error:
-            advice = "set dataset.input_shape or .resize, or give other images by dataset.path or .hub"
+            advice = "set dataset.input_shape or .resize, or choose other images by dataset.path or .hub"
             raise SourceError(f"{error}; {advice}") from error
 
 
@@ -145,7 +145,7 @@ def channel_statistics(counts: IntArray) -> Statistics:
     Parameters
     ----------
     counts
-        How often each value 0 to 255 occurs, shape (channels, 256).
+        Number of occurrences of each value 0 to 255, shape (channels, 256).
 
     Returns
     -------

@@ -1,6 +1,6 @@
-"""How raw rows become a network's inputs, as fitted in training: saved with a run, and used on new rows.
+"""Encoders of raw rows to a network's inputs, as fitted in training: saved with a run, used on new rows.
 
-Each encoder is plain values that JSON holds exactly, so that a row is encoded to the same bits everywhere.
+Each encoder consists of plain values that JSON holds exactly, so that a row has the same bits everywhere.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ MISSING = "(missing)"
 
 Resize: TypeAlias = Literal["none", "stretch", "crop"]
 MODES = {1: "L", 3: "RGB"}
-# Of what Pillow can open, some formats start a program: a file of PostScript is one, which Ghostscript runs.
+# Some formats that Pillow can open start a program: PostScript, for example, starts Ghostscript.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
@@ -39,11 +39,11 @@ class NumberColumn:
     Attributes
     ----------
     name
-        Its name.
+        Name of the column.
     fill
-        What stands for a missing number, before scaling.
+        Value that replaces a missing number, before scaling.
     mean, scale
-        What is subtracted, and what the rest is divided by.
+        Values are reduced by `mean`, then divided by `scale`.
     """
 
     name: str
@@ -53,7 +53,7 @@ class NumberColumn:
 
     def __post_init__(self) -> None:
         if self.scale == 0:
-            raise ValueError(f"column {self.name} must have a scale other than 0")
+            raise ValueError(f"column {self.name}: scale must not be 0, got {self.scale}")
 
     def scaled(self, values: FloatArray) -> FloatArray:
         """Scale float64 values, NaN where missing, in the steps of scikit-learn's imputer and scaler."""
@@ -67,11 +67,11 @@ class CategoryColumn:
     Attributes
     ----------
     name
-        Its name.
+        Name of the column.
     values
         Its categories, in the order of their output columns or numbers; :data:`MISSING` for a missing one.
     known
-        Whether some client trained on each; others are encoded like an unknown category.
+        For each category, whether some client trained on it; the others are encoded like an unknown category.
     """
 
     name: str
@@ -83,7 +83,7 @@ class CategoryColumn:
             raise ValueError(f"column {self.name} must have a known for each of its values")
 
     def codes(self, values: "pd.Series[Any]") -> IntArray:
-        """Number each value's category, -1 for an unknown one."""
+        """Return the number of each value's category, -1 for an unknown one."""
         numbers = {name: number for number, name in enumerate(self.values)}
         texts = category_texts(values)
         codes = {text: _number_of(text, numbers) for text in dict.fromkeys(texts)}
@@ -97,7 +97,7 @@ class TableEncoder:
     Attributes
     ----------
     numbers, categories
-        The columns, in the order of the network's inputs; any others are not used.
+        The columns, in the order of the network's inputs; all others are ignored.
     encoding
         See :class:`fedclust.data.tables.Tables`.
     """
@@ -123,7 +123,7 @@ class TableEncoder:
         )
 
     def encoded(self, numbers: Iterable[FloatArray], codes: Iterable[IntArray]) -> FloatArray:
-        """Encode columns that are read already: float64 numbers, NaN where missing, and categories' codes."""
+        """Encode columns that have been read: float64 numbers, NaN where missing, and categories' codes."""
         blocks: list[NDArray[Any]] = [
             column.scaled(values)[:, None] for column, values in zip(self.numbers, numbers, strict=True)
         ]
@@ -136,17 +136,17 @@ class TableEncoder:
         return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe")
 
     def notes(self, rows: "pd.DataFrame") -> list[str]:
-        """List what of some rows the network does not see: columns that are not used, unknown categories."""
+        """List what the network ignores in some rows: unused columns and unknown categories."""
         self._check_columns(rows)
         used = set(self._names())
         unused = [str(name) for name in rows.columns if name not in used]
-        found = [f"columns not used: {few(unused)}"] if unused else []
+        notes = [f"columns not used: {few(unused)}"] if unused else []
         for column in self.categories:
             known = np.append(column.known, False)[column.codes(rows[column.name])]
             if not known.all():
                 texts = dict.fromkeys(category_texts(rows[column.name])[~known])
-                found.append(f"{column.name}: {(~known).sum()} rows have an unknown category: {few(texts)}")
-        return found
+                notes.append(f"{column.name}: {(~known).sum()} rows have an unknown category: {few(texts)}")
+        return notes
 
     def _names(self) -> list[str]:
         return [*(column.name for column in self.numbers), *(column.name for column in self.categories)]
@@ -158,8 +158,8 @@ class TableEncoder:
             raise ValueError(f"rows must be a table or a pandas DataFrame, got {type(rows).__name__}")
         names = self._names()
         if missing := [name for name in names if name not in rows.columns]:
-            there = few(rows.columns, most=20)
-            raise ValueError(f"rows must have all columns of training, {few(missing)} missing; got {there}")
+            columns = few(rows.columns, most=20)
+            raise ValueError(f"rows must have all columns of training, {few(missing)} missing; got {columns}")
         if twice := [name for name in names if (rows.columns == name).sum() > 1]:
             raise ValueError(f"rows must have each column once, got {few(twice)} several times")
 
@@ -171,9 +171,9 @@ class TextEncoder:
     Attributes
     ----------
     columns
-        Names of the column with the text in a table; the first that exists.
+        Possible names of a table's text column; the first that exists is used.
     length
-        Tokens of a row; longer texts are cut, shorter ones padded.
+        Number of tokens of a row; longer texts are cut, shorter ones padded.
     tokenizer
         The content of ``tokenizer.json``.
     """
@@ -192,12 +192,12 @@ class TextEncoder:
         from tokenizers import Tokenizer
 
         try:
-            made = Tokenizer.from_str(self.tokenizer)
+            encoder = Tokenizer.from_str(self.tokenizer)
         except Exception as error:  # the library raises no narrower class
             raise ValueError(f"encoder tokenizer must be that of a run: {error}") from error
-        made.enable_truncation(self.length)
-        made.enable_padding(length=self.length, pad_id=0, pad_token="[PAD]")
-        return made
+        encoder.enable_truncation(self.length)
+        encoder.enable_padding(length=self.length, pad_id=0, pad_token="[PAD]")
+        return encoder
 
     def encode(self, rows: "pd.DataFrame | Sequence[str]") -> NDArray[np.int64]:
         """Encode texts, or the text column of a table, int64, shape (n, length); a missing text is empty.
@@ -205,23 +205,23 @@ class TextEncoder:
         Raises
         ------
         ValueError
-            If a table has no column of texts, or a row is no text.
+            If a table has no text column, or a row is not a text.
         """
         import pandas as pd
 
         if isinstance(rows, pd.DataFrame):
             names = [name for name in self.columns if name in rows.columns]
             if not names:
-                known, there = " or ".join(self.columns), few(rows.columns, most=20)
-                raise ValueError(f"rows must have a column {known}; columns are {there}")
+                known, columns = " or ".join(self.columns), few(rows.columns, most=20)
+                raise ValueError(f"rows must have a column {known}; columns are {columns}")
             column = rows[names[0]]
             rows = ["" if missing else str(text) for text, missing in zip(column, column.isna(), strict=True)]
         if isinstance(rows, str) or not all(isinstance(text, str) for text in rows):
             raise ValueError("rows must be a list of texts or a table with a column of them")
         # The steps of training: unencodable characters are replaced before tokens are made.
         texts = [text.encode("utf-8", "replace").decode() for text in rows]
-        found = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
-        return np.array(found, dtype=np.int64).reshape(len(texts), self.length)
+        tokens = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+        return np.array(tokens, dtype=np.int64).reshape(len(texts), self.length)
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class ImageEncoder:
         Parameters
         ----------
         rows
-            Paths of image files, or their bytes; or uint8 pixels of that shape already. Pixels are
+            Paths of image files, or their bytes; or an array of uint8 pixels of that shape. Pixels are
             normalised later, as in training.
 
         Raises
@@ -278,7 +278,7 @@ class ImageEncoder:
 
 @dataclass(frozen=True)
 class ArrayEncoder:
-    """Rows that are numbers already, as the network takes them.
+    """Rows that are already numbers, as the network takes them.
 
     Attributes
     ----------
@@ -329,7 +329,7 @@ def to_values(encoder: InputEncoder) -> dict[str, Any]:
 
 
 def encoder_from(values: Any) -> InputEncoder:
-    """Make an encoder of the values that :func:`to_values` returned, whoever wrote them.
+    """Create an encoder from the values of :func:`to_values`, which may come from an untrusted source.
 
     Raises
     ------
@@ -340,10 +340,12 @@ def encoder_from(values: Any) -> InputEncoder:
     if kind not in _ENCODERS:
         raise ValueError(f"encoder must be one of {', '.join(_ENCODERS)}, got {str(values)[:80]}")
     try:
-        made: InputEncoder = read_as(_ENCODERS[kind], {key: values[key] for key in values if key != "kind"})
+        encoder: InputEncoder = read_as(
+            _ENCODERS[kind], {key: values[key] for key in values if key != "kind"}
+        )
     except ValueError as error:
         raise ValueError(f"encoder {kind} cannot be read: {error}") from error
-    return made
+    return encoder
 
 
 def _check_sizes(sizes: Sequence[int]) -> None:
@@ -361,7 +363,7 @@ def numbers_of(values: "pd.Series[Any]") -> FloatArray:
     Raises
     ------
     ValueError
-        If a value is none; the message has no value of the data but infinity.
+        If a value is not a finite number; the message reveals no value of the data except infinity.
     """
     try:
         numbers: FloatArray = values.astype(np.float64).to_numpy()
@@ -373,7 +375,7 @@ def numbers_of(values: "pd.Series[Any]") -> FloatArray:
 
 
 def category_texts(values: "pd.Series[Any]") -> NDArray[Any]:
-    """Write categories as texts; whole numbers are read as floats where one is missing, and written alike."""
+    """Convert categories to texts; whole numbers that were read as floats are written without decimals."""
     from pandas.api import types
 
     if types.is_float_dtype(values) and (values.dropna() == values.dropna().round()).all():
@@ -383,7 +385,7 @@ def category_texts(values: "pd.Series[Any]") -> NDArray[Any]:
 
 
 def _number_of(text: str, numbers: Mapping[str, int]) -> int:
-    """Look a category up; a whole number may be written with or without ``.0``, by a column's other rows."""
+    """Look up a category; depending on a column's other rows, a whole number may or may not end in ``.0``."""
     other = text.removesuffix(".0") if text.endswith(".0") else f"{text}.0"
     return numbers.get(text, numbers.get(other, -1))
 
@@ -402,7 +404,7 @@ def decode(
     resize
         See :class:`~fedclust.data.images.Images`.
     name
-        What to call the image in errors, beside its path.
+        What to call the image in errors, in addition to its path.
 
     Returns
     -------
@@ -411,8 +413,8 @@ def decode(
     Raises
     ------
     ValueError
-        If the image cannot be read, is of none of `FORMATS`, has values that 8 bits cannot hold, or is of
-        another height or width and not to be resized.
+        If the image cannot be read, is in none of the `FORMATS`, has values that 8 bits cannot hold, or has
+        another height or width and must not be resized.
     """
     from PIL import Image, ImageOps
 
@@ -422,12 +424,12 @@ def decode(
     try:
         with Image.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS) as opened:
             if resize != "none":
-                # Lets the JPEG decoder skip detail. Twice the size, so that the resampling still averages; a
+                # The JPEG decoder may skip detail. Twice the size, so that the resampling still averages; a
                 # square, because EXIF data may swap height and width.
                 side = 2 * max(wanted)
                 opened.draft(mode, (side, side))
             extrema: Any = opened.getextrema() if opened.mode[0] == "I" else (0, 255)
-            # Pillow makes 255 of all that are larger.
+            # Pillow would clip larger values to 255.
             if opened.mode[0] == "F" or min(extrema) < 0 or max(extrema) > 255:
                 raise OSError(f"must have 8 bits per channel, it has more (mode {opened.mode})")
             upright = ImageOps.exif_transpose(opened)
@@ -436,8 +438,8 @@ def decode(
         reason = getattr(error, "strerror", None) or error  # str(error) repeats the file's name
         raise ValueError(f"cannot read {named}: {reason}") from error
     if picture.size != wanted and resize == "none":
-        found = (channels, *picture.size[::-1])
-        raise ValueError(f"{named} must have shape {shape}, got {found}")
+        shape_read = (channels, *picture.size[::-1])
+        raise ValueError(f"{named} must have shape {shape}, got {shape_read}")
     if picture.size != wanted:
         scale = picture.resize if resize == "stretch" else partial(ImageOps.fit, picture)
         picture = scale(wanted, Image.Resampling.BILINEAR)

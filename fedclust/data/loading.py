@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _VALIDATION = "validation_fraction"
 _NOT_IN_SETTINGS = ("file", "seed", _VALIDATION)
-FORMAT = 2  # raise it when the same data, partition and seed give another federation
+FORMAT = 2  # increase it when the same data, partition and seed give another federation
 
 
 def load(
@@ -108,7 +108,7 @@ def save_partition(
 
 
 def make_builder(dataset: Mapping[str, Any]) -> DatasetBuilder:
-    """Make the builder of a ``dataset`` node.
+    """Create the builder of a ``dataset`` node.
 
     Raises
     ------
@@ -127,14 +127,14 @@ def _fingerprint(data: Dataset, partition: Mapping[str, Any], seed: int) -> str:
     file = partition.get("file")
     # A saved partition is identified by its content, not its path.
     saved = cache.file_digest(Path(file)) if file is not None and Path(file).is_file() else file
-    # Without validation rows a federation is what it was before there were any.
+    # Without validation rows, the fingerprint stays what it was before they were introduced.
     fraction = fraction_of(partition.get(_VALIDATION, 0))
     held_out = [{_VALIDATION: fraction}] if fraction else []
     return cache.digest(FORMAT, data.fingerprint, settings, saved, seed, *held_out)
 
 
 def _plain(value: Any) -> Any:
-    """Leave the protocol's share out of partitions within a partition, where it says nothing."""
+    """Remove the validation share from nested partitions, where it has no effect."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items() if key != _VALIDATION}
     return value
@@ -147,14 +147,14 @@ def _write(folder: Path, data: Dataset, partition: Mapping[str, Any], seed: int)
     fraction = fraction_of(partition.get(_VALIDATION, 0))
     train, validation = hold_out(parts.train, fraction, seed) if fraction else (parts.train, ())
     trained = np.sort(np.concatenate(train))
-    # On all of the official training part, and on nothing else, the dataset's own inputs are fitted.
+    # The dataset's own inputs are fitted on exactly the official training part.
     if data.refit is not None and not np.array_equal(trained, np.arange(data.num_train)):
         data.refit(trained, folder)
     about = {} if parts.groups is None else {"groups": parts.groups}
     about["left_out"] = np.array(list(parts.left_out), dtype=np.int64)
     about["left_out_rows"] = np.array(list(parts.left_out.values()), dtype=np.int64)
     cache.save_parts(folder / "clients.npz", train, parts.test, validation, **about)
-    _write_shifted(folder, data, parts, seed)  # held-out rows with the others: noise is drawn row by row
+    _write_shifted(folder, data, parts, seed)  # held-out rows included: noise is drawn row by row
 
 
 def _write_shifted(folder: Path, data: Dataset, parts: ClientRows, seed: int) -> None:
@@ -222,10 +222,10 @@ def classes_in_data(dataset: Mapping[str, Any]) -> int:
     if not isinstance(builder, SourcedDataset):
         raise SourceError(f"dataset {builder.name}: dataset.num_classes must be given")
     with builder.named():
-        found = _count(json.dumps(dict(dataset), sort_keys=True), json.dumps(builder.identity()))
-        if found < 2:
-            raise SourceError(f"{builder.label} must hold at least 2 different labels, got {found}")
-    return found
+        count = _count(json.dumps(dict(dataset), sort_keys=True), json.dumps(builder.identity()))
+        if count < 2:
+            raise SourceError(f"{builder.label} must hold at least 2 different labels, got {count}")
+    return count
 
 
 @lru_cache(maxsize=8)  # a configuration is resolved many times; a changed file has another identity

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 Test = Literal["holdout", "matched", "uniform"]
 
-_FEWEST = 2  # with one row there is no variance, and a client with one does not vote
+_FEWEST = 2  # one row has no variance, and a client with one row does not vote
 _DIMENSIONS = 32  # components; FedGMCC's codes have 98 for images and 30 for reads (Table II)
 _FITTED = 10_000
 _BLOCK = 10_000
@@ -162,7 +162,7 @@ def partitioner_of(node: Mapping[str, Any]) -> Any:
     Raises
     ------
     ValueError
-        If it names no partitioner, or a key or value is not one of its own.
+        If it names no partitioner, or the partitioner does not take a key or value.
     """
     from hydra.utils import get_class
 
@@ -188,7 +188,7 @@ def partitioner_of(node: Mapping[str, Any]) -> Any:
 
 
 class _Columns(dict[str, NDArray[Any]]):
-    """What partitioners read of a dataset's first `size` rows; features are made when they are read."""
+    """Columns of a dataset's first `size` rows that partitioners read; features are computed on access."""
 
     def __init__(self, dataset: Dataset, size: int, seed: int) -> None:
         super().__init__(row=np.arange(size), label=_labels(dataset)[:size])
@@ -204,7 +204,7 @@ class _Columns(dict[str, NDArray[Any]]):
         return self.setdefault(name, features(self.dataset.inputs[: self.size], _DIMENSIONS, draws))
 
     def table(self) -> Any:
-        """Make the table that partitioners of flwr-datasets read."""
+        """Return the table that partitioners of flwr-datasets read."""
         import datasets
 
         table = datasets.Dataset.from_dict(self)
@@ -214,13 +214,13 @@ class _Columns(dict[str, NDArray[Any]]):
 def _labels(dataset: Dataset) -> IntArray:
     """Return one class per row; for labels per position, the largest of the row.
 
-    So one of FedGMCC's genomic reads counts as sensitive when any of its bases is.
+    So one of FedGMCC's genomic reads counts as sensitive if any of its bases is.
     """
     return (dataset.labels if dataset.labels.ndim == 1 else dataset.labels.amax(dim=1)).numpy()
 
 
 def _clients(partitioner: Any) -> IntArray:
-    """Return the client of each row of the dataset of one of flwr-datasets' partitioners."""
+    """Return the client of each row, for a partitioner of flwr-datasets."""
     clients = np.full(len(partitioner.dataset), NOBODY, dtype=np.int64)
     for client in range(partitioner.num_partitions):
         rows = np.asarray(partitioner.load_partition(client).with_format("numpy")[:]["row"])
@@ -270,7 +270,7 @@ def features(inputs: "torch.Tensor", dimensions: int, draws: np.random.Generator
         shares = np.full(rows.size, 1 / rows.shape[1], dtype=np.float32)
         return sparse.csr_array((shares, (owner, rows.ravel())), shape=(len(rows), width))
 
-    # One component fewer than columns is the most that the sparse solver finds.
+    # The sparse solver finds at most one component fewer than columns.
     kept = min(dimensions, len(fitted), width - 1 if tokens else width)
     if kept < 1:
         return np.zeros((size, 1), dtype=np.float32)
@@ -391,9 +391,9 @@ def _check_dataset(metadata: Mapping[bytes, bytes], dataset: Dataset) -> tuple[l
     about: dict[str, Any] = json.loads(metadata[_KEY])
     if about.get("version") != _VERSION:
         raise ValueError(f"version must be {_VERSION}, got {about.get('version')}")
-    if (found := about.get("fingerprint")) != dataset.fingerprint:
+    if (owner := about.get("fingerprint")) != dataset.fingerprint:
         wanted = f"{dataset.name} with fingerprint {dataset.fingerprint}"
-        raise ValueError(f"must belong to {wanted}, got one of {about.get('dataset')} with {found}")
+        raise ValueError(f"must belong to {wanted}, got one of {about.get('dataset')} with {owner}")
     check_value("seed", seed := about.get("seed"), "a whole number >= 0 or None")
     return [shift_from_dict(values) for values in about.get("shifts", [])], seed
 
@@ -431,7 +431,7 @@ class Protocol:
         Share of a client's rows that ``holdout`` holds out, in (0, 1).
     validation_fraction
         Share of a client's training rows that :func:`hold_out` holds out for the proof, in [0, 1).
-        ``"auto"``, for which a run's settings put a number, is none.
+        ``"auto"``, which a run's settings replace by a number, counts as 0.
     file
         A saved partition to use instead of all other keys, or None.
     seed
@@ -440,7 +440,7 @@ class Protocol:
     Raises
     ------
     ValueError
-        If `test` is no protocol, or a share is out of range.
+        If `test` is not a protocol, or a share is out of range.
     """
 
     test: Test = "holdout"
@@ -455,13 +455,13 @@ class Protocol:
 
     @classmethod
     def of(cls, partition: Mapping[str, Any]) -> "Protocol":
-        """Take its keys from a resolved ``partition`` node."""
+        """Create a protocol from its keys in a resolved ``partition`` node."""
         own = {field.name for field in fields(cls)}
         return cls(**{key: value for key, value in partition.items() if key in own})
 
 
 def fraction_of(validation_fraction: float | Literal["auto"]) -> float:
-    """Return the share of rows to hold out that a ``partition`` node asks for; 0 for ``"auto"``.
+    """Return the share of rows that a ``partition`` node holds out; 0 for ``"auto"``.
 
     Raises
     ------
@@ -526,8 +526,8 @@ def matched(clients: IntArray, labels: IntArray, draws: np.random.Generator) -> 
     """Deal the official test part so that each client's test classes match its training classes.
 
     A client's quota of class c is its share of the training rows of class c, times the test rows of class c.
-    Quotas are rounded up or down so that each client's total is its rounded total quota, as far as the rows
-    of its classes suffice. Test rows that belong to no client's quota are left out.
+    Quotas are rounded up or down so that each client's total is its rounded total quota, if the rows of its
+    classes suffice. Test rows that belong to no client's quota are left out.
 
     Parameters
     ----------
@@ -614,10 +614,10 @@ def hold_out_client(num_rows: int, fraction: float, seed: int, client: int) -> I
     num_rows
         Its training rows n.
     fraction
-        Share to hold out, in [0, 1). The client gives round(fraction·n) rows, at most n − 1; a client that
-        would give fewer than two gives none, for one row alone can prove nothing.
+        Share to hold out, in [0, 1). round(fraction·n) rows are held out, at most n − 1; none if that is
+        fewer than two, because a single row can prove nothing.
     seed, client
-        What the draw comes from, and nothing else: not the other clients, not the test rows.
+        The draw depends on these alone, not on the other clients or on the test rows.
 
     Returns
     -------
@@ -632,7 +632,7 @@ def hold_out_client(num_rows: int, fraction: float, seed: int, client: int) -> I
 def hold_out(
     train: Sequence[IntArray], fraction: float, seed: int
 ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
-    """Divide each client's training rows into those that train and those that are held out.
+    """Divide each client's training rows into those to train on and those to hold out.
 
     Parameters
     ----------
@@ -643,7 +643,7 @@ def hold_out(
 
     Returns
     -------
-    Rows to train on and rows held out, of each client, in the order they were given in.
+    Rows to train on and rows held out of each client, in their original order.
     """
     held = [hold_out_client(len(rows), fraction, seed, client) for client, rows in enumerate(train)]
     pairs = list(zip(train, held, strict=True))

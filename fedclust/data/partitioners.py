@@ -1,6 +1,6 @@
-"""Partitioners: rules for who holds which example, each a frozen dataclass of its settings.
+"""Partitioners: rules that assign examples to clients, each a frozen dataclass of its settings.
 
-The settings are checked when a partitioner is made, without a dataset and without a heavy import. Every
+The settings are checked when a partitioner is created, without a dataset and without a heavy import. Every
 example is assigned to at most one client.
 """
 
@@ -18,12 +18,12 @@ from fedclust.support.checks import check
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-NOBODY = -1  # instead of a client's id: no client holds this example
+NOBODY = -1  # stands for no client: nobody holds this example
 
 
 @dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare arrays
 class Examples:
-    """What a partitioner reads of the examples that it assigns.
+    """The columns of examples that a partitioner reads.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Assignment:
     shifts
         Shift of each client or None, K entries; empty if no client has one.
     left_out
-        Writers, users or regions with too few examples to be a client, and their numbers of examples.
+        Writers, users or regions with too few examples to be a client: index to number of examples.
     """
 
     clients: IntArray
@@ -159,7 +159,7 @@ def rows_by_client(clients: IntArray, num_clients: int) -> tuple[IntArray, ...]:
 
 
 def blocks(size: int, num_clients: int) -> IntArray:
-    """Divide `size` positions into consecutive blocks whose sizes differ by one at most.
+    """Divide `size` positions into consecutive blocks whose sizes differ by at most one.
 
     Returns
     -------
@@ -192,7 +192,7 @@ def apportion(quotas: FloatArray, total: int, draws: np.random.Generator) -> Int
 
 
 def deal(labels: IntArray, counts: IntArray, draws: np.random.Generator) -> IntArray:
-    """Assign each client random examples, as many of each class as `counts` gives.
+    """Assign each client random examples, as many of each class as `counts` specifies.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ class QuantitySkew(ClientPartitioner):
     alpha
         Concentration, > 0; the smaller it is, the more the sizes differ.
     min_samples
-        Least number of examples of a client.
+        Smallest allowed number of examples of a client.
 
     Raises
     ------
@@ -276,7 +276,7 @@ class QuantitySkew(ClientPartitioner):
 
 
 def _spare(size: int, num_clients: int, min_samples: int) -> int:
-    """Return how many examples are left once every client has its minimum."""
+    """Return the number of examples left after every client has its minimum."""
     if (spare := size - num_clients * min_samples) < 0:
         rule = f"min_samples times num_clients must be at most the {size} examples"
         raise ValueError(f"{rule}, got {min_samples} times {num_clients}")
@@ -454,14 +454,14 @@ _MOST_SHARES = 20_000_000
 class Dirichlet(ClientPartitioner):
     """Label skew with one concentration alpha; the smaller it is, the more the clients differ.
 
-    Shares are drawn over the clients for each class, or over the classes for each client, and alpha means
-    something else in each. *By class* (Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural
-    Networks", ICML 2019) every class is divided by shares ~ Dir(alpha, …, alpha) over the clients, so clients
-    differ in size. *By client* (Hsu, Qi & Brown, "Measuring the Effects of Non-Identical Data Distribution
-    for Federated Visual Classification", 2019) every client of a fixed size draws its class shares
-    ~ Dir(alpha·p), where p are the class shares of the data: alpha is the *sum* of the parameters, so 0.5
-    over 100 classes leaves nearly one class per client. FedGWC's equal-sized clients are drawn by client: in
-    its released partitions of CIFAR-100, alpha = 0.5 gives client 0 489 images of one class and 11 of
+    Shares are drawn over the clients for each class, or over the classes for each client; alpha has a
+    different meaning in each. *By class* (Yurochkin et al., "Bayesian Nonparametric Federated Learning of
+    Neural Networks", ICML 2019) every class is divided by shares ~ Dir(alpha, …, alpha) over the clients, so
+    clients differ in size. *By client* (Hsu, Qi & Brown, "Measuring the Effects of Non-Identical Data
+    Distribution for Federated Visual Classification", 2019) every client of a fixed size draws its class
+    shares ~ Dir(alpha·p), where p are the class shares of the data: alpha is the *sum* of the parameters, so
+    0.5 over 100 classes leaves nearly one class per client. FedGWC's equal-sized clients are drawn by client:
+    in its released partitions of CIFAR-100, alpha = 0.5 gives client 0 489 images of one class and 11 of
     another, and alpha = 1000 gives each client 5 images of each class.
 
     By class, the rule is that of flwr-datasets' DirichletPartitioner. That class is not used because it stops
@@ -475,15 +475,16 @@ class Dirichlet(ClientPartitioner):
     alpha
         Concentration, > 0, with the two meanings above.
     equal_sizes
-        False: by class. True: by client, each of `samples_per_client`.
+        False: by class. True: by client, with `samples_per_client` examples each.
     samples_per_client
         Examples per client with `equal_sizes`; None uses the largest possible, ⌊N/K⌋.
     min_samples
-        By class: least number of examples of a client; draws that leave a client fewer are rejected.
+        By class: smallest allowed number of examples of a client; draws that leave a client with fewer are
+        rejected.
     self_balancing
-        By class: a client that already has more than N/K examples gets nothing of the remaining classes, as
-        in the code of the paper's authors, NIID-Bench and FedArtML (which Clust-PSI-PFL uses, with
-        ``min_samples=10``).
+        By class: whether a client that already has more than N/K examples gets nothing of the remaining
+        classes, as in the code of the paper's authors, NIID-Bench and FedArtML (which Clust-PSI-PFL uses,
+        with ``min_samples=10``).
 
     Raises
     ------
@@ -504,7 +505,7 @@ class Dirichlet(ClientPartitioner):
         check(self, alpha="> 0 and finite", min_samples=">= 1")
         if self.samples_per_client is not None and not self.equal_sizes:
             got = self.samples_per_client
-            raise ValueError(f"samples_per_client needs equal_sizes=true, got {got} without")
+            raise ValueError(f"samples_per_client must be null without equal_sizes=true, got {got}")
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Draw the clients' class counts, then the examples."""
@@ -519,7 +520,7 @@ class Dirichlet(ClientPartitioner):
 
 
 def counts_by_class(class_sizes: IntArray, rule: Dirichlet, draws: np.random.Generator) -> IntArray:
-    """Divide every class over the clients by Dirichlet shares, given each client's minimum.
+    """Divide every class over the clients by Dirichlet shares, subject to each client's minimum.
 
     Source: Yurochkin et al. (2019), Section 5; the rounding is flwr-datasets'. If whole draws keep missing
     the minimum, one class at a time is redrawn, and kept if no more clients are short than before. Once no
@@ -531,7 +532,7 @@ def counts_by_class(class_sizes: IntArray, rule: Dirichlet, draws: np.random.Gen
     class_sizes
         Examples of each class, shape (C,).
     rule
-        The number of clients, alpha, minimum, and whether clients are kept from growing.
+        Settings: number of clients, alpha, minimum, and self-balancing.
     draws
         Random generator for the shares.
 
@@ -579,7 +580,7 @@ def counts_by_class(class_sizes: IntArray, rule: Dirichlet, draws: np.random.Gen
 
 
 def _cut(class_sizes: IntArray, shares: FloatArray, full: float | None) -> IntArray:
-    """Turn shares (C, K) into counts (K, C); clients above `full` get nothing more."""
+    """Convert shares (C, K) to counts (K, C); clients above `full` get nothing more."""
     held = np.zeros(shares.shape[1], dtype=np.int64)
     counts = np.empty(shares.shape[::-1], dtype=np.int64)
     for label, (size, share) in enumerate(zip(class_sizes, shares, strict=True)):
@@ -684,7 +685,7 @@ def counts_by_client(
 
 
 def _fill(shares: FloatArray, stock: IntArray, samples: int, draws: np.random.Generator) -> IntArray:
-    """Take `samples` examples from the stock (C,), as close to the shares (C,) as it allows."""
+    """Take `samples` examples from the stock (C,), as close to the shares (C,) as the stock allows."""
     taken = np.zeros(len(stock), dtype=np.int64)
     while (missing := samples - int(taken.sum())) > 0:
         left = stock - taken
@@ -704,7 +705,7 @@ def _one_class_clients(class_sizes: IntArray, num_clients: int) -> IntArray:
     return seats
 
 
-# -- Known groups of clients, which a clustering method should find; they are consecutive clients -----------
+# -- Known groups of consecutive clients, which a clustering method should find -----------------------------
 
 
 @dataclass(frozen=True)
@@ -776,22 +777,22 @@ class _Shifted(ClientPartitioner):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.alpha is not None and self.base is not None:
-            raise ValueError(f"alpha must be null where a base partition is given, got {self.alpha}")
+            raise ValueError(f"alpha must be null if a base partition is given, got {self.alpha}")
         if isinstance(self.base, _Shifted):
             raise ValueError(f"base must be without shifts of its own, got {type(self.base).__name__}")
         self._below()
 
     def _below(self) -> ClientPartitioner:
-        """Return the partition below the groups, with `num_clients` clients."""
+        """Return the partition underlying the groups, with `num_clients` clients."""
         assert self.num_clients is not None
         if self.base is not None:
             return replace(self.base, num_clients=self.num_clients)
         return Iid(self.num_clients) if self.alpha is None else Dirichlet(self.num_clients, self.alpha)
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
-        """Assign by the partition below, renumber its clients at random, and give each group its shift."""
+        """Assign by the underlying partition, renumber its clients at random, and shift each group."""
         clients = self._below().assign(examples, draws).clients
-        renumbered = np.append(draws.permutation(clients.max() + 1), NOBODY)  # the last: of index NOBODY, -1
+        renumbered = np.append(draws.permutation(clients.max() + 1), NOBODY)  # index -1 is NOBODY's
         sizes, kinds = self.kinds(examples.num_classes, draws)
         kind_of = np.repeat(np.arange(len(kinds)), sizes)
         _, groups = np.unique(kind_of, return_inverse=True)
@@ -817,7 +818,7 @@ class Domains(_Shifted):
     noise_std, blur_sigma, rotation_degrees
         Strength: see :mod:`fedclust.data.shifts`.
     alpha, base
-        The partition below, by Dirichlet over the classes or any; without them, examples are dealt IID.
+        The underlying partition: by Dirichlet over the classes, or any; without them, examples are dealt IID.
 
     Raises
     ------
@@ -841,7 +842,7 @@ class Domains(_Shifted):
         shares = self._shares()
         if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
             rule = "shares of the domains must be >= 0 and add up to 1"
-            raise ValueError(f"{rule}, got {shares}, in all {sum(shares):g}")
+            raise ValueError(f"{rule}, got {shares} with sum {sum(shares):g}")
         self._domains()
 
     def _shares(self) -> list[float]:
@@ -894,7 +895,7 @@ class Conventions(_Shifted):
 
 @dataclass(frozen=True)
 class FlippedFeatures(_Shifted):
-    """Two groups of clients, over any partition; one has other labels wherever a frequent token stands.
+    """Two groups of clients, over any partition; one has other labels at positions of frequent tokens.
 
     Source: FedGMCC's concept shift between genomic reads (Section V and Appendix B).
 
@@ -905,7 +906,7 @@ class FlippedFeatures(_Shifted):
     groups
         Number of clients in each of two groups; the second group's labels are flipped.
     most
-        How many of the most frequent tokens; see :class:`fedclust.data.FlipLabels`.
+        Number of most frequent tokens; see :class:`fedclust.data.shifts.FlipLabels`.
     alpha, base
         As in :class:`Domains`.
 
@@ -923,7 +924,7 @@ class FlippedFeatures(_Shifted):
         super().__post_init__()
         _check_groups(self.groups, self.num_clients)
         if len(self.groups) != 2:
-            raise ValueError(f"groups must be two sizes, as they are and flipped, got {list(self.groups)}")
+            raise ValueError(f"groups must be two sizes, unchanged and flipped, got {list(self.groups)}")
         FlipLabels(self.most)
 
     def kinds(self, _: int, __: np.random.Generator) -> Any:
@@ -934,7 +935,7 @@ class FlippedFeatures(_Shifted):
 def conventions(num_groups: int, num_classes: int, draws: np.random.Generator) -> IntArray:
     """Draw class names so that no two groups use the same name for any class.
 
-    The classes are put in a random circle; group g gives each class the name of the class g steps further on.
+    The classes are put in a random circle; group g gives each class the name of the class g steps ahead.
 
     Parameters
     ----------
@@ -966,4 +967,4 @@ def conventions(num_groups: int, num_classes: int, draws: np.random.Generator) -
 def _check_groups(groups: Sequence[int], num_clients: int) -> None:
     if not groups or min(groups) < 1 or sum(groups) != num_clients:
         rule = f"groups must be >= 1 each and add up to num_clients, {num_clients}"
-        raise ValueError(f"{rule}, got {list(groups)}, in all {sum(groups)}")
+        raise ValueError(f"{rule}, got {list(groups)} with sum {sum(groups)}")

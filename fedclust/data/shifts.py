@@ -35,7 +35,7 @@ class Shift(ABC):
         labels
             Their class indices, int64, shape (n,) or (n, positions).
         draws
-            Random generator for shifts that draw.
+            Random generator, for shifts that are random.
 
         Returns
         -------
@@ -221,7 +221,7 @@ class FlipLabels(Shift):
     Attributes
     ----------
     most
-        How many tokens, >= 1: those numbered 1 to `most` in a vocabulary by frequency.
+        Number of tokens, >= 1: those numbered 1 to `most` in a vocabulary by frequency.
 
     Raises
     ------

@@ -51,9 +51,9 @@ class Part:
     rows
         The examples, file by file, in row order within each file.
     root
-        Folder that image paths are relative to; None for the hub.
+        Folder to which image paths are relative; None for the hub.
     place
-        The source for messages: a file, files of a folder, or a hub id.
+        Name of the source in messages: a file, files of a folder, or a hub id.
     """
 
     rows: "ds.Dataset"
@@ -70,8 +70,8 @@ class Source:
     path
         Folder or file with Parquet, CSV or image files; takes precedence over `hub`.
     hub
-        Id of a dataset on the Hugging Face hub, ``OWNER/NAME``. Without an owner ``datasets`` would take it
-        for one of its own readers, of which one unpickles.
+        Id of a dataset on the Hugging Face hub, ``OWNER/NAME``. Without an owner, ``datasets`` would take it
+        as the name of one of its own readers, one of which unpickles.
     hub_options
         Further arguments of ``datasets.load_dataset``; only those in `HUB_OPTIONS`. Without a revision, a
         cached dataset is not checked for updates.
@@ -87,7 +87,7 @@ class Source:
     Raises
     ------
     SourceError
-        If `csv_options` or `hub_options` has any other key, or `hub` no owner.
+        If `csv_options` or `hub_options` has any other key, or `hub` has no owner.
     """
 
     path: str | None = None
@@ -155,10 +155,10 @@ class Source:
             return root.parent, [root]
         if not root.is_dir():
             raise SourceError(f"there is no file or folder {root}; {self._ways()}")
-        found = [name for name in walk(root) if not any(fnmatch.fnmatch(name, glob) for glob in self.exclude)]
+        names = [name for name in walk(root) if not any(fnmatch.fnmatch(name, glob) for glob in self.exclude)]
         kinds = (".parquet",), (".csv", ".csv.gz"), IMAGE_SUFFIXES
         for suffixes in kinds if self.label_pattern is None else kinds[2:]:
-            if files := [root / name for name in found if name.lower().endswith(suffixes)]:
+            if files := [root / name for name in names if name.lower().endswith(suffixes)]:
                 return root, files
         raise SourceError(f"{root} holds no Parquet, CSV or image file; {self._ways()}")
 
@@ -186,7 +186,7 @@ class Source:
         raise SourceError(f"{files[0]} must end in one of {known} or be an image; {self._ways()}")
 
     def _read(self, file: Path, read: Callable[[Path], T]) -> T:
-        """Read a file; name it in any error."""
+        """Read a file; errors name it."""
         try:
             return read(file)
         except SourceError:
@@ -194,14 +194,14 @@ class Source:
         except (OSError, ValueError, LookupError) as error:  # pyarrow's and pandas' errors are among these
             advice = self._ways()
             if isinstance(error, UnicodeDecodeError):
-                advice = "give its encoding, for example dataset.csv_options.encoding=latin-1"
+                advice = "set its encoding, for example dataset.csv_options.encoding=latin-1"
             raise SourceError(f"cannot read {file}: {' '.join(str(error).split())}; {advice}") from error
 
     def _read_csv(self, file: Path) -> "pd.DataFrame":
         import pandas as pd
 
         options = dict(self.csv_options)
-        if options.get("sep") == r"\t":  # typed like this on a command line
+        if options.get("sep") == r"\t":  # as typed on a command line
             options["sep"] = "\t"
         if len(options.get("sep") or ",") == 1:
             # pandas infers a type from the whole column, Arrow's reader only from its first block.
@@ -323,7 +323,7 @@ Cells: TypeAlias = Iterator[tuple[int, list[Any]]]
 
 
 def cells_of(parts: Sequence[Part], name: str, kept: BoolArray, size: int, **options: int) -> Cells:
-    """Yield the kept cells of a column in order, from at most `size` rows at a time, and the first row."""
+    """Yield a column's kept cells, from up to `size` rows at a time, with the number of the first row."""
     position = 0
     for part in parts:
         for batch in part.rows.to_batches(columns=[name], batch_size=size, **options):
@@ -334,13 +334,15 @@ def cells_of(parts: Sequence[Part], name: str, kept: BoolArray, size: int, **opt
 
 
 def values_of(parts: Sequence[Part], name: str, kept: BoolArray) -> "pd.Series[Any]":
-    """Read the kept rows of a column of all parts; None where a part lacks it."""
+    """Read the kept rows of a column of all parts; None for rows of a part that lacks it."""
     import pandas as pd
 
     values = []
     for part in parts:
-        there = name in part.rows.schema.names
-        values.append(column(part, name).to_pandas() if there else pd.Series([None] * part.rows.count_rows()))
+        present = name in part.rows.schema.names
+        values.append(
+            column(part, name).to_pandas() if present else pd.Series([None] * part.rows.count_rows())
+        )
     return pd.concat(values, ignore_index=True)[kept].reset_index(drop=True).rename(name)
 
 
@@ -363,27 +365,27 @@ def _positions(values: "pa.ChunkedArray", name: str) -> NDArray[Any]:
 
 
 def whole_numbers(labels: NDArray[Any]) -> NDArray[Any]:
-    """Write whole numbers as int64, as they may be stored as floats or truth values; leave other labels."""
+    """Convert whole numbers, even stored as floats or booleans, to int64; other labels stay as they are."""
     whole = labels.dtype.kind in "iub" or (labels.dtype.kind == "f" and (labels == np.round(labels)).all())
     return labels.astype(np.int64) if whole else labels
 
 
 def _indices(arrays: list[Any], num_classes: int) -> tuple[IntArray, list[Any]]:
-    """Return class indices, and the values in class order; none if the values already were indices."""
+    """Return class indices, and the values in class order; empty if the values already were indices."""
     everything = whole_numbers(np.concatenate(arrays))
     if everything.dtype.kind == "i" and 0 <= everything.min() <= everything.max() < num_classes:
         return everything, []
     try:
-        found, inverse = np.unique(everything, return_inverse=True)
+        values, inverse = np.unique(everything, return_inverse=True)
     except TypeError as error:
         raise SourceError(f"labels must be all numbers or all text, got both ({error})") from error
-    if unknown := np.setdiff1d(found, everything[: len(arrays[0])]).tolist():
+    if unknown := np.setdiff1d(values, everything[: len(arrays[0])]).tolist():
         rule = f"the test part has labels that the training part lacks: {few(unknown)}"
         raise SourceError(f"{rule}; name them in drop_labels to leave their examples out")
-    if len(found) != num_classes:
-        labels = few(found.tolist())
-        raise SourceError(f"num_classes must be {len(found)}, as the labels are {labels}, got {num_classes}")
-    return inverse.reshape(everything.shape).astype(np.int64), found.tolist()
+    if len(values) != num_classes:
+        labels = few(values.tolist())
+        raise SourceError(f"num_classes must be {len(values)}, as the labels are {labels}, got {num_classes}")
+    return inverse.reshape(everything.shape).astype(np.int64), values.tolist()
 
 
 Owners: TypeAlias = tuple[IntArray, tuple[str, ...]]
@@ -396,11 +398,11 @@ class SourcedDataset(Source, DatasetBuilder):
     Attributes
     ----------
     path, hub, hub_options, exclude, csv_options
-        Where the examples are; see :class:`Source`.
+        Location of the examples; see :class:`Source`.
     only
         Keep only examples with these values, by column, as in ``{YEAR: 2018}``.
     label
-        Column with the label; of a list of names, the first that exists.
+        Column with the label; from a list of names, the first that exists is used.
     per_position
         Whether each example has a label per position: a list of numbers, or a string of digits.
     drop_labels
@@ -423,7 +425,7 @@ class SourcedDataset(Source, DatasetBuilder):
     class_names: Sequence[str] | None = None
     natural: str | Sequence[str] | None = None
 
-    # The source takes part through its identity, so that a folder may be moved.
+    # The source enters the key through its identity, so that a folder may be moved.
     not_in_key: ClassVar[tuple[str, ...]] = ("path", "hub", "hub_options", "csv_options")
 
     def __post_init__(self) -> None:
@@ -443,7 +445,7 @@ class SourcedDataset(Source, DatasetBuilder):
 
     @contextmanager
     def opened(self) -> Iterator[list[Part]]:
-        """Open the training and, where there is one, the test part; name the files in errors about them."""
+        """Open the training part and, if there is one, the test part; errors about them name the files."""
         parts = [part for part in self.open() if part is not None]
         try:
             yield [self._filtered(part) for part in parts]
@@ -473,12 +475,12 @@ class SourcedDataset(Source, DatasetBuilder):
             return len(pd.unique(self.read_labels(parts[:1])[0][0].ravel()))
 
     def read_labels(self, parts: Sequence[Part]) -> tuple[list[Any], BoolArray]:
-        """Read the label column as the source has it.
+        """Read the label column unchanged.
 
         Parameters
         ----------
         parts
-            The training part and, where there is one, the test part.
+            The training part and, if there is one, the test part.
 
         Returns
         -------
@@ -528,12 +530,12 @@ class SourcedDataset(Source, DatasetBuilder):
             disagrees with the data.
         """
         arrays, kept = self.read_labels(parts)
-        indices, found = _indices(arrays, self.num_classes)
+        indices, values = _indices(arrays, self.num_classes)
         metadata = json.loads((parts[0].rows.schema.metadata or {}).get(b"huggingface", b"{}"))
         features = metadata.get("info", {}).get("features", {})
         feature = features.get(find_column(parts[0], self.label, "label"), {})
         size = self.num_classes
-        names: Sequence[Any] = found or feature.get("names") or range(size)
+        names: Sequence[Any] = values or feature.get("names") or range(size)
         if self.class_names is not None:
             names = self.class_names
         if len(names) != size:
@@ -543,13 +545,13 @@ class SourcedDataset(Source, DatasetBuilder):
     def encode_natural(self, parts: Sequence[Part], kept: BoolArray) -> Owners | None:
         """Read the writer, user or region of each kept example as an index into their sorted names.
 
-        The test part may lack the column: the test parts of the federated Landmarks and iNaturalist have no
+        The test part may lack the column: the test parts of federated Landmarks and iNaturalist have no
         users.
 
         Returns
         -------
-        The indices, shape (N,), -1 where an example has no owner, and the distinct names; None if no column
-        is requested.
+        The indices, shape (N,), -1 for an example without owner, and the distinct names; None if no column is
+        set.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Tables: standardise numbers and encode categories, both fitted on the training rows."""
+"""Tables of numbers, which are standardised, and categories, both fitted on the training rows."""
 
 import json
 import re
@@ -99,12 +99,12 @@ class Tables(SourcedDataset):
         return self.numbers is None and self.categories is None
 
     def kinds(self, part: Part) -> dict[str, Kind | None]:
-        """Return what each column holds that is used; None for neither numbers nor categories, such as dates.
+        """Return the kind of each column in use; None for neither numbers nor categories, such as dates.
 
         Raises
         ------
         SourceError
-            If a configured column is not there.
+            If a configured column is missing.
         """
         if not self.chooses:
             kinds: dict[str, Kind | None] = {}
@@ -134,15 +134,15 @@ class Tables(SourcedDataset):
         texts = {name: category_texts(frame[name]) for name in categories}
         known = {name: sorted(set(each[: labels.num_train])) for name, each in texts.items()}
         codes = [pd.Categorical(each, categories=known[name]).codes for name, each in texts.items()]
-        wanted, found = self.category_sizes, [len(each) + 1 for each in known.values()]
-        if self.encoding == "index" and wanted is not None and list(wanted) != found:
-            rule = f"must be {found}, one more than the training part has categories in each column"
+        wanted, sizes = self.category_sizes, [len(each) + 1 for each in known.values()]
+        if self.encoding == "index" and wanted is not None and list(wanted) != sizes:
+            rule = f"must be {sizes}, one more than the training part has categories in each column"
             raise SourceError(f"dataset.category_sizes {rule}, got {list(wanted)}")
         # float64, NaN where missing; the category of each example, or -1 if unknown to the training part
         np.save(folder / "raw_numbers.npy", values)
         table = np.array(codes, dtype=np.int64).reshape(len(codes), len(frame)).T
         np.save(folder / "raw_categories.npy", table)
-        # Read by nothing, but part of the fingerprint, which saved partitions name.
+        # Not read, but part of the fingerprint, by which saved partitions identify the dataset.
         np.save(folder / "raw_sizes.npy", np.array([len(each) for each in known.values()], dtype=np.int64))
         (folder / _COLUMNS).write_text(json.dumps({"numbers": numbers, "categories": known}))
         encoded = self._encoded(folder, np.arange(labels.num_train))
@@ -183,7 +183,7 @@ class Tables(SourcedDataset):
         return refit
 
     def _fit_columns(self, part: Part) -> dict[str, Kind | None]:
-        """Return what each column holds, once none of them looks like an identifier or a date."""
+        """Return the kind of each column; check that none looks like an identifier or a date."""
         kinds = self.kinds(part)
         unfit: dict[str, str] = {}
         for name, kind in kinds.items() if self.chooses else ():
@@ -201,12 +201,12 @@ class Tables(SourcedDataset):
 
 
 def _raw(folder: Path, name: str) -> NDArray[Any]:
-    """Read what :meth:`Tables.encode` saved before anything was fitted."""
+    """Read the raw columns that :meth:`Tables.encode` saved."""
     return np.load(folder / f"raw_{name}.npy", allow_pickle=False)
 
 
 def _kind_of(type_: Any) -> Kind | None:
-    """Say what a column of an Arrow type holds; None for neither numbers nor categories, such as dates."""
+    """Return the kind of an Arrow type; None for neither numbers nor categories, such as dates."""
     import pyarrow.types as types
 
     kind = type_.value_type if types.is_dictionary(type_) else type_
@@ -223,7 +223,7 @@ def _override(key: str, names: Sequence[str]) -> str:
 
 
 def suspicion(name: str, values: "pd.Series") -> str | None:
-    """Return why a column looks like an identifier or a date.
+    """Explain why a column looks like an identifier or a date.
 
     - Dates: texts that parse as dates or times, and whole numbers such as 20240131.
     - Identifiers: texts that mostly occur once; whole numbers that rise (or fall) from each row to the next;

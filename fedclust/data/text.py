@@ -32,7 +32,7 @@ class Text(SourcedDataset):
     Attributes
     ----------
     text
-        Column with the text; of a list of names, the first that exists.
+        Column with the text; from a list of names, the first that exists is used.
     vocabulary_size
         Number of distinct tokens, which models embed.
     tokenizer
@@ -76,7 +76,7 @@ class Text(SourcedDataset):
         Raises
         ------
         SourceError
-            If the column with the text is not there.
+            If the text column is missing.
         """
         name = find_column(parts[0], self.text, "text")
         for _, texts in cells_of(parts, name, kept, CHUNK):
@@ -84,13 +84,13 @@ class Text(SourcedDataset):
                 yield ["" if text is None else str(text) for text in texts]
 
     def tokeniser(self, words: Sequence[str]) -> Callable[[list[str]], IntArray]:
-        """Return what makes tokens of texts, shape (n, tokens): pretrained, or of a vocabulary `words`."""
+        """Return a function from texts to tokens, (n, tokens): pretrained, or with `words` as vocabulary."""
         if self.tokenizer is not None:
             return self._pretrained(self.tokenizer)
         return self.encoder(tokenizer_of(words).to_str()).encode
 
     def encoder(self, tokenizer: str) -> TextEncoder:
-        """Return how texts are read, with the content of a ``tokenizer.json``."""
+        """Return the encoder of texts, from the content of a ``tokenizer.json``."""
         columns = (self.text,) if isinstance(self.text, str) else tuple(self.text)
         return TextEncoder(columns, int(self.input_shape[0]), tokenizer)
 
@@ -107,7 +107,7 @@ class Text(SourcedDataset):
         return refit
 
     def encoding_of(self, folder: Path, rows: IntArray, refitted: Path) -> TextEncoder | None:  # noqa: ARG002
-        """Return the tokenizer; None for a pretrained one. See :attr:`Dataset.encoder`."""
+        """Return the encoder of texts; None with a pretrained tokenizer. See :attr:`Dataset.encoder`."""
         if self.tokenizer is not None:
             return None
         anew = refitted / _TOKENIZER
@@ -131,7 +131,7 @@ class Text(SourcedDataset):
         from transformers import AutoTokenizer
 
         try:
-            # Unless told so, transformers asks on the terminal whether to run a tokeniser's own code.
+            # Without this, transformers asks on the terminal whether to run a tokenizer's own code.
             loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
         except (OSError, ValueError) as error:
             rule = "tokenizer must be a local folder or an id on the Hugging Face hub (needs a network)"
@@ -140,7 +140,7 @@ class Text(SourcedDataset):
             rule = f"vocabulary_size must be at least {size}, the size of tokenizer {tokenizer}"
             raise SourceError(f"{rule}, got {self.vocabulary_size}")
         if loaded.pad_token is None:
-            raise SourceError(f"tokenizer {tokenizer} must have a padding token")
+            raise SourceError(f"tokenizer {tokenizer} must have a padding token, got none")
 
         def tokenise(texts: list[str]) -> IntArray:
             options: dict[str, Any] = {"padding": "max_length", "truncation": True, "return_tensors": "np"}

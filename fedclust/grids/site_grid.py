@@ -229,7 +229,7 @@ class SiteGrid(ClientGrid):
             for site in left[node]:
                 if site in answer.statements:
                     statements[site] = answer.statements[site]
-                    self._say(f"{site} sent: {statements[site].said()}")
+                    self._say(f"{site} sent: {statements[site].summary()}")
                 else:
                     self.refuse(site, answer.refused.get(site, "it said nothing of its data"))
         return statements

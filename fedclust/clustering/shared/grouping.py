@@ -113,7 +113,7 @@ def merges(distances: FloatArray, linkage: Linkage) -> tuple[IntArray, FloatArra
 
 
 def cut(pairs: IntArray, num_clusters: int) -> IntArray:
-    """Undo the last merges, until there are so many clusters.
+    """Undo the last merges, until there are `num_clusters` clusters.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def cut(pairs: IntArray, num_clusters: int) -> IntArray:
     num_clients = len(pairs) + 1
     labels = np.arange(2 * num_clients - 1)
     for merge in range(num_clients - num_clusters - 1, -1, -1):
-        labels[pairs[merge]] = labels[num_clients + merge]  # what it made has been named by a later one
+        labels[pairs[merge]] = labels[num_clients + merge]  # the merged cluster already has its final label
     return in_order_of_appearance(labels[:num_clients])
 
 
@@ -141,7 +141,7 @@ def kmeans(
     weights: FloatArray | None = None,
     tolerance: float = 1e-4,
 ) -> IntArray:
-    """Group points by K-means with k-means++ seeding, on one thread: sums have one order on every machine.
+    """Group points by K-means with k-means++ seeding, on one thread, so that every machine sums alike.
 
     Parameters
     ----------
@@ -156,11 +156,11 @@ def kmeans(
     weights
         Weight of each client, shape (K,); None for equal ones.
     tolerance
-        Least change of the centres, relative to the points' variance, with which it goes on.
+        Least change of the centres, relative to the points' variance, at which iteration continues.
 
     Returns
     -------
-    Cluster of each client, shape (K,); fewer clusters than asked for where rows differ by round-off alone.
+    Cluster of each client, shape (K,); fewer clusters than `number` if rows differ by round-off alone.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -222,8 +222,8 @@ class Grouping(Agglomeration):
     Attributes
     ----------
     min_silhouette
-        Mean silhouette from which clients are split at all, in [-1, 1]; below it they stay together. From
-        0.5 on clusters are called reasonable (Kaufman and Rousseeuw, "Finding Groups in Data", 1990).
+        Least mean silhouette at which clients are split, in [-1, 1]; below it they stay together. Clusters
+        with 0.5 or more are called reasonable (Kaufman and Rousseeuw, "Finding Groups in Data", 1990).
     """
 
     min_silhouette: Annotated[float, "in [-1, 1]"] = 0.5
@@ -238,7 +238,7 @@ class Details:
     distances
         Distances between clients, shape (K, K).
     scores
-        Mean silhouette of each number of clusters tried; empty where the number was not chosen by it.
+        Mean silhouette of each number of clusters tried; empty if the number was not chosen by it.
     """
 
     distances: FloatArray
@@ -274,7 +274,7 @@ def group(distances: FloatArray, grouping: Grouping) -> tuple[IntArray, Details]
     distances
         Distances between clients, shape (K, K).
     grouping
-        When to stop. A `num_clusters` above K is K.
+        Where to stop. A `num_clusters` above K counts as K.
 
     Returns
     -------
@@ -297,7 +297,7 @@ def group(distances: FloatArray, grouping: Grouping) -> tuple[IntArray, Details]
 def fill_in(
     labels: IntArray, distances: FloatArray, clients: IntArray, num_clients: int
 ) -> tuple[IntArray, FloatArray]:
-    """Extend the grouping of the clients that answered to all: the others go with the largest group.
+    """Extend the grouping of the clients that answered to all clients: the others join the largest group.
 
     Parameters
     ----------
@@ -315,7 +315,7 @@ def fill_in(
     assignment
         Group of each client, numbered in order of first appearance, shape (K,).
     distances
-        Distances of all, NaN where one of two did not answer, shape (K, K).
+        Distances between all, NaN if one of the two did not answer, shape (K, K).
     """
     assignment = np.full(num_clients, np.argmax(np.bincount(labels)), dtype=np.int64)
     assignment[clients] = labels
@@ -325,7 +325,7 @@ def fill_in(
 
 
 def cosine_distances(vectors: FloatArray) -> FloatArray:
-    """Compute 1 − cos of the angle between any two vectors; 1 where one of two is zero.
+    """Compute 1 − cos of the angle between any two vectors; 1 if one of the two is zero.
 
     Parameters
     ----------
@@ -339,9 +339,9 @@ def cosine_distances(vectors: FloatArray) -> FloatArray:
     rows = np.asarray(vectors, dtype=np.float64)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     unit = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
-    # On a busy machine BLAS's threads wait for each other: 0.6 s for 30 clients, without them 6 ms.
+    # On a busy machine BLAS's threads wait for each other: 0.6 s for 30 clients, 6 ms without them.
     cosines = unit @ unit.T if len(unit) > _MOST_WITHOUT_BLAS else np.einsum("kd,jd->kj", unit, unit)
-    upper = np.triu(np.clip(1 - cosines, 0, 2), k=1)  # without what rounding leaves on the diagonal
+    upper = np.triu(np.clip(1 - cosines, 0, 2), k=1)  # drops rounding errors on the diagonal
     return np.asarray(upper + upper.T)
 
 

@@ -1,7 +1,7 @@
-"""Limits to what one client's report can do to a figure of all clients.
+"""Limits to the influence of one client's report on statistics of all clients.
 
-Sums over clients are as large as one client wants them to be. These limits lie far beyond what honest clients
-reach, so that figures of honest clients stay exactly what they are.
+A single client could make a sum over clients as large as it wants. These limits lie far beyond what honest
+clients reach, so they do not change the statistics of honest clients at all.
 """
 
 import numpy as np
@@ -9,14 +9,14 @@ import numpy as np
 from fedclust.typing import FloatArray, IntArray
 
 LARGEST_SHARE = 10.0
-"""Times the median client: what a client can count for."""
+"""Most that a client can count for, as a multiple of the median client."""
 
 
 def limit_sizes(counts: IntArray) -> IntArray:
-    """Scale down the counts of clients that say to have more than ten times the median client's examples.
+    """Scale down the counts of clients that report more than ten times the median client's examples.
 
-    A client's shares stay the same but for rounding up, so that it keeps its classes. A hospital that has so
-    many more examples than most counts for ten; it costs the test some power, and one client cannot make up
+    A client's shares stay the same except for rounding up, which keeps all its classes. So a client with far
+    more examples than most counts as ten; this costs the test some power, but no single client can make up
     most of the federation.
 
     Parameters
@@ -26,7 +26,7 @@ def limit_sizes(counts: IntArray) -> IntArray:
 
     Returns
     -------
-    The counts, shape (K, C); as they are, in their own type, where no client has too many.
+    The counts, shape (K, C); unchanged, in their own type, if no client has too many.
     """
     table = np.asarray(counts)
     # In double precision: whole numbers of 64 bits may overflow.
@@ -51,7 +51,7 @@ def limit_values(values: FloatArray, least: float = 0.0, most: float = LARGEST_S
 
     Returns
     -------
-    The values, within the limits; as they are if there are fewer than three or the median is not above 0.
+    The values, within the limits; unchanged if there are fewer than three or the median is not above 0.
     """
     middle = float(np.median(values)) if len(values) > 2 else 0.0
     return np.clip(values, least * middle, most * middle) if middle > 0 else values

@@ -1,4 +1,4 @@
-"""Which cluster serves a client that was not there when clusters were formed, and why."""
+"""The cluster that serves a client that joined after clusters were formed, and the reason."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ from fedclust.typing import FloatArray
 
 @dataclass(frozen=True)
 class Placement:
-    """The cluster of a client that came later, with the evidence.
+    """The cluster of a client that joined later, with the evidence.
 
     Attributes
     ----------
     cluster
         Index of the cluster whose model serves the client; None if none fits: one model for all serves it.
     reason
-        Why, in words.
+        Why, in a sentence.
     evidence
-        The numbers by which it was decided, by name; JSON values.
+        The numbers behind the decision, by name; JSON values.
     """
 
     cluster: int | None
@@ -29,7 +29,7 @@ class Placement:
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
+        """Return the placement as plain values, for JSON."""
         return {"cluster": self.cluster, "reason": self.reason, "evidence": dict(self.evidence)}
 
 
@@ -45,7 +45,7 @@ def least_loss(losses: ArrayLike, chance: float = np.inf) -> int:
 
     Source: IFCA, Algorithm 1, the estimate of a client's cluster (Ghosh, Chung, Yin and Ramchandran, "An
     Efficient Framework for Clustered Federated Learning", NeurIPS 2020). That rule always names a cluster;
-    "none" is ours: a model that is no better than guessing is of no use to a client.
+    "none" is ours: a model no better than guessing is of no use to a client.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def least_loss(losses: ArrayLike, chance: float = np.inf) -> int:
         Mean loss of each cluster's model on the client's rows, shape (k,); values that are not finite never
         win.
     chance
-        Loss of a guess: ln C nats for cross-entropy and C classes. Infinite if that is not known.
+        Loss of a guess: ln C nats for cross-entropy and C classes. Infinite if unknown.
 
     Returns
     -------

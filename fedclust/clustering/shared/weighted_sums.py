@@ -12,14 +12,14 @@ _BLOCK = 1 << 22
 
 
 def weighted_sums(values: Sequence[NDArray], weights: FloatArray) -> NDArray:
-    """Add up arrays with weights, in float64.
+    """Sum arrays with weights, in float64.
 
     Parameters
     ----------
     values
-        Arrays of one shape, floating-point, one of each of n models, n >= 1.
+        Floating-point arrays of one shape, one for each of n models, n >= 1.
     weights
-        A weight for each, shape (n,); or several lists of weights, shape (m, n).
+        A weight for each array, shape (n,); or m sets of weights, shape (m, n).
 
     Returns
     -------
@@ -30,6 +30,6 @@ def weighted_sums(values: Sequence[NDArray], weights: FloatArray) -> NDArray:
     total = np.zeros((*weights.shape[:-1], first.size), dtype=kind)
     block = max(1, _BLOCK // max(1, first.size))
     for start in range(0, len(values), block):
-        some = np.stack([value.ravel() for value in values[start : start + block]], dtype=kind)
-        total += weights[..., start : start + block] @ some
+        stacked = np.stack([value.ravel() for value in values[start : start + block]], dtype=kind)
+        total += weights[..., start : start + block] @ stacked
     return total.reshape((*weights.shape[:-1], *first.shape))

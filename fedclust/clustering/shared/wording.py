@@ -1,10 +1,10 @@
-"""Figures of a decision in words, for sentences that say why clients were split or not."""
+"""Wording of numbers in sentences that explain why clients were split or not."""
 
 from collections.abc import Iterable
 
 
 def alone(clients: Iterable[int]) -> str:
-    """Name clients that are like no other: ``client 7 stands alone``, ``clients 2, 7 and 9 stand alone``.
+    """List clients that are like no other: ``client 7 stands alone``, ``clients 2, 7 and 9 stand alone``.
 
     Parameters
     ----------
@@ -16,7 +16,7 @@ def alone(clients: Iterable[int]) -> str:
 
 
 def few(number: int, of: int) -> bool:
-    """Return whether so many of the clients are few: one, or up to a tenth."""
+    """Return whether `number` of `of` clients are few: one, or up to a tenth."""
     return 0 < number <= max(1, of // 10)
 
 

@@ -1,7 +1,7 @@
-"""Sites that hold their own rows: the settings of ``partition=own``, and which sites a node serves.
+"""Sites that hold their own rows: the settings of ``partition=own``, and the sites that a node serves.
 
-See docs/OWN_DATA.md. This module is light to import; how sites describe their rows, and the encoding that all
-agree on, is in the modules beside it.
+See docs/OWN_DATA.md. This module is light to import; :mod:`~fedclust.data.sites.rows` and
+:mod:`~fedclust.data.sites.agreement` describe sites' rows and agree on an encoding.
 """
 
 from collections.abc import Mapping
@@ -22,17 +22,17 @@ class SiteError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Own:
-    """Every node serves the rows that it has; nobody cuts a pooled dataset.
+    """Settings of ``partition=own``: every node serves its own rows; no pooled dataset is partitioned.
 
     Attributes
     ----------
     sites
-        None: whoever registers. A list of names: these sites and no others. A mapping of names to files or
+        None: all that register. A list of names: these sites and no others. A mapping of names to files or
         folders, or a folder with one file or folder per site: the sites of a simulation.
     min_clients
-        Fewest clients to start with.
+        Least number of clients with which the run starts.
     settle
-        Without names, the run starts once `min_clients` are there and no client came for so many seconds.
+        Seconds: without names, the run starts once there are `min_clients` and no new one came for so long.
     min_samples
         A client of the ``natural`` column with fewer rows is left out.
     test
@@ -70,7 +70,7 @@ class Own:
 
     @classmethod
     def of(cls, node: Mapping[str, Any]) -> "Own":
-        """Read a resolved ``partition`` node."""
+        """Create the settings from a resolved ``partition`` node."""
         return cls(**{key: value for key, value in node.items() if not key.startswith("_")})
 
     @property
@@ -84,14 +84,14 @@ class Own:
         Raises
         ------
         SiteError
-            If `sites` does not say where they are, or the folder is missing or empty.
+            If `sites` has no paths, or the folder is missing or empty.
         """
         if isinstance(self.sites, Mapping):
             return {str(name): Path(str(self.sites[name])) for name in sorted(self.sites)}
         if not isinstance(self.sites, str):
-            rule = "partition.sites must say where each site's data is in a simulation, such as"
+            rule = "partition.sites must give the path of each site's data in a simulation, such as"
             example = "'partition.sites={north: a.csv, south: b.csv}'"
-            raise SiteError(f"{rule} {example}; a deployed node says it itself: {_NODE}")
+            raise SiteError(f"{rule} {example}, got {self.sites!r}; a deployed node sets its own: {_NODE}")
         folder = Path(self.sites).expanduser()
         if not folder.is_dir():
             raise SiteError(f"partition.sites must be a folder that exists, got {folder}")
@@ -102,7 +102,7 @@ class Own:
         return dict(sorted(zip(names, entries, strict=True)))
 
     def expected(self) -> frozenset[str] | None:
-        """Return the names of all sites; None if whoever registers takes part.
+        """Return the names of all sites; None if all that register take part.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class Own:
 
 
 def check_name(name: object, where: str = "") -> str:
-    """Check a site's name; an error begins with `where` it stands.
+    """Check a site's name; `where` begins the error's message.
 
     Raises
     ------
@@ -140,17 +140,17 @@ def sites_here(node_config: Mapping[str, object], own: Own, *, simulated: bool) 
     own
         The run's settings.
     simulated
-        Whether the node runs in a process of the user who wrote the run's configuration. Only then are the
-        paths of that configuration read.
+        Whether the node runs in a process of the user who wrote the run's configuration. The paths in that
+        configuration are used only then.
 
     Returns
     -------
-    File or folder of each site by name: one of a deployed node; every n-th of a simulation's.
+    File or folder of each site by name: one for a deployed node; every n-th of a simulation's.
 
     Raises
     ------
     SiteError
-        If the node's configuration does not say what it serves.
+        If the node's configuration does not specify its sites.
     """
     if "data" in node_config:
         if "name" not in node_config:
@@ -158,7 +158,7 @@ def sites_here(node_config: Mapping[str, object], own: Own, *, simulated: bool) 
         return {check_name(node_config["name"]): Path(str(node_config["data"])).expanduser()}
     if not simulated:
         keys = sorted(node_config)
-        raise SiteError(f"a node must say what it serves with partition=own: {_NODE}, got keys {keys}")
+        raise SiteError(f"a node must have data and a name with partition=own: {_NODE}, got keys {keys}")
     paths = list(own.paths().items())
     try:
         node, num_nodes = (int(str(node_config[key])) for key in ("partition-id", "num-partitions"))

@@ -1,10 +1,10 @@
-"""What sites say of their data before round 1, and the one encoding that they agree on.
+"""The statements of sites about their data before round 1, and the one encoding that they agree on.
 
 The encoding is the one that would have been fitted on their pooled training rows. For a column of numbers, a
-site gives its number of values, their mean, and the sum of their squared differences from that mean. These
-say what the plain sums and sums of squares would, and do not cancel where the mean is large: with dates in
-seconds, 1.6e9, and a standard deviation of 10, the difference of two float64 sums of squares has no right
-digit.
+site sends its number of values, their mean, and the sum of their squared differences from that mean. These
+hold the same information as plain sums and sums of squares, without cancellation when the mean is large: with
+dates in seconds, 1.6e9, and a standard deviation of 10, the difference of two float64 sums of squares has no
+correct digit.
 
 Source: Chan, Golub & LeVeque, "Algorithms for Computing the Sample Variance", The American Statistician 37,
 1983, Eq. 2.1.
@@ -26,7 +26,7 @@ from fedclust.data.input_encoders import MISSING, CategoryColumn, Encoding, Numb
 from fedclust.support.checks import few, read_as
 from fedclust.typing import FloatArray
 
-UNITS = 10.0  # a column whose values are so many times as large as elsewhere is in another unit, probably
+UNITS = 10.0  # a column whose values are this many times larger than elsewhere probably has another unit
 
 Label: TypeAlias = int | float | str
 
@@ -39,16 +39,16 @@ _PLURAL = {NUMBER: "numbers", CATEGORY: "texts", EMPTY: "nothing"}
 
 @dataclass(frozen=True)
 class Moments:
-    """What a site says of the numbers of a column that it trains on.
+    """Statistics of a column of numbers over a site's training rows.
 
     Attributes
     ----------
     rows
         Number of rows.
     count
-        Number of those that have a value.
+        Number of rows that have a value.
     mean
-        Mean of the values; 0 if there is none.
+        Mean of the values; 0 if there are none.
     squares
         Sum of the squared differences from the mean.
     """
@@ -79,7 +79,7 @@ class Moments:
 
     @property
     def scale(self) -> float:
-        """What a column is divided by: its standard deviation, missing values counted as the mean.
+        """Divisor of the column: its standard deviation, where missing values count as the mean.
 
         As scikit-learn's ``StandardScaler`` after its ``SimpleImputer``: over all rows, and 1 for a column
         that is constant up to rounding.
@@ -93,26 +93,26 @@ class Moments:
 
     @property
     def size(self) -> float:
-        """Root mean square of the values: how large they are, whatever their sign."""
+        """Root mean square of the values: their size, whatever their sign."""
         return math.sqrt(self.mean**2 + self.squares / self.count) if self.count else 0.0
 
 
 @dataclass(frozen=True)
 class Column:
-    """What a site says of one column.
+    """A site's description of one column.
 
     Attributes
     ----------
     kind
         ``"number"``; ``"category"``; or ``"empty"``, which fits both: no row has a value.
     moments
-        Of a number, over the training rows; of other kinds their number of rows.
+        For numbers, statistics of the training rows; for other kinds, only the number of rows.
     values
-        Of a category, the values of the source's training part, sorted.
+        For a category, the values in the source's training part, sorted.
     trained
-        Which of these occur in a training row.
+        Whether each of these occurs in a training row.
     unfit
-        Why a model should not learn from it, as from an identifier or a date; then nothing else is said.
+        Why a model should not learn from the column, such as an identifier or a date; the rest is then empty.
     """
 
     kind: Kind
@@ -124,7 +124,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Pixels:
-    """What a site says of one channel of its images: exact whole numbers.
+    """A site's description of one channel of its images, in exact whole numbers.
 
     Attributes
     ----------
@@ -139,18 +139,18 @@ class Pixels:
 
 @dataclass(frozen=True)
 class Statement:
-    """What a site says of its data; nothing else leaves it before round 1.
+    """A site's description of its data; nothing else leaves the site before round 1.
 
     Attributes
     ----------
     labels
-        The different labels, sorted.
+        The distinct labels, sorted.
     columns
-        Of a table, in the site's order.
+        For a table: its columns, in the site's order.
     pixels
-        Of images, each channel of the source's training part.
+        For images: each channel of the source's training part.
     words
-        Of texts without a pretrained tokenizer, how often each word occurs in the training rows.
+        For texts without a pretrained tokenizer: the count of each word in the training rows.
     """
 
     labels: tuple[Label, ...]
@@ -158,8 +158,8 @@ class Statement:
     pixels: tuple[Pixels, ...] = ()
     words: Mapping[str, int] = field(default_factory=dict)
 
-    def said(self) -> str:
-        """List in one line what this is, for the log."""
+    def summary(self) -> str:
+        """List the contents in one line, for the log."""
         kinds = [column.kind for column in self.columns.values() if not column.unfit]
         parts = {
             "class names ({})": len(self.labels),
@@ -174,12 +174,12 @@ class Statement:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the run's configuration says of the encoding.
+    """The run's configuration of the encoding.
 
     Attributes
     ----------
     num_classes, class_names
-        Number and names of the classes; None: what the sites have.
+        Number and names of the classes; None: those of the sites.
     columns
         Whether the data is a table.
     numbers, categories
@@ -187,9 +187,9 @@ class Wanted:
     encoding
         As in :class:`fedclust.data.tables.Tables`.
     vocabulary_size
-        Most words of texts, padding and unknown included; None where nothing is counted.
+        Largest number of words of texts, including padding and unknown; None if words are not counted.
     input_shape
-        Shape of an example that is not a table's.
+        Shape of an example of anything but a table.
     """
 
     num_classes: int | None = None
@@ -209,9 +209,9 @@ class Agreement:
     Attributes
     ----------
     labels
-        The label of each class as the data has it, shape (C,).
+        Label of each class as in the data, shape (C,).
     class_names
-        Its name, shape (C,).
+        Name of each class, shape (C,).
     input_shape
         Shape of one encoded example.
     numbers, categories
@@ -220,7 +220,7 @@ class Agreement:
     encoding
         As in :class:`Wanted`.
     mean, std
-        Of each channel of images, divided by 255.
+        Statistics of each channel of images, divided by 255.
     words
         Words of texts, from token 2 on: 0 is padding, 1 any other word.
     """
@@ -237,27 +237,27 @@ class Agreement:
 
     @property
     def table(self) -> TableEncoder:
-        """How rows of a table are encoded."""
+        """The encoder of a table's rows."""
         return TableEncoder(self.numbers, self.categories, self.encoding)
 
     def to_json(self) -> str:
-        """Write it as JSON, which keeps every digit."""
+        """Convert the agreement to JSON, which keeps every digit."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Agreement":
-        """Read what :meth:`to_json` wrote.
+        """Create an agreement from the text of :meth:`to_json`.
 
         Raises
         ------
         ValueError
-            If it is something else.
+            If the text is anything else.
         """
-        made: Agreement = read_as(cls, json.loads(text))
-        return made
+        agreement: Agreement = read_as(cls, json.loads(text))
+        return agreement
 
     def digest(self) -> str:
-        """Hash it: the same for the same encoding."""
+        """Compute a hash that is the same for the same encoding."""
         return digest(self.to_json())
 
     def settings(self) -> dict[str, Any]:
@@ -271,16 +271,16 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of agreeing.
+    """The result of :func:`agree`.
 
     Attributes
     ----------
     agreement
-        Of the sites that are not refused; None if no site is left.
+        Encoding of the sites that are not refused; None if no site is left.
     refused
-        Why each other site does not fit, by name.
+        Why each refused site does not fit, by name.
     cautions
-        What an operator should look at, a line each.
+        Lines about what an operator should check.
     """
 
     agreement: Agreement | None
@@ -289,23 +289,23 @@ class Outcome:
 
 
 def agree(statements: Mapping[str, Statement], wanted: Wanted) -> Outcome:
-    """Agree on an encoding.
+    """Choose the encoding of all sites.
 
-    A site that does not fit is refused, and the others agree without it. Where the configuration does not
-    decide, more than half of the sites do: which columns there are, and whether one holds numbers or
-    categories; where as many say one as the other, it holds numbers.
+    A site that does not fit is refused, and the others agree without it. What the configuration leaves open,
+    more than half of the sites decide: which columns are used, and whether one holds numbers or categories;
+    on a tie it holds numbers.
 
     Parameters
     ----------
     statements
-        What each site says, by name.
+        Each site's description of its data, by name.
     wanted
-        What the configuration says.
+        The configuration.
 
     Raises
     ------
     ValueError
-        If the data that the sites have cannot be what is configured, whoever is refused.
+        If the sites' data cannot be encoded as configured, even without the refused sites.
     """
     refused = _unfit_labels(statements, wanted)
     left = {site: each for site, each in sorted(statements.items()) if site not in refused}
@@ -329,7 +329,7 @@ def agree(statements: Mapping[str, Statement], wanted: Wanted) -> Outcome:
     index = wanted.encoding == "index"
     width = len(numbers) + sum(1 if index else len(each.values) for each in categories)
     if wanted.columns and not width:
-        raise ValueError("sites must have a column besides the label in common, they have none")
+        raise ValueError("sites must have a column besides the label in common, got none")
     shape = (width,) if wanted.columns else wanted.input_shape
     words = _vocabulary(left, wanted.vocabulary_size)
     agreed = Agreement(labels, names, shape, numbers, categories, wanted.encoding, *_channels(left), words)
@@ -339,7 +339,7 @@ def agree(statements: Mapping[str, Statement], wanted: Wanted) -> Outcome:
 def _unfit_labels(statements: Mapping[str, Statement], wanted: Wanted) -> dict[str, str]:
     refused: dict[str, str] = {}
     texts = {site: any(isinstance(label, str) for label in each.labels) for site, each in statements.items()}
-    most = 2 * sum(texts.values()) > len(texts)  # do more than half have texts?
+    most = 2 * sum(texts.values()) > len(texts)  # whether more than half have texts
     for site, each in statements.items():
         if (known := wanted.class_names) is not None:
             if unknown := [label for label in each.labels if _named(label, known) is None]:
@@ -351,7 +351,7 @@ def _unfit_labels(statements: Mapping[str, Statement], wanted: Wanted) -> dict[s
 
 
 def _named(label: Label, names: Sequence[str]) -> int | None:
-    """Return the class of a label: that of its name, or its own number."""
+    """Return a label's class, by name or by number."""
     if str(label) in names:
         return names.index(str(label))
     if isinstance(label, int) and 0 <= label < len(names) and not any(name.isdecimal() for name in names):
@@ -360,19 +360,19 @@ def _named(label: Label, names: Sequence[str]) -> int | None:
 
 
 def _classes(left: Mapping[str, Statement], wanted: Wanted) -> tuple[tuple[Label, ...], tuple[str, ...]]:
-    found = sorted({label for each in left.values() for label in each.labels})
+    classes = sorted({label for each in left.values() for label in each.labels})
     if (names := wanted.class_names) is not None:
-        own = {_named(label, names): label for label in found}
+        own = {_named(label, names): label for label in classes}
         return tuple(own.get(number, name) for number, name in enumerate(names)), names
     size = wanted.num_classes
-    if size is not None and all(isinstance(label, int) and 0 <= label < size for label in found):
-        found = list(range(size))  # class indices, some of which no site has
-    if size is not None and len(found) != size:
-        rule = f"dataset.num_classes must be {len(found)}, as the sites' labels are {few(found)}"
+    if size is not None and all(isinstance(label, int) and 0 <= label < size for label in classes):
+        classes = list(range(size))  # class indices, some of which no site has
+    if size is not None and len(classes) != size:
+        rule = f"dataset.num_classes must be {len(classes)}, as the sites' labels are {few(classes)}"
         raise ValueError(f"{rule}, got {size}")
-    if len(found) < 2:
-        raise ValueError(f"sites must have at least 2 different labels, got {few(found)}")
-    return tuple(found), tuple(map(str, found))
+    if len(classes) < 2:
+        raise ValueError(f"sites must have at least 2 different labels, got {few(classes)}")
+    return tuple(classes), tuple(map(str, classes))
 
 
 def _kinds(left: Mapping[str, Statement], wanted: Wanted) -> dict[str, Kind]:
@@ -388,8 +388,8 @@ def _kinds(left: Mapping[str, Statement], wanted: Wanted) -> dict[str, Kind]:
     held = Counter(name for each in left.values() for name in each.columns)
     if wanted.numbers is None and wanted.categories is None:
         for name in (name for name, sites in held.items() if 2 * sites > len(left)):
-            found = [each.columns[name].kind for each in left.values() if name in each.columns]
-            kinds[name] = CATEGORY if found.count(CATEGORY) > found.count(NUMBER) else NUMBER
+            reported = [each.columns[name].kind for each in left.values() if name in each.columns]
+            kinds[name] = CATEGORY if reported.count(CATEGORY) > reported.count(NUMBER) else NUMBER
     reasons: dict[str, str] = {}
     for name in kinds:
         unfit = [each.columns[name].unfit for each in left.values() if name in each.columns]
@@ -404,7 +404,7 @@ def _kinds(left: Mapping[str, Statement], wanted: Wanted) -> dict[str, Kind]:
 
 
 def _misfit(statement: Statement, kinds: Mapping[str, Kind], who: str, where: str) -> str | None:
-    """Explain why a site's columns are not of these kinds; None if they are."""
+    """Explain why a site's columns do not have these kinds; None if they do."""
     columns = statement.columns
     if missing := [name for name in kinds if name not in columns]:
         return f"it lacks the columns {', '.join(missing)}, which {who}"
@@ -438,11 +438,11 @@ def _encoders(
     return tuple(numbers), tuple(categories)
 
 
-def _unit(site: str, name: str, here: float, there: float) -> list[str]:
-    """Return a line if a column's values are of another size at a site than elsewhere."""
-    if not (here > 0 and there > 0 and abs(math.log(here / there)) >= math.log(UNITS)):
+def _unit(site: str, name: str, value: float, elsewhere: float) -> list[str]:
+    """Return a line if a column's values at a site differ greatly in size from those elsewhere."""
+    if not (value > 0 and elsewhere > 0 and abs(math.log(value / elsewhere)) >= math.log(UNITS)):
         return []
-    sizes = f"its values are about {here:.3g}, those of the other sites {there:.3g}"
+    sizes = f"its values are about {value:.3g}, those of the other sites {elsewhere:.3g}"
     return [f"{site}: column {name} may be in another unit: {sizes}"]
 
 
@@ -452,7 +452,7 @@ def _channels(left: Mapping[str, Statement]) -> tuple[tuple[float, ...], tuple[f
     for channel in zip(*(each.pixels for each in left.values()), strict=True):
         each_site = [dataclasses.astuple(pixels) for pixels in channel]
         count, total, squares = map(sum, zip(*each_site, strict=True))
-        # Whole numbers of any length: nothing is rounded before the division.
+        # Python's integers: nothing is rounded before the division.
         variance = (squares * count - total**2) / count**2
         mean.append(total / count / 255)
         std.append(math.sqrt(variance) / 255 if variance > 0 else 1.0)
@@ -473,13 +473,13 @@ def _vocabulary(left: Mapping[str, Statement], size: int | None) -> tuple[str, .
 def unfit_for(statement: Statement, agreement: Agreement) -> str | None:
     """Explain why a site cannot use an encoding; None if it can.
 
-    Categories that the others lack are encoded like any value that no training row had, columns that the
-    others lack are not used, and the numbers keep the others' mean and scale: models are trained already.
+    Because models are already trained, categories that the others lack are encoded like any value that no
+    training row had, columns that the others lack are ignored, and numbers keep the others' mean and scale.
 
     Parameters
     ----------
     statement
-        What the site says of its data.
+        The site's description of its data.
     agreement
         The encoding.
     """
@@ -496,19 +496,19 @@ def unfit_for(statement: Statement, agreement: Agreement) -> str | None:
 
 
 def other_units(site: str, statement: Statement, agreement: Agreement) -> list[str]:
-    """List the columns of a late site that may be in another unit than in the run, a line each.
+    """List the columns of a late site that may be in another unit than in the run, one line each.
 
     Parameters
     ----------
     site
-        Its name.
+        Name of the site.
     statement
-        What it says of its data; it fits the agreement.
+        The site's description of its data, which fits the agreement.
     agreement
-        The encoding: its means and scales are those of all training rows of the sites that made it.
+        The encoding, with the means and scales of all training rows of the sites that agreed on it.
     """
     lines = []
     for each in agreement.numbers:
-        here = statement.columns[each.name].moments.size
-        lines += _unit(site, each.name, here, math.hypot(each.mean, each.scale))
+        size = statement.columns[each.name].moments.size
+        lines += _unit(site, each.name, size, math.hypot(each.mean, each.scale))
     return lines

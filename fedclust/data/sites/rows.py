@@ -1,4 +1,4 @@
-"""A site's rows: read, divided into its clients' parts, described to the others, encoded as all agree."""
+"""A site's rows: reading, division into clients' parts, description for other sites, and encoding."""
 
 import dataclasses
 import hashlib
@@ -45,7 +45,7 @@ class SiteRows:
     builder
         Reads the rows, with the site's own path.
     parts
-        The source's training part and, where it has one, its test part.
+        The source's training part and, if it has one, its test part.
     kept
         Which rows of the source are kept, shape (rows of the source,).
     labels
@@ -55,7 +55,7 @@ class SiteRows:
     clients
         Names of the site's clients, sorted.
     train, test, validation
-        Kept rows of each client's parts; no validation parts where none are held out.
+        Kept rows of each client's parts; `validation` is empty if no rows are held out.
     """
 
     name: str
@@ -71,7 +71,7 @@ class SiteRows:
 
     @property
     def trained(self) -> IntArray:
-        """Rows that some client trains on, sorted; every fit is on these."""
+        """Rows that some client trains on, sorted; everything is fitted on these."""
         return np.sort(np.concatenate(self.train))
 
 
@@ -81,7 +81,7 @@ def builder_of(dataset: Mapping[str, Any], path: Path) -> Builder:
     Parameters
     ----------
     dataset
-        The ``dataset`` node of the run, without what is not known yet.
+        The ``dataset`` node of the run; values that are not yet known may be missing.
     path
         The site's own file or folder; the run's own ``path`` is ignored.
 
@@ -105,18 +105,17 @@ def builder_of(dataset: Mapping[str, Any], path: Path) -> Builder:
 
 
 def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
-    """Read a site's rows and divide them.
+    """Read a site's rows and divide them into its clients' parts.
 
-    A site is one client of its name, or, with a ``natural`` column, one client per value of it, such as
-    ``north/ward-3``. Which rows train and which test depends on the seed and the client's name, and not on
-    any other client.
+    A site is one client with its name or, with a ``natural`` column, one client per value of that column,
+    such as ``north/ward-3``. Which rows train and which test depends only on the seed and the client's name.
 
     Parameters
     ----------
     name
         The site's name.
     builder
-        As :func:`builder_of` makes it.
+        Result of :func:`builder_of`.
     own
         The run's settings.
     seed
@@ -132,7 +131,7 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
             raise SiteError("partition=own needs one label per row, got dataset.per_position=true")
         arrays, kept = builder.read_labels(parts)
         labels, num_train = whole_numbers(np.concatenate(arrays)), len(arrays[0])
-        if labels.dtype.kind not in "if":  # alike at every site
+        if labels.dtype.kind not in "if":  # the same at every site
             labels = np.array([str(label) for label in labels])
         owner, names = builder.encode_natural(parts, kept) or (np.zeros(len(labels), np.int64), ("",))
         clients = [f"{name}/{each}" if each else name for each in names]
@@ -144,7 +143,7 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
         ranks = np.unique(labels, return_inverse=True)[1].reshape(-1)
         seed = seed if own.seed is None else own.seed
         held: dict[str, tuple[IntArray, IntArray, IntArray]] = {}
-        sizes = [0]  # of those that are left out
+        sizes = [0]  # of clients that are left out
         for client, number in sorted((client, number) for number, client in enumerate(clients)):
             rows = np.flatnonzero(owner == number)
             if len(rows) < own.min_samples:
@@ -152,7 +151,7 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
                 continue
             if own.test == "official":
                 tested = rows >= num_train
-            else:  # as of pooled data, from the client's name alone
+            else:  # as for pooled data, but by the client's name alone
                 draws = generator(seed, _TEST, key_of(client))
                 tested = holdout(np.zeros(len(rows), np.int64), ranks[rows], own.test_fraction, draws)
             train = rows[~tested]
@@ -172,7 +171,7 @@ def key_of(name: str) -> int:
 
 @contextmanager
 def private(builder: Builder) -> Iterator[None]:
-    """Turn errors about a site's data into a :class:`SiteError` without its path."""
+    """Convert errors about a site's data to a :class:`SiteError` without its path."""
     try:
         yield
     except SiteError:
@@ -184,8 +183,8 @@ def private(builder: Builder) -> Iterator[None]:
 
 def _without_path(text: str, path: str) -> str:
     absolute = Path(path).expanduser().absolute()
-    for helps_where_rows_are_pooled in ("; give dataset.path=", " (read from "):
-        text = text.partition(helps_where_rows_are_pooled)[0]
+    for pooled_advice in ("; give dataset.path=", " (read from "):
+        text = text.partition(pooled_advice)[0]
     for root in sorted({str(absolute), path, str(absolute.parent)}, key=len, reverse=True):
         if len(root) > 1:
             text = re.sub(re.escape(root) + r"[^\s,;:()]*", "its data", text)
@@ -193,7 +192,7 @@ def _without_path(text: str, path: str) -> str:
 
 
 def describe(rows: SiteRows) -> agreement.Statement:
-    """Describe a site's rows as far as all sites must know them to encode theirs alike.
+    """Describe a site's rows as far as needed to agree on an encoding.
 
     Raises
     ------
@@ -223,12 +222,12 @@ def _column(rows: SiteRows, builder: Tables, name: str, kind: Kind | None) -> ag
     if kind is None:
         return agreement.Column(agreement.CATEGORY, unfit="its type")
     if builder.chooses and name not in builder.keep and (reason := suspicion(name, values)):
-        # Without the example of a value that a reason ends with.
+        # Without the example values at the end of a reason.
         return agreement.Column(kind, unfit=reason.partition(", such as")[0].partition(", from")[0])
     if kind == agreement.NUMBER:
         try:
             trained = trained.astype(np.float64)
-        except (TypeError, ValueError):  # texts where numbers are wanted: nothing is said of them
+        except (TypeError, ValueError):  # texts instead of the configured numbers: they are not described
             return agreement.Column(agreement.CATEGORY)
         return agreement.Column(kind, agreement.Moments.of(numbers_of(trained)))
     texts = category_texts(values)
@@ -240,14 +239,14 @@ def _column(rows: SiteRows, builder: Tables, name: str, kind: Kind | None) -> ag
 def wanted_of(
     builder: Builder, num_classes: int | None, class_names: tuple[str, ...] | None
 ) -> agreement.Wanted:
-    """Return what a run's configuration says of the encoding.
+    """Return a run's configuration of the encoding.
 
     Parameters
     ----------
     builder
-        Made of the run's ``dataset`` node.
+        Created from the run's ``dataset`` node.
     num_classes, class_names
-        Those of the node; None where it has none.
+        Those of the node; None if it has none.
     """
     wanted = agreement.Wanted(num_classes, class_names, input_shape=tuple(builder.input_shape))
     if isinstance(builder, Tables):
@@ -269,7 +268,7 @@ def images_of(rows: SiteRows, builder: Images) -> NDArray[Any]:
 
 
 def _pixels(images: NDArray[Any]) -> tuple[agreement.Pixels, ...]:
-    """Count the pixels of the source's training part, as in pooled data: images are not fitted anew."""
+    """Count the pixels of the source's whole training part, as for pooled data, which are not refitted."""
     counts = np.zeros((images.shape[1], 256), dtype=np.int64)
     for start in range(0, len(images), _CHUNK):
         counts += pixel_counts(np.asarray(images[start : start + _CHUNK]))
@@ -279,7 +278,7 @@ def _pixels(images: NDArray[Any]) -> tuple[agreement.Pixels, ...]:
 
 
 def texts_of(rows: SiteRows, builder: Text) -> list[str]:
-    """Read a site's texts, as :class:`Text` keeps them."""
+    """Read a site's texts, in the form that :class:`Text` stores."""
     chunks = builder.chunks(rows.parts, rows.kept)
     return [text.encode("utf-8", "replace").decode() for chunk in chunks for text in chunk]
 
@@ -293,7 +292,7 @@ def prepare_site(rows: SiteRows, agreed: agreement.Agreement, name: str, setting
     Parameters
     ----------
     rows, agreed
-        The rows and how to encode them.
+        The rows and their encoding.
     name
         Name of the dataset.
     settings
@@ -301,8 +300,8 @@ def prepare_site(rows: SiteRows, agreed: agreement.Agreement, name: str, setting
 
     Returns
     -------
-    A folder of the cache with ``inputs.npy``, ``labels.npy`` and ``clients.npz``; later messages read it
-    and not the site's files.
+    A folder of the cache with ``inputs.npy``, ``labels.npy`` and ``clients.npz``, which is read from now on
+    in place of the site's files.
 
     Raises
     ------
@@ -353,9 +352,9 @@ def federated(
     Parameters
     ----------
     folders
-        The folders of the node's sites, as :func:`prepare_site` returns them.
+        The folders of the node's sites, from :func:`prepare_site`.
     agreed
-        How they are encoded.
+        Their encoding.
     ids
         Id of each of the node's clients, by name.
     num_clients
@@ -365,13 +364,13 @@ def federated(
 
     Returns
     -------
-    The data: of the node's own clients their rows, of all others none.
+    The data, with the rows of the node's own clients and none of others.
     """
     import torch
 
     nobody = [np.zeros(0, dtype=np.int64)] * num_clients
     parts: dict[str, list[IntArray]] = {part: list(nobody) for part in ("train", "test", "validation")}
-    names = [""] * num_clients  # of other nodes' clients nothing is known here
+    names = [""] * num_clients  # empty for other nodes' clients, which are not known here
     inputs, labels, start, held_out = [], [], 0, False
     for folder in map(Path, folders):
         inputs.append(cache.map_tensor(folder / "inputs.npy"))
@@ -402,18 +401,18 @@ def federated(
 
 
 def input_encoder(agreed: agreement.Agreement, dataset: Mapping[str, Any]) -> InputEncoder | None:
-    """Return the encoder of new rows: that of the agreement, which encoded the sites' own.
+    """Return the encoder of new rows: the one that encoded the sites' own.
 
     Parameters
     ----------
     agreed
-        How all sites encode their rows.
+        The encoding of all sites.
     dataset
         The run's ``dataset`` node.
 
     Returns
     -------
-    The encoder; None for texts with a pretrained tokenizer, as of pooled data.
+    The encoder; None for texts with a pretrained tokenizer, as for pooled data.
     """
     builder = builder_of(dataset, Path())
     if isinstance(builder, Tables):

@@ -108,7 +108,7 @@ GOOD, INDICES = (X, Y), "targets must be class indices, whole numbers >= 0"
 @pytest.mark.parametrize(
     ("clients", "said"),
     [
-        ([], "clients must be a list of a pair or a triple for each, got 0 values"),
+        ([], "clients must be a list with a pair or a triple per client, got 0 values"),
         (None, "clients must be a list .* each, got NoneType"),
         ((pair for pair in [GOOD]), "clients must be a list .* each, got generator"),
         ([GOOD, 3], r"client 1 must be \(inputs, targets\) or \(train, validation, test\), got int"),

@@ -103,7 +103,7 @@ def test_a_deployed_node_serves_its_own_data_only(tmp_path: Path) -> None:
     deployed = {"data": str(tmp_path), "name": "north", "partition-id": 0, "num-partitions": 2}
     assert sites_here(deployed, own, simulated=False) == {"north": tmp_path}
     # A run's configuration never says what a deployed node reads.
-    with pytest.raises(SiteError, match="must say what it serves"):
+    with pytest.raises(SiteError, match="must have data and a name"):
         sites_here({"partition-id": 0, "num-partitions": 2}, own, simulated=False)
     with pytest.raises(SiteError, match="must have a name"):
         sites_here({"data": str(tmp_path)}, own, simulated=False)
@@ -121,5 +121,5 @@ def test_a_folder_has_a_site_per_file_or_folder(tmp_path: Path) -> None:
     assert own.paths() == {"north": tmp_path / "north.csv.gz", "south": tmp_path / "south"}
     assert own.expected() == {"north", "south"}
     assert Own(sites=["x"]).expected() == {"x"}
-    with pytest.raises(SiteError, match="must say where each site's data is"):
+    with pytest.raises(SiteError, match="must give the path of each site's data"):
         Own(sites=["x"]).paths()
